@@ -1,0 +1,90 @@
+"""How each kernel is cut into tiles: the constants it is compiled with and its warps and stages.
+
+Everything here follows from dtypes and head shapes alone, never from the batch or the lengths, so
+that the arithmetic of one sequence cannot depend on its neighbours. Launchers and the codegen
+check read the same tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+# Tokens of one split of a decode context. Fixed: a count of splits taken from the batch would make
+# a sequence's result depend on its neighbours.
+SPLIT_TOKENS = 256
+
+# With this many (sequence, KV head) pairs for each multiprocessor one program per pair fills the
+# device, and splitting a context over programs would only add traffic.
+PAIRS_PER_MULTIPROCESSOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Compile-time constants of one kernel variant, with its warps and pipeline stages."""
+
+    constants: dict[str, int]
+    num_warps: int
+    num_stages: int
+
+
+def padded(size: int, least: int = 16) -> int:
+    """The next power of two, `least` or more: what Triton's ranges and tensor cores take."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+@cache
+def append_tile(heads: int, head_dim: int) -> Tile:
+    """All heads of one row in one program, about 8 elements a thread."""
+    constants = {"H_PAD": padded(heads, 1), "D_PAD": padded(head_dim, 1)}
+    elements = constants["H_PAD"] * constants["D_PAD"]
+    return Tile(constants, num_warps=max(1, min(8, elements // 256)), num_stages=1)
+
+
+@cache
+def decode_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
+    """One KV head's query group against `BLOCK_N` tokens at a time.
+
+    The group is padded to 16 rows, the least that tensor cores take.
+    """
+    dim = padded(head_dim)
+    rows = padded(group)
+    if element_bytes == 2:
+        tokens = 64 if dim <= 128 else 32
+        stages = 3
+    else:
+        tokens = 32 if dim <= 64 else 16
+        stages = 2
+    constants = {"G_PAD": rows, "D_PAD": dim, "BLOCK_N": tokens, "SPLIT": SPLIT_TOKENS}
+    # Full precision multiplies on plain cores, whose operands live in registers.
+    warps = 8 if element_bytes == 4 and dim > 128 else 4
+    return Tile(constants, num_warps=warps, num_stages=stages)
+
+
+@cache
+def prefill_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
+    """`BLOCK_Q` query tokens of one KV head's whole group against `BLOCK_N` tokens at a time."""
+    dim = padded(head_dim)
+    if element_bytes == 2:
+        rows = max(64, padded(group))
+        tokens = 64 if dim <= 128 else 32
+    else:
+        rows = max(16, padded(group))
+        tokens = 32 if dim <= 64 else 16
+    constants = {
+        "BLOCK_M": rows,
+        "BLOCK_Q": rows // group,
+        "BLOCK_N": tokens,
+        "D_PAD": dim,
+    }
+    warps = 8 if element_bytes == 4 and rows * dim > 4096 else 4
+    return Tile(constants, num_warps=warps, num_stages=2)
+
+
+def decode_is_serial(pairs: int, splits: int, multiprocessors: int) -> bool:
+    """Whether one program should walk all splits of a (sequence, KV head) pair.
+
+    Either way the arithmetic is the same, bit for bit: splits are combined from the first to the
+    last by one function. Only shapes decide, so a captured graph stays right for any lengths.
+    """
+    return splits == 1 or pairs >= PAIRS_PER_MULTIPROCESSOR * multiprocessors

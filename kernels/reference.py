@@ -1,0 +1,115 @@
+"""What the three operations mean, in float64 and plain loops.
+
+Written to be read and trusted, not to be fast: tests compare every other implementation to these.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def reference_append(
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    block_idx: torch.Tensor,
+    pos: int | torch.Tensor,
+    batch_idx: torch.Tensor | None = None,
+) -> None:
+    """Write rows of `key` and `value` into their slots of the caches, in place.
+
+    Parameters and meaning as in :func:`kernels.kv_append`.
+    """
+    for i in range(block_idx.shape[0]):
+        block = int(block_idx[i])
+        if block < 0:
+            continue
+        row = i if batch_idx is None else int(batch_idx[i])
+        if isinstance(pos, int):
+            position = pos
+        else:
+            position = int(pos.reshape(-1)[i if pos.numel() > 1 else 0])
+        k_cache[block, :, position] = key[row]
+        v_cache[block, :, position] = value[row]
+
+
+def reference_decode(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention of one query a sequence over its cached context.
+
+    Parameters as in :func:`kernels.paged_attention_decode`.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[B, H_q, D]``, float64. A zero row where the context is empty.
+    """
+    out = torch.zeros(query.shape, dtype=torch.float64, device=query.device)
+    for b in range(query.shape[0]):
+        length = int(context_lens[b])
+        if length:
+            keys = gather_context(k_cache, block_tables[b], length)
+            values = gather_context(v_cache, block_tables[b], length)
+            out[b] = _attend(query[b : b + 1], keys, values, scale)[0]
+    return out
+
+
+def reference_prefill(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Causal attention of each sequence's chunk of queries over its cached context.
+
+    Parameters as in :func:`kernels.paged_attention_prefill`.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[total_tokens, H_q, D]``, float64. Zero in rows that belong to no sequence.
+    """
+    out = torch.zeros(query.shape, dtype=torch.float64, device=query.device)
+    for b in range(context_lens.shape[0]):
+        first, last = int(query_start_loc[b]), int(query_start_loc[b + 1])
+        length = int(context_lens[b])
+        if first < last:
+            keys = gather_context(k_cache, block_tables[b], length)
+            values = gather_context(v_cache, block_tables[b], length)
+            out[first:last] = _attend(query[first:last], keys, values, scale)
+    return out
+
+
+def gather_context(cache: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
+    """The first `length` tokens of a sequence: ``[H_kv, length, D]`` in float64."""
+    block_size = cache.shape[2]
+    blocks = [int(table[i]) for i in range(-(-length // block_size))]
+    tokens = torch.cat([cache[block] for block in blocks], dim=1)
+    return tokens[:, :length].double()
+
+
+def _attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """Causal attention: the last of `query`'s rows sits at the last of `keys`."""
+    rows, query_heads, head_dim = query.shape
+    kv_heads, length, _ = keys.shape
+    group = query_heads // kv_heads
+    factor = head_dim**-0.5 if scale is None else scale
+    keys = keys.repeat_interleave(group, dim=0)
+    values = values.repeat_interleave(group, dim=0)
+    scores = torch.einsum("ihd,hjd->hij", query.double(), keys) * factor
+    own_position = torch.arange(length - rows, length, device=query.device)
+    is_future = torch.arange(length, device=query.device)[None, :] > own_position[:, None]
+    weights = scores.masked_fill(is_future, float("-inf")).softmax(dim=-1)
+    return torch.einsum("hij,hjd->ihd", weights, values)

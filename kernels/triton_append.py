@@ -1,0 +1,214 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""KV append in Triton: three kernels, from the narrowest call to the widest.
+
+One program writes one row with all its heads, which makes every access 16 bytes wide; one program
+per (row, head) would make it 4.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import append_tile
+
+
+@triton.jit
+def _write_row(
+    k_cache,
+    v_cache,
+    key,
+    value,
+    row,
+    block,
+    position,
+    cache_stride_block,
+    cache_stride_head,
+    cache_stride_slot,
+    key_stride_row,
+    key_stride_head,
+    value_stride_row,
+    value_stride_head,
+    H: tl.constexpr,
+    H_PAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+):
+    head = tl.arange(0, H_PAD)[:, None]
+    dim = tl.arange(0, D_PAD)[None, :]
+    in_row = (head < H) & (dim < D)
+    row = row.to(tl.int64)
+    new_key = tl.load(
+        key + row * key_stride_row + head * key_stride_head + dim, mask=in_row, other=0.0
+    )
+    new_value = tl.load(
+        value + row * value_stride_row + head * value_stride_head + dim, mask=in_row, other=0.0
+    )
+    # 32 bits would overflow at 43,691 blocks of 12 x 64 x 64.
+    slot = (
+        block.to(tl.int64) * cache_stride_block
+        + position.to(tl.int64) * cache_stride_slot
+        + head * cache_stride_head
+        + dim
+    )
+    tl.store(k_cache + slot, new_key, mask=in_row)
+    tl.store(v_cache + slot, new_value, mask=in_row)
+
+
+@triton.jit(do_not_specialize_on_alignment=["block_idx", "pos"])
+def append_full_batch(
+    k_cache,
+    v_cache,
+    key,
+    value,
+    block_idx,
+    pos,
+    cache_stride_block,
+    cache_stride_head,
+    cache_stride_slot,
+    key_stride_row,
+    key_stride_head,
+    value_stride_row,
+    value_stride_head,
+    H: tl.constexpr,
+    H_PAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+):
+    """Row b goes to block_idx[b], every row at the one position that `pos` points to."""
+    row = tl.program_id(0)
+    block = tl.load(block_idx + row)
+    if block >= 0:
+        _write_row(
+            k_cache, v_cache, key, value, row, block, tl.load(pos),
+            cache_stride_block, cache_stride_head, cache_stride_slot,
+            key_stride_row, key_stride_head, value_stride_row, value_stride_head,
+            H, H_PAD, D, D_PAD,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize_on_alignment=["block_idx", "pos"])
+def append_identity(
+    k_cache,
+    v_cache,
+    key,
+    value,
+    block_idx,
+    pos,
+    cache_stride_block,
+    cache_stride_head,
+    cache_stride_slot,
+    key_stride_row,
+    key_stride_head,
+    value_stride_row,
+    value_stride_head,
+    H: tl.constexpr,
+    H_PAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+):
+    """Row b goes to block_idx[b] at pos[b]."""
+    row = tl.program_id(0)
+    block = tl.load(block_idx + row)
+    if block >= 0:
+        _write_row(
+            k_cache, v_cache, key, value, row, block, tl.load(pos + row),
+            cache_stride_block, cache_stride_head, cache_stride_slot,
+            key_stride_row, key_stride_head, value_stride_row, value_stride_head,
+            H, H_PAD, D, D_PAD,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize_on_alignment=["block_idx", "pos", "batch_idx"])
+def append_generic(
+    k_cache,
+    v_cache,
+    key,
+    value,
+    block_idx,
+    pos,
+    batch_idx,
+    cache_stride_block,
+    cache_stride_head,
+    cache_stride_slot,
+    key_stride_row,
+    key_stride_head,
+    value_stride_row,
+    value_stride_head,
+    H: tl.constexpr,
+    H_PAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+):
+    """Row batch_idx[i] goes to block_idx[i] at pos[i]."""
+    i = tl.program_id(0)
+    block = tl.load(block_idx + i)
+    if block >= 0:
+        _write_row(
+            k_cache, v_cache, key, value, tl.load(batch_idx + i), block, tl.load(pos + i),
+            cache_stride_block, cache_stride_head, cache_stride_slot,
+            key_stride_row, key_stride_head, value_stride_row, value_stride_head,
+            H, H_PAD, D, D_PAD,
+        )  # fmt: skip
+
+
+def launch_append(
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    block_idx: torch.Tensor,
+    pos: int | torch.Tensor,
+    batch_idx: torch.Tensor | None,
+) -> None:
+    """`kernels.kv_append` for checked arguments."""
+    rows = block_idx.shape[0]
+    if rows == 0:
+        return
+    _, heads, block_size, head_dim = k_cache.shape
+    tile = append_tile(heads, head_dim)
+    if isinstance(pos, int):
+        pos = _device_position(pos, block_size, k_cache.device)
+    index: tuple[torch.Tensor, ...]
+    if batch_idx is not None:
+        kernel, index = append_generic, (block_idx, pos, batch_idx)
+    elif pos.numel() == rows:
+        kernel, index = append_identity, (block_idx, pos)
+    else:
+        kernel, index = append_full_batch, (block_idx, pos)
+    kernel[(rows,)](
+        k_cache,
+        v_cache,
+        key,
+        value,
+        *index,
+        k_cache.stride(0),
+        k_cache.stride(1),
+        k_cache.stride(2),
+        key.stride(0),
+        key.stride(1),
+        value.stride(0),
+        value.stride(1),
+        H=heads,
+        D=head_dim,
+        **tile.constants,
+        num_warps=tile.num_warps,
+    )
+
+
+def _device_position(pos: int, block_size: int, device: torch.device) -> torch.Tensor:
+    """`pos` as a one-element tensor, so that no Python int reaches a kernel.
+
+    A Python int would re-specialise the kernel on 1 and on multiples of 16. Outside graph capture
+    the element is a view of a table made once; a table made during capture would be filled only
+    at replay.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return torch.full((1,), pos, dtype=torch.int32, device=device)
+    return _positions(block_size, device)[pos : pos + 1]
+
+
+@cache
+def _positions(block_size: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(block_size, dtype=torch.int32, device=device)

@@ -1,0 +1,43 @@
+"""What holds for every test: no network, reproducible property tests, facts in the header."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+
+import hypothesis
+import pytest
+
+# A test that reaches for a network is broken: it must fail here as it would on an offline host.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Derandomised, so that a red run can be repeated; the search for new cases is `thorough`'s.
+hypothesis.settings.register_profile("kvtrail", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("KVTRAIL_HYPOTHESIS", "kvtrail"))
+
+
+def pytest_sessionstart() -> None:
+    """Fail at once where a GPU is demanded and missing: its tests would only be skipped."""
+    if os.environ.get("KVTRAIL_REQUIRE") == "gpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise pytest.UsageError(
+                "KVTRAIL_REQUIRE=gpu, but torch finds no GPU that it can use; unset it, or repair "
+                "the driver or torch"
+            )
+
+
+def pytest_report_header() -> list[str]:
+    """State what the tests run on, without importing any of it."""
+    packages = ("torch", "triton", "numpy", "transformers")
+    installed = {dist.name.lower(): dist.version for dist in importlib.metadata.distributions()}
+    versions = ", ".join(f"{name} {installed.get(name, 'absent')}" for name in packages)
+    triton = "interpreted" if os.environ.get("TRITON_INTERPRET") == "1" else "compiled"
+    required = os.environ.get("KVTRAIL_REQUIRE", "nothing")
+    return [
+        f"kvtrail: Python {platform.python_version()}, {versions}, {os.cpu_count()} CPUs",
+        f"kvtrail: Triton kernels {triton}; KVTRAIL_REQUIRE demands {required}",
+    ]
