@@ -1,0 +1,56 @@
+"""Everything the engine raises on purpose, in one hierarchy.
+
+Messages are sentences: what was wrong, and what would be right.
+"""
+
+from __future__ import annotations
+
+from kernels.errors import KernelArgumentError
+
+__all__ = [
+    "ConfigError",
+    "DeviceError",
+    "IntegrityError",
+    "KernelArgumentError",
+    "KvtrailError",
+    "ModelError",
+    "OutOfBlocksError",
+    "QueueFullError",
+    "RequestError",
+]
+
+
+class KvtrailError(Exception):
+    """Base of every error that kvtrail raises on purpose."""
+
+
+class ConfigError(KvtrailError, ValueError):
+    """An engine option has a value the engine cannot work with."""
+
+
+class ModelError(KvtrailError, ValueError):
+    """A model is unknown, or its files are missing, damaged, inconsistent or unsupported."""
+
+
+class DeviceError(KvtrailError, RuntimeError):
+    """The asked-for device is not there, or cannot do what was asked of it."""
+
+
+class RequestError(KvtrailError, ValueError):
+    """A request was refused at submit; nothing was changed."""
+
+
+class QueueFullError(RequestError):
+    """The engine already holds `max_inflight_requests` unfinished requests."""
+
+
+class OutOfBlocksError(KvtrailError, RuntimeError):
+    """Fewer KV blocks are free than were asked for; nothing was changed.
+
+    The scheduler settles every need before it allocates, so users never see this error: a full
+    cache makes a request wait, or preempts one.
+    """
+
+
+class IntegrityError(KvtrailError, AssertionError):
+    """The KV bookkeeping contradicts itself: a bug in the engine, never in its use."""
