@@ -1,0 +1,151 @@
+"""The rows of the running sequences, on the device, changed by small staged diffs.
+
+A running sequence keeps one row for life. Everything a decode step reads about it stands in that
+row on the device: last token, position, remaining budget, block table, sampling parameters. A
+decode step advances `last_token`, `position` and `remaining` there by itself; the host only says
+what the device cannot know: a row that was taken or given back, and a block that was added.
+
+All fields live in one int32 tensor, so that any set of changes is one list of (offset, value)
+pairs, copied once and applied by one scatter. Without changes nothing is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.sampling_params import SamplingParams
+from engine.staging import StagingBuffers
+
+IntArray = npt.NDArray[np.int32]
+
+_SCALAR_FIELDS = ("last_token", "position", "remaining", "top_k", "top_p", "temperature")
+
+
+@dataclass(frozen=True, slots=True)
+class RowFields:
+    """Views of the rows on the device; R rows, C block-table columns.
+
+    `seed` int64 [R]; `last_token` int32 [R], the token the next step feeds; `position` int32 [R],
+    where it stands in its sequence (so also the number of cached tokens before it); `remaining`
+    int32 [R], decode steps left, 0 for a row that does not run; `top_k` int32 [R]; `top_p` and
+    `temperature` float32 [R]; `block_table` int32 [R, C].
+    """
+
+    seed: torch.Tensor
+    last_token: torch.Tensor
+    position: torch.Tensor
+    remaining: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    temperature: torch.Tensor
+    block_table: torch.Tensor
+
+
+class DecodeState:
+    """The device's rows and the host's staged changes to them.
+
+    Parameters
+    ----------
+    num_rows
+        Sequences that can run at once.
+    num_columns
+        Blocks of the longest sequence.
+    device
+        Where the rows live.
+    staging
+        The pinned buffers through which changes travel.
+    """
+
+    def __init__(
+        self, num_rows: int, num_columns: int, device: torch.device, staging: StagingBuffers
+    ) -> None:
+        self.num_rows = num_rows
+        self.num_columns = num_columns
+        # The 64-bit field comes first, where it is aligned whatever the number of rows.
+        self._offsets = {"seed": 0}
+        for index, name in enumerate(_SCALAR_FIELDS):
+            self._offsets[name] = (2 + index) * num_rows
+        table_offset = (2 + len(_SCALAR_FIELDS)) * num_rows
+        self._offsets["block_table"] = table_offset
+        size = table_offset + num_rows * num_columns
+        self._words = torch.zeros(size, dtype=torch.int32, device=device)
+        self._staged_words = np.zeros(size, np.int32)
+        self._changed: list[npt.NDArray[np.int64]] = []
+        self._staging = staging
+        self.device_rows = self._device_views()
+        self.block_table: IntArray = self._staged_words[table_offset:].reshape(
+            num_rows, num_columns
+        )
+
+    def stage_row(
+        self,
+        row: int,
+        *,
+        position: int,
+        remaining: int,
+        seed: int,
+        params: SamplingParams,
+        block_ids: list[int],
+    ) -> None:
+        """Give `row` to a sequence. Its last token comes from the prefill, on the device."""
+        self._stage_words("seed", 2 * row, np.array([seed], np.int64).view(np.int32))
+        self._stage_words("position", row, np.array([position], np.int32))
+        self._stage_words("remaining", row, np.array([remaining], np.int32))
+        self._stage_words("top_k", row, np.array([params.top_k], np.int32))
+        self._stage_words("top_p", row, np.array([params.top_p], np.float32).view(np.int32))
+        self._stage_words(
+            "temperature", row, np.array([params.temperature], np.float32).view(np.int32)
+        )
+        self._stage_words("block_table", row * self.num_columns, np.array(block_ids, np.int32))
+
+    def stage_stop(self, row: int) -> None:
+        """Take `row` out of the steps launched from now on."""
+        self._stage_words("remaining", row, np.zeros(1, np.int32))
+
+    def stage_blocks(self, rows: npt.NDArray[np.intp], columns: IntArray, blocks: IntArray) -> None:
+        """Put `blocks` into the block tables of `rows` at `columns`, all [N]."""
+        self.block_table[rows, columns] = blocks
+        self._changed.append(
+            self._offsets["block_table"] + rows.astype(np.int64) * self.num_columns + columns
+        )
+
+    def flush(self) -> int:
+        """Apply what was staged, in stream order; returns the number of words copied."""
+        if not self._changed:
+            return 0
+        # A word staged twice is sent once, with its newest value: scatter leaves the order of
+        # duplicates open.
+        offsets = np.unique(np.concatenate(self._changed))
+        self._changed.clear()
+        pairs = np.empty((2, len(offsets)), np.int64)
+        pairs[0] = offsets
+        pairs[1] = self._staged_words[offsets]
+        on_device = self._staging.to_device(pairs)
+        self._words.scatter_(0, on_device[0], on_device[1].to(torch.int32))
+        return len(offsets)
+
+    def _stage_words(self, field: str, index: int, words: IntArray) -> None:
+        start = self._offsets[field] + index
+        self._staged_words[start : start + len(words)] = words
+        self._changed.append(np.arange(start, start + len(words), dtype=np.int64))
+
+    def _device_views(self) -> RowFields:
+        rows = self.num_rows
+
+        def field(name: str) -> torch.Tensor:
+            return self._words[self._offsets[name] : self._offsets[name] + rows]
+
+        return RowFields(
+            seed=self._words[: 2 * rows].view(torch.int64),
+            last_token=field("last_token"),
+            position=field("position"),
+            remaining=field("remaining"),
+            top_k=field("top_k"),
+            top_p=field("top_p").view(torch.float32),
+            temperature=field("temperature").view(torch.float32),
+            block_table=self._words[self._offsets["block_table"] :].view(rows, self.num_columns),
+        )

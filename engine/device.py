@@ -1,0 +1,66 @@
+"""Which device and which dtype an engine runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from engine.errors import DeviceError
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that "auto", "cpu", "cuda" or "cuda:N" means on this machine.
+
+    Raises
+    ------
+    DeviceError
+        When CUDA, or that CUDA device, is asked for and not there.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        reason = (
+            "this torch was built without CUDA"
+            if torch.version.cuda is None
+            else "torch finds no CUDA device"
+        )
+        raise DeviceError(f"The device {name!r} was asked for, but {reason}: use 'cpu' or 'auto'.")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(
+            f"{name!r} names no device: use 'auto', 'cpu', 'cuda' or 'cuda:N'."
+        ) from None
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise DeviceError(
+            f"The device {name!r} was asked for, but this machine has CUDA devices 0 to "
+            f"{torch.cuda.device_count() - 1}."
+        )
+    return torch.device("cuda", index)
+
+
+def resolve_dtype(name: str) -> torch.dtype | None:
+    """The dtype that `name` names; None for "auto", which leaves the choice to the model."""
+    return None if name == "auto" else _DTYPES[name]
+
+
+@contextmanager
+def device_scope(device: torch.device) -> Iterator[None]:
+    """Make `device` the current one, for streams and events, and record no gradients."""
+    with torch.inference_mode():
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                yield
+        else:
+            yield

@@ -1,0 +1,283 @@
+"""Requests in, tokens out: the public face."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.config import EngineConfig
+from engine.device import device_scope, resolve_device, resolve_dtype
+from engine.errors import ConfigError, QueueFullError, RequestError
+from engine.intake import CheckedPrompt, Intake, Prompt
+from engine.kv_blocks import KVBlockManager
+from engine.kv_cache import choose_num_blocks
+from engine.models import load_model
+from engine.request import Completion, Request, TokenEvent
+from engine.sampling_params import SamplingParams
+from engine.step_loop import StepLoop
+
+
+class Engine:
+    """A paged-KV inference engine with continuous batching. Not thread-safe.
+
+    Parameters
+    ----------
+    config
+        What to run, where, and within which limits. Defaults to a tiny built-in model.
+
+    Raises
+    ------
+    ModelError, DeviceError, ConfigError
+        When the model cannot be loaded, the device is not there, or an option does not fit them.
+    """
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        self.config = config = config or EngineConfig()
+        self.device = resolve_device(config.device)
+        with device_scope(self.device):
+            self._build(config)
+
+    def _build(self, config: EngineConfig) -> None:
+        loaded = load_model(
+            config.model,
+            device=self.device,
+            dtype=resolve_dtype(config.dtype),
+            seed=config.seed,
+        )
+        self.model = loaded.model
+        self.model_config = loaded.config
+        self.tokenizer = loaded.tokenizer
+        self.dtype = self.model.dtype
+        self.max_model_len = self._resolve_max_model_len()
+        self.num_kv_blocks = config.num_kv_blocks or self._choose_num_blocks()
+        self.decode_mode = self._resolve_decode_mode()
+        self._intake = Intake(
+            self.model_config.vocab_size,
+            self.max_model_len,
+            self.num_kv_blocks * config.block_size,
+            self.tokenizer,
+        )
+        self._loop = StepLoop(
+            config,
+            self.model,
+            max_model_len=self.max_model_len,
+            num_kv_blocks=self.num_kv_blocks,
+            use_graphs=self.decode_mode == "graph",
+        )
+        self._next_request_id = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether a `step` has anything left to do or to deliver."""
+        return bool(self._loop.unfinished or self._loop.events)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self._loop.unfinished)
+
+    @property
+    def block_manager(self) -> KVBlockManager:
+        """The pool of KV blocks, to look at."""
+        return self._loop.blocks
+
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> int:
+        """Queue a request; returns its id, which its token events carry.
+
+        Parameters
+        ----------
+        prompt
+            Token ids, or text where the model has a tokenizer.
+        params
+            Defaults to `SamplingParams()`: 16 greedy tokens.
+
+        Raises
+        ------
+        RequestError
+            When the request can never run: an empty prompt, ids outside the vocabulary, longer
+            than the model or the whole cache allows. Nothing is changed then.
+        QueueFullError
+            When `max_inflight_requests` are unfinished already.
+        """
+        submitted_s = time.perf_counter()
+        prompt_ids, params = self._intake.check(prompt, params)
+        limit = self.config.max_inflight_requests
+        if limit is not None and self.num_unfinished >= limit:
+            raise QueueFullError(
+                f"{self.num_unfinished} requests are unfinished and max_inflight_requests is "
+                f"{limit}: submit again when one has finished."
+            )
+        return self._enqueue(prompt_ids, params, submitted_s).request_id
+
+    def step(self) -> list[TokenEvent]:
+        """Launch what can run and return the tokens that have arrived, in order of arrival.
+
+        On CUDA the tokens of a launch arrive a step or more later. A step that finds nothing to
+        launch waits for what is still on its way.
+        """
+        with device_scope(self.device):
+            self._loop.advance()
+        return self._loop.take_events()
+
+    def abort(self, request_id: int) -> None:
+        """End a request now; its last event, without a token, comes with the next step.
+
+        What it held is free at once. A request that has already finished is left as it is.
+
+        Raises
+        ------
+        RequestError
+            When no such request was ever submitted.
+        """
+        request = self._loop.unfinished.get(request_id)
+        if request is None:
+            if not isinstance(request_id, int) or not 0 <= request_id < self._next_request_id:
+                raise RequestError(
+                    f"Request {request_id!r} was never submitted: abort takes an id that submit "
+                    "returned."
+                )
+            return
+        self._loop.finish(request, "abort")
+        self._loop.events.append(
+            TokenEvent(request_id, None, len(request.generated), time.perf_counter(), "abort")
+        )
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Run all prompts to their ends; completions come in the order of the prompts.
+
+        Parameters
+        ----------
+        prompts
+            Each a sequence of token ids, or text.
+        params
+            One for all, or one for each prompt.
+
+        Raises
+        ------
+        RequestError
+            As `submit`; one bad prompt refuses them all, and nothing is changed.
+        """
+        submitted_s = time.perf_counter()
+        waiting = deque(self._intake.check_all(prompts, params))
+        requests: list[Request] = []
+        for _ in self._run(waiting, submitted_s, requests):
+            pass
+        return [request.completion(self._text(request)) for request in requests]
+
+    def stream(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[TokenEvent]:
+        """Like `generate`, but yields each token's event as it arrives.
+
+        Request ids follow the order of the prompts. Leaving the iterator early aborts what has
+        not finished.
+        """
+        submitted_s = time.perf_counter()
+        # Checked at the call, not when the first event is asked for.
+        return self._run(deque(self._intake.check_all(prompts, params)), submitted_s, [])
+
+    def check_integrity(self) -> None:
+        """Check the KV bookkeeping against the sequences that hold it.
+
+        Raises
+        ------
+        IntegrityError
+            When they disagree: a bug in the engine.
+        """
+        self._loop.scheduler.check_integrity()
+
+    def _run(
+        self,
+        waiting: deque[CheckedPrompt],
+        submitted_s: float,
+        requests: list[Request],
+    ) -> Iterator[TokenEvent]:
+        """Submit what waits, as many at a time as are allowed, and yield the events.
+
+        `requests` is filled in the order of submission. Leaving the iterator early aborts what
+        has not finished.
+        """
+        limit = self.config.max_inflight_requests or len(waiting) + self.num_unfinished
+        unfinished: set[int] = set()
+        others: list[TokenEvent] = []
+        try:
+            while waiting or unfinished:
+                while waiting and self.num_unfinished < limit:
+                    request = self._enqueue(*waiting.popleft(), submitted_s)
+                    requests.append(request)
+                    unfinished.add(request.request_id)
+                own: list[TokenEvent] = []
+                for event in self.step():
+                    (own if event.request_id in unfinished else others).append(event)
+                submitted_s = time.perf_counter()
+                for event in own:
+                    if event.finish_reason is not None:
+                        unfinished.discard(event.request_id)
+                    yield event
+        finally:
+            for request_id in unfinished:
+                self.abort(request_id)
+            # Events of requests submitted elsewhere are for the next call of step; those of
+            # aborts made here have nobody left to read them.
+            leftover = self._loop.take_events()
+            others += [event for event in leftover if event.request_id not in unfinished]
+            self._loop.events = others
+
+    def _enqueue(
+        self, prompt_ids: npt.NDArray[np.int32], params: SamplingParams, submitted_s: float
+    ) -> Request:
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        stop_ids = params.stop_token_ids
+        if not params.ignore_eos:
+            stop_ids += tuple(self.model_config.eos_token_ids)
+        # Odd multiplier: requests of one engine never share a stream by accident.
+        seed = params.seed
+        if seed is None:
+            seed = (self.config.seed * 0x9E3779B1 + request_id) % 2**63
+        request = Request(request_id, prompt_ids, params, seed, stop_ids, submitted_s)
+        self._loop.add(request)
+        return request
+
+    def _resolve_max_model_len(self) -> int:
+        limit = self.model_config.max_positions
+        wanted = self.config.max_model_len
+        if wanted is not None and wanted > limit:
+            raise ConfigError(
+                f"max_model_len is {wanted}, but {self.config.model} has positions for {limit}."
+            )
+        return wanted or limit
+
+    def _resolve_decode_mode(self) -> str:
+        if self.config.decode == "auto":
+            return "graph" if self.device.type == "cuda" else "eager"
+        if self.config.decode == "graph" and self.device.type != "cuda":
+            raise ConfigError(
+                "decode is 'graph', but CUDA graphs need a CUDA device: use 'auto' or 'eager'."
+            )
+        return self.config.decode
+
+    def _choose_num_blocks(self) -> int:
+        config = self.model_config
+        values_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+        return choose_num_blocks(
+            bytes_per_block=values_per_token * self.dtype.itemsize * self.config.block_size,
+            blocks_per_sequence=-(-self.max_model_len // self.config.block_size),
+            max_batch_size=self.config.max_batch_size,
+            device=self.device,
+        )
+
+    def _text(self, request: Request) -> str | None:
+        if self.tokenizer is None:
+            return None
+        return self.tokenizer.decode(request.generated.tolist())

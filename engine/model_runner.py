@@ -1,0 +1,227 @@
+"""Runs the model on the device: a prefill of ragged chunks, or one decode step of all rows.
+
+The two differ in where token ids come from and in how attention reads the cache. Both end by
+sampling on the device and by writing the tokens into the ring; neither waits for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.decode_state import DecodeState
+from engine.gpt2 import GPT2
+from engine.kv_cache import KVCache
+from engine.ranges import span
+from engine.sampler import INVALID_TOKEN, sample, sample_greedy
+from engine.scheduler import PrefillPlan
+from engine.staging import StagingBuffers
+from engine.token_ring import TokenRing
+from kernels import kv_append, paged_attention_decode, paged_attention_prefill
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillInputs:
+    """A prefill's int32 arrays on the device; T tokens of N sequences, S of which are sampled.
+
+    `token_ids`, `positions`, `block_index`, `block_offset` [T]; `block_tables` [N, C];
+    `context_lens` [N]; `query_start_loc` [N + 1]; `sampled_tokens`, the last token of each
+    completed prompt among the T, `sampled_rows`, `sampled_positions` [S].
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    block_index: torch.Tensor
+    block_offset: torch.Tensor
+    block_tables: torch.Tensor
+    context_lens: torch.Tensor
+    query_start_loc: torch.Tensor
+    sampled_tokens: torch.Tensor
+    sampled_rows: torch.Tensor
+    sampled_positions: torch.Tensor
+
+
+class ModelRunner:
+    """The device's side of a step.
+
+    Parameters
+    ----------
+    model
+        On its device, in its dtype.
+    cache
+        KV memory of all layers.
+    state
+        Rows of the running sequences.
+    ring
+        Where sampled tokens go.
+    staging
+        Pinned buffers for what a prefill sends to the device.
+    block_size
+        Tokens per KV block.
+    """
+
+    def __init__(
+        self,
+        model: GPT2,
+        cache: KVCache,
+        state: DecodeState,
+        ring: TokenRing,
+        staging: StagingBuffers,
+        block_size: int,
+    ) -> None:
+        self.state = state
+        self.ring = ring
+        self.cache = cache
+        self._model = model
+        self._staging = staging
+        self._block_size = block_size
+        self._layers = [
+            (cache.keys[layer], cache.values[layer], model.config.attention_scale(layer))
+            for layer in range(model.config.num_layers)
+        ]
+
+    def decode(self, num_rows: int, *, is_sampled: bool) -> None:
+        """One token for each of rows 0 to `num_rows - 1` that has budget left.
+
+        Everything is read from the device's rows and written back there, so that the call can be
+        captured in a CUDA graph and replayed. Rows without budget compute on padding: they append
+        nothing, attend to nothing, and keep their state.
+        """
+        rows = self.state.device_rows
+        is_running = rows.remaining[:num_rows] > 0
+        # A row that ended at the model's last position must not index beyond the embeddings.
+        positions = torch.where(is_running, rows.position[:num_rows], 0)
+        token_ids = rows.last_token[:num_rows]
+        block_tables = rows.block_table[:num_rows]
+        column = (positions // self._block_size).to(torch.int64)
+        block_index = block_tables.gather(1, column[:, None]).squeeze(1)
+        block_index = torch.where(is_running, block_index, -1)
+        block_offset = positions % self._block_size
+        context_lens = torch.where(is_running, positions + 1, 0)
+
+        def attend(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            keys, values, scale = self._layers[layer]
+            with span("append"):
+                kv_append(keys, values, key, value, block_index, block_offset)
+            with span("attention"):
+                return paged_attention_decode(
+                    query, keys, values, block_tables, context_lens, scale=scale
+                )
+
+        with span("forward"):
+            hidden = self._model.forward(token_ids, positions, attend)
+            logits = self._model.logits(hidden)
+        with span("sampling"):
+            if is_sampled:
+                tokens = sample(
+                    logits,
+                    rows.temperature[:num_rows],
+                    rows.top_k[:num_rows],
+                    rows.top_p[:num_rows],
+                    rows.seed[:num_rows],
+                    positions + 1,
+                )
+            else:
+                tokens = sample_greedy(logits)
+            self.ring.write(tokens)
+            # An invalid token ends its request when the host sees it; until then the row goes on
+            # with any token that exists.
+            fed = tokens.clamp(min=0)
+            rows.last_token[:num_rows].copy_(torch.where(is_running, fed, token_ids))
+            taken = is_running.to(torch.int32)
+            rows.position[:num_rows] += taken
+            rows.remaining[:num_rows] -= taken
+
+    def prefill(self, plan: PrefillPlan) -> bool:
+        """Compute the plan's chunks; sample the first token of each prompt that is complete.
+
+        The rows of those prompts must have been flushed before: their sampling parameters are
+        read from there. Returns whether tokens were sampled, and so written into the ring.
+        """
+        inputs = self._send_inputs(plan)
+
+        def attend(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            keys, values, scale = self._layers[layer]
+            with span("append"):
+                kv_append(keys, values, key, value, inputs.block_index, inputs.block_offset)
+            with span("attention"):
+                return paged_attention_prefill(
+                    query,
+                    keys,
+                    values,
+                    inputs.block_tables,
+                    inputs.context_lens,
+                    inputs.query_start_loc,
+                    scale=scale,
+                )
+
+        with span("forward"):
+            hidden = self._model.forward(inputs.token_ids, inputs.positions, attend)
+        if not len(inputs.sampled_tokens):
+            return False
+        with span("forward"):
+            logits = self._model.logits(hidden.index_select(0, inputs.sampled_tokens))
+        with span("sampling"):
+            rows = self.state.device_rows
+            places = inputs.sampled_rows.to(torch.int64)
+            if any(
+                chunk.completes_prompt and chunk.request.params.temperature > 0
+                for chunk in plan.chunks
+            ):
+                tokens = sample(
+                    logits,
+                    rows.temperature[places],
+                    rows.top_k[places],
+                    rows.top_p[places],
+                    rows.seed[places],
+                    inputs.sampled_positions,
+                )
+            else:
+                tokens = sample_greedy(logits)
+            self.ring.write_rows(places, tokens)
+            rows.last_token[places] = tokens.clamp(min=0)
+        return True
+
+    def _send_inputs(self, plan: PrefillPlan) -> PrefillInputs:
+        """Lay the chunks side by side and send them in one copy."""
+        chunks = plan.chunks
+        lengths = np.array([chunk.end - chunk.start for chunk in chunks], np.int32)
+        query_start_loc = np.zeros(len(chunks) + 1, np.int32)
+        np.cumsum(lengths, out=query_start_loc[1:])
+        positions = np.concatenate(
+            [np.arange(chunk.start, chunk.end, dtype=np.int32) for chunk in chunks]
+        )
+        num_columns = max(-(-chunk.end // self._block_size) for chunk in chunks)
+        # Unused entries name no block: whoever reads one fails loudly rather than quietly.
+        block_tables = np.full((len(chunks), num_columns), INVALID_TOKEN, np.int32)
+        for index, chunk in enumerate(chunks):
+            used = min(num_columns, len(chunk.request.block_ids))
+            block_tables[index, :used] = chunk.request.block_ids[:used]
+        sequence = np.repeat(np.arange(len(chunks)), lengths)
+        completed = [index for index, chunk in enumerate(chunks) if chunk.completes_prompt]
+        arrays = [
+            np.concatenate(
+                [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in chunks]
+            ),
+            positions,
+            block_tables[sequence, positions // self._block_size],
+            positions % self._block_size,
+            block_tables,
+            np.array([chunk.end for chunk in chunks], np.int32),
+            query_start_loc,
+            query_start_loc[1:][completed] - 1,
+            np.array([chunks[index].request.row for index in completed], np.int32),
+            np.array([chunks[index].end for index in completed], np.int32),
+        ]
+        with span("copies"):
+            packed = self._staging.to_device(np.concatenate([array.ravel() for array in arrays]))
+        pieces = packed.split([array.size for array in arrays])
+        return PrefillInputs(
+            *(piece.view(array.shape) for piece, array in zip(pieces, arrays, strict=True))
+        )

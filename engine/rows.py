@@ -1,0 +1,125 @@
+"""The host's side of the running sequences: counters in arrays, one place a row.
+
+The decode loop reads and advances these with whole-batch numpy operations; Python touches single
+rows only when a sequence takes or leaves one.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import IntegrityError
+from engine.request import Request
+
+RowIndex = npt.NDArray[np.intp]
+
+_NO_STOP = -2
+"""Fills unused places of `stop_ids`; neither a token id nor `INVALID_TOKEN`."""
+
+
+class Rows:
+    """Counters of R rows.
+
+    Attributes
+    ----------
+    requests
+        Who holds each row, or None.
+    request_ids
+        int64 [R], their ids.
+    serial
+        int64 [R], changes whenever a row changes hands: a token that arrives late belongs to the
+        row's present request only if the serial is still that of its launch.
+    decoding
+        bool [R], prompt computed and output not yet launched in full or ended.
+    length
+        int32 [R], tokens that have a place in the KV cache.
+    last_block
+        int32 [R], the block that holds the last of them.
+    launched, received, budget
+        int32 [R], output tokens asked of the device, seen by the host, and allowed.
+    is_sampled
+        bool [R], temperature above 0.
+    stop_ids
+        int32 [R, S], ids that end the row's request.
+    tokens, token_times
+        int32 and float64 [R, max_model_len], the output seen so far.
+    """
+
+    def __init__(self, num_rows: int, max_model_len: int) -> None:
+        self.requests: list[Request | None] = [None] * num_rows
+        self.request_ids = np.full(num_rows, -1, np.int64)
+        self.serial = np.zeros(num_rows, np.int64)
+        self.decoding = np.zeros(num_rows, np.bool_)
+        self.length = np.zeros(num_rows, np.int32)
+        self.last_block = np.full(num_rows, -1, np.int32)
+        self.launched = np.zeros(num_rows, np.int32)
+        self.received = np.zeros(num_rows, np.int32)
+        self.budget = np.zeros(num_rows, np.int32)
+        self.is_sampled = np.zeros(num_rows, np.bool_)
+        self.stop_ids = np.full((num_rows, 1), _NO_STOP, np.int32)
+        self.tokens = np.empty((num_rows, max_model_len), np.int32)
+        self.token_times = np.empty((num_rows, max_model_len), np.float64)
+        # Lowest row first: a graph covers rows 0 to the highest in use.
+        self._free = list(range(num_rows))
+
+    @property
+    def num_taken(self) -> int:
+        """Rows in use."""
+        return len(self.requests) - len(self._free)
+
+    def take(self, request: Request) -> int:
+        """Give `request` the lowest free row, and its earlier output a place there."""
+        row = heapq.heappop(self._free)
+        request.row = row
+        self.requests[row] = request
+        self.request_ids[row] = request.request_id
+        self.serial[row] += 1
+        self.decoding[row] = False
+        num_generated = len(request.generated)
+        self.launched[row] = self.received[row] = num_generated
+        self.budget[row] = request.params.max_new_tokens
+        self.is_sampled[row] = request.params.temperature > 0
+        self.tokens[row, :num_generated] = request.generated
+        self.token_times[row, :num_generated] = request.token_times
+        self._set_stop_ids(row, request.stop_ids)
+        return row
+
+    def start_decoding(self, row: int, length: int, last_block: int) -> None:
+        """Note that the row's prompt of `length` tokens is computed and its next token launched."""
+        self.length[row] = length
+        self.last_block[row] = last_block
+        self.launched[row] += 1
+        self.decoding[row] = True
+
+    def running(self) -> RowIndex:
+        """Rows that have output left to launch, ascending, intp [N]."""
+        return np.flatnonzero(self.decoding & (self.launched < self.budget))
+
+    def holder(self, row: int) -> Request:
+        """The request that holds the row, which must be taken."""
+        request = self.requests[row]
+        if request is None:
+            raise IntegrityError(f"Row {row} should be held by a request, but is free.")
+        return request
+
+    def release(self, row: int) -> None:
+        """Take the row from its request, which keeps the output seen so far."""
+        request = self.holder(row)
+        received = self.received[row]
+        request.generated = self.tokens[row, :received].copy()
+        request.token_times = self.token_times[row, :received].copy()
+        request.row = None
+        self.requests[row] = None
+        self.serial[row] += 1
+        self.decoding[row] = False
+        heapq.heappush(self._free, row)
+
+    def _set_stop_ids(self, row: int, stop_ids: tuple[int, ...]) -> None:
+        missing = len(stop_ids) - self.stop_ids.shape[1]
+        if missing > 0:
+            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_STOP)
+        self.stop_ids[row] = _NO_STOP
+        self.stop_ids[row, : len(stop_ids)] = stop_ids

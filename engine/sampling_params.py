@@ -1,0 +1,83 @@
+"""How the next token of a request is chosen, and when the request ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Sampling and ending rules of one request.
+
+    Parameters
+    ----------
+    max_new_tokens
+        Tokens to generate at most, at least 1.
+    temperature
+        0 takes the likeliest token (greedy); above 0, logits are divided by it before sampling.
+    top_k
+        Sample among the `top_k` likeliest tokens only; 0 means all. Applied before `top_p`.
+    top_p
+        Sample among the fewest likeliest tokens whose probabilities reach `top_p`, in (0, 1].
+    seed
+        Makes sampling reproducible: the same prompt, parameters and seed give the same tokens,
+        whatever else is in the batch. None derives one from the engine's seed and the request id.
+    stop_token_ids
+        Generation ends after any of these; the token itself is part of the output.
+    ignore_eos
+        Go on after the model's end-of-sequence token, as benchmarks do.
+
+    Raises
+    ------
+    RequestError
+        When a value is outside its range.
+    """
+
+    max_new_tokens: int = 16
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.max_new_tokens) or self.max_new_tokens < 1:
+            raise RequestError(
+                f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number of "
+                "at least 1."
+            )
+        if not _is_number(self.temperature) or not 0.0 <= self.temperature < math.inf:
+            raise RequestError(
+                f"temperature is {self.temperature!r}; it must be 0 (greedy) or a positive number."
+            )
+        if not _is_int(self.top_k) or not 0 <= self.top_k < 2**31:
+            raise RequestError(
+                f"top_k is {self.top_k!r}; it must be 0 (no limit) or a positive whole number."
+            )
+        if not _is_number(self.top_p) or not 0.0 < self.top_p <= 1.0:
+            raise RequestError(f"top_p is {self.top_p!r}; it must be above 0 and at most 1.")
+        if self.seed is not None and (not _is_int(self.seed) or not -(2**63) <= self.seed < 2**63):
+            raise RequestError(f"seed is {self.seed!r}; it must be None or a 64-bit whole number.")
+        try:
+            stop_token_ids = tuple(self.stop_token_ids)
+        except TypeError:
+            raise RequestError(
+                f"stop_token_ids is {self.stop_token_ids!r}; it must be a sequence of token ids."
+            ) from None
+        if not all(_is_int(token) and 0 <= token < 2**31 for token in stop_token_ids):
+            raise RequestError(
+                f"stop_token_ids is {self.stop_token_ids!r}; it must hold token ids only."
+            )
+        object.__setattr__(self, "stop_token_ids", stop_token_ids)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

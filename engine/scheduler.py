@@ -1,0 +1,317 @@
+"""Who runs in the next step, and with which KV blocks.
+
+Sequences join and leave between steps. All block needs are settled here, before anything is
+launched: a new block at a boundary, copy-on-write of a shared last block, and, when the pool is
+empty, first eviction from the prefix cache, then preemption of the youngest sequence, whose blocks
+are freed and which is computed again later. Nothing is lost, and a full cache is never an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.admission import make_admission
+from engine.config import EngineConfig
+from engine.decode_state import DecodeState
+from engine.errors import IntegrityError
+from engine.kv_blocks import BlockCopy, KVBlockManager
+from engine.prefix_cache import PrefixCache
+from engine.request import Request
+from engine.rows import RowIndex, Rows
+
+DEFAULT_PREFILL_MAX_TOKENS = 8192
+"""Bounds a prefill's activations; a longer prompt is computed in chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Tokens `start` to `end` (exclusive) of a request's known tokens, to be computed."""
+
+    request: Request
+    start: int
+    end: int
+
+    @property
+    def completes_prompt(self) -> bool:
+        """Whether the request's next token is sampled after this chunk."""
+        return self.end == self.request.num_known_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPlan:
+    """Chunks to compute together, and the block copies that must come before them."""
+
+    chunks: list[PrefillChunk]
+    copies: list[BlockCopy]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """Rows that decode one token, ascending, and the block copies that must come before."""
+
+    rows: RowIndex
+    copies: list[BlockCopy]
+    is_sampled: bool
+
+    @property
+    def num_rows(self) -> int:
+        """Rows 0 to `num_rows - 1` cover all that run."""
+        return int(self.rows[-1]) + 1
+
+
+class Scheduler:
+    """Queues, rows and KV blocks of all unfinished requests.
+
+    Parameters
+    ----------
+    config
+        Limits and admission policy.
+    blocks
+        The pool of KV blocks.
+    rows, state
+        The host's and the device's side of the running sequences.
+    drain
+        Waits until all launched tokens have been seen. Called before a preemption, because the
+        preempted sequence's tokens must be known to compute it again.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        blocks: KVBlockManager,
+        rows: Rows,
+        state: DecodeState,
+        drain: Callable[[], None],
+    ) -> None:
+        self.blocks = blocks
+        self.prefix_cache = PrefixCache(blocks) if config.prefix_cache else None
+        self.waiting: deque[Request] = deque()
+        self._prefilling: list[Request] = []
+        self._rows = rows
+        self._state = state
+        self._drain = drain
+        self._admission = make_admission(config)
+        self._prefill_max_tokens = config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
+        self._prefill_max_batch_size = config.prefill_max_batch_size or config.max_batch_size
+        self._max_active = min(
+            config.max_active_requests or config.max_batch_size, config.max_batch_size
+        )
+        self._num_admitted = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would launch anything."""
+        return bool(self.waiting or self._prefilling) or bool(len(self._rows.running()))
+
+    def plan_prefill(self) -> PrefillPlan | None:
+        """Continue begun prompts and admit waiting ones, within the step's token budget."""
+        budget = self._prefill_max_tokens
+        chunks: list[PrefillChunk] = []
+        copies: list[BlockCopy] = []
+        for request in self._prefilling[: self._prefill_max_batch_size]:
+            if budget:
+                chunks.append(self._chunk(request, budget))
+                budget -= chunks[-1].end - chunks[-1].start
+        self._admission.start_round()
+        while (
+            budget
+            and self.waiting
+            and len(chunks) < self._prefill_max_batch_size
+            and self._rows.num_taken < self._max_active
+        ):
+            index = self._admission.choose(self.waiting, budget, is_first=not chunks)
+            if index is None:
+                break
+            request = self.waiting[index]
+            attached = self._attach_blocks(request)
+            if attached is None:
+                break
+            copies += attached
+            del self.waiting[index]
+            self._rows.take(request)
+            request.admission_order = self._num_admitted
+            self._num_admitted += 1
+            self._prefilling.append(request)
+            chunks.append(self._chunk(request, budget))
+            budget -= chunks[-1].end - chunks[-1].start
+        return PrefillPlan(chunks, copies) if chunks else None
+
+    def note_prefilled(self, plan: PrefillPlan) -> None:
+        """Account for a launched prefill: completed prompts decode from now on."""
+        for chunk in plan.chunks:
+            request = chunk.request
+            request.num_computed = chunk.end
+            if not chunk.completes_prompt:
+                continue
+            self._prefilling.remove(request)
+            if self.prefix_cache is not None:
+                # Whole blocks only: the last is still written to.
+                num_blocks = chunk.end // self.blocks.block_size
+                self.prefix_cache.insert(
+                    request.known_tokens[: num_blocks * self.blocks.block_size],
+                    request.block_ids[:num_blocks],
+                )
+            if request.row is None:
+                raise IntegrityError(f"Request {request.request_id} was prefilled without a row.")
+            self._rows.start_decoding(request.row, chunk.end, request.block_ids[-1])
+
+    def stage_rows(self, plan: PrefillPlan) -> None:
+        """Stage the device rows of the sequences whose prompts the plan completes."""
+        for chunk in plan.chunks:
+            request = chunk.request
+            if chunk.completes_prompt and request.row is not None:
+                self._state.stage_row(
+                    request.row,
+                    position=chunk.end,
+                    remaining=request.params.max_new_tokens - len(request.generated) - 1,
+                    seed=request.seed,
+                    params=request.params,
+                    block_ids=request.block_ids,
+                )
+
+    def plan_decode(self) -> DecodePlan | None:
+        """Give every running row a place for one more token, preempting where none is left."""
+        rows = self._rows
+        running = rows.running()
+        if not len(running):
+            return None
+        needed = self.blocks.blocks_needed_for_append(rows.last_block[running])
+        while needed and not self._make_room(needed):
+            self._preempt_youngest()
+            running = rows.running()
+            if not len(running):
+                return None
+            needed = self.blocks.blocks_needed_for_append(rows.last_block[running])
+        append = self.blocks.append_to_last_blocks(rows.last_block[running])
+        # A row has a new last block at a boundary or after copy-on-write: one step in many.
+        changed = np.flatnonzero(append.block_index != rows.last_block[running])
+        if len(changed):
+            changed_rows = running[changed]
+            columns = rows.length[changed_rows] // self.blocks.block_size
+            self._state.stage_blocks(changed_rows, columns, append.block_index[changed])
+            rows.last_block[changed_rows] = append.block_index[changed]
+        rows.length[running] += 1
+        rows.launched[running] += 1
+        return DecodePlan(running, append.copies, bool(rows.is_sampled[running].any()))
+
+    def finish(self, request: Request) -> None:
+        """Give back what a request holds, leaving its tokens' blocks to the prefix cache.
+
+        The request's `finish_reason` is set; it may be running, prefilling or waiting.
+        """
+        if request.row is None:
+            self.waiting.remove(request)
+            return
+        row = request.row
+        if request in self._prefilling:
+            self._prefilling.remove(request)
+            block_ids, length = request.block_ids, 0
+        else:
+            block_ids, length = self._blocks_of_row(row), int(self._rows.length[row])
+            self._state.stage_stop(row)
+        self._rows.release(row)
+        if self.prefix_cache is not None and length and request.finish_reason in ("length", "stop"):
+            # The last token was sampled but is not part of what is reusable: it was fed only if
+            # steps were launched before the end was seen, and those may have overrun it.
+            self.prefix_cache.insert(request.known_tokens[:-1], block_ids)
+        self.blocks.free_blocks(block_ids)
+        request.block_ids = []
+
+    def check_integrity(self) -> None:
+        """Hold the block pool against all who hold blocks.
+
+        Raises
+        ------
+        IntegrityError
+            Naming the block that is wrong.
+        """
+        holders: list[list[int]] = []
+        lengths: list[int | None] = []
+        for row, request in enumerate(self._rows.requests):
+            if request is None:
+                continue
+            if request in self._prefilling:
+                holders.append(request.block_ids)
+                lengths.append(request.num_known_tokens)
+            else:
+                holders.append(self._blocks_of_row(row))
+                lengths.append(int(self._rows.length[row]))
+        if self.prefix_cache is not None:
+            holders.append(self.prefix_cache.held_blocks())
+            lengths.append(None)
+        self.blocks.check_integrity(holders, lengths)
+
+    def _chunk(self, request: Request, budget: int) -> PrefillChunk:
+        start = request.num_computed
+        return PrefillChunk(request, start, min(start + budget, request.num_known_tokens))
+
+    def _attach_blocks(self, request: Request) -> list[BlockCopy] | None:
+        """Take blocks for all known tokens of `request`, reusing cached prefixes.
+
+        Returns the copies to make first, or None where the pool has no room now.
+        """
+        tokens = request.known_tokens
+        for reuse in (True, False):
+            block_ids: list[int] = []
+            num_cached = 0
+            copies: list[BlockCopy] = []
+            if reuse and self.prefix_cache is not None:
+                match = self.prefix_cache.match(tokens)
+                block_ids, num_cached = list(match.block_ids), match.num_tokens
+                copies = list(match.copies)
+            count = len(tokens) - num_cached
+            if self._make_room(self.blocks.blocks_needed_to_extend(block_ids, count)):
+                copies += self.blocks.extend(block_ids, count)
+                request.block_ids = block_ids
+                request.num_computed = num_cached
+                return copies
+            self.blocks.free_blocks(block_ids)
+            # Reuse pins blocks. Where nothing runs that could free any, it must give way, or the
+            # request would wait for ever.
+            if self._rows.num_taken:
+                return None
+        raise IntegrityError(
+            f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
+            f"{len(tokens)} tokens find no room."
+        )
+
+    def _make_room(self, num_blocks: int) -> bool:
+        """Whether `num_blocks` are free, after evicting cached blocks if that takes it."""
+        missing = num_blocks - self.blocks.num_free_blocks
+        if missing > 0 and self.prefix_cache is not None:
+            missing -= self.prefix_cache.evict(missing)
+        return missing <= 0
+
+    def _preempt_youngest(self) -> None:
+        """Send the sequence admitted last back to the head of the queue."""
+        num_free = self.blocks.num_free_blocks
+        self._drain()
+        if self.blocks.num_free_blocks > num_free:
+            return
+        request = max(
+            (request for request in self._rows.requests if request is not None),
+            key=lambda request: request.admission_order,
+        )
+        row = request.row
+        if row is None:
+            raise IntegrityError(f"Request {request.request_id} holds a row it does not know.")
+        if request in self._prefilling:
+            self._prefilling.remove(request)
+            block_ids = request.block_ids
+        else:
+            block_ids = self._blocks_of_row(row)
+            self._state.stage_stop(row)
+        self._rows.release(row)
+        self.blocks.free_blocks(block_ids)
+        request.block_ids = []
+        request.num_computed = 0
+        self.waiting.appendleft(request)
+
+    def _blocks_of_row(self, row: int) -> list[int]:
+        num_blocks = -(-int(self._rows.length[row]) // self.blocks.block_size)
+        block_ids: list[int] = self._state.block_table[row, :num_blocks].tolist()
+        return block_ids

@@ -1,0 +1,209 @@
+"""The loop of a step: schedule, launch, and take in the tokens that have arrived."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.config import EngineConfig
+from engine.decode_graphs import DecodeGraphs
+from engine.decode_state import DecodeState
+from engine.gpt2 import GPT2
+from engine.kv_blocks import BlockCopy, KVBlockManager
+from engine.kv_cache import KVCache
+from engine.model_runner import ModelRunner
+from engine.ranges import span
+from engine.request import FinishReason, Request, TokenEvent
+from engine.rows import RowIndex, Rows
+from engine.sampler import INVALID_TOKEN
+from engine.scheduler import Scheduler
+from engine.staging import StagingBuffers
+from engine.token_ring import TokenRing
+
+_STEPS_IN_FLIGHT = 2
+"""Launches whose tokens the host has not seen yet, on CUDA: the device never waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A launch whose tokens are on their way: which rows it served, and for whom."""
+
+    ticket: int
+    rows: RowIndex
+    serials: npt.NDArray[np.int64]
+
+
+class StepLoop:
+    """Moves requests from the queue through the device to their ends.
+
+    Parameters
+    ----------
+    config
+        Limits and policies.
+    model
+        On its device, in its dtype.
+    max_model_len
+        Longest sequence, in tokens.
+    num_kv_blocks
+        Blocks of the KV cache.
+    use_graphs
+        Replay captured CUDA graphs for decode steps.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: GPT2,
+        *,
+        max_model_len: int,
+        num_kv_blocks: int,
+        use_graphs: bool,
+    ) -> None:
+        device, num_rows = model.device, config.max_batch_size
+        self._decode_first = config.decode_first
+        self._steps_in_flight = _STEPS_IN_FLIGHT if device.type == "cuda" else 0
+        self._staging = StagingBuffers(device)
+        self._cache = KVCache(
+            model.config.num_layers,
+            num_kv_blocks,
+            model.config.num_kv_heads,
+            config.block_size,
+            model.config.head_dim,
+            device=device,
+            dtype=model.dtype,
+        )
+        num_columns = -(-max_model_len // config.block_size)
+        self._state = DecodeState(num_rows, num_columns, device, self._staging)
+        self._ring = TokenRing(num_rows, device)
+        self._runner = ModelRunner(
+            model, self._cache, self._state, self._ring, self._staging, config.block_size
+        )
+        self._graphs = DecodeGraphs(self._runner, num_rows) if use_graphs else None
+        self.rows = Rows(num_rows, max_model_len)
+        self.blocks = KVBlockManager(num_kv_blocks, config.block_size)
+        self.scheduler = Scheduler(config, self.blocks, self.rows, self._state, self._drain)
+        self._in_flight: deque[_Launch] = deque()
+        self.unfinished: dict[int, Request] = {}
+        self.events: list[TokenEvent] = []
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self.unfinished[request.request_id] = request
+        self.scheduler.waiting.append(request)
+
+    def advance(self) -> None:
+        """Launch what can run and take in what has arrived; `events` grows.
+
+        When there is nothing to launch, waits for what is still on its way.
+        """
+        launched = self._launch()
+        allowed = self._steps_in_flight if launched else 0
+        while self._in_flight and (
+            len(self._in_flight) > allowed or self._ring.has_arrived(self._in_flight[0].ticket)
+        ):
+            self._receive(self._in_flight.popleft())
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """End a request and give back what it holds."""
+        request.finish_reason = reason
+        self.scheduler.finish(request)
+        del self.unfinished[request.request_id]
+
+    def take_events(self) -> list[TokenEvent]:
+        """The events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def _launch(self) -> bool:
+        """Launch a prefill and a decode step, where there is work; returns whether any was."""
+        first, second = self._launch_prefill, self._launch_decode
+        if self._decode_first:
+            first, second = second, first
+        return first() | second()
+
+    def _launch_prefill(self) -> bool:
+        with span("schedule"):
+            plan = self.scheduler.plan_prefill()
+            if plan is None:
+                return False
+            self.scheduler.stage_rows(plan)
+        self._flush(plan.copies)
+        is_sampled = self._runner.prefill(plan)
+        self.scheduler.note_prefilled(plan)
+        if is_sampled:
+            rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
+            self._track(np.array(rows, np.intp))
+        return True
+
+    def _launch_decode(self) -> bool:
+        with span("schedule"):
+            plan = self.scheduler.plan_decode()
+            if plan is None:
+                return False
+        self._flush(plan.copies)
+        if self._graphs is not None:
+            self._graphs.replay(plan.num_rows, is_sampled=plan.is_sampled)
+        else:
+            self._runner.decode(plan.num_rows, is_sampled=plan.is_sampled)
+        self._track(plan.rows)
+        return True
+
+    def _flush(self, copies: list[BlockCopy]) -> None:
+        with span("copies"):
+            if copies:
+                self._cache.copy_blocks(copies, self._staging)
+        with span("block_tables"):
+            self._state.flush()
+
+    def _track(self, rows: RowIndex) -> None:
+        self._in_flight.append(_Launch(self._ring.send(), rows, self.rows.serial[rows]))
+
+    def _drain(self) -> None:
+        while self._in_flight:
+            self._receive(self._in_flight.popleft())
+
+    def _receive(self, launch: _Launch) -> None:
+        """Turn a launch's tokens into events and end the requests that they complete.
+
+        Tokens of a row that has changed hands since, or whose request overran its end while its
+        last token was on its way, are dropped.
+        """
+        with span("readback"):
+            tokens = self._ring.receive(launch.ticket)[launch.rows]
+        now = time.perf_counter()
+        rows = self.rows
+        is_current = rows.serial[launch.rows] == launch.serials
+        held, tokens = launch.rows[is_current], tokens[is_current]
+        is_valid = tokens != INVALID_TOKEN
+        index = rows.received[held]
+        rows.tokens[held, index] = tokens
+        rows.token_times[held, index] = now
+        rows.received[held] = index + is_valid
+        is_stop = (tokens[:, None] == rows.stop_ids[held]).any(axis=1)
+        is_last = is_stop | ~is_valid | (rows.received[held] == rows.budget[held])
+        reasons: list[FinishReason | None] = [None] * len(held)
+        for place in np.flatnonzero(is_last).tolist():
+            reasons[place] = (
+                "error" if not is_valid[place] else "stop" if is_stop[place] else "length"
+            )
+        token_ids: list[int | None] = tokens.tolist()
+        for place in np.flatnonzero(~is_valid).tolist():
+            token_ids[place] = None
+        self.events.extend(
+            map(
+                TokenEvent,
+                rows.request_ids[held].tolist(),
+                token_ids,
+                index.tolist(),
+                repeat(now),
+                reasons,
+            )
+        )
+        for row, reason in zip(held.tolist(), reasons, strict=True):
+            if reason is not None:
+                self.finish(rows.holder(row), reason)

@@ -1,0 +1,81 @@
+"""Sampled tokens on their way back to the host, one or more steps late.
+
+A step writes its tokens into the next slot of a ring on the device. A side stream copies the slot
+to pinned memory, so that the compute stream goes on with the next step meanwhile.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+NUM_SLOTS = 16
+
+
+class TokenRing:
+    """Slots of one token a row, int32 [num_rows], on the device and in pinned memory.
+
+    Every `write` or `write_rows` is followed by exactly one `send`; the slot is counted on the
+    device by the first and on the host by the second. At most `NUM_SLOTS - 1` sends may await
+    their `receive`, or a slot would be overwritten before it was read.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device) -> None:
+        self._device = device
+        self._on_cuda = device.type == "cuda"
+        self._slots = torch.full((NUM_SLOTS, num_rows), -1, dtype=torch.int32, device=device)
+        self._next_slot = torch.zeros(1, dtype=torch.int64, device=device)
+        self._num_sent = 0
+        self._host_slots = torch.empty(
+            (NUM_SLOTS, num_rows), dtype=torch.int32, pin_memory=self._on_cuda
+        )
+        self._host_array = self._host_slots.numpy()
+        if self._on_cuda:
+            self._side_stream = torch.cuda.Stream(device)
+            self._written = [torch.cuda.Event() for _ in range(NUM_SLOTS)]
+            self._arrived = [torch.cuda.Event() for _ in range(NUM_SLOTS)]
+
+    def write(self, tokens: torch.Tensor) -> None:
+        """Put `tokens` int32 [N] into the next slot, for rows 0 to N - 1. Can be captured."""
+        slots = self._slots[:, : len(tokens)]
+        slots.index_copy_(0, self._next_slot, tokens[None])
+        self._advance()
+
+    def write_rows(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Put `tokens` int32 [N] into the next slot at `rows` int64 [N]."""
+        self._slots.index_put_((self._next_slot.expand(len(rows)), rows), tokens)
+        self._advance()
+
+    def send(self) -> int:
+        """Start the copy of the slot just written; returns the ticket that `receive` takes."""
+        ticket = self._num_sent
+        slot = ticket % NUM_SLOTS
+        self._num_sent += 1
+        if self._on_cuda:
+            self._written[slot].record()
+            with torch.cuda.stream(self._side_stream):
+                self._side_stream.wait_event(self._written[slot])
+                self._host_slots[slot].copy_(self._slots[slot], non_blocking=True)
+                self._arrived[slot].record(self._side_stream)
+        else:
+            self._host_slots[slot].copy_(self._slots[slot])
+        return ticket
+
+    def has_arrived(self, ticket: int) -> bool:
+        """Whether `receive` would return without a wait."""
+        return not self._on_cuda or self._arrived[ticket % NUM_SLOTS].query()
+
+    def receive(self, ticket: int) -> npt.NDArray[np.int32]:
+        """The tokens sent under `ticket`, int32 [num_rows]; waits for them. Valid until reused."""
+        if self._on_cuda:
+            self._arrived[ticket % NUM_SLOTS].synchronize()
+        array: npt.NDArray[np.int32] = self._host_array[ticket % NUM_SLOTS]
+        return array
+
+    def rewind(self) -> None:
+        """Forget writes that were never sent: those of warm-up steps."""
+        self._next_slot.fill_(self._num_sent % NUM_SLOTS)
+
+    def _advance(self) -> None:
+        self._next_slot.add_(1).remainder_(NUM_SLOTS)

@@ -1,0 +1,103 @@
+"""Rows on the device: staged changes arrive whole, once, and only where staged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.decode_state import DecodeState
+from engine.sampling_params import SamplingParams
+from engine.staging import StagingBuffers
+from engine.token_ring import NUM_SLOTS, TokenRing
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def state() -> DecodeState:
+    return DecodeState(5, 7, CPU, StagingBuffers(CPU))
+
+
+def _take(state: DecodeState, row: int, **changes) -> None:
+    values = {
+        "position": 10,
+        "remaining": 3,
+        "seed": -(2**62) - 5,
+        "params": SamplingParams(temperature=0.7, top_k=4, top_p=0.9),
+        "block_ids": [8, 6],
+    }
+    state.stage_row(row, **(values | changes))
+
+
+def test_a_staged_row_arrives_field_by_field(state):
+    _take(state, 3)
+    rows = state.device_rows
+    assert not rows.position.any()
+    state.flush()
+    assert rows.position.tolist() == [0, 0, 0, 10, 0]
+    assert rows.remaining.tolist() == [0, 0, 0, 3, 0]
+    assert rows.seed.tolist() == [0, 0, 0, -(2**62) - 5, 0]
+    assert rows.top_k.tolist() == [0, 0, 0, 4, 0]
+    assert rows.top_p.tolist() == pytest.approx([0, 0, 0, 0.9, 0])
+    assert rows.temperature.tolist() == pytest.approx([0, 0, 0, 0.7, 0])
+    assert rows.block_table[3].tolist() == [8, 6, 0, 0, 0, 0, 0]
+    assert not rows.block_table[[0, 1, 2, 4]].any()
+
+
+def test_blocks_go_to_their_rows_and_columns(state):
+    state.stage_blocks(np.array([0, 4]), np.array([2, 6], np.int32), np.array([31, 32], np.int32))
+    state.flush()
+    expected = torch.zeros(5, 7, dtype=torch.int32)
+    expected[0, 2], expected[4, 6] = 31, 32
+    assert torch.equal(state.device_rows.block_table, expected)
+    assert np.array_equal(state.block_table, expected.numpy())
+
+
+def test_what_is_not_staged_is_left_to_the_device(state):
+    _take(state, 1)
+    state.flush()
+    rows = state.device_rows
+    rows.position[1] += 5
+    rows.last_token[1] = 99
+    state.stage_blocks(np.array([1]), np.array([2], np.int32), np.array([3], np.int32))
+    state.flush()
+    assert rows.position[1] == 15
+    assert rows.last_token[1] == 99
+
+
+def test_the_newest_of_two_changes_wins(state):
+    _take(state, 2, remaining=9)
+    state.stage_stop(2)
+    state.flush()
+    assert state.device_rows.remaining[2] == 0
+    _take(state, 2, remaining=4)
+    state.flush()
+    assert state.device_rows.remaining[2] == 4
+
+
+def test_nothing_is_copied_when_nothing_changed(state):
+    _take(state, 0)
+    assert state.flush() > 0
+    assert state.flush() == 0
+
+
+def test_ring_returns_each_send_its_own_tokens():
+    ring = TokenRing(4, CPU)
+    for step in range(3 * NUM_SLOTS):
+        ring.write(torch.full((3,), step, dtype=torch.int32))
+        first = ring.send()
+        ring.write_rows(torch.tensor([3, 0]), torch.tensor([step, -step], dtype=torch.int32))
+        second = ring.send()
+        assert ring.has_arrived(second)
+        assert ring.receive(first)[:3].tolist() == [step] * 3
+        assert ring.receive(second)[[3, 0]].tolist() == [step, -step]
+
+
+def test_ring_forgets_warm_up_writes():
+    ring = TokenRing(2, CPU)
+    for _ in range(5):
+        ring.write(torch.zeros(2, dtype=torch.int32))
+    ring.rewind()
+    ring.write(torch.tensor([7, 8], dtype=torch.int32))
+    assert ring.receive(ring.send()).tolist() == [7, 8]

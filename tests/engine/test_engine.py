@@ -1,0 +1,363 @@
+"""The engine's public face: what goes in, what comes out, and what must not change it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from engine import (
+    ConfigError,
+    DeviceError,
+    Engine,
+    EngineConfig,
+    QueueFullError,
+    RequestError,
+    SamplingParams,
+)
+
+GREEDY = SamplingParams(max_new_tokens=20, ignore_eos=True)
+"""As in the fixture `greedy_alone`."""
+
+
+def _tokens(engine, prompts, params=GREEDY):
+    return [completion.token_ids for completion in engine.generate(prompts, params)]
+
+
+def _run_to_end(engine):
+    events = []
+    while engine.has_unfinished:
+        events += engine.step()
+        engine.check_integrity()
+    return events
+
+
+def test_completions_come_in_the_order_of_the_prompts(make_engine, prompts):
+    completions = make_engine().generate(prompts, GREEDY)
+    assert [completion.prompt_ids for completion in completions] == prompts
+    assert all(len(completion.token_ids) == 20 for completion in completions)
+    assert {completion.finish_reason for completion in completions} == {"length"}
+    assert {completion.text for completion in completions} == {None}
+
+
+def test_greedy_output_depends_on_the_prompt_and_varies(make_engine, prompts):
+    outputs = _tokens(make_engine(), prompts)
+    assert len({tuple(output) for output in outputs}) == len(outputs)
+    assert min(len(set(output)) for output in outputs) >= 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_batch_size": 1},
+        {"max_batch_size": 5},
+        {"prefix_cache": False},
+        {"block_size": 64},
+        {"block_size": 7},
+        {"prefill_max_tokens": 13},
+        {"prefill_max_batch_size": 2},
+        {"max_active_requests": 3},
+        {"max_inflight_requests": 2},
+        {"decode_first": True},
+        {"admission": "pack", "prefill_max_tokens": 70},
+        {"num_kv_blocks": 14},
+        {"num_kv_blocks": 14, "prefix_cache": False},
+        {"num_kv_blocks": 14, "prefill_max_tokens": 13, "decode_first": True},
+    ],
+    ids=str,
+)
+def test_no_option_changes_the_tokens(make_engine, prompts, greedy_alone, options):
+    engine = make_engine(**options)
+    assert _tokens(engine, prompts) == greedy_alone
+    assert _tokens(engine, prompts[::-1]) == greedy_alone[::-1]
+
+
+def test_requests_that_join_and_leave_do_not_disturb_each_other(make_engine, prompts, greedy_alone):
+    engine = make_engine(max_batch_size=4)
+    outputs: dict[int, list[int]] = {}
+    waiting = list(enumerate(prompts))
+    ids: dict[int, int] = {}
+    while waiting or engine.has_unfinished:
+        if waiting:
+            place, prompt = waiting.pop(0)
+            ids[engine.submit(prompt, GREEDY)] = place
+        for _ in range(3):
+            for event in engine.step():
+                outputs.setdefault(ids[event.request_id], []).append(event.token_id)
+        engine.check_integrity()
+    assert [outputs[place] for place in range(len(prompts))] == greedy_alone
+
+
+def test_events_tell_each_token_once_in_order(make_engine, prompts, greedy_alone):
+    engine = make_engine()
+    ids = [engine.submit(prompt, GREEDY) for prompt in prompts]
+    events = _run_to_end(engine)
+    for request_id, expected in zip(ids, greedy_alone, strict=True):
+        own = [event for event in events if event.request_id == request_id]
+        assert [event.token_id for event in own] == expected
+        assert [event.index for event in own] == list(range(20))
+        assert [event.finish_reason for event in own] == [None] * 19 + ["length"]
+        assert all(a.time_s <= b.time_s for a, b in pairwise(own))
+
+
+def test_stream_yields_what_generate_returns(make_engine, prompts, greedy_alone):
+    engine = make_engine(max_inflight_requests=3)
+    outputs: dict[int, list[int]] = {}
+    for event in engine.stream(prompts, GREEDY):
+        outputs.setdefault(event.request_id, []).append(event.token_id)
+    assert [outputs[i] for i in sorted(outputs)] == greedy_alone
+
+
+def test_leaving_a_stream_early_aborts_the_rest_and_keeps_other_requests(
+    make_engine, prompts, greedy_alone
+):
+    engine = make_engine()
+    other = engine.submit(prompts[3], GREEDY)
+    stream = engine.stream(prompts[:3], GREEDY)
+    for _ in range(4):
+        next(stream)
+    stream.close()
+    events = _run_to_end(engine)
+    assert [event.token_id for event in events] == greedy_alone[3]
+    assert {event.request_id for event in events} == {other}
+
+
+def test_timelines_hold_one_time_a_token(make_engine, prompts):
+    for completion in make_engine().generate(prompts, GREEDY):
+        timeline = completion.timeline
+        assert len(timeline.token_times_s) == 20
+        assert timeline.ttft_s > 0
+        assert timeline.itl_s.shape == (19,)
+        assert timeline.tpot_s == pytest.approx(timeline.itl_s.mean())
+        assert timeline.latency_s == pytest.approx(timeline.ttft_s + timeline.itl_s.sum())
+
+
+def test_timeline_of_too_few_tokens_is_not_a_number(make_engine):
+    (completion,) = make_engine().generate([[1]], SamplingParams(max_new_tokens=1))
+    assert math.isfinite(completion.timeline.ttft_s)
+    assert math.isnan(completion.timeline.tpot_s)
+    assert not len(completion.timeline.itl_s)
+
+
+def test_a_stop_token_ends_the_request_and_is_part_of_the_output(make_engine, prompts):
+    engine = make_engine()
+    full = _tokens(engine, [prompts[5]])[0]
+    stop = full[7]
+    first = full.index(stop)
+    params = SamplingParams(max_new_tokens=20, stop_token_ids=(stop,), ignore_eos=True)
+    (completion,) = engine.generate([prompts[5]], params)
+    assert completion.token_ids == full[: first + 1]
+    assert completion.finish_reason == "stop"
+
+
+def test_eos_ends_the_request_unless_it_is_ignored(make_engine, prompts):
+    engine = make_engine()
+    full = _tokens(engine, [prompts[6]])[0]
+    eos = full[4]
+    object.__setattr__(engine.model_config, "eos_token_ids", (eos,))
+    params = SamplingParams(max_new_tokens=20)
+    (completion,) = engine.generate([prompts[6]], params)
+    assert completion.token_ids == full[: full.index(eos) + 1]
+    assert completion.finish_reason == "stop"
+    assert _tokens(engine, [prompts[6]])[0] == full
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 5])
+def test_abort_frees_everything_the_request_held(make_engine, prompts, greedy_alone, num_steps):
+    engine = make_engine(prefix_cache=False, prefill_max_tokens=150)
+    doomed = engine.submit(prompts[-1], GREEDY)
+    kept = engine.submit(prompts[4], GREEDY)
+    events = []
+    for _ in range(num_steps):
+        events += engine.step()
+    free_before = engine.block_manager.num_free_blocks
+    engine.abort(doomed)
+    if num_steps:
+        assert engine.block_manager.num_free_blocks > free_before
+    events += _run_to_end(engine)
+    last = [event for event in events if event.request_id == doomed][-1]
+    assert (last.token_id, last.finish_reason) == (None, "abort")
+    kept_tokens = [event.token_id for event in events if event.request_id == kept]
+    assert kept_tokens == greedy_alone[4]
+    assert engine.block_manager.num_free_blocks == engine.num_kv_blocks
+    engine.abort(doomed)
+    assert not engine.has_unfinished
+
+
+def test_sampling_is_reproducible_alone_in_a_batch_and_after_preemption(
+    make_engine, prompts, greedy_alone
+):
+    params = [
+        SamplingParams(
+            max_new_tokens=20, temperature=0.8, top_k=50, top_p=0.95, seed=i, ignore_eos=True
+        )
+        for i in range(len(prompts))
+    ]
+    single = make_engine(max_batch_size=1)
+    alone = [_tokens(single, [p], [one])[0] for p, one in zip(prompts, params, strict=True)]
+    assert _tokens(make_engine(), prompts, params) == alone
+    assert _tokens(make_engine(num_kv_blocks=14, prefix_cache=False), prompts, params) == alone
+    mixed = [one if i % 2 else GREEDY for i, one in enumerate(params)]
+    outputs = _tokens(make_engine(), prompts, mixed)
+    assert outputs[1::2] == alone[1::2]
+    assert outputs[0::2] == greedy_alone[0::2]
+
+
+def test_seeds_make_a_difference_and_the_engine_seed_stands_in_for_none(make_engine):
+    params = SamplingParams(max_new_tokens=20, temperature=1.0, ignore_eos=True)
+    first, second = _tokens(make_engine(), [[5, 6], [5, 6]], params)
+    assert first != second
+    assert _tokens(make_engine(), [[5, 6], [5, 6]], params) == [first, second]
+
+
+def test_a_shared_prefix_is_computed_once(make_engine):
+    engine = make_engine()
+    computed = []
+    forward = engine.model.forward
+    engine.model.forward = lambda ids, *rest: computed.append(len(ids)) or forward(ids, *rest)
+    prompt = np.random.default_rng(0).integers(0, 1000, 100).tolist()
+    first = _tokens(engine, [prompt])
+    assert computed[0] == 100
+    computed.clear()
+    assert _tokens(engine, [prompt]) == first
+    assert computed[0] == 1
+    computed.clear()
+    _tokens(engine, [[*prompt[:50], 7, 7, 7]])
+    assert computed[0] == 3
+
+
+def test_logits_that_are_not_numbers_end_the_request_with_an_error(make_engine):
+    engine = make_engine()
+    with torch.inference_mode():
+        engine.model.position_embedding[3] = float("nan")
+    good, bad = engine.generate([[1], [1, 2, 3]], SamplingParams(max_new_tokens=3))
+    assert good.finish_reason == "length"
+    assert (bad.finish_reason, bad.token_ids) == ("error", bad.token_ids[:1])
+    events = list(engine.stream([[1, 2, 3, 4]], SamplingParams(max_new_tokens=5)))
+    assert [(event.token_id, event.finish_reason) for event in events] == [(None, "error")]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "words"),
+    [
+        ([], None, "empty"),
+        ([1, -1], None, "vocabulary"),
+        ([1, 10**6], None, "vocabulary"),
+        ([1, 2**40], None, "vocabulary"),
+        ([1.5, 2.0], None, "whole numbers"),
+        ([[1, 2]], None, "flat sequence"),
+        ([True, False], None, "whole numbers"),
+        (None, None, "token ids"),
+        ("Hello", None, "no tokenizer"),
+        ([1] * 1020, SamplingParams(max_new_tokens=5), "beyond the 1024"),
+        ([1], SamplingParams(max_new_tokens=1024), "beyond the 1024"),
+        ([1], {"max_new_tokens": 3}, "SamplingParams"),
+        ([1], SamplingParams(stop_token_ids=(10**6,)), "vocabulary"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_bad_request_is_refused_in_a_sentence_and_changes_nothing(
+    make_engine, prompt, params, words
+):
+    engine = make_engine()
+    with pytest.raises(RequestError, match=words) as refusal:
+        engine.submit(prompt, params)
+    assert str(refusal.value).endswith(".")
+    each = [SamplingParams(), params or SamplingParams()]
+    with pytest.raises(RequestError, match=words):
+        engine.generate([[1, 2], prompt], each)
+    assert not engine.has_unfinished
+    assert engine.submit([1]) == 0
+
+
+def test_a_request_beyond_the_whole_cache_is_refused(make_engine):
+    engine = make_engine(num_kv_blocks=4)
+    with pytest.raises(RequestError, match="whole KV cache holds 64"):
+        engine.submit([1] * 60, SamplingParams(max_new_tokens=5))
+    assert len(_tokens(engine, [[1] * 60], SamplingParams(max_new_tokens=4))[0]) == 4
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_new_tokens": 0},
+        {"max_new_tokens": 2.0},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"seed": 2**63},
+        {"stop_token_ids": 5},
+        {"stop_token_ids": ("a",)},
+    ],
+    ids=str,
+)
+def test_bad_sampling_parameters_are_refused(fields):
+    with pytest.raises(RequestError, match=next(iter(fields))):
+        SamplingParams(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"block_size": 0},
+        {"dtype": "float8"},
+        {"decode": "fast"},
+        {"admission": "lifo"},
+        {"device": "tpu"},
+        {"max_batch_size": 0},
+        {"num_kv_blocks": -3},
+        {"prefill_max_tokens": 0},
+        {"prefix_cache": "yes"},
+        {"model": ""},
+        {"seed": "x"},
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused(fields):
+    with pytest.raises(ConfigError, match=next(iter(fields))):
+        EngineConfig(**fields)
+
+
+def test_options_that_do_not_fit_the_model_or_device_are_refused():
+    with pytest.raises(ConfigError, match="positions for 1024"):
+        Engine(EngineConfig(device="cpu", max_model_len=1025))
+    with pytest.raises(ConfigError, match="CUDA graphs need a CUDA device"):
+        Engine(EngineConfig(device="cpu", decode="graph"))
+
+
+def test_a_missing_gpu_is_said():
+    if torch.cuda.is_available():
+        with pytest.raises(DeviceError, match="this machine has CUDA devices"):
+            Engine(EngineConfig(device="cuda:999"))
+    else:
+        with pytest.raises(DeviceError, match="use 'cpu' or 'auto'"):
+            Engine(EngineConfig(device="cuda"))
+
+
+def test_unknown_ids_and_full_queues_are_refused(make_engine):
+    engine = make_engine(max_inflight_requests=2)
+    with pytest.raises(RequestError, match="never submitted"):
+        engine.abort(0)
+    engine.submit([1])
+    engine.submit([2])
+    with pytest.raises(QueueFullError, match="max_inflight_requests is 2"):
+        engine.submit([3])
+    _run_to_end(engine)
+    assert engine.submit([3]) == 2
+
+
+def test_one_prompt_in_place_of_many_is_refused(make_engine):
+    engine = make_engine()
+    with pytest.raises(RequestError, match="put it in a list"):
+        engine.generate([1, 2, 3])
+    with pytest.raises(RequestError, match="put it in a list"):
+        engine.stream("Hello")
+    with pytest.raises(RequestError, match="2 prompts, but 1 params"):
+        engine.generate([[1], [2]], [GREEDY])
+    assert engine.generate([]) == []

@@ -1,0 +1,159 @@
+"""What only a GPU shows: captured graphs, tokens read back late, half precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine import Engine, EngineConfig, SamplingParams
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA GPU: run `nox -s kernels` on one"
+)
+
+PARAMS = SamplingParams(max_new_tokens=24, ignore_eos=True)
+
+
+def _engine(**options: object) -> Engine:
+    defaults = {"device": "cuda", "dtype": "float32", "block_size": 16, "max_batch_size": 16}
+    return Engine(EngineConfig(**(defaults | options)))
+
+
+def _outputs(engine, prompts, params=PARAMS):
+    outputs = [completion.token_ids for completion in engine.generate(prompts, params)]
+    engine.check_integrity()
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu(prompts):
+    engine = Engine(EngineConfig(device="cpu", block_size=16, max_batch_size=16))
+    return _outputs(engine, prompts)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decode": "graph"},
+        {"decode": "eager"},
+        {"decode": "graph", "max_batch_size": 5},
+        {"decode": "graph", "prefix_cache": False, "prefill_max_tokens": 50},
+        {"decode": "graph", "num_kv_blocks": 15},
+        {"decode": "graph", "decode_first": True, "block_size": 64},
+    ],
+    ids=str,
+)
+def test_greedy_output_equals_the_cpus(prompts, on_the_cpu, options):
+    engine = _engine(**options)
+    assert _outputs(engine, prompts) == on_the_cpu
+    assert _outputs(engine, prompts[::-1]) == on_the_cpu[::-1]
+
+
+def test_sampled_output_is_the_same_in_any_batch(prompts):
+    params = [
+        SamplingParams(max_new_tokens=24, temperature=0.9, top_k=40, seed=i, ignore_eos=True)
+        for i in range(len(prompts))
+    ]
+    together = _outputs(_engine(), prompts, params)
+    single = _engine(max_batch_size=1)
+    alone = [
+        _outputs(single, [prompt], [one])[0] for prompt, one in zip(prompts, params, strict=True)
+    ]
+    assert together == alone
+
+
+def test_stop_tokens_seen_late_leave_no_trace(prompts, on_the_cpu):
+    engine = _engine()
+    for prompt, full in zip(prompts, on_the_cpu, strict=True):
+        stop = full[9]
+        params = SamplingParams(max_new_tokens=24, stop_token_ids=(stop,), ignore_eos=True)
+        (completion,) = engine.generate([prompt], params)
+        assert completion.token_ids == full[: full.index(stop) + 1]
+        assert completion.finish_reason == "stop"
+    # Rows and blocks of requests that overran their end serve the next ones rightly.
+    assert _outputs(engine, prompts) == on_the_cpu
+
+
+def test_abort_in_flight_leaves_the_others_alone(prompts, on_the_cpu):
+    engine = _engine()
+    ids = [engine.submit(prompt, PARAMS) for prompt in prompts]
+    outputs: dict[int, list[int]] = {}
+    step = 0
+    while engine.has_unfinished:
+        for event in engine.step():
+            outputs.setdefault(event.request_id, []).append(event.token_id)
+        step += 1
+        if step == 6:
+            for request_id in ids[::3]:
+                engine.abort(request_id)
+            engine.check_integrity()
+    for place, request_id in enumerate(ids):
+        if place % 3:
+            assert outputs[request_id] == on_the_cpu[place]
+
+
+def test_the_loop_never_synchronizes(prompts):
+    engine = _engine()
+    _outputs(engine, prompts)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        _outputs(engine, prompts)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_nothing_is_copied_to_the_device_in_the_steady_state():
+    engine = _engine(block_size=64)
+    for length in (3, 9, 20):
+        engine.submit([1] * length, SamplingParams(max_new_tokens=30, ignore_eos=True))
+    for _ in range(4):
+        engine.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(10):
+            engine.step()
+        torch.cuda.synchronize()
+    names = [event.key for event in profile.key_averages()]
+    assert any("DtoH" in name for name in names)
+    assert not [name for name in names if "HtoD" in name]
+
+
+def test_half_precision_logits_are_as_close_to_fp32_as_transformers(tmp_path):
+    """At most twice the error that transformers makes in fp16, both against fp64."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_layer=6, n_embd=384, n_head=6, vocab_size=5000)
+    reference = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in reference.named_parameters():
+            if "ln_" not in name:
+                parameter.normal_(std=0.08)
+    reference.save_pretrained(tmp_path)
+    prompt = np.random.default_rng(1).integers(0, 5000, 150).tolist()
+    engine = Engine(EngineConfig(model=str(tmp_path), device="cuda", decode="eager"))
+    ours, token_ids = _logits_and_tokens(engine, prompt)
+
+    fed = torch.tensor([prompt + token_ids[:-1]])
+    with torch.inference_mode():
+        exact = reference.double()(fed).logits[0]
+        theirs = reference.half().cuda()(fed.cuda()).logits[0].double().cpu()
+    for part in (slice(0, 150), slice(150, None)):  # prefilled, then decoded
+        their_error = (theirs[part] - exact[part]).norm() / exact[part].norm()
+        our_error = (ours[part] - exact[part]).norm() / exact[part].norm()
+        assert 0 < our_error <= 2 * their_error
+
+
+def _logits_and_tokens(engine: Engine, prompt: list[int]) -> tuple[torch.Tensor, list[int]]:
+    """Logits at every position of `prompt` and of 40 tokens after it, and those tokens."""
+    hidden_states: list[torch.Tensor] = []
+    forward = engine.model.forward
+
+    def recorded(*args):
+        hidden_states.append(forward(*args))
+        return hidden_states[-1]
+
+    engine.model.forward = recorded
+    params = SamplingParams(max_new_tokens=40, ignore_eos=True)
+    (completion,) = engine.generate([prompt], params)
+    logits = torch.cat([engine.model.logits(hidden) for hidden in hidden_states])
+    return logits.double().cpu(), completion.token_ids

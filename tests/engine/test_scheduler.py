@@ -1,0 +1,161 @@
+"""Who is admitted when, and within which limits."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+
+from engine import SamplingParams
+from engine.admission import FifoAdmission, PackedAdmission
+from engine.request import Request
+
+
+def _prompts(*lengths: int) -> list[list[int]]:
+    random = np.random.default_rng(7)
+    return [random.integers(0, 1000, length).tolist() for length in lengths]
+
+
+def _run(engine, prompts, new_tokens=4):
+    """Run all prompts; returns, for each step, its prefill chunks as (request, start, end)."""
+    plan_prefill = engine._loop.scheduler.plan_prefill
+    steps: list[list[tuple[int, int, int]]] = []
+
+    def recorded():
+        plan = plan_prefill()
+        chunks = plan.chunks if plan is not None else []
+        steps.append([(c.request.request_id, c.start, c.end) for c in chunks])
+        return plan
+
+    engine._loop.scheduler.plan_prefill = recorded
+    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
+    ids = [engine.submit(prompt, params) for prompt in prompts]
+    finished = []
+    while engine.has_unfinished:
+        finished += [event.request_id for event in engine.step() if event.finish_reason]
+        engine.check_integrity()
+    assert sorted(finished) == ids
+    return [step for step in steps if step]
+
+
+def test_a_prefill_keeps_its_token_budget_and_splits_a_long_prompt(make_engine):
+    steps = _run(make_engine(prefill_max_tokens=50), _prompts(30, 120, 10))
+    assert steps == [
+        [(0, 0, 30), (1, 0, 20)],
+        [(1, 20, 70)],
+        [(1, 70, 120)],
+        [(2, 0, 10)],
+    ]
+
+
+def test_a_prefill_keeps_its_batch_size(make_engine):
+    steps = _run(make_engine(prefill_max_batch_size=2), _prompts(5, 5, 5, 5, 5))
+    assert [len(step) for step in steps] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("options", [{"max_batch_size": 3}, {"max_active_requests": 3}], ids=str)
+def test_no_more_requests_run_at_once_than_allowed(make_engine, options):
+    engine = make_engine(**options)
+    taken = []
+    step = engine.step
+    engine.step = lambda: (step(), taken.append(engine._loop.rows.num_taken))[0]
+    _run(engine, _prompts(*[8] * 10), new_tokens=6)
+    assert max(taken) == 3
+
+
+def test_requests_join_as_soon_as_one_leaves(make_engine):
+    engine = make_engine(max_batch_size=2)
+    params = [SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (3, 9, 3)]
+    for prompt, one in zip(_prompts(4, 4, 4), params, strict=True):
+        engine.submit(prompt, one)
+    events = []
+    while engine.has_unfinished:
+        events += engine.step()
+    order = [event.request_id for event in events if event.finish_reason]
+    assert order == [0, 2, 1]
+
+
+def test_decode_first_lets_running_requests_go_before_new_prompts(make_engine):
+    for decode_first in (True, False):
+        engine = make_engine(decode_first=decode_first)
+        params = SamplingParams(max_new_tokens=10, ignore_eos=True)
+        running = engine.submit([1, 2], params)
+        engine.step()
+        late = engine.submit([3, 4], params)
+        first = engine.step()[0].request_id
+        assert first == (running if decode_first else late)
+
+
+def test_packing_prefers_prompts_that_fit_the_budget_whole(make_engine):
+    prompts = _prompts(30, 45, 18, 40)
+    options = {"prefill_max_tokens": 50, "force_fifo_every": 100}
+    fifo = _run(make_engine(admission="fifo", **options), prompts)
+    packed = _run(make_engine(admission="pack", **options), prompts)
+    assert [chunk[0] for chunk in fifo[0]] == [0, 1]
+    assert packed == [[(1, 0, 45)], [(3, 0, 40)], [(0, 0, 30), (2, 0, 18)]]
+
+
+def test_packing_looks_ahead_only_so_far(make_engine):
+    engine = make_engine(
+        admission="pack", admission_lookahead=2, prefill_max_tokens=50, force_fifo_every=100
+    )
+    steps = _run(engine, _prompts(10, 12, 50))
+    assert steps[0] == [(1, 0, 12), (0, 0, 10)]
+
+
+def _waiting(*lengths: int) -> deque[Request]:
+    return deque(
+        Request(i, np.zeros(length, np.int32), SamplingParams(), 0, (), 0.0)
+        for i, length in enumerate(lengths)
+    )
+
+
+def test_forced_fifo_rounds_keep_a_long_prompt_from_starving():
+    policy = PackedAdmission(lookahead=8, force_fifo_every=3)
+    chosen = []
+    for _ in range(6):
+        policy.start_round()
+        chosen.append(policy.choose(_waiting(100, 5, 9), 20, is_first=True))
+    assert chosen == [2, 2, 0, 2, 2, 0]
+
+
+def test_packing_takes_the_head_rather_than_standing_still():
+    policy = PackedAdmission(lookahead=8, force_fifo_every=100)
+    policy.start_round()
+    assert policy.choose(_waiting(100, 90), 20, is_first=True) == 0
+    assert policy.choose(_waiting(100, 90), 20, is_first=False) is None
+
+
+def test_fifo_always_takes_the_head():
+    assert FifoAdmission().choose(_waiting(100, 5), 20, is_first=False) == 0
+
+
+def test_a_full_cache_makes_requests_wait_and_preempts_the_youngest(make_engine):
+    engine = make_engine(num_kv_blocks=6, prefix_cache=False, max_batch_size=4)
+    preempted = []
+    preempt = engine._loop.scheduler._preempt_youngest
+
+    def recorded():
+        held = {r.request_id for r in engine._loop.rows.requests if r is not None}
+        preempt()
+        left = {r.request_id for r in engine._loop.rows.requests if r is not None}
+        preempted.extend(held - left)
+
+    engine._loop.scheduler._preempt_youngest = recorded
+    prompts = _prompts(16, 16, 16)
+    steps = _run(engine, prompts, new_tokens=40)
+    assert preempted
+    assert 0 not in preempted
+    # A preempted sequence is prefilled again with what it had generated.
+    again = [chunk for step in steps for chunk in step if chunk[2] > 16]
+    assert {chunk[0] for chunk in again} == set(preempted)
+
+
+def test_a_whole_cache_held_for_reuse_gives_way_to_a_request_that_needs_it(make_engine):
+    engine = make_engine(num_kv_blocks=6)
+    prompt = _prompts(40)[0]
+    _run(engine, [prompt], new_tokens=4)
+    assert engine.block_manager.num_free_blocks < 6
+    # Shares a partly filled block, and needs every block of the cache.
+    _run(engine, [prompt[:37] + [5] * 50], new_tokens=9)
