@@ -1,0 +1,63 @@
+"""`python -m asv_bench COMMAND`: every measuring command of the suite."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from asv_bench import headline
+from asv_bench.commands import profile, scheduler, streaming
+from asv_bench.errors import BenchError, Refused
+
+COMMANDS = (scheduler, streaming, headline, profile)
+
+REFUSED = 2
+FAILED = 1
+
+
+def build_app() -> typer.Typer:
+    """The application with every command registered."""
+    app = typer.Typer(
+        name="asv_bench",
+        help="Measure kvtrail's engine.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def main_callback() -> None:
+        """Measure kvtrail's engine."""
+
+    for command in COMMANDS:
+        command.register(app)
+    return app
+
+
+def main() -> None:
+    """Run the command line; a refusal is printed as a sentence and exits with 2, a failed
+    measurement with 1."""
+    try:
+        build_app()()
+    except Exception as error:
+        if not is_sentence(error):
+            raise
+        message = Text.assemble(("error: ", "red"), str(error))
+        Console(stderr=True).print(message, soft_wrap=True)
+        sys.exit(REFUSED if isinstance(error, Refused | ValueError) else FAILED)
+
+
+def is_sentence(error: Exception) -> bool:
+    """Whether the error was written for the user: the ruler's own, or the engine's."""
+    if isinstance(error, BenchError):
+        return True
+    # Whoever raised one of the engine's errors has imported their module already.
+    engine_errors = sys.modules.get("engine.errors")
+    return engine_errors is not None and isinstance(error, engine_errors.KvtrailError)
+
+
+if __name__ == "__main__":
+    main()

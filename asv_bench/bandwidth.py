@@ -1,0 +1,68 @@
+# mypy: disable-error-code="no-untyped-call"
+"""How fast this machine's GPU reads memory, measured: what a step's floor is divided by."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+BUFFER_BYTES = 4 * 2**30
+REPEATS = 30
+WARMUPS = 5
+PROGRAMS_PER_SM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Read bandwidth in bytes per second, with the time of every pass in milliseconds."""
+
+    bytes_per_second: float
+    buffer_bytes: int
+    pass_ms: list[float]
+
+    def to_json(self) -> dict[str, Any]:
+        """The measurement as JSON-ready values."""
+        return asdict(self)
+
+
+def read_bandwidth(device: str, buffer_bytes: int = BUFFER_BYTES) -> Bandwidth | None:
+    """Measure how fast a kernel that only reads gets through a buffer far beyond any cache.
+
+    Parameters
+    ----------
+    device
+        "cpu" or a CUDA device.
+    buffer_bytes
+        Size of the buffer; at most a quarter of the free memory is taken.
+
+    Returns
+    -------
+    Bandwidth or None
+        The median over the passes; None on the CPU, where no floor is claimed.
+    """
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    from asv_bench.read_kernel import TILE, read_kernel
+
+    free, _ = torch.cuda.mem_get_info(device)
+    tiles = min(buffer_bytes, free // 4) // (4 * TILE)
+    data = torch.zeros(tiles * TILE, dtype=torch.float32, device=device)
+    programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
+    sums = torch.empty(programs, dtype=torch.float32, device=device)
+
+    pass_ms: list[float] = []
+    with torch.cuda.device(data.device):
+        for repeat in range(WARMUPS + REPEATS):
+            before = torch.cuda.Event(enable_timing=True)
+            after = torch.cuda.Event(enable_timing=True)
+            before.record()
+            read_kernel[(programs,)](data, sums, tiles, TILE_SIZE=TILE, num_warps=8)
+            after.record()
+            after.synchronize()
+            if repeat >= WARMUPS:
+                pass_ms.append(before.elapsed_time(after))
+    size = data.numel() * data.element_size()
+    return Bandwidth(1e3 * size / statistics.median(pass_ms), size, pass_ms)

@@ -1,0 +1,15 @@
+"""What the ruler refuses, and what it could not finish; both are sentences for the user."""
+
+from __future__ import annotations
+
+
+class BenchError(Exception):
+    """Base of the ruler's own errors."""
+
+
+class Refused(BenchError, ValueError):
+    """What was asked for cannot be honoured; nothing was measured and nothing changed."""
+
+
+class MeasurementFailed(BenchError, RuntimeError):
+    """A measurement began and did not give figures that mean what they say."""

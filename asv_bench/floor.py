@@ -1,0 +1,98 @@
+"""The floor of a decode step: the bytes it must read, at the bandwidth this machine reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from asv_bench.errors import Refused
+
+BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+class ModelConfig(Protocol):
+    """The sizes of a decoder that decide how many bytes a step reads."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def inner_size(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GPT2Shape:
+    """Sizes of the GPT-2 that the anchors were measured on (124M parameters)."""
+
+    vocab_size: int = 50257
+    num_layers: int = 12
+    num_heads: int = 12
+    num_kv_heads: int = 12
+    head_dim: int = 64
+    hidden_size: int = 768
+    inner_size: int = 3072
+
+
+def weight_elements(config: ModelConfig) -> int:
+    """Weights of a GPT-2 that one decode step reads: every layer, the last norm, the head.
+
+    The head is read whole. Of the embeddings only one row a sequence is read, which is left out,
+    and a tied head is not counted twice.
+    """
+    hidden, inner = config.hidden_size, config.inner_size
+    query = config.num_heads * config.head_dim
+    key_value = 2 * config.num_kv_heads * config.head_dim
+    attention = hidden * (query + key_value) + (query + key_value) + query * hidden + hidden
+    feed_forward = 2 * hidden * inner + inner + hidden
+    norms = 4 * hidden
+    per_layer = attention + feed_forward + norms
+    return config.num_layers * per_layer + 2 * hidden + config.vocab_size * hidden
+
+
+def kv_elements_per_token(config: ModelConfig) -> int:
+    """Elements of K and V that the cache holds for one token of one sequence, all layers."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim
+
+
+def step_bytes(config: ModelConfig, *, dtype: str, batch_size: int, mean_context: float) -> float:
+    """Bytes that one decode step must read: the weights once, and each sequence's K and V.
+
+    Parameters
+    ----------
+    config
+        The model's sizes.
+    dtype
+        "float32", "float16" or "bfloat16", of weights and cache alike.
+    batch_size
+        Sequences in the step.
+    mean_context
+        Mean tokens that a sequence attends to.
+    """
+    if dtype not in BYTES_PER_ELEMENT:
+        raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
+    kv = batch_size * mean_context * kv_elements_per_token(config)
+    return BYTES_PER_ELEMENT[dtype] * (weight_elements(config) + kv)
+
+
+def floor_ms(bytes_read: float, bytes_per_second: float) -> float:
+    """Milliseconds that reading `bytes_read` takes at the measured bandwidth."""
+    return 1e3 * bytes_read / bytes_per_second
+
+
+def fraction_of_floor(floor: float, step: float) -> float:
+    """Bytes that the step must read over (time x bandwidth): 1 is the floor, smaller is slower."""
+    return floor / step
+
+
+def describe(config: ModelConfig) -> dict[str, Any]:
+    """The sizes as JSON-ready values."""
+    return {name: getattr(config, name) for name in GPT2Shape.__slots__}

@@ -1,0 +1,209 @@
+"""`headline`: the current figures of the named workloads, each measured in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
+from asv_bench.record import REPOSITORY, Record, write_json
+from asv_bench.tables import headline_table
+from asv_bench.workloads import HEADLINE_WORKLOADS, workload_named
+
+HEADLINE = REPOSITORY / "reports" / "headline.json"
+MODE = "online"
+PROCESSES = 5
+ROW_FIELDS = (
+    "step_ms",
+    "tokens_per_s",
+    "ttft_ms",
+    "tpot_ms",
+    "itl_p99_ms",
+    "floor_ms",
+    "fraction_of_floor",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One workload in one process."""
+
+    workload: str
+    process: int
+    record: Path
+    arguments: tuple[str, ...]
+
+    def command(self) -> list[str]:
+        """The command line of the process."""
+        command = "streaming" if self.workload.startswith("streaming") else "scheduler"
+        return [
+            *(sys.executable, "-m", "asv_bench", command, "--workload", self.workload),
+            *("--mode", MODE, "--json", str(self.record), *self.arguments),
+        ]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        "headline",
+        help="Measure the named workloads in fresh processes and write reports/headline.json.",
+    )(run)
+
+
+def run(
+    output: Annotated[
+        Path | None, typer.Option(help="Where the figures go (default: reports/headline.json).")
+    ] = None,
+    workloads: Annotated[
+        str, typer.Option(help="Workloads to measure, separated by commas.")
+    ] = ",".join(HEADLINE_WORKLOADS),
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes for each workload; figures are their medians.")
+    ] = PROCESSES,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    hf_model_id: Annotated[
+        str | None, typer.Option(help="Model (default: the device's own).")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Scaled-down workloads; needs --output.")
+    ] = False,
+) -> None:
+    """Measure the workloads and write their figures."""
+    names = tuple(name.strip() for name in workloads.split(","))
+    for name in names:
+        workload_named(name)
+    facts = machine_facts()
+    standard = names == HEADLINE_WORKLOADS and hf_model_id is None and not quick
+    target = output or committed_target(facts, standard=standard)
+    arguments = ["--device", device]
+    arguments += ["--hf-model-id", hf_model_id] if hf_model_id else []
+    arguments += ["--quick"] if quick else []
+
+    record = Record(
+        "headline",
+        {"workloads": list(names), "processes": processes, "arguments": arguments},
+        machine=facts,
+    )
+    console = Console()
+    folder = record.default_path().with_suffix("")
+    # Workloads take turns, so that a slow drift of the machine falls on all of them alike.
+    jobs = [
+        Job(name, process, folder / f"{name}-{process}.json", tuple(arguments))
+        for process in range(processes)
+        for name in names
+    ]
+    figures: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with Progress(console=console, auto_refresh=False) as progress:
+        task = progress.add_task("headline", total=len(jobs))
+        for job in jobs:
+            progress.update(task, description=f"{job.workload} {job.process + 1}/{processes}")
+            progress.refresh()
+            measured = run_job(job)
+            for sentence in warnings(job, measured):
+                console.print(sentence, soft_wrap=True)
+                record.notes.append(sentence)
+            figures[job.workload].append(child_figures(measured))
+            record.samples.append({"workload": job.workload, "record": job.record.name})
+            progress.advance(task)
+            progress.refresh()
+    rows = [headline_row(figures[name]) for name in names]
+    record.results = {"rows": rows, "processes": figures}
+    content = {"commit": record.tree.label, "machine": facts.to_json(), "rows": rows}
+    write_json(target, content, indent=2)
+    console.print(headline_table(rows, f"{facts.gpu or facts.cpu}, commit {record.tree.label}"))
+    console.print(f"figures: {target}", soft_wrap=True)
+    console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
+
+
+def committed_target(facts: MachineFacts, *, standard: bool) -> Path:
+    """The committed file, where this machine and this measurement may write it.
+
+    Raises
+    ------
+    Refused
+        If the figures would not be those that the file stands for.
+    """
+    if not facts.is_reference:
+        raise Refused(
+            f"{HEADLINE.relative_to(REPOSITORY)} holds figures of a reference machine "
+            f"({', '.join(REFERENCE_MACHINES)}) and this one is {facts.name!r}; say where its own "
+            f"figures go with --output."
+        )
+    if not standard:
+        raise Refused(
+            f"{HEADLINE.relative_to(REPOSITORY)} holds figures of {', '.join(HEADLINE_WORKLOADS)} "
+            f"at full size with the built-in model; say where others go with --output."
+        )
+    return HEADLINE
+
+
+def run_job(job: Job, execute: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
+    """Run one job to its end and return its record.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the process failed; the sentence ends with what it said.
+    """
+    done = execute(job.command(), cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-8:]
+        raise MeasurementFailed(
+            f"{job.workload} failed in process {job.process + 1} with exit code "
+            f"{done.returncode}:\n" + "\n".join(said)
+        )
+    record: dict[str, Any] = json.loads(job.record.read_text(encoding="utf-8"))
+    return record
+
+
+def warnings(job: Job, record: Mapping[str, Any]) -> list[str]:
+    """What whoever reads the figures of this process must know."""
+    sentences: list[str] = []
+    for moment, state in record["gpu_state"].items():
+        if state is not None and state["throttled"]:
+            sentences.append(
+                f"{job.workload}, process {job.process + 1}: the GPU was throttled {moment} the "
+                f"runs ({', '.join(state['clock_events'])})."
+            )
+    return sentences
+
+
+def child_figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The headline figures of one process."""
+    result = record["results"]["modes"][MODE]
+    workload = record["settings"]["workload"]
+    return {
+        "workload": workload["name"],
+        "batch": workload["batch_size"],
+        "step_ms": result["step_ms"],
+        "tokens_per_s": result["total_tokens_per_s"]["p50"],
+        "ttft_ms": result["ttft_ms"]["p50"],
+        "tpot_ms": result["tpot_ms"]["p50"],
+        "itl_p99_ms": result["itl_ms"]["p99"],
+        "floor_ms": result["floor_ms"],
+        "fraction_of_floor": result["fraction_of_floor"],
+    }
+
+
+def headline_row(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One row of `headline.json`: the median of each figure over the processes."""
+    row: dict[str, Any] = {
+        "workload": processes[0]["workload"],
+        "engine": "kvtrail",
+        "batch": processes[0]["batch"],
+    }
+    for name in ROW_FIELDS:
+        values = [figures[name] for figures in processes if figures[name] is not None]
+        row[name] = statistics.median(values) if values else None
+    return row

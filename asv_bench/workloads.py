@@ -1,0 +1,158 @@
+"""The named workloads: what is submitted, and with what engine settings it is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asv_bench.errors import Refused
+
+if TYPE_CHECKING:
+    from engine import EngineConfig, SamplingParams
+
+BLOCK_SIZE = 64
+HELLO = 15496  # "Hello" in GPT-2's vocabulary: the prompt of the write-ups this suite grew from
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests of fixed lengths, decoded greedily to the last token whatever the model says.
+
+    `prompt_lengths` are dealt out in turn: request i has `prompt_lengths[i % n]` tokens.
+    Prompts repeat one token unless `unique_prompts` asks for different ones.
+    """
+
+    name: str
+    num_requests: int
+    batch_size: int
+    prompt_lengths: tuple[int, ...]
+    new_tokens: int
+    unique_prompts: bool = False
+    prefill_batch_size: int | None = None
+
+    def prompt_length(self, index: int) -> int:
+        """Tokens in the prompt of request `index`."""
+        return self.prompt_lengths[index % len(self.prompt_lengths)]
+
+    @property
+    def max_length(self) -> int:
+        """Tokens, prompt and new, of the longest request."""
+        return max(self.prompt_lengths) + self.new_tokens
+
+    @property
+    def resident(self) -> int:
+        """Requests that run at the same time."""
+        return min(self.num_requests, self.batch_size)
+
+    @property
+    def waves(self) -> int:
+        """How often the whole batch is filled and emptied."""
+        return -(-self.num_requests // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Steps of a run: one per token of a sequence, for every wave."""
+        return self.new_tokens * self.waves
+
+    @property
+    def mean_context(self) -> float:
+        """Mean tokens that a decode step attends to per sequence, its own token included.
+
+        The t-th decode step of a prompt of p tokens attends to p + t; the first new token comes
+        out of the prefill, so t runs from 1 to `new_tokens` - 1.
+        """
+        prompts = [self.prompt_length(index) for index in range(self.num_requests)]
+        return float(np.mean(prompts)) + self.new_tokens / 2
+
+    @property
+    def total_new_tokens(self) -> int:
+        """Token ids that a complete run generates."""
+        return self.num_requests * self.new_tokens
+
+    def prompts(self, vocab_size: int) -> list[list[int]]:
+        """Token ids of every request's prompt, the same on each call."""
+        if not self.unique_prompts:
+            return [
+                [HELLO % vocab_size] * self.prompt_length(index)
+                for index in range(self.num_requests)
+            ]
+        generator = np.random.default_rng(0)
+        return [
+            generator.integers(0, vocab_size, self.prompt_length(index)).tolist()
+            for index in range(self.num_requests)
+        ]
+
+    def engine_settings(self) -> dict[str, Any]:
+        """`EngineConfig` fields that this workload fixes.
+
+        The cache holds every resident sequence at its full length and one block each beyond,
+        so that neither waiting nor preemption is part of the measurement.
+        """
+        blocks_each = -(-self.max_length // BLOCK_SIZE) + 1
+        return {
+            "block_size": BLOCK_SIZE,
+            "max_batch_size": self.batch_size,
+            "max_model_len": self.max_length,
+            "num_kv_blocks": self.resident * blocks_each,
+            "prefix_cache": False,
+            "admission": "fifo",
+            "prefill_max_batch_size": self.prefill_batch_size,
+        }
+
+    def engine_config(self, model: str, **settings: Any) -> EngineConfig:
+        """The `EngineConfig` to measure `model` with; `settings` add to or replace fields."""
+        # The engine reads KVTRAIL_NVTX when it is imported, so nothing here imports it earlier.
+        from engine import EngineConfig
+
+        return EngineConfig(model=model, **{**self.engine_settings(), **settings})
+
+    def sampling_params(self) -> SamplingParams:
+        """Greedy, and no stop before the last token."""
+        from engine import SamplingParams
+
+        return SamplingParams(max_new_tokens=self.new_tokens, ignore_eos=True)
+
+    def quick(self) -> Workload:
+        """The same shape, small enough for a tiny model on a 2-core machine: under a second."""
+        requests = min(self.num_requests, 16)
+        return replace(
+            self,
+            name=f"{self.name}-quick",
+            num_requests=requests,
+            batch_size=min(self.batch_size, requests if self.waves == 1 else 4),
+            prompt_lengths=tuple(min(length, 16) for length in self.prompt_lengths),
+            new_tokens=min(self.new_tokens, 32),
+        )
+
+
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload("scheduler", 64, 64, (1,), 512),
+        Workload("streaming", 128, 128, (1, 4), 128, prefill_batch_size=128),
+        Workload("streaming-small", 128, 8, (1, 4), 128),
+        Workload("wide", 256, 256, (128,), 256, unique_prompts=True),
+        Workload("single", 1, 1, (1,), 512, unique_prompts=True),
+    )
+}
+HEADLINE_WORKLOADS = ("scheduler", "streaming", "wide", "single")
+
+
+def workload_named(name: str) -> Workload:
+    """The workload called `name`.
+
+    Raises
+    ------
+    Refused
+        If there is none; the sentence lists those there are.
+    """
+    if name not in WORKLOADS:
+        raise Refused(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}.")
+    return WORKLOADS[name]
+
+
+def default_model(device: str) -> str:
+    """The built-in model a device is measured with: one that it finishes in reasonable time."""
+    return "random:gpt2" if device == "cuda" else "random:gpt2-tiny"

@@ -1,0 +1,78 @@
+"""Floors against the anchors, and weights against a real model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from asv_bench.bandwidth import read_bandwidth
+from asv_bench.errors import Refused
+from asv_bench.floor import (
+    GPT2Shape,
+    floor_ms,
+    fraction_of_floor,
+    kv_elements_per_token,
+    step_bytes,
+    weight_elements,
+)
+from asv_bench.workloads import WORKLOADS
+from engine import Engine, EngineConfig
+from engine.gpt2 import parameter_shapes
+
+READ_BYTES_PER_SECOND = 4.42e12  # measured on the reference host
+
+
+def test_bytes_of_gpt2_in_half_precision() -> None:
+    assert 2 * weight_elements(GPT2Shape()) == pytest.approx(247e6, rel=0.002)
+    assert 2 * kv_elements_per_token(GPT2Shape()) == 36_864
+
+
+@pytest.mark.parametrize(
+    ("name", "anchor"),
+    [("scheduler", 0.19), ("streaming", 0.13), ("wide", 0.60), ("single", 0.06)],
+)
+def test_floors_are_the_anchors(name: str, anchor: float) -> None:
+    workload = WORKLOADS[name]
+    bytes_read = step_bytes(
+        GPT2Shape(),
+        dtype="float16",
+        batch_size=workload.resident,
+        mean_context=workload.mean_context,
+    )
+    assert floor_ms(bytes_read, READ_BYTES_PER_SECOND) == pytest.approx(anchor, abs=0.005)
+
+
+def test_weights_are_those_of_a_model_without_its_embedding_lookups() -> None:
+    config = Engine(EngineConfig(model="random:gpt2-tiny", device="cpu")).model_config
+    assert config.tied_head
+    every = sum(math.prod(shape) for shape in parameter_shapes(config).values())
+    positions = config.max_positions * config.hidden_size
+    assert weight_elements(config) == every - positions
+
+
+def test_type_doubles_the_bytes_and_an_unknown_one_is_refused() -> None:
+    def read(dtype: str) -> float:
+        return step_bytes(GPT2Shape(), dtype=dtype, batch_size=8, mean_context=10.0)
+
+    assert read("float32") == 2 * read("bfloat16")
+    with pytest.raises(Refused, match="float32, float16, bfloat16"):
+        read("int8")
+
+
+def test_fraction_of_floor_is_one_at_the_floor() -> None:
+    assert fraction_of_floor(0.2, 0.2) == 1.0
+    assert fraction_of_floor(0.2, 0.8) == pytest.approx(0.25)
+
+
+def test_no_bandwidth_is_claimed_on_a_cpu() -> None:
+    assert read_bandwidth("cpu") is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_bandwidth_of_a_gpu_is_believable() -> None:
+    measured = read_bandwidth("cuda", 2**30)
+    assert measured is not None
+    assert 1e11 < measured.bytes_per_second < 2e13
+    assert len(measured.pass_ms) >= 20
