@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from asv_bench import headline
-from asv_bench.commands import profile, scheduler, streaming
+from asv_bench.commands import bench, history, profile, report, scheduler, streaming
 from asv_bench.errors import BenchError, Refused
 
-COMMANDS = (scheduler, streaming, headline, profile)
+COMMANDS = (bench, scheduler, streaming, headline, history, report, profile)
 
 REFUSED = 2
 FAILED = 1

@@ -1,0 +1,79 @@
+"""Which benchmarks a command measures, and in how many processes each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from asv_bench.errors import Refused
+
+# Found in the parameters of what is measured only on a GPU, and only without one.
+_GPU_PARAMETERS = r"'gpt2'|'gpt2-b|'llama8b"
+_CPU_PARAMETERS = r"'gpt2-tiny'|'cpu-small'"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Benchmarks, as regular expressions that asv looks for in `name(parameters)`, and rounds.
+
+    A round is one process per figure: its samples are independent because each is a process.
+    """
+
+    patterns: tuple[str, ...]
+    rounds: int
+
+    def changed(self, patterns: Sequence[str], rounds: int | None) -> Selection:
+        """The selection with what the user asked for instead.
+
+        Raises
+        ------
+        Refused
+            If a pattern is not a regular expression, or there would be no round.
+        """
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise Refused(
+                    f"--benchmark {pattern!r} is not a regular expression: {error}."
+                ) from None
+        if rounds is not None and rounds < 1:
+            raise Refused(f"--rounds is {rounds}; it must be at least 1.")
+        return Selection(tuple(patterns) or self.patterns, rounds or self.rounds)
+
+    def on(self, *, has_gpu: bool) -> Selection:
+        """The selection without what this machine would skip, each at the cost of a process."""
+        foreign = _CPU_PARAMETERS if has_gpu else rf"{_GPU_PARAMETERS}|track_time_over_floor"
+        patterns = tuple(rf"^(?!.*(?:{foreign}))(?=.*(?:{pattern}))" for pattern in self.patterns)
+        return replace(self, patterns=patterns)
+
+
+QUICK = Selection(
+    (
+        r"^scheduler\.Scheduler\.",
+        r"^decode\.Decode\..*, 8, 128\)",
+        r"^kernels\.DecodeAttention\..*(gpt2-b64-c512|cpu-small)",
+        r"^host\.AppendBookkeeping\..*'array', 64\)",
+    ),
+    rounds=1,
+)
+STANDARD = Selection(
+    (
+        r"^scheduler\.",
+        r"^streaming\.Streaming\.",
+        r"^streaming\.StreamingLatency\.track_t.*'p(50|99)'",
+        r"^decode\.Decode\..*, (8|64), 128\)",
+        r"^kernels\.DecodeAttention\..*(gpt2-b64-c512|cpu-small)",
+        r"^host\.AppendBookkeeping\..*'array', 64\)",
+        r"^host\.EngineStep\..*\(64\)",
+        r"^host\.Startup\.",
+    ),
+    rounds=3,
+)
+FULL = Selection((r".",), rounds=12)
+
+
+def on_the_gpu(benchmark: str) -> bool:
+    """Whether `name(parameters)` measures the GPU."""
+    return re.search(_GPU_PARAMETERS, benchmark) is not None

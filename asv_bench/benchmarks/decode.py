@@ -1,0 +1,65 @@
+"""A decode step by batch and context: the figure that this project is about."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from asv_bench.workloads import Workload
+
+from .engine_runs import CPU_MODEL, MODELS, measure, require_model_here
+from .guard import check_identity
+from .sharing import Samples, SharesRuns, shared_figure, tracked
+
+NEW_TOKENS = 224
+"""More than 200 steps in which the whole batch decodes, after the prompts are in."""
+CPU_TOKENS_AT_ONCE = 8 * 1024
+"""Batch times context beyond which a CPU takes too long."""
+
+
+class Decode(SharesRuns):
+    """Sequences that decode together, with `context` tokens each on average over the run."""
+
+    params = (MODELS, [1, 8, 64, 256], [128, 512, 900])
+    param_names: ClassVar = ["model", "batch", "context"]
+
+    def setup(self, model: str, batch: int, context: int) -> None:
+        check_identity()
+        require_model_here(model)
+        if model == CPU_MODEL and batch * context > CPU_TOKENS_AT_ONCE:
+            raise NotImplementedError(f"batch {batch} at context {context} is too much for a CPU")
+
+    @tracked()
+    def track_step_time(self, model: str, batch: int, context: int) -> Samples:
+        """Seconds of one decode step of the whole batch."""
+        return _figure("step_time", model, batch, context)
+
+    @tracked()
+    def track_tpot(self, model: str, batch: int, context: int) -> Samples:
+        """Time per output token: median over the sequences."""
+        return _figure("tpot", model, batch, context)
+
+    @tracked(unit="floors")
+    def track_time_over_floor(self, model: str, batch: int, context: int) -> Samples:
+        """Step time over the time that reading its bytes takes on this GPU; 1 is the floor."""
+        return _figure("time_over_floor", model, batch, context)
+
+
+def decode_workload(batch: int, context: int) -> Workload:
+    """`batch` sequences whose contexts run from half the new tokens below `context` to above it."""
+    return Workload(
+        name=f"decode-{batch}-{context}",
+        num_requests=batch,
+        batch_size=batch,
+        prompt_lengths=(context - NEW_TOKENS // 2,),
+        new_tokens=NEW_TOKENS,
+        unique_prompts=True,
+    )
+
+
+def _figure(figure: str, model: str, batch: int, context: int) -> Samples:
+    workload = decode_workload(batch, context)
+    return shared_figure(
+        f"{workload.name}-{model}",
+        figure,
+        lambda: measure(workload, model, warmup_tokens=32),
+    )

@@ -1,0 +1,128 @@
+"""Runs of an engine in a benchmark's process, and the figures that asv keeps of them.
+
+All figures are seconds or ratios of times: asv knows no direction but "bigger is worse".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from asv_bench.bandwidth import read_bandwidth
+from asv_bench.floor import GPT2Shape, floor_ms, step_bytes
+from asv_bench.machine import has_cuda_gpu
+from asv_bench.workloads import Workload
+
+from .guard import check_identity
+
+if TYPE_CHECKING:
+    from asv_bench.run_sample import RunSample
+
+CPU_MODEL = "gpt2-tiny"
+GPU_MODEL = "gpt2"
+MODELS = [CPU_MODEL, GPU_MODEL]
+"""Parameters are the same on every machine and at every commit; what is not for a machine is
+skipped there."""
+
+PROMPT_IDS = {CPU_MODEL: 256, GPU_MODEL: 50257}
+"""Prompt tokens are drawn below this id: all of GPT-2's vocabulary, and a part of the tiny one's
+that stays valid should its vocabulary change."""
+
+STEPS_PER_WINDOW = 8
+"""Steps that one reading of the step time spans. The engine may hand out the tokens of several
+steps together, so single gaps say when tokens were collected, not how long a step took."""
+
+
+def require_model_here(model: str) -> None:
+    """Skip a model that this machine is not measured with.
+
+    Raises
+    ------
+    NotImplementedError
+        On the GPU for the CPU's model, and the other way round.
+    """
+    on_gpu = has_cuda_gpu()
+    if (model == GPU_MODEL) != on_gpu:
+        raise NotImplementedError(f"{model} is not measured on {'the GPU' if on_gpu else 'a CPU'}")
+
+
+def sized_for(workload: Workload, model: str) -> Workload:
+    """The workload as it is measured with `model`: in full on the GPU's, small on the CPU's."""
+    return workload if model == GPU_MODEL else workload.quick()
+
+
+def steady_step_s(sample: RunSample) -> float:
+    """Median seconds per decode step while every request of the run was decoding.
+
+    Raises
+    ------
+    ValueError
+        If the requests did not decode together for long enough to read a step time.
+    """
+    first = max(trace.token_times_s[0] for trace in sample.traces)
+    last = min(trace.token_times_s[-1] for trace in sample.traces)
+    readings: list[npt.NDArray[np.float64]] = []
+    for trace in sample.traces:
+        times = np.asarray(trace.token_times_s, np.float64)
+        together = times[(times >= first) & (times <= last)]
+        windows = together[STEPS_PER_WINDOW:] - together[:-STEPS_PER_WINDOW]
+        readings.append(windows / STEPS_PER_WINDOW)
+    all_readings = np.concatenate(readings)
+    if not all_readings.size:
+        raise ValueError(
+            f"the requests decoded together for fewer than {STEPS_PER_WINDOW} steps; "
+            f"use a workload whose requests all run at the same time."
+        )
+    return float(np.median(all_readings))
+
+
+def measure(
+    workload: Workload, model: str, *, warmup_tokens: int | None = None
+) -> dict[str, float]:
+    """Run a workload on a warm engine of this process and return its figures in seconds.
+
+    Parameters
+    ----------
+    workload
+        What to run.
+    model
+        "gpt2-tiny" or "gpt2", with seeded weights.
+    warmup_tokens
+        New tokens of each request in the run before the measured one. None: as many as in the
+        measured one.
+
+    Returns
+    -------
+    dict
+        "step_time", "seconds_per_token", "tpot", "ttft", "itl" (medians over requests, ITL over
+        gaps), the same three with "_p95" and "_p99", and on a GPU "time_over_floor".
+    """
+    from asv_bench.drive import run_workload
+    from engine import Engine
+
+    check_identity()
+    device, dtype = ("cuda", "float16") if model == GPU_MODEL else ("cpu", "float32")
+    engine = Engine(workload.engine_config(f"random:{model}", device=device, dtype=dtype))
+    warmup = replace(workload, new_tokens=warmup_tokens or workload.new_tokens)
+    run_workload(engine, warmup, PROMPT_IDS[model])
+    sample = run_workload(engine, workload, PROMPT_IDS[model])
+
+    step = steady_step_s(sample)
+    figures = {"step_time": step, "seconds_per_token": sample.wall_s / sample.generated_tokens}
+    for name, values in (("ttft", sample.ttft_s), ("tpot", sample.tpot_s), ("itl", sample.itl_s)):
+        p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
+        figures |= {name: p50, f"{name}_p95": p95, f"{name}_p99": p99}
+    bandwidth = read_bandwidth(device)
+    if bandwidth is not None:
+        bytes_read = step_bytes(
+            GPT2Shape(),
+            dtype=dtype,
+            batch_size=workload.resident,
+            mean_context=workload.mean_context,
+        )
+        floor = floor_ms(bytes_read, bandwidth.bytes_per_second)
+        figures["time_over_floor"] = 1e3 * step / floor
+    return figures

@@ -1,0 +1,194 @@
+"""What the host pays, on any machine: bookkeeping, block tables, a step's overhead, start-up."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from asv_bench.workloads import Workload
+
+from .engine_runs import CPU_MODEL, PROMPT_IDS, steady_step_s
+from .guard import check_identity
+from .sharing import Samples, SharesRuns, one_sample, shared_figure, tracked
+
+if TYPE_CHECKING:
+    from engine.kv_blocks import KVBlockManager
+
+BLOCK_SIZE = 64
+CYCLES = 12
+BATCHES = [8, 64, 256]
+SMALL_BLOCK = 16
+
+
+class AppendBookkeeping:
+    """Finding the place of one new token for each of `batch` sequences.
+
+    A reading spans as many appends as a block has tokens, so that each holds one block boundary.
+    """
+
+    params = (["one_by_one", "batch", "array"], BATCHES)
+    param_names: ClassVar = ["way", "batch"]
+    timeout = 120.0
+
+    def setup(self, way: str, batch: int) -> None:
+        check_identity()
+        from engine.kv_blocks import KVBlockManager
+
+        blocks = KVBlockManager((CYCLES + 3) * batch, BLOCK_SIZE)
+        self._append = _way_to_append(blocks, way, batch)
+
+    @tracked()
+    def track_append(self, way: str, batch: int) -> Samples:
+        """Seconds for the whole batch, per token of each sequence."""
+        cycles = []
+        for _ in range(CYCLES + 1):
+            started = time.perf_counter()
+            for _ in range(BLOCK_SIZE):
+                self._append()
+            cycles.append((time.perf_counter() - started) / BLOCK_SIZE)
+        check_identity()
+        return one_sample(statistics.median(cycles[1:]))
+
+
+class BlockMetadata:
+    """Giving blocks to sequences, sharing them and taking them back: reference counts."""
+
+    params = (BATCHES,)
+    param_names: ClassVar = ["batch"]
+    timeout = 120.0
+
+    def setup(self, batch: int) -> None:
+        check_identity()
+        from engine.kv_blocks import KVBlockManager
+
+        self._blocks = KVBlockManager(8 * batch, BLOCK_SIZE)
+
+    @tracked()
+    def track_hold_and_release(self, batch: int) -> Samples:
+        """Seconds per sequence of 8 blocks: allocate, share with a second holder, free twice."""
+        blocks = self._blocks
+        readings = []
+        for _ in range(CYCLES + 1):
+            started = time.perf_counter()
+            held = [blocks.allocate_blocks(8) for _ in range(batch)]
+            for block_ids in held:
+                blocks.incref_blocks(block_ids)
+            for block_ids in held:
+                blocks.free_blocks(block_ids)
+            for block_ids in held:
+                blocks.free_blocks(block_ids)
+            readings.append((time.perf_counter() - started) / batch)
+        check_identity()
+        return one_sample(statistics.median(readings[1:]))
+
+
+class EngineStep(SharesRuns):
+    """Steps of an engine whose model is so small that the host's work counts, on the CPU."""
+
+    params = ([8, 64],)
+    param_names: ClassVar = ["batch"]
+
+    def setup(self, batch: int) -> None:
+        check_identity()
+
+    @tracked()
+    def track_step_time(self, batch: int) -> Samples:
+        """Seconds of one step in which every sequence decodes."""
+        return _step_figure("step_time", batch)
+
+    @tracked()
+    def track_boundary_step(self, batch: int) -> Samples:
+        """Seconds of a step in which every sequence begins a block and its block table grows."""
+        return _step_figure("boundary_step", batch)
+
+
+class Startup(SharesRuns):
+    """What every measured process pays before its first token."""
+
+    timeout = 300.0
+
+    def setup(self) -> None:
+        check_identity()
+
+    @tracked()
+    def track_import(self) -> Samples:
+        """Seconds that importing the engine adds to importing torch."""
+        return shared_figure("startup", "import", _start_engine)
+
+    @tracked()
+    def track_first_token(self) -> Samples:
+        """Seconds from the imported engine to the first token of a gpt2-tiny on the CPU."""
+        return shared_figure("startup", "first_token", _start_engine)
+
+
+def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[], object]:
+    if way == "array":
+        last_blocks = np.full(batch, -1, np.int32)
+
+        def append_array() -> None:
+            np.copyto(last_blocks, blocks.append_to_last_blocks(last_blocks).block_index)
+
+        return append_array
+    sequences: list[list[int]] = [[] for _ in range(batch)]
+    if way == "batch":
+        return lambda: blocks.append_token_batch(sequences)
+
+    def append_one_by_one() -> None:
+        for sequence in sequences:
+            blocks.append_token(sequence)
+
+    return append_one_by_one
+
+
+def _step_figure(figure: str, batch: int) -> Samples:
+    return shared_figure(f"engine-step-{batch}", figure, lambda: _measure_steps(batch))
+
+
+def _measure_steps(batch: int) -> dict[str, float]:
+    from asv_bench.drive import run_workload
+    from engine import Engine
+
+    # Equal prompts: all sequences reach the end of a block in the same step.
+    workload = Workload(
+        name="engine-step",
+        num_requests=batch,
+        batch_size=batch,
+        prompt_lengths=(1,),
+        new_tokens=10 * SMALL_BLOCK,
+    )
+    blocks_each = workload.max_length // SMALL_BLOCK + 2
+    config = workload.engine_config(
+        f"random:{CPU_MODEL}",
+        device="cpu",
+        dtype="float32",
+        block_size=SMALL_BLOCK,
+        num_kv_blocks=batch * blocks_each,
+    )
+    engine = Engine(config)
+    run_workload(engine, replace(workload, new_tokens=SMALL_BLOCK), PROMPT_IDS[CPU_MODEL])
+    sample = run_workload(engine, workload, PROMPT_IDS[CPU_MODEL])
+    gaps = sample.traces[0].itl_s
+    # Tokens may be seen some steps after they were launched, so which step of the cycle begins the
+    # blocks is not known from outside; it is the dearest one.
+    by_phase = [float(np.median(gaps[phase::SMALL_BLOCK])) for phase in range(SMALL_BLOCK)]
+    return {"step_time": steady_step_s(sample), "boundary_step": max(by_phase)}
+
+
+def _start_engine() -> dict[str, float]:
+    import torch  # noqa: F401  (its own import is not the engine's cost)
+
+    before_import = time.perf_counter()
+    import engine
+
+    before_engine = time.perf_counter()
+    config = engine.EngineConfig(model=f"random:{CPU_MODEL}", device="cpu", max_batch_size=1)
+    started = engine.Engine(config)
+    params = engine.SamplingParams(max_new_tokens=1, ignore_eos=True)
+    started.generate([[1]], params)
+    first_token = time.perf_counter()
+    return {"import": before_engine - before_import, "first_token": first_token - before_engine}

@@ -1,0 +1,155 @@
+"""The kernels, one call at a time: seconds, and how far from the bandwidth they stay."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from .guard import check_identity
+from .kernel_calls import SHAPES, Shape, make_problem, measure_call, shape_for_here
+from .sharing import Samples, SharesRuns, shared_figure, tracked
+
+PREFILL_QUERIES = 64
+"""Tokens of each sequence that a prefill chunk computes; the rest are cached already."""
+
+
+class Append(SharesRuns):
+    """Writing one token's K and V for each sequence, by the three kinds of append."""
+
+    params = (["full_batch", "identity", "generic"], list(SHAPES))
+    param_names: ClassVar = ["kind", "shape"]
+
+    def setup(self, kind: str, shape: str) -> None:
+        check_identity()
+        shape_for_here(shape)
+
+    @tracked()
+    def track_time(self, kind: str, shape: str) -> Samples:
+        """Seconds per call, nothing cached."""
+        return self._figure("time", kind, shape)
+
+    @tracked(unit="floors")
+    def track_time_over_floor(self, kind: str, shape: str) -> Samples:
+        """Time over that of moving the bytes read and written at the measured bandwidth."""
+        return self._figure("time_over_floor", kind, shape)
+
+    def _figure(self, figure: str, kind: str, shape: str) -> Samples:
+        run = f"append-{kind}-{shape}"
+        return shared_figure(run, figure, lambda: _append(kind, SHAPES[shape]))
+
+
+class DecodeAttention(SharesRuns):
+    """Attention of one new token of each sequence over its paged context."""
+
+    params = (list(SHAPES),)
+    param_names: ClassVar = ["shape"]
+
+    def setup(self, shape: str) -> None:
+        check_identity()
+        shape_for_here(shape)
+
+    @tracked()
+    def track_time(self, shape: str) -> Samples:
+        """Seconds per call, nothing cached."""
+        return self._figure("time", shape)
+
+    @tracked(unit="floors")
+    def track_time_over_floor(self, shape: str) -> Samples:
+        """Time over that of reading K and V at the measured bandwidth."""
+        return self._figure("time_over_floor", shape)
+
+    def _figure(self, figure: str, shape: str) -> Samples:
+        run = f"decode-attention-{shape}"
+        return shared_figure(run, figure, lambda: _decode_attention(SHAPES[shape]))
+
+
+class PrefillAttention(SharesRuns):
+    """Attention of the last tokens of each sequence over its paged context, causal.
+
+    It is bound by arithmetic, so no floor of bytes is put beside it.
+    """
+
+    params = (list(SHAPES),)
+    param_names: ClassVar = ["shape"]
+
+    def setup(self, shape: str) -> None:
+        check_identity()
+        shape_for_here(shape)
+
+    @tracked()
+    def track_time(self, shape: str) -> Samples:
+        """Seconds per call, nothing cached."""
+        run = f"prefill-attention-{shape}"
+        return shared_figure(run, "time", lambda: _prefill_attention(SHAPES[shape]))
+
+
+def _append(kind: str, shape: Shape) -> dict[str, float]:
+    import torch
+
+    from kernels import kv_append
+
+    problem = make_problem(shape)
+    device = problem.key.device
+    block_idx = problem.block_tables[:, -1].contiguous()
+    # As the engine calls them: tensors, because a graph bakes a plain int in.
+    last = (shape.context - 1) % shape.block_size
+    common = torch.full((1,), last, dtype=torch.int32, device=device)
+    each = torch.full((shape.batch,), last, dtype=torch.int32, device=device)
+    rows = torch.arange(shape.batch, dtype=torch.int32, device=device)
+    pos, batch_idx = {
+        "full_batch": (common, None),
+        "identity": (each, None),
+        "generic": (each, rows),
+    }[kind]
+
+    def call() -> None:
+        kv_append(
+            problem.k_cache, problem.v_cache, problem.key, problem.value, block_idx, pos, batch_idx
+        )
+
+    return measure_call(call, shape, bytes_moved=2 * shape.batch * shape.kv_row_bytes)
+
+
+def _decode_attention(shape: Shape) -> dict[str, float]:
+    import torch
+
+    from kernels import paged_attention_decode
+
+    problem = make_problem(shape)
+    out = torch.empty_like(problem.query)
+
+    def call() -> None:
+        paged_attention_decode(
+            problem.query,
+            problem.k_cache,
+            problem.v_cache,
+            problem.block_tables,
+            problem.context_lens,
+            out=out,
+        )
+
+    return measure_call(call, shape, bytes_moved=shape.batch * shape.context * shape.kv_row_bytes)
+
+
+def _prefill_attention(shape: Shape) -> dict[str, float]:
+    import torch
+
+    from kernels import paged_attention_prefill
+
+    problem = make_problem(shape)
+    queries = min(PREFILL_QUERIES, shape.context)
+    query = problem.query.repeat_interleave(queries, dim=0)
+    starts = torch.arange(shape.batch + 1, dtype=torch.int32, device=query.device) * queries
+    out = torch.empty_like(query)
+
+    def call() -> None:
+        paged_attention_prefill(
+            query,
+            problem.k_cache,
+            problem.v_cache,
+            problem.block_tables,
+            problem.context_lens,
+            starts,
+            out=out,
+        )
+
+    return measure_call(call, shape, bytes_moved=shape.batch * shape.context * shape.kv_row_bytes)

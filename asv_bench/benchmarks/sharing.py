@@ -1,0 +1,122 @@
+"""One run of a workload yields several figures; asv wants one process per figure.
+
+Measuring again for each figure would multiply the time and would let TTFT and TPOT come from
+different runs. So the first process that needs a run makes it and leaves all its figures in the
+benchmark's working directory, and the others only read them. Each figure takes a run once: when asv
+asks for the same figure again (the next round), a new process makes a new run. So every sample of a
+figure is a process of its own, which is what makes the samples independent.
+
+asv gives benchmarks that have a `setup_cache` a common working directory; that is all it is for
+here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
+from .guard import WrongEngineError, check_identity
+
+Samples: TypeAlias = dict[str, Any]
+Figures: TypeAlias = Mapping[str, float]
+Track = TypeVar("Track", bound=Callable[..., Samples])
+
+ROUNDS = 12
+"""Processes per figure, unless a command asks for fewer: below 12, asv's test has no power."""
+
+
+def tracked(
+    *, unit: str = "seconds", version: str = "1", rounds: int = ROUNDS
+) -> Callable[[Track], Track]:
+    """Mark a `track_` method with what asv needs to know about it.
+
+    Parameters
+    ----------
+    unit
+        "seconds", or a name for what the figure counts. Bigger is worse, always.
+    version
+        Raise it when the meaning of the figure changes: older results are then left out.
+    rounds
+        Processes that measure it, one sample each.
+    """
+
+    def mark(function: Track) -> Track:
+        # As attributes of the function: asv reads `rounds` of a track benchmark nowhere else.
+        function.__dict__.update(unit=unit, version=version, rounds=rounds)
+        return function
+
+    return mark
+
+
+def one_sample(value: float) -> Samples:
+    """The figure of this process, in the form that makes asv keep it as a sample.
+
+    Raises
+    ------
+    ValueError
+        If the figure is negative or not finite, which asv would store without a word.
+    """
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"the measurement gave {value!r}, which is no time or ratio.")
+    return {"samples": [float(value)], "number": 1}
+
+
+def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samples:
+    """One figure of a run that other benchmarks of this round share.
+
+    Parameters
+    ----------
+    run
+        Names the run and its parameters; part of a file name.
+    figure
+        Which of its figures this process is asked for.
+    measure
+        Makes the run in this process and returns all its figures.
+    """
+    commit = check_identity()
+    path = Path(f"{run}.run.json")
+    kept = _read(path)
+    if kept is None or figure in kept["taken"]:
+        figures = dict(measure())
+        # Imported by now, so this judges the very modules that were measured.
+        check_identity()
+        kept = {"commit": commit, "process": os.getpid(), "figures": figures, "taken": []}
+    elif kept["commit"] != commit:
+        raise WrongEngineError(
+            f"the shared run {path} is of commit {kept['commit'][:8]}, not of {commit[:8]}; "
+            f"remove .asv/env and run again."
+        )
+    kept["taken"].append(figure)
+    _write(path, kept)
+    if figure not in kept["figures"]:
+        raise SkipNotImplemented(f"{run} has no {figure} on this machine")
+    return one_sample(kept["figures"][figure])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return kept
+
+
+def _write(path: Path, kept: dict[str, Any]) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(kept))
+    unfinished.replace(path)
+
+
+class SharesRuns:
+    """Base of benchmarks whose figures come from a shared run."""
+
+    timeout = 600.0
+
+    def setup_cache(self) -> None:
+        """Nothing to prepare: having this makes asv give the benchmarks one directory."""

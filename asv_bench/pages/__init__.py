@@ -1,0 +1,1 @@
+"""Pages made from stored results: one file, no scripts, nothing fetched."""

@@ -1,0 +1,125 @@
+"""A figure's history as an inline SVG, in the colours of the page around it."""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
+
+from asv_bench.asv_results import Figure
+from asv_bench.pages.commits import Commit
+
+SIZE_INCHES = (4.3, 2.0)
+MAX_TICKS = 10
+
+# matplotlib knows no CSS, so it draws in stand-ins that are replaced by the page's variables; then
+# a plot follows the reader's light or dark scheme.
+_INK, _FAINT, _ACCENT = "#010203", "#040506", "#070809"
+_VARIABLES = {_INK: "var(--ink)", _FAINT: "var(--faint)", _ACCENT: "var(--accent)"}
+
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A drawn history: what it shows, and the SVG element."""
+
+    title: str
+    svg: str
+
+
+def plot_history(title: str, figures: Sequence[Figure], commits: Sequence[Commit]) -> Plot:
+    """Draw one series over commits: every sample, the medians, and the interquartile range.
+
+    Parameters
+    ----------
+    title
+        What the series is; read out in place of the drawing.
+    figures
+        Figures of one series with samples, one per commit, in any order.
+    commits
+        The x axis: commits without a figure leave a gap.
+    """
+    by_commit = {figure.commit: figure for figure in figures}
+    shown = [commit for commit in commits if commit.hash in by_commit]
+    medians = [by_commit[commit.hash].median for commit in shown]
+    unit, factor = _unit(figures[0].unit, max(medians))
+    options: dict[Any, Any] = {
+        "svg.fonttype": "none",  # text stays text, in the page's font
+        "svg.hashsalt": title,
+        "font.size": 8.5,
+    }
+    with mpl.rc_context(options):
+        canvas = Canvas(figsize=SIZE_INCHES, layout="constrained")
+        FigureCanvasSVG(canvas)
+        axes = canvas.add_subplot()
+        _draw(axes, [by_commit[commit.hash] for commit in shown], factor)
+        _label(axes, shown, unit)
+        buffer = io.StringIO()
+        canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return Plot(title, _inline(buffer.getvalue(), title))
+
+
+def _draw(axes: Axes, figures: Sequence[Figure], factor: float) -> None:
+    lower, middle, upper = [], [], []
+    for position, figure in enumerate(figures):
+        values = [factor * sample for sample in figure.samples]
+        axes.scatter([position] * len(values), values, s=9, color=_FAINT, linewidths=0, zorder=2)
+        first, second, third = _quartiles(values)
+        lower.append(first)
+        middle.append(second)
+        upper.append(third)
+    positions = range(len(figures))
+    axes.fill_between(positions, lower, upper, color=_ACCENT, alpha=0.18, linewidth=0, zorder=1)
+    axes.plot(positions, middle, color=_ACCENT, linewidth=1.6, marker="o", markersize=3.5, zorder=3)
+
+
+def _label(axes: Axes, commits: Sequence[Commit], unit: str) -> None:
+    every = math.ceil(len(commits) / MAX_TICKS)
+    ticks = range(0, len(commits), every)
+    axes.set_xticks(list(ticks), [commits[tick].short for tick in ticks], rotation=30, ha="right")
+    axes.set_ylabel(unit, color=_INK)
+    axes.margins(x=0.04, y=0.15)
+    axes.grid(axis="y", color=_FAINT, alpha=0.25, linewidth=0.6)
+    axes.tick_params(colors=_INK, length=2.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(_FAINT)
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    first, second, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, second, third
+
+
+def _unit(unit: str, largest: float) -> tuple[str, float]:
+    if unit != "seconds":
+        return unit, 1.0
+    for name, factor in _UNITS:
+        if largest * factor >= 1:
+            return name, factor
+    return _UNITS[-1]
+
+
+def _inline(document: str, title: str) -> str:
+    """The `svg` element alone, in the page's colours and as wide as its place."""
+    svg = document[document.index("<svg") :]
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    # A fixed size would not follow the column; the view box keeps the proportions.
+    svg = re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r'\1 role="img"', svg, count=1)
+    return svg.replace("<svg", f'<svg aria-label="{html.escape(title)}"', 1)

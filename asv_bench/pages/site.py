@@ -1,0 +1,153 @@
+"""The page of all stored results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from asv_bench.asv_results import Figure, Results, Series, read_results
+from asv_bench.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
+from asv_bench.pages.commits import Commit, commits_in_order
+from asv_bench.pages.plots import Plot, plot_history
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+FIGURE_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "itl": "ITL"}
+
+_FACTS = {
+    "gpu": "GPU",
+    "driver": "driver",
+    "cpu": "CPU",
+    "num_cpu": "cores",
+    "ram": "memory",
+    "os": "system",
+    "torch": "torch",
+    "triton": "Triton",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """The figures of one commit on one machine."""
+
+    heading: str
+    caption: str
+    columns: list[str]
+    groups: list[tuple[str, list[Row]]]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSection:
+    """Everything the page shows of one machine."""
+
+    name: str
+    title: str
+    facts: list[tuple[str, str]]
+    tables: list[ResultTable]
+    histories: list[tuple[str, list[Plot]]]
+    commits: list[Commit]
+
+
+def build_page(root: Path) -> Path:
+    """Write the page of everything stored under `root`/reports and return its path.
+
+    The page is one file: no scripts, no fonts and no pictures from elsewhere.
+    """
+    committed = read_results(root / "reports" / "asv")
+    worktree = read_results(root / "reports" / "asv-worktree")
+    machines = sorted({**committed.machines, **worktree.machines})
+    sections = [_section(name, committed, worktree, root) for name in machines]
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("index.html.j2").render(
+        sections=[section for section in sections if section.tables],
+        titles=TITLES,
+        built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        has_asv_pages=(root / "reports" / "html" / "index.html").is_file(),
+    )
+    path = root / "reports" / "pages" / "index.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _section(name: str, committed: Results, worktree: Results, root: Path) -> MachineSection:
+    facts = committed.machines.get(name) or worktree.machines[name]
+    figures = [figure for figure in committed.figures if figure.machine == name]
+    commits = commits_in_order(figures, root)
+    tables = []
+    drafts = [figure for figure in worktree.figures if figure.machine == name]
+    if drafts:
+        newest = max(drafts, key=lambda figure: figure.started_ms)
+        tables.append(
+            _table(
+                [figure for figure in drafts if figure.commit == newest.commit],
+                "Working tree",
+                f"Uncommitted, measured {_moment(newest.started_ms)}",
+            )
+        )
+    if commits:
+        latest = commits[-1]
+        of_latest = [figure for figure in figures if figure.commit == latest.hash]
+        measured = _moment(max(figure.started_ms for figure in of_latest))
+        subject = f" {latest.subject}" if latest.subject else ""
+        tables.append(
+            _table(
+                of_latest,
+                "Last commit measured",
+                f"Commit {latest.short}{subject}, measured {measured}",
+            )
+        )
+    known = [
+        (label, facts[key]) for key, label in _FACTS.items() if facts.get(key, "none") != "none"
+    ]
+    title = facts["gpu"] if facts.get("gpu", "none") != "none" else facts.get("cpu", name)
+    return MachineSection(name, title, known, tables, _histories(figures, commits), commits)
+
+
+def _table(figures: Sequence[Figure], heading: str, caption: str) -> ResultTable:
+    rows = figure_rows(figures)
+    columns = [column for column in COLUMNS if any(column in row.readings for row in rows)]
+    grouped = [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
+    return ResultTable(heading, caption, columns, grouped)
+
+
+def _histories(
+    figures: Iterable[Figure], commits: Sequence[Commit]
+) -> list[tuple[str, list[Plot]]]:
+    """Plots of every series that has more than one commit, by benchmark."""
+    by_series: dict[Series, list[Figure]] = {}
+    for figure in figures:
+        if not figure.failed:
+            by_series.setdefault(figure.series, []).append(figure)
+    by_subject: dict[str, list[Plot]] = {}
+    for series, members in sorted(by_series.items(), key=lambda entry: _place(entry[0])):
+        if len(members) > 1:
+            figure_name = FIGURE_NAMES.get(series.figure) or series.figure.replace("_", " ")
+            title = f"{figure_name}, {series.label}" if series.label else figure_name
+            plot = plot_history(title, members, commits)
+            by_subject.setdefault(spaced(series.subject.rpartition(".")[2]), []).append(plot)
+    return list(by_subject.items())
+
+
+def _place(series: Series) -> tuple[int, str, tuple[tuple[int, str], ...]]:
+    modules = ("scheduler", "streaming", "decode", "kernels", "host")
+    module = series.benchmark.split(".")[0]
+    place = modules.index(module) if module in modules else len(modules)
+    # Numbers in their own order: batch 8 before batch 64.
+    values = tuple((int(value) if value.isdigit() else 0, value) for _, value in series.params)
+    return place, series.benchmark, values
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

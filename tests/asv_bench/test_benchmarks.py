@@ -1,0 +1,302 @@
+"""asv's benchmarks: what they export, what they skip, and that their figures mean what they say."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from toy_project import ROOT
+
+from asv_bench import benchmarks
+from asv_bench.benchmarks import decode, engine_runs, host, kernel_calls, kernels, sharing
+from asv_bench.benchmarks.engine_runs import steady_step_s
+from asv_bench.benchmarks.guard import WrongEngineError
+from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, tracked
+from asv_bench.run_sample import RequestTrace, RunSample
+from asv_bench.workloads import WORKLOADS
+
+MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
+COMMIT = "c" * 40
+
+
+@pytest.fixture
+def any_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Benchmarks take whatever engine is imported, and share runs in a directory of the test."""
+    for name in MODULES:
+        module = importlib.import_module(f"asv_bench.benchmarks.{name}")
+        if hasattr(module, "check_identity"):
+            monkeypatch.setattr(module, "check_identity", lambda: COMMIT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Decides whether the benchmarks believe that there is a GPU."""
+
+    def decide(answer: bool) -> None:
+        for module in (engine_runs, kernel_calls):
+            monkeypatch.setattr(module, "has_cuda_gpu", lambda: answer)
+
+    return decide
+
+
+@pytest.fixture(scope="module")
+def discovered() -> dict[str, dict[str, Any]]:
+    """What asv's own discovery exports, and whether that imported anything heavy."""
+    code = (
+        "import json, sys\n"
+        "from asv_runner.discovery import disc_benchmarks, update_sys_path\n"
+        f"root = {str(ROOT / 'asv_bench' / 'benchmarks')!r}\n"
+        "update_sys_path(root)\n"
+        "found = {b.name: {k: v for k, v in vars(b).items() if isinstance(v, (str, int, float,"
+        " list))} for b in disc_benchmarks(root)}\n"
+        "heavy = [name for name in ('torch', 'engine', 'kernels') if name in sys.modules]\n"
+        "json.dump({'found': found, 'heavy': heavy, 'path': sys.path}, sys.stdout, default=str)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
+    content: dict[str, Any] = json.loads(done.stdout)
+    assert content["heavy"] == [], "every process that only reads a figure would pay for these"
+    assert str(ROOT) not in content["path"], "the working tree's engine could be imported"
+    found: dict[str, dict[str, Any]] = content["found"]
+    return found
+
+
+def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> None:
+    subjects = {name.rpartition(".")[0] for name in discovered}
+    assert subjects == {
+        "decode.Decode",
+        "host.AppendBookkeeping",
+        "host.BlockMetadata",
+        "host.EngineStep",
+        "host.Startup",
+        "kernels.Append",
+        "kernels.DecodeAttention",
+        "kernels.PrefillAttention",
+        "scheduler.Scheduler",
+        "scheduler.Single",
+        "scheduler.Wide",
+        "streaming.Streaming",
+        "streaming.StreamingLatency",
+    }
+
+
+def test_every_benchmark_says_what_asv_must_know(discovered: dict[str, dict[str, Any]]) -> None:
+    for name, benchmark in discovered.items():
+        assert benchmark["type"] == "track", name
+        assert benchmark["unit"] in ("seconds", "floors"), name
+        assert benchmark["rounds"] == 12, name
+        # An explicit version: a reworded docstring must not start a new series.
+        assert benchmark["version"] == "1", name
+        assert benchmark["timeout"] >= 120, name
+        assert len(benchmark["params"]) == len(benchmark["param_names"]), name
+
+
+def test_parameters_are_the_same_on_every_machine(
+    discovered: dict[str, dict[str, Any]], on_gpu: Callable[[bool], None]
+) -> None:
+    on_gpu(True)
+    assert discovered["decode.Decode.track_step_time"]["params"] == [
+        ["'gpt2-tiny'", "'gpt2'"],
+        ["1", "8", "64", "256"],
+        ["128", "512", "900"],
+    ]
+    assert decode.Decode.params == (["gpt2-tiny", "gpt2"], [1, 8, 64, 256], [128, 512, 900])
+
+
+def test_each_machine_skips_the_others_parameters(
+    any_engine: Path, on_gpu: Callable[[bool], None]
+) -> None:
+    def kept(benchmark: Any) -> list[tuple[Any, ...]]:
+        combinations = []
+        for params in itertools.product(*benchmark.params):
+            try:
+                benchmark().setup(*params)
+            except NotImplementedError:
+                continue
+            combinations.append(params)
+        return combinations
+
+    on_gpu(False)
+    assert {model for model, _, _ in kept(decode.Decode)} == {"gpt2-tiny"}
+    assert ("gpt2-tiny", 64, 128) in kept(decode.Decode)
+    assert ("gpt2-tiny", 256, 900) not in kept(decode.Decode)
+    assert kept(kernels.DecodeAttention) == [("cpu-small",)]
+    on_gpu(True)
+    assert len(kept(decode.Decode)) == 12
+    assert {model for model, _, _ in kept(decode.Decode)} == {"gpt2"}
+    assert {shape for _, shape in kept(kernels.Append)} == set(kernel_calls.SHAPES) - {"cpu-small"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "context"), list(itertools.product([1, 8, 64, 256], [128, 512, 900]))
+)
+def test_decode_runs_around_its_context_within_gpt2s_length(batch: int, context: int) -> None:
+    workload = decode.decode_workload(batch, context)
+    assert workload.mean_context == context
+    assert min(workload.prompt_lengths) >= 1
+    assert workload.max_length <= 1024
+    assert workload.new_tokens >= 200
+    assert workload.resident == batch
+
+
+def trace(times: list[float]) -> RequestTrace:
+    return RequestTrace(0.0, [1] * len(times), times, "length")
+
+
+def run_of(*traces: RequestTrace) -> RunSample:
+    return RunSample("offline", 0.0, 100.0, 50, list(traces))
+
+
+def test_step_time_is_read_while_all_requests_decode() -> None:
+    # Steps take 1 s alone and 2 s together, from t = 200 to t = 240.
+    alone = [float(t) for t in range(200)]
+    together = [200.0 + 2 * step for step in range(21)]
+    first = trace(alone + together)
+    second = trace(together + [240.0 + step for step in range(1, 200)])
+    assert steady_step_s(run_of(first, second)) == pytest.approx(2.0)
+
+
+def test_step_time_does_not_depend_on_how_tokens_are_bunched() -> None:
+    steps = [0.5 * step for step in range(64)]
+    # The same steps, their tokens handed out eight at a time.
+    bunched = [0.5 * (8 * (step // 8) + 7) for step in range(64)]
+    assert steady_step_s(run_of(trace(steps))) == pytest.approx(0.5)
+    assert steady_step_s(run_of(trace(bunched))) == pytest.approx(0.5)
+
+
+def test_step_time_needs_requests_that_decode_together() -> None:
+    with pytest.raises(ValueError, match="fewer than 8 steps"):
+        steady_step_s(run_of(trace([0.0, 1.0, 2.0]), trace([50.0, 51.0])))
+
+
+def test_an_engine_run_gives_consistent_figures(any_engine: Path) -> None:
+    workload = WORKLOADS["streaming"].quick()
+    figures = engine_runs.measure(workload, "gpt2-tiny")
+    assert set(figures) == {
+        "step_time",
+        "seconds_per_token",
+        *(f"{name}{p}" for name in ("ttft", "tpot", "itl") for p in ("", "_p95", "_p99")),
+    }
+    assert figures["ttft"] <= figures["ttft_p95"] <= figures["ttft_p99"]
+    # A batch of 16 gives 16 tokens a step; the run also holds the prefill, so it takes longer.
+    assert figures["seconds_per_token"] > 0.5 * figures["step_time"] / workload.resident
+    assert figures["tpot"] == pytest.approx(figures["step_time"], rel=0.9)
+
+
+CHEAP = [
+    (host.AppendBookkeeping, "track_append", ("one_by_one", 8)),
+    (host.AppendBookkeeping, "track_append", ("batch", 8)),
+    (host.AppendBookkeeping, "track_append", ("array", 8)),
+    (host.BlockMetadata, "track_hold_and_release", (8,)),
+    (host.EngineStep, "track_step_time", (8,)),
+    (host.EngineStep, "track_boundary_step", (8,)),
+    (host.Startup, "track_first_token", ()),
+    (kernels.Append, "track_time", ("full_batch", "cpu-small")),
+    (kernels.Append, "track_time", ("identity", "cpu-small")),
+    (kernels.Append, "track_time", ("generic", "cpu-small")),
+    (kernels.DecodeAttention, "track_time", ("cpu-small",)),
+    (kernels.PrefillAttention, "track_time", ("cpu-small",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "method", "params"),
+    CHEAP,
+    ids=[f"{kind.__name__}-{method}-{params}" for kind, method, params in CHEAP],
+)
+def test_a_benchmark_gives_one_sample(
+    any_engine: Path,
+    on_gpu: Callable[[bool], None],
+    benchmark: Any,
+    method: str,
+    params: tuple[Any, ...],
+) -> None:
+    on_gpu(False)
+    instance = benchmark()
+    instance.setup(*params)
+    result = getattr(instance, method)(*params)
+    assert result["number"] == 1
+    (sample,) = result["samples"]
+    assert 0 < sample < 10
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_all_ways_to_append_do_the_same_bookkeeping(batch: int) -> None:
+    from engine.kv_blocks import KVBlockManager
+
+    fills = []
+    for way in ("one_by_one", "batch", "array"):
+        blocks = KVBlockManager(4 * batch, 64)
+        append = host._way_to_append(blocks, way, batch)
+        for _ in range(70):
+            append()
+        fills.append(sorted(blocks.fill_levels.tolist(), reverse=True)[: 2 * batch])
+    assert fills[0] == fills[1] == fills[2] == [64] * batch + [6] * batch
+
+
+def test_a_figure_that_a_machine_does_not_have_is_skipped(any_engine: Path) -> None:
+    with pytest.raises(NotImplementedError, match="no time_over_floor on this machine"):
+        shared_figure("run", "time_over_floor", lambda: {"step_time": 1.0})
+
+
+def test_a_run_is_shared_by_figures_and_made_again_for_the_same_one(any_engine: Path) -> None:
+    runs = itertools.count(1)
+
+    def measure() -> dict[str, float]:
+        run = next(runs)
+        return {"ttft": run, "tpot": 10 * run}
+
+    def taken(figure: str) -> float:
+        value: float = shared_figure("run", figure, measure)["samples"][0]
+        return value
+
+    assert [taken("ttft"), taken("tpot")] == [1, 10]
+    assert [taken("ttft"), taken("tpot")] == [2, 20]
+    assert [taken("tpot"), taken("ttft")] == [30, 3]
+
+
+def test_runs_of_other_parameters_are_not_shared(any_engine: Path) -> None:
+    assert shared_figure("run-8", "ttft", lambda: {"ttft": 1.0})["samples"] == [1.0]
+    assert shared_figure("run-64", "ttft", lambda: {"ttft": 2.0})["samples"] == [2.0]
+
+
+def test_a_run_of_another_commit_is_refused(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_figure("run", "ttft", lambda: {"ttft": 1.0, "tpot": 1.0})
+    monkeypatch.setattr(sharing, "check_identity", lambda: "d" * 40)
+    with pytest.raises(WrongEngineError, match="is of commit cccccccc, not of dddddddd"):
+        shared_figure("run", "tpot", lambda: {"ttft": 1.0, "tpot": 1.0})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_figure_that_is_none_is_an_error(value: float) -> None:
+    with pytest.raises(ValueError, match="no time or ratio"):
+        one_sample(value)
+
+
+def test_a_tracked_method_keeps_its_attributes() -> None:
+    class Tracked(SharesRuns):
+        @tracked(unit="floors", version="3", rounds=5)
+        def track_it(self) -> dict[str, Any]:
+            return one_sample(1.0)
+
+    attributes = vars(Tracked.track_it)
+    assert attributes == {"unit": "floors", "version": "3", "rounds": 5}
+
+
+def test_helpers_are_not_mistaken_for_benchmarks() -> None:
+    module: ModuleType = sharing
+    assert not [name for name in vars(module) if name.startswith(("track_", "time_", "Time"))]

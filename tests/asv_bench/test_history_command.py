@@ -1,0 +1,130 @@
+"""`history`: which commits it measures, what it refuses, and the page it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from toy_project import ToyProject, git, make_project
+
+from asv_bench.asv_results import read_results
+from asv_bench.commands import history as history_module
+from asv_bench.commands.history import commits_of, every_nth
+from asv_bench.errors import MeasurementFailed, Refused
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> ToyProject:
+    return make_project(tmp_path / "project", commits=3)
+
+
+def test_a_range_is_measured_and_shown(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    (toy.root / "README.md").write_text("not measured, so it may differ\n")
+    history_module.history("HEAD~2..HEAD", benchmark=["track_step"], rounds=2)
+
+    steps = {
+        figure.commit: figure.samples
+        for figure in read_results(toy.root / "reports" / "asv").figures
+    }
+    assert steps == {toy.commits[1]: (2.0, 2.0), toy.commits[2]: (3.0, 3.0)}
+    page = (toy.root / "reports" / "pages" / "index.html").read_text()
+    # Both commits are of one second: only their parentage orders them on the axis.
+    second, third = (page.index(f">{commit[:8]}</text>") for commit in toy.commits[1:])
+    assert second < third
+    assert "step 3 &lt;b&gt;" in page
+    assert (toy.root / "reports" / "html" / "index.html").is_file()
+    assert "measuring 2 commits" in capsys.readouterr().out
+    assert toy.git("status", "--porcelain").split() == ["??", "README.md"]
+
+
+def test_commits_are_first_parents_newest_first(toy: ToyProject) -> None:
+    toy.git("checkout", "--quiet", "-b", "side", "HEAD~1")
+    (toy.root / "kernels" / "side.py").write_text("")
+    toy.commit("on the side")
+    toy.git("checkout", "--quiet", "main")
+    toy.git("merge", "--quiet", "--no-ff", "--message", "merge", "side")
+    merge = toy.git("rev-parse", "HEAD").strip()
+    assert commits_of("HEAD~2..HEAD", toy.root) == [merge, toy.commits[2]]
+    assert commits_of("HEAD", toy.root) == [merge, *reversed(toy.commits)]
+
+
+@pytest.mark.parametrize(
+    ("commit_range", "complaint"),
+    [
+        ("nowhere..HEAD", "no commits called 'nowhere..HEAD'"),
+        ("HEAD~99..HEAD", "no commits called"),
+        ("HEAD..HEAD", "holds no commits"),
+        ("--all", "is an option of git"),
+        ("", "no commits called ''"),
+    ],
+)
+def test_a_range_without_commits_is_refused(
+    toy: ToyProject, commit_range: str, complaint: str
+) -> None:
+    with pytest.raises(Refused, match=complaint):
+        commits_of(commit_range, toy.root)
+
+
+@pytest.mark.parametrize("changed", ["engine/__init__.py", "asv_bench/new.py", "asv.conf.json"])
+def test_a_dirty_tree_is_refused_and_left_alone(toy: ToyProject, changed: str) -> None:
+    with (toy.root / changed).open("a") as file:
+        file.write("\n")
+    before = toy.git("status", "--porcelain")
+    with pytest.raises(Refused, match=f"uncommitted changes in {changed}"):
+        commits_of("HEAD~1..HEAD", toy.root)
+    assert toy.git("status", "--porcelain") == before
+    assert not (toy.root / ".asv").exists()
+
+
+def test_a_shallow_repository_is_refused(toy: ToyProject, tmp_path: Path) -> None:
+    clone = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{toy.root}", str(clone))
+    with pytest.raises(Refused, match="shallow"):
+        commits_of("HEAD~1..HEAD", clone)
+
+
+def test_a_directory_that_is_no_repository_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="not a git repository"):
+        commits_of("HEAD", tmp_path)
+
+
+def test_a_repository_without_commits_is_refused(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    with pytest.raises(Refused, match="not a git repository with commits"):
+        commits_of("HEAD", tmp_path)
+
+
+def test_a_detached_head_is_measured_like_any_other(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.git("checkout", "--quiet", "--detach", "HEAD~1")
+    toy.git("branch", "--quiet", "-D", "main")
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    history_module.history("HEAD~1..HEAD", benchmark=["track_step"], rounds=1)
+    (figure,) = read_results(toy.root / "reports" / "asv").figures
+    assert (figure.commit, figure.samples) == (toy.commits[1], (2.0,))
+    assert (toy.root / "reports" / "html" / "index.html").is_file()
+
+
+def test_commits_that_cannot_be_measured_are_a_failure(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.git("rm", "--quiet", "-r", "engine")
+    toy.commit("no engine")
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    with pytest.raises(MeasurementFailed, match="nothing was measured"):
+        history_module.history("HEAD~1..HEAD", benchmark=["track_step"], rounds=1)
+
+
+def test_steps_are_evenly_spaced_and_keep_the_ends() -> None:
+    commits = [str(number) for number in range(10)]
+    assert every_nth(commits, 4) == ["0", "3", "6", "9"]
+    assert every_nth(commits, 10) == commits
+    assert every_nth(commits, None) == commits
+    with pytest.raises(Refused, match="at least 2"):
+        every_nth(commits, 1)

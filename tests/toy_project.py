@@ -1,0 +1,139 @@
+"""A small project with a history, measured by the real ruler through the real asv.
+
+Its engine is one number, so a test can tell by a figure which commit's engine was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TOY_BENCHMARK = '''
+"""Figures that tell which engine was measured, by which process."""
+
+import os
+
+from .guard import check_identity
+from .sharing import SharesRuns, shared_figure, tracked
+
+
+def measure():
+    import asv_bench.asv_contract
+    import engine
+
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    process = os.getpid()
+    return {"step": engine.STEP, "process": process, "ruler": asv_bench.RULER, "threads": threads}
+
+
+class Toy(SharesRuns):
+    params = ([8],)
+    param_names = ["batch"]
+
+    def setup(self, batch):
+        check_identity()
+
+    @tracked()
+    def track_step(self, batch):
+        return shared_figure("toy", "step", measure)
+
+    @tracked(unit="pid")
+    def track_process(self, batch):
+        return shared_figure("toy", "process", measure)
+
+    @tracked(unit="ruler")
+    def track_ruler(self, batch):
+        return shared_figure("toy", "ruler", measure)
+
+
+    @tracked(unit="threads")
+    def track_threads(self, batch):
+        return shared_figure("toy", "threads", measure)
+
+
+class Broken:
+    def setup(self):
+        check_identity()
+
+    @tracked()
+    def track_failure(self):
+        raise ArithmeticError("planted failure")
+'''
+
+
+@dataclass(frozen=True)
+class ToyProject:
+    """A checkout at `root` whose `commits`, oldest first, have the engine's number 1, 2, 3, ..."""
+
+    root: Path
+    commits: list[str]
+
+    def git(self, *arguments: str) -> str:
+        """Run git in the project."""
+        return git(self.root, *arguments)
+
+    def commit(self, message: str) -> str:
+        """Commit everything; return the hash."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", message)
+        return self.git("rev-parse", "HEAD").strip()
+
+    def set_engine(self, number: float) -> None:
+        """Make the working tree's engine this number."""
+        (self.root / "engine" / "__init__.py").write_text(f"STEP = {number}\n")
+
+
+def make_project(root: Path, commits: int = 3) -> ToyProject:
+    """A toy project at `root` with so many commits, all of the same second."""
+    root.mkdir(parents=True)
+    git(root, "init", "--quiet", "--initial-branch=main")
+    shutil.copytree(
+        ROOT / "asv_bench", root / "asv_bench", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    benchmarks = root / "asv_bench" / "benchmarks"
+    for path in benchmarks.glob("*.py"):
+        if path.name not in ("__init__.py", "guard.py", "sharing.py"):
+            path.unlink()
+    (benchmarks / "toy.py").write_text(TOY_BENCHMARK)
+    # Today's ruler says 7; the commits' own rulers say other things, and must not be asked.
+    ruler = root / "asv_bench" / "__init__.py"
+    shutil.copy(ROOT / "asv.conf.json", root)
+    (root / ".gitignore").write_text(".asv/\nreports/\n__pycache__/\n")
+    (root / "kernels").mkdir()
+    (root / "kernels" / "__init__.py").write_text("")
+    (root / "engine").mkdir()
+    project = ToyProject(root, [])
+    for number in range(1, commits + 1):
+        project.set_engine(number)
+        ruler.write_text(f"RULER = {7 if number == commits else 100 + number}\n")
+        project.commits.append(project.commit(f"step {number} <b>"))
+    return project
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git in `root`, as nobody in particular, at one fixed moment."""
+    moment = "1750000000 +0000"
+    identity = {
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "toy",
+        "GIT_AUTHOR_EMAIL": "toy@localhost",
+        "GIT_AUTHOR_DATE": moment,
+        "GIT_COMMITTER_NAME": "toy",
+        "GIT_COMMITTER_EMAIL": "toy@localhost",
+        "GIT_COMMITTER_DATE": moment,
+    }
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=root,
+        env=os.environ | identity,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
