@@ -1,0 +1,199 @@
+# /// script
+# dependencies = ["nox>=2025.10.14"]
+# ///
+"""Every task of kvtrail. The quick ones run by default; name the others with -s."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / ".ci"))
+
+import host_torch  # noqa: E402
+
+nox.needs_version = ">=2025.10.14"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+# An environment made by another interpreter than the session's is made again.
+os.environ.setdefault("NOX_ENABLE_STALENESS_CHECK", "1")
+
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+LOCKS = ROOT / ".ci" / "locks"
+TYPED = ("engine", "kernels", "asv_bench", "noxfile.py", ".ci")
+
+try:
+    TORCH = host_torch.find_torch()
+except host_torch.HostTorchError as error:
+    sys.exit(f"noxfile: {error}")
+# A borrowed torch works in the Python that it was built for, and in no other.
+PYTHON = TORCH.host.executable if TORCH.host else None
+
+
+@dataclass(frozen=True)
+class TritonChoice:
+    """One Triton that kernel sessions run on; ``version`` None means the one beside torch."""
+
+    name: str
+    version: str | None = None
+
+
+# The reference host's Triton is older than the locked one: both must work. A host that lends its
+# torch has the only Triton that fits it.
+TRITONS = (
+    (TritonChoice("host"),)
+    if TORCH.host
+    else (TritonChoice("locked"), TritonChoice("3.6.0", version="3.6.0"))
+)
+EACH_TRITON = nox.parametrize("triton", [nox.param(t, id=t.name) for t in TRITONS])
+
+
+@dataclass(frozen=True)
+class Command:
+    """A session that is one command of ``python -m asv_bench``; arguments after -- go to it."""
+
+    name: str
+    what: str
+
+
+COMMANDS = (
+    Command("bench", "Measure decoding of the working tree, store it with asv, build a page."),
+    Command("history", "Measure a range of commits: nox -s history -- RANGE."),
+    Command("profile", "Trace decoding and print the time per range and per kernel."),
+    Command("report", "Build the pages from the stored measurements."),
+    Command("scheduler", "Measure a batch of equal requests, offline and online."),
+    Command("streaming", "Measure streamed requests: TTFT, TPOT and ITL percentiles."),
+    Command("headline", "Measure the named workloads into reports/headline.json."),
+)
+
+
+@nox.session(python=PYTHON, default=False)
+def stack(session: nox.Session) -> None:
+    """Install torch and what else every session imports, once for all of them."""
+    session.log(TORCH.sentence)
+    if TORCH.host:
+        host_torch.borrow(Path(session.env_dir), TORCH.host.site_directories)
+    shared = [*PYPROJECT["project"]["dependencies"], *_groups("bench")]
+    missing = host_torch.missing_on_host(shared, TORCH.host)
+    session.install("-c", _constraints(session), *missing)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting with ruff."""
+    session.install("-c", str(LOCKS / "cpu.txt"), *_groups("lint"))
+    session.run("ruff", "check", ".", *session.posargs)
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session(python=PYTHON, requires=["stack"])
+def types(session: nox.Session) -> None:
+    """Check types with mypy, strictly."""
+    _provide(session, "types")
+    session.run("mypy", *(session.posargs or TYPED))
+
+
+@nox.session(python=PYTHON, requires=["stack"])
+def tests(session: nox.Session) -> None:
+    """Run the tests, the kernels' as in `kernels`; what follows -- goes to pytest instead."""
+    _provide(session, "test")
+    if session.posargs:
+        session.run("python", "-m", "pytest", *session.posargs, env=_compiled())
+        return
+    session.run("python", "-m", "pytest", "--ignore=tests/kernels", env=_compiled())
+    session.run("python", "-m", "pytest", "tests/kernels", env=_triton_environment())
+
+
+@nox.session(python=PYTHON, requires=["stack"], default=False)
+@EACH_TRITON
+def kernels(session: nox.Session, triton: TritonChoice) -> None:
+    """Run the kernel tests on the GPU where there is one, else through Triton's interpreter."""
+    _provide(session, "test")
+    _choose_triton(session, triton)
+    # The engine's own GPU tests have nowhere else to run where they must not be skipped.
+    on_gpu = [str(path) for path in sorted(Path("tests").glob("*/test_on_gpu.py"))]
+    targets = ["tests/kernels", *(on_gpu if TORCH.has_gpu else [])]
+    session.run("python", "-m", "pytest", *targets, *session.posargs, env=_triton_environment())
+
+
+@nox.session(python=PYTHON, requires=["stack"], default=False)
+@EACH_TRITON
+def codegen(session: nox.Session, triton: TritonChoice) -> None:
+    """Compile every kernel variant for sm_90, GPU or not, and check what came out."""
+    _provide(session)
+    _choose_triton(session, triton)
+    session.run("python", "-m", "asv_bench.codegen", *session.posargs, env=_compiled())
+
+
+def _add_command(command: Command) -> None:
+    @nox.session(name=command.name, python=PYTHON, requires=["stack"], default=False)
+    def run_command(session: nox.Session) -> None:
+        _provide(session)
+        session.run("python", "-m", "asv_bench", command.name, *session.posargs, env=_compiled())
+
+    run_command.__doc__ = command.what
+
+
+for _command in COMMANDS:
+    _add_command(_command)
+
+
+@nox.session(default=False)
+def bundle(session: nox.Session) -> None:
+    """Pack wheels, history and a script for an offline GPU host: -- --python-version 3.12."""
+    session.run("python", ".ci/offline_bundle.py", *session.posargs)
+
+
+@nox.session(default=False)
+def lock(session: nox.Session) -> None:
+    """Resolve the versions in .ci/locks/cpu.txt anew; nothing of it is installed."""
+    session.run("python", ".ci/resolve_lock.py")
+
+
+def _groups(*names: str) -> list[str]:
+    return list(nox.project.dependency_groups(PYPROJECT, *names))
+
+
+def _provide(session: nox.Session, *groups: str) -> None:
+    """Let a session import what the stack installed, and add its own dependency groups."""
+    session.log(TORCH.sentence)
+    environment = Path(session.env_dir)
+    stacked = (environment.parent / "stack").glob("lib/python*/site-packages")
+    lent = TORCH.host.site_directories if TORCH.host else ()
+    host_torch.borrow(environment, [*stacked, *lent])
+    if groups:
+        session.install("-c", _constraints(session), *_groups(*groups))
+
+
+def _constraints(session: nox.Session) -> str:
+    path = Path(session.env_dir, "constraints.txt")
+    lock_text = (LOCKS / "cpu.txt").read_text("utf-8")
+    path.write_text(host_torch.constraints(lock_text, TORCH.host), encoding="utf-8")
+    return str(path)
+
+
+def _choose_triton(session: nox.Session, triton: TritonChoice) -> None:
+    if triton.version is not None:
+        session.install("--no-deps", f"triton=={triton.version}")
+
+
+def _compiled() -> Mapping[str, str | None]:
+    """Compile Triton's kernels; tests on a GPU machine fail where torch cannot use the GPU."""
+    return {"TRITON_INTERPRET": None} | ({"KVTRAIL_REQUIRE": "gpu"} if TORCH.has_gpu else {})
+
+
+def _triton_environment() -> Mapping[str, str | None]:
+    """Run the kernels as this machine can, and fail rather than skip where it cannot after all."""
+    if TORCH.has_gpu or os.environ.get("KVTRAIL_REQUIRE") == "gpu":
+        return _compiled()
+    return {"TRITON_INTERPRET": "1", "KVTRAIL_REQUIRE": "interpreter"}
+
+
+if __name__ == "__main__":
+    nox.main()

@@ -1,0 +1,133 @@
+"""The sessions that exist, on which Python and Triton they run, and what the documents say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"lint", "types", "tests"}
+HEAVY = {
+    "bench",
+    "bundle",
+    "codegen",
+    "headline",
+    "history",
+    "kernels",
+    "lock",
+    "profile",
+    "report",
+    "scheduler",
+    "stack",
+    "streaming",
+}
+
+
+def nox(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "NOXSESSION"}
+    # No GPU unless a test brings one: the result must not depend on the machine.
+    inherited.update({"CUDA_VISIBLE_DEVICES": "", "KVTRAIL_HOST_PYTHON": "", "NO_COLOR": "1"})
+    return subprocess.run(
+        [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), *arguments],
+        env={**inherited, **environ},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def listed(**environ: str) -> list[dict]:
+    """List the documented sessions; nox refuses a name that does not exist."""
+    finished = nox("--list", "--json", "-s", *sorted(QUICK | HEAVY), **environ)
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.fixture(scope="module")
+def sessions() -> list[dict]:
+    return listed()
+
+
+def test_sessions_are_the_documented_ones(sessions):
+    assert {session["name"] for session in sessions} == QUICK | HEAVY
+    assert all(session["description"] for session in sessions)
+    every = re.findall(r"^[*-] (\w+)", nox("--list").stdout, flags=re.MULTILINE)
+    assert set(every) == QUICK | HEAVY
+
+
+def test_quick_sessions_run_by_default():
+    selected = re.findall(r"^\* (\w+)", nox("--list").stdout, flags=re.MULTILINE)
+    # The stack is no default of its own: the others require it.
+    assert set(selected) == QUICK | {"stack"}
+
+
+@pytest.mark.parametrize("name", ["kernels", "codegen"])
+def test_both_tritons_where_no_host_lends_one(sessions, name):
+    assert {s["session"] for s in sessions if s["name"] == name} == {
+        f"{name}(locked)",
+        f"{name}(3.6.0)",
+    }
+
+
+def test_host_torch_decides_python_and_triton(make_host):
+    python = make_host()
+    sessions = listed(KVTRAIL_HOST_PYTHON=str(python))
+    by_name = {session["name"]: session for session in sessions}
+    assert by_name["kernels"]["session"] == "kernels(host)"
+    assert {by_name[n]["python"] for n in ("stack", "tests", "bench")} == {str(python)}
+
+
+def test_unusable_host_python_is_a_sentence(make_host):
+    finished = nox("--list", KVTRAIL_HOST_PYTHON=str(make_host(torch=None)))
+    assert finished.returncode == 1
+    assert "has no torch; it must name an interpreter that has one" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_stack_on_a_host_installs_only_what_is_missing(make_host, tmp_path):
+    """Offline, beside a host that has everything, the session succeeds by installing nothing."""
+    names = re.findall(r"^([\w.-]+)==([\w.]+)$", (ROOT / ".ci/locks/cpu.txt").read_text(), re.M)
+    host = dict(names) | {"triton": "3.6.0", "numpy": "2.5.2"}
+    del host["torch"]
+    python = make_host(others=host)
+    # A host's torch may lack what its metadata asks for: pip must not even be asked about it.
+    [metadata] = python.parents[1].glob("lib/python*/site-packages/torch-*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text() + "Requires-Dist: no-such-package\n")
+    finished = nox(
+        "--envdir",
+        str(tmp_path / "nox"),
+        "-s",
+        "stack",
+        KVTRAIL_HOST_PYTHON=str(python),
+        PIP_NO_INDEX="1",
+        PIP_FIND_LINKS="",
+        PIP_CONFIG_FILE=os.devnull,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert f"torch 2.11.0+cu130 (CUDA 13.0) and Triton 3.6.0 of {python}" in finished.stderr
+    [packages] = (tmp_path / "nox" / "stack").glob("lib/python*/site-packages")
+    assert not {"torch", "triton", "numpy"} & {path.name for path in packages.iterdir()}
+
+
+def test_ci_runs_the_readmes_test_command():
+    [command] = re.findall(r"^python3 -m venv .* -s tests$", (ROOT / "README.md").read_text(), re.M)
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "path", ["README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/*.yml"]
+)
+def test_documents_name_sessions_that_exist(path):
+    files = list(ROOT.glob(path))
+    assert files
+    for file in files:
+        named = re.findall(r"nox -s ((?:[a-z]+ ?)+)", file.read_text("utf-8"))
+        assert named, f"{file.name} names no session"
+        assert set(" ".join(named).split()) <= QUICK | HEAVY, file.name
