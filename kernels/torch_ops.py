@@ -29,7 +29,9 @@ class _Scratch(threading.local):
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < rows * width:
             size = max(rows * width, _SCRATCH_ELEMENTS)
-            buffer = torch.empty(size, dtype=dtype)
+            # Made in inference mode, a tensor could not be written to outside it later.
+            with torch.inference_mode(False):
+                buffer = torch.empty(size, dtype=dtype)
             self._buffers[name, dtype] = buffer
         return buffer[: rows * width].view(rows, width)
 

@@ -68,7 +68,11 @@ _own: ContextVar[DecodeWorkspace | None] = ContextVar("kvtrail_own_workspace", d
 
 @contextmanager
 def own_workspace(workspace: DecodeWorkspace) -> Iterator[DecodeWorkspace]:
-    """Use `workspace` for decode attention inside this block, capture included."""
+    """Use `workspace` for decode attention inside this block, capture included.
+
+    A graph captured inside holds the workspace's addresses only: keep the workspace for as long
+    as the graph may be replayed.
+    """
     token = _own.set(workspace)
     try:
         yield workspace

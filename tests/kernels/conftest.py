@@ -43,7 +43,8 @@ def _implementations() -> list[Implementation]:
     return found
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_collection_modifyitems() -> None:
+    """Stop the whole run where the machine lacks what the session demands."""
     if REQUIRED == "gpu" and not HAS_GPU:
         raise pytest.UsageError(
             "KVTRAIL_REQUIRE=gpu needs a GPU that torch can use and no TRITON_INTERPRET"

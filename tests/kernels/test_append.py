@@ -26,10 +26,11 @@ def _caches(heads: int, dim: int, block: int, dtype: torch.dtype, device: torch.
 
 
 def _rows(count: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> Any:
-    """Keys and values as a model makes them: slices of one projection, of unequal strides."""
+    """Keys and values as slices of larger tensors, of unequal strides."""
     generator = torch.Generator().manual_seed(heads)
     fused = torch.randn(count, 3, heads, dim, generator=generator).to(dtype).to(device)
-    return fused[:, 1], fused[:, 2]
+    padded = torch.randn(count, 2 * heads, dim + 8, generator=generator).to(dtype).to(device)
+    return fused[:, 1], padded[:, ::2, :dim]
 
 
 def _assert_appended(
@@ -195,11 +196,15 @@ def test_offsets_beyond_32_bits(implementation: Any) -> None:
     assert same_bits(caches[0][-1, :, -1], key[0])
     assert same_bits(caches[1][-1, :, -1], value[0])
 
-    # The same block as the only one of a context of one token: its value comes back.
-    caches[0][-1, :, 0] = key[0]
-    caches[1][-1, :, 0] = value[0]
-    one = torch.ones(1, dtype=torch.int32, device=device)
-    starts = torch.tensor([0, 1], dtype=torch.int32, device=device)
-    paged = (key, *caches, last[:, None], one)
-    assert same_bits(kernels.paged_attention_decode(*paged), value)
-    assert same_bits(kernels.paged_attention_prefill(*paged, starts), value)
+    # The same slot as a context of one token: its value comes back, with pages as large as a tile
+    # and with smaller ones, whose blocks are looked up token by token.
+    for size in (block, block // 2):
+        pages = [cache.view(-1, heads, size, dim) for cache in caches]
+        pages[0][-1, :, 0] = key[0]
+        pages[1][-1, :, 0] = value[0]
+        one = torch.ones(1, dtype=torch.int32, device=device)
+        starts = torch.tensor([0, 1], dtype=torch.int32, device=device)
+        table = torch.tensor([[pages[0].shape[0] - 1]], dtype=torch.int32, device=device)
+        paged = (key, *pages, table, one)
+        assert same_bits(kernels.paged_attention_decode(*paged), value)
+        assert same_bits(kernels.paged_attention_prefill(*paged, starts), value)

@@ -190,6 +190,7 @@ ATTENTION_VALUE_FAULTS: list[Any] = [
     ("context_lens", 1, 33, "context_lens must lie between 0 and 32"),
     ("context_lens", 1, -1, "context_lens must lie between 0 and 32.*but holds -1"),
     ("block_tables", (0, 1), 99, "block_tables must name blocks 0 to 5 wherever.*but holds 99"),
+    ("block_tables", (0, 1), 6, "block_tables must name blocks 0 to 5 wherever.*but holds 6"),
     ("block_tables", (0, 1), -3, "block_tables must name blocks 0 to 5 wherever.*but holds -3"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -120,15 +121,15 @@ def test_strided_query_and_table(implementation: Any, dtype: torch.dtype, poison
     problem = paged_problem([17, 50, 3], heads=(4, 2), dtype=dtype)
     expected = _decode(problem, implementation, poisoned)
     batch, heads, dim = problem.query.shape
-    fused = torch.full((batch, 3 * heads, dim), float("nan"), dtype=dtype)
-    fused[:, heads : 2 * heads] = problem.query
+    fused = torch.full((batch, 3 * heads, dim + 8), float("nan"), dtype=dtype)
+    fused[:, ::3, :dim] = problem.query
     wide = torch.full((batch, 9), -1, dtype=torch.int32)
     wide[:, 2 : 2 + problem.block_tables.shape[1]] = problem.block_tables
     blocks, kv_heads, size, _ = problem.k_cache.shape
     padded = torch.full((2, blocks, kv_heads, size, 2 * dim), float("nan"), dtype=dtype)
     padded[0, ..., :dim], padded[1, ..., :dim] = problem.k_cache, problem.v_cache
     strided = PagedProblem(
-        fused[:, heads : 2 * heads],
+        fused[:, ::3, :dim],
         padded[0, ..., :dim],
         padded[1, ..., :dim],
         wide[:, 2 : 2 + problem.block_tables.shape[1]],
@@ -159,6 +160,19 @@ def test_without_out_a_contiguous_result_is_allocated(
     result = kernels.paged_attention_decode(*problem.on(implementation.device).decode_arguments)
     assert result.is_contiguous()
     assert same_bits(result.cpu(), _decode(problem, implementation, poisoned))
+
+
+def test_inside_and_outside_inference_mode(implementation: Any, dtype: torch.dtype) -> None:
+    """What a call keeps for the next one must serve either."""
+    problem = paged_problem([20, 3], dtype=dtype).on(implementation.device)
+    with ThreadPoolExecutor(max_workers=1) as fresh_thread:
+
+        def call(mode: bool) -> torch.Tensor:
+            with torch.inference_mode(mode):
+                return kernels.paged_attention_decode(*problem.decode_arguments).clone()
+
+        first, second = fresh_thread.map(call, [True, False])
+    assert same_bits(first, second)
 
 
 def test_an_empty_batch(implementation: Any, dtype: torch.dtype) -> None:

@@ -203,8 +203,10 @@ def test_two_streams_and_two_graphs_at_once(gpu: torch.device) -> None:
     expected = [_decode(problem) for problem in problems]
     streams = [torch.cuda.Stream() for _ in problems]
     graphs, outs = [], []
-    for problem in problems:
-        with own_workspace(DecodeWorkspace(problem.query.device)):
+    # Kept for as long as the graphs, which hold nothing but the addresses.
+    workspaces = [DecodeWorkspace(problem.query.device) for problem in problems]
+    for problem, workspace in zip(problems, workspaces, strict=True):
+        with own_workspace(workspace):
             _decode(problem)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):

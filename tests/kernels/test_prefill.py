@@ -119,9 +119,10 @@ def test_a_strided_query(implementation: Any, dtype: torch.dtype, poisoned: Pois
     expected = _prefill(problem, implementation, poisoned)
     moved = problem.on(implementation.device)
     rows, heads, dim = moved.query.shape
-    fused = torch.full((rows, 3 * heads, dim), float("nan"), dtype=dtype, device=moved.query.device)
-    fused[:, :heads] = moved.query
-    moved.query = fused[:, :heads]
+    device = moved.query.device
+    fused = torch.full((rows, 3 * heads, dim + 8), float("nan"), dtype=dtype, device=device)
+    fused[:, ::3, :dim] = moved.query
+    moved.query = fused[:, ::3, :dim]
     result = kernels.paged_attention_prefill(*moved.prefill_arguments)
     assert same_bits(result.cpu(), expected)
 
