@@ -1,0 +1,118 @@
+"""What is read out of a compiled kernel: its resources and its machine instructions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from asv_bench.errors import MeasurementFailed, Refused
+
+_INSTRUCTION = re.compile(
+    r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);", re.M
+)
+_TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
+_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+
+TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")
+ASYNC_COPY = re.compile(r"(LDGSTS|UTMALDG)\b")
+LOCAL_MEMORY = re.compile(r"(LDL|STL)\b")
+GLOBAL_LOAD = re.compile(r"LDG\b")
+GLOBAL_STORE = re.compile(r"STG\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One machine instruction: its address, its name with modifiers, and its operands."""
+
+    address: int
+    name: str
+    operands: str
+
+    @property
+    def access_bytes(self) -> int:
+        """Bytes a thread moves with this load or store."""
+        for suffix, width in ((".128", 16), (".64", 8), (".U16", 2), (".S16", 2), (".U8", 1)):
+            if suffix in self.name:
+                return width
+        return 1 if ".S8" in self.name else 4
+
+
+@dataclass(frozen=True, slots=True)
+class Disassembly:
+    """The instructions of one kernel and what it takes of the device."""
+
+    instructions: tuple[Instruction, ...]
+    registers: int
+    stack_bytes: int
+    local_bytes: int
+
+    def matching(self, pattern: re.Pattern[str]) -> list[Instruction]:
+        """Instructions whose name begins with `pattern`."""
+        return [one for one in self.instructions if pattern.match(one.name)]
+
+    def in_loops(self) -> Disassembly:
+        """Only the instructions that some backward branch repeats."""
+        loops = [
+            (target, one.address)
+            for one in self.instructions
+            if one.name.split(".")[0] == "BRA"
+            and (found := _TARGET.search(one.operands))
+            # A branch to itself ends a kernel; it repeats nothing.
+            and (target := int(found[1], 16)) < one.address
+        ]
+        repeated = tuple(
+            one
+            for one in self.instructions
+            if any(first <= one.address <= last for first, last in loops)
+        )
+        return Disassembly(repeated, self.registers, self.stack_bytes, self.local_bytes)
+
+
+def disassemble(cubin: bytes) -> Disassembly:
+    """Read a cubin with the cuobjdump that Triton brings."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(cubin)
+        sass = _cuobjdump("--dump-sass", path)
+        resources = _RESOURCES.search(_cuobjdump("--dump-resource-usage", path))
+    instructions = parse_sass(sass)
+    if resources is None or not instructions:
+        raise MeasurementFailed(
+            "cuobjdump must print a kernel's instructions and resource usage, in a form known here"
+        )
+    registers, stack_bytes, _, local_bytes = map(int, resources.groups())
+    return Disassembly(instructions, registers, stack_bytes, local_bytes)
+
+
+def parse_sass(text: str) -> tuple[Instruction, ...]:
+    """The instructions in a listing of cuobjdump."""
+    return tuple(
+        Instruction(int(address, 16), name, operands.strip())
+        for address, name, operands in _INSTRUCTION.findall(text)
+    )
+
+
+def _cuobjdump(option: str, path: Path) -> str:
+    command: Sequence[str] = (str(_cuobjdump_path()), option, str(path))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MeasurementFailed(f"cuobjdump {option} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+@cache
+def _cuobjdump_path() -> Path:
+    import triton
+
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not path.exists():
+        raise Refused(
+            "the installed Triton must bring cuobjdump, as its Linux wheels do, but has none at "
+            f"backends/nvidia/bin ({triton.__version__})"
+        )
+    return path

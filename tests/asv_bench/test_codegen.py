@@ -1,0 +1,183 @@
+"""The codegen check: good kernels pass, each kind of bad one is named.
+
+Compiling happens in fresh processes, because a test run under Triton's interpreter has defined
+its kernels as interpreted ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asv_bench.codegen_compile import KernelFigures
+from asv_bench.codegen_rules import MAX_COMPILE_S, violations
+from asv_bench.codegen_sass import ASYNC_COPY, GLOBAL_LOAD, Disassembly, parse_sass
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ATTENTION = KernelFigures(
+    name="decode-x",
+    dtype="fp16",
+    attends=True,
+    registers=80,
+    stack_bytes=0,
+    spill_instructions=0,
+    shared_bytes=36864,
+    instructions=700,
+    tensor_core=16,
+    async_copies=24,
+    loop_tensor_core=16,
+    loop_async_copies=8,
+    loop_narrowest_load=4,
+    widest_load=16,
+    narrowest_store=16,
+    cubin_sha256="0" * 64,
+    compile_s=0.5,
+)
+APPEND = dataclasses.replace(
+    ATTENTION,
+    name="append-x",
+    attends=False,
+    tensor_core=0,
+    async_copies=0,
+    loop_tensor_core=0,
+    loop_async_copies=0,
+    loop_narrowest_load=0,
+)
+FLOAT32 = dataclasses.replace(ATTENTION, dtype="fp32", tensor_core=0, loop_tensor_core=0)
+
+
+@pytest.mark.parametrize("figures", [ATTENTION, APPEND, FLOAT32], ids=lambda one: one.dtype)
+def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
+    assert violations(figures) == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "changes", "sentence"),
+    [
+        (ATTENTION, {"spill_instructions": 3}, "decode-x spills registers (3 local-memory"),
+        (APPEND, {"spill_instructions": 1}, "append-x spills registers"),
+        (ATTENTION, {"stack_bytes": 8}, "uses a stack frame of 8 bytes"),
+        (ATTENTION, {"compile_s": MAX_COMPILE_S + 1}, "took 21.0 CPU seconds to compile"),
+        (ATTENTION, {"loop_tensor_core": 0}, "multiplies without tensor cores"),
+        (FLOAT32, {"tensor_core": 4}, "multiplies float32 on tensor cores"),
+        (ATTENTION, {"loop_async_copies": 0}, "without asynchronous copies"),
+        (ATTENTION, {"loop_narrowest_load": 2}, "loads 2 bytes at a time inside a loop"),
+        (APPEND, {"widest_load": 4}, "reads new keys without 16-byte loads"),
+        (APPEND, {"narrowest_store": 2}, "writes the cache 2 bytes at a time instead of 16"),
+    ],
+)
+def test_each_rule_is_a_sentence(
+    figures: KernelFigures, changes: dict[str, Any], sentence: str
+) -> None:
+    (broken,) = violations(dataclasses.replace(figures, **changes))
+    assert sentence in broken
+
+
+LISTING = """
+	.headerflags	@"EF_CUDA_SM90"
+        /*0000*/                   LDC R1, c[0x0][0x28] ;            /* 0x00000a00ff017b82 */
+                                                                     /* 0x000fe20000000800 */
+        /*0010*/                   LDG.E.128 R4, desc[UR4][R2.64] ;  /* 0x0000000402047981 */
+        /*0020*/              @!P0 LDGSTS.E.BYPASS.128 [R9], desc[UR6][R2.64] ;
+        /*0030*/                   LDG.E.U16 R5, desc[UR4][R8.64] ;
+        /*0040*/               @P1 BRA 0x20 ;
+        /*0050*/                   EXIT ;
+        /*0060*/                   BRA 0x60;
+        /*0070*/                   NOP;
+"""
+
+
+def test_what_lies_in_a_loop_is_told_from_what_does_not() -> None:
+    code = Disassembly(parse_sass(LISTING), registers=8, stack_bytes=0, local_bytes=0)
+    assert [one.name for one in code.instructions][-3:] == ["EXIT", "BRA", "NOP"]
+    assert [one.access_bytes for one in code.matching(GLOBAL_LOAD)] == [16, 2]
+    loops = code.in_loops()
+    assert [one.address for one in loops.instructions] == [0x20, 0x30, 0x40]
+    assert len(loops.matching(ASYNC_COPY)) == 1
+    assert [one.access_bytes for one in loops.matching(GLOBAL_LOAD)] == [2]
+
+
+def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_command_passes_good_kernels_and_gives_the_same_figures_twice(tmp_path: Path) -> None:
+    written = []
+    for run in range(2):
+        path = tmp_path / f"{run}.json"
+        done = _python(
+            "-m", "asv_bench.codegen", "--only", "decode-serial-gpt2-fp16", "--json", str(path)
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "every rule holds" in done.stdout
+        (figures,) = json.loads(path.read_text())["kernels"]
+        assert figures.pop("compile_s") > 0
+        assert figures["loop_async_copies"] > 0
+        assert figures["loop_tensor_core"] > 0
+        written.append(figures)
+    assert written[0] == written[1]
+
+
+SPILLING = """
+import dataclasses, sys
+from kernels import variants
+
+chosen = {v.name: v for v in variants.kernel_variants()}
+decode = chosen["decode-serial-gpt2-fp16"]
+huge = {**decode.constants, "BLOCK_N": 256}
+append = chosen["append-full-gpt2-fp16"]
+bad = [
+    dataclasses.replace(decode, name="too-large", constants=huge, num_warps=1),
+    dataclasses.replace(decode, name="unaligned", divisible=frozenset()),
+    dataclasses.replace(append, name="narrow", divisible=frozenset()),
+    dataclasses.replace(chosen["decode-serial-gpt2-fp32"], name="cores", dtype="fp16"),
+]
+variants.kernel_variants = lambda: iter(bad)
+from asv_bench.codegen import main
+sys.exit(main([]))
+"""
+
+
+def test_kernels_that_spill_or_lose_their_wide_accesses_are_caught() -> None:
+    done = _python("-c", SPILLING)
+    assert done.returncode == 1, done.stdout + done.stderr
+    sentences = done.stderr.splitlines()
+    for expected in (
+        "too-large spills registers",
+        "too-large uses a stack frame",
+        "unaligned loads 2 bytes at a time inside a loop",
+        "unaligned loads keys without asynchronous copies",
+        "narrow reads new keys without 16-byte loads",
+        "narrow writes the cache 2 bytes at a time",
+        "cores multiplies without tensor cores",
+    ):
+        assert any(expected in sentence for sentence in sentences), (expected, done.stderr)
+
+
+def test_the_interpreter_is_refused() -> None:
+    done = _python("-m", "asv_bench.codegen", TRITON_INTERPRET="1")
+    assert done.returncode == 2
+    assert "TRITON_INTERPRET must not be set" in done.stderr
+
+
+def test_an_unknown_variant_is_refused() -> None:
+    done = _python("-m", "asv_bench.codegen", "--only", "no-such-kernel")
+    assert done.returncode == 2
+    assert "no kernel variant has 'no-such-kernel' in its name" in done.stderr
