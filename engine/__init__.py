@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+try:
+    from kernels.namesake import warn_of_namesake
+except ImportError as error:
+    raise ImportError(
+        "engine needs kvtrail's own package 'kernels', but another package of that name comes "
+        "first on sys.path, probably Hugging Face's: run `pip uninstall kernels`, or give kvtrail "
+        "an environment of its own."
+    ) from error
+
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import (
@@ -17,7 +26,6 @@ from engine.errors import (
 )
 from engine.request import Completion, Timeline, TokenEvent
 from engine.sampling_params import SamplingParams
-from kernels.namesake import warn_of_namesake
 
 __all__ = [
     "Completion",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -157,7 +158,7 @@ def test_eos_ends_the_request_unless_it_is_ignored(make_engine, prompts):
     engine = make_engine()
     full = _tokens(engine, [prompts[6]])[0]
     eos = full[4]
-    object.__setattr__(engine.model_config, "eos_token_ids", (eos,))
+    engine.model_config = dataclasses.replace(engine.model_config, eos_token_ids=(eos,))
     params = SamplingParams(max_new_tokens=20)
     (completion,) = engine.generate([prompts[6]], params)
     assert completion.token_ids == full[: full.index(eos) + 1]
