@@ -154,7 +154,8 @@ def test_asv_runs_from_an_environment_that_itself_borrows(tmp_path: Path) -> Non
     (borrowed / "only_on_the_host.py").write_text("NUMBER = 41.5\n")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "nox"], check=True)
     (site_packages,) = (tmp_path / "nox" / "lib").glob("python*/site-packages")
-    lines = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(borrowed)]
+    # What this interpreter imports may itself be borrowed: nox's sessions share one environment.
+    lines = [*asv_environment.borrowed_paths(), str(borrowed)]
     (site_packages / "host.pth").write_text("\n".join(lines) + "\n")
     (project.root / "engine" / "__init__.py").write_text(
         "import only_on_the_host\nSTEP = only_on_the_host.NUMBER\n"
