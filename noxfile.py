@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["nox>=2025.10.14"]
+# dependencies = ["nox>=2025.10.14", "packaging"]
 # ///
 """Every task of kvtrail. The quick ones run by default; name the others with -s."""
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,9 +79,7 @@ def stack(session: nox.Session) -> None:
     session.log(TORCH.sentence)
     if TORCH.host:
         host_torch.borrow(Path(session.env_dir), TORCH.host.site_directories)
-    shared = [*PYPROJECT["project"]["dependencies"], *_groups("bench")]
-    missing = host_torch.missing_on_host(shared, TORCH.host)
-    session.install("-c", _constraints(session), *missing)
+    _install(session, [*PYPROJECT["project"]["dependencies"], *_groups("bench")])
 
 
 @nox.session
@@ -147,12 +145,14 @@ for _command in COMMANDS:
 @nox.session(default=False)
 def bundle(session: nox.Session) -> None:
     """Pack wheels, history and a script for an offline GPU host: -- --python-version 3.12."""
+    session.install("-c", str(LOCKS / "cpu.txt"), "packaging")
     session.run("python", ".ci/offline_bundle.py", *session.posargs)
 
 
 @nox.session(default=False)
 def lock(session: nox.Session) -> None:
     """Resolve the versions in .ci/locks/cpu.txt anew; nothing of it is installed."""
+    session.install("packaging")
     session.run("python", ".ci/resolve_lock.py")
 
 
@@ -167,15 +167,17 @@ def _provide(session: nox.Session, *groups: str) -> None:
     stacked = (environment.parent / "stack").glob("lib/python*/site-packages")
     lent = TORCH.host.site_directories if TORCH.host else ()
     host_torch.borrow(environment, [*stacked, *lent])
-    if groups:
-        session.install("-c", _constraints(session), *_groups(*groups))
+    _install(session, _groups(*groups))
 
 
-def _constraints(session: nox.Session) -> str:
+def _install(session: nox.Session, requirements: Iterable[str]) -> None:
+    missing = host_torch.missing_on_host(requirements, TORCH.host)
+    if not missing:
+        return
     path = Path(session.env_dir, "constraints.txt")
     lock_text = (LOCKS / "cpu.txt").read_text("utf-8")
     path.write_text(host_torch.constraints(lock_text, TORCH.host), encoding="utf-8")
-    return str(path)
+    session.install("-c", str(path), *missing)
 
 
 def _choose_triton(session: nox.Session, triton: TritonChoice) -> None:

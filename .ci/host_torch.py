@@ -18,8 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 HOST_PYTHON_VARIABLE = "KVTRAIL_HOST_PYTHON"
 OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = "2.11"
 
 # Reads torch's version file instead of importing torch: 0.1 s instead of seconds.
 _PROBE = """
@@ -226,7 +230,10 @@ def _named_host(named: str, environ: Mapping[str, str]) -> HostPython:
 def _borrowing_sentence(host: HostPython) -> str:
     cuda = f" (CUDA {host.cuda})" if host.cuda else ""
     triton = f" and Triton {host.triton}" if host.triton else ""
-    return f"torch {host.torch}{cuda}{triton} of {host.executable} are borrowed, never replaced"
+    sentence = f"torch {host.torch}{cuda}{triton} of {host.executable} are borrowed, never replaced"
+    if host.torch and Version(host.torch) < Version(OLDEST_TORCH):
+        sentence += f"; kvtrail needs torch {OLDEST_TORCH} or later, so expect failures"
+    return sentence
 
 
 def borrow(session_directory: Path, directories: Iterable[str | Path]) -> None:
@@ -240,11 +247,22 @@ def borrow(session_directory: Path, directories: Iterable[str | Path]) -> None:
 
 
 def missing_on_host(requirements: Iterable[str], host: HostPython | None) -> list[str]:
-    """Drop torch and Triton from requirements where the host lends them."""
+    """Keep the requirements that the host does not meet.
+
+    pip is not asked about the others at all: it would examine what they need in turn, and refuse
+    a host that works but whose metadata does not add up. torch and Triton are the host's whatever
+    their version.
+    """
     if host is None:
         return list(requirements)
-    lent = {"torch"} | ({"triton"} if host.triton else set())
-    return [entry for entry in requirements if requirement_name(entry) not in lent]
+    return [entry for entry in requirements if not _is_met(Requirement(entry), host)]
+
+
+def _is_met(requirement: Requirement, host: HostPython) -> bool:
+    version = host.installed.get(normalised(requirement.name))
+    if normalised(requirement.name) in ("torch", "triton"):
+        return version is not None
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def requirement_name(requirement: str) -> str:

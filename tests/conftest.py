@@ -1,4 +1,4 @@
-"""What holds for every test: no network, reproducible property tests, facts in the header."""
+"""What holds for every test: no network, one thread, reproducible properties, a header of facts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import pytest
 
 # A test that reaches for a network is broken: it must fail here as it would on an offline host.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# The tests' tensors are tiny: threads cost more than they bring, and a busy machine far more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Derandomised, so that a red run can be repeated; the search for new cases is `thorough`'s.
 hypothesis.settings.register_profile("kvtrail", deadline=None, derandomize=True)

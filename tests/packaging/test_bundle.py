@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import resolution
+from packaging.requirements import Requirement
 from resolution import Pin
 
 import offline_bundle
@@ -64,12 +65,11 @@ class TestWhatTravels:
         assert not names & {"asv", "nox", "nvtx", "rich", "typer", "pytest", "nvidia-ml-py"}
 
     def test_the_host_satisfies_the_project(self):
-        packaging = pytest.importorskip("packaging.requirements")
         host = resolution.read_requirements(ROOT / ".ci" / "locks" / "gpu-host.txt")
         versions = dict(line.split("==") for line in host if "==" in line)
         pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
         for line in resolution.project_requirements(pyproject, offline_bundle.GROUPS):
-            requirement = packaging.Requirement(line)
+            requirement = Requirement(line)
             if requirement.name in versions:
                 assert versions[requirement.name] in requirement.specifier, line
 

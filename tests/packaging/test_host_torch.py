@@ -122,6 +122,12 @@ class TestFindTorch:
         alone = host_torch.find_torch({}, has_gpu=True, executables=[str(other)])
         assert alone.host.python == (HERE[0], HERE[1] + 1)
 
+    def test_torch_that_is_too_old_says_so(self, make_host):
+        old = make_host(torch="2.10.1+cu128")
+        source = host_torch.find_torch({}, has_gpu=True, executables=[str(old)])
+        assert source.host.executable == str(old)
+        assert source.sentence.endswith("kvtrail needs torch 2.11 or later, so expect failures")
+
     def test_gpu_without_usable_torch_says_so(self, make_host):
         cpu = make_host(torch="2.13.0+cpu", cuda=None)
         source = host_torch.find_torch({}, has_gpu=True, executables=[str(cpu)])
@@ -161,11 +167,16 @@ class TestConstraints:
         host = host_torch.probe(str(make_host(others={})))
         assert "triton" not in host_torch.constraints(LOCK, host)
 
-    def test_torch_is_not_even_asked_for(self, make_host):
-        host = host_torch.probe(str(make_host()))
-        asked = ["torch>=2.11", "triton>=3.6; sys_platform == 'linux'", "torchy", "numpy"]
-        assert host_torch.missing_on_host(asked, host) == ["torchy", "numpy"]
+    def test_only_what_the_host_does_not_meet_is_asked_for(self, make_host):
+        host = host_torch.probe(str(make_host(others={"triton": "3.6.0", "numpy": "2.5.2"})))
+        asked = ["torch>=2.11", "triton>=3.6; sys_platform == 'linux'", "torchy", "numpy>=2.1"]
+        assert host_torch.missing_on_host(asked, host) == ["torchy"]
+        assert host_torch.missing_on_host(["numpy>=2.6"], host) == ["numpy>=2.6"]
         assert host_torch.missing_on_host(asked, None) == asked
+
+    def test_torch_is_never_asked_for_whatever_its_version(self, make_host):
+        host = host_torch.probe(str(make_host(torch="2.9.0", others={"triton": "3.5.0"})))
+        assert host_torch.missing_on_host(["torch>=2.11", "triton>=3.6"], host) == []
 
     @pytest.mark.parametrize(
         ("requirement", "name"),
