@@ -1,0 +1,193 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""The first and the last kernel of a fused decode step: from the rows' tokens, and back to them.
+
+`begin_step` embeds every row's last token; `finish_step` picks its next one, writes it into the
+token ring and advances the row. In between nothing but the KV cache and scratch is written.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.dependent_launch import (
+    await_producers,
+    launch_options,
+    launches_early,
+    release_consumers,
+)
+from kernels.launch import padded
+
+
+@triton.jit
+def embed_rows(
+    last_token,
+    position,
+    remaining,
+    token_embedding,
+    position_embedding,
+    x,
+    x_stats,
+    next_slot,
+    NUM_SLOTS: tl.constexpr,
+    E: tl.constexpr,
+    TILES: tl.constexpr,
+    TILES_PAD: tl.constexpr,
+    W: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One row: x [rows, E] and its statistics [rows, 2, TILES] in tiles of W columns.
+
+    This kernel is launched without `launch_pdl`, so all that ran before is done when it starts.
+    """
+    row = tl.program_id(0)
+    release_consumers(PDL)
+    if row == 0:
+        slot = tl.load(next_slot)
+        tl.store(next_slot, (slot + 1) % NUM_SLOTS)
+    # A row that ended at the model's last position must not index beyond the embeddings.
+    is_running = tl.load(remaining + row) > 0
+    place = tl.where(is_running, tl.load(position + row), 0).to(tl.int64)
+    token = tl.load(last_token + row).to(tl.int64)
+    tile = tl.arange(0, TILES_PAD)
+    column = tile[:, None] * W + tl.arange(0, W)[None, :]
+    in_row = (tile < TILES)[:, None]
+    embedded = tl.load(token_embedding + token * E + column, mask=in_row, other=0.0).to(tl.float32)
+    embedded += tl.load(position_embedding + place * E + column, mask=in_row, other=0.0).to(
+        tl.float32
+    )
+    rounded = embedded.to(x.dtype.element_ty)
+    tl.store(x + row * E + column, rounded, mask=in_row)
+    values = rounded.to(tl.float32)
+    total = tl.sum(values, axis=1)
+    centred = values - (total / W)[:, None]
+    stats = x_stats + row * (2 * TILES) + tile
+    tl.store(stats, total, mask=tile < TILES)
+    tl.store(stats + TILES, tl.sum(centred * centred, axis=1), mask=tile < TILES)
+
+
+@triton.jit(do_not_specialize=["slot_stride"])
+def pick_tokens(
+    tile_max,
+    tile_token,
+    last_token,
+    position,
+    remaining,
+    slots,
+    next_slot,
+    slot_stride,
+    NUM_SLOTS: tl.constexpr,
+    TILES: tl.constexpr,
+    TILES_PAD: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One row: the best of its tiles, the lowest id among equals, -1 where any logit was NaN."""
+    row = tl.program_id(0)
+    release_consumers(PDL)
+    tile = tl.arange(0, TILES_PAD)
+    in_row = tile < TILES
+    await_producers(PDL)
+    maxima = tl.load(tile_max + row * TILES + tile, mask=in_row, other=float("-inf"))
+    tokens = tl.load(tile_token + row * TILES + tile, mask=in_row, other=2147483647)
+    best = tl.max(maxima, axis=0)
+    token = tl.min(tl.where(maxima == best, tokens, 2147483647), axis=0)
+    has_nan = tl.max((maxima != maxima).to(tl.int32), axis=0) > 0
+    token = tl.where(has_nan, -1, token)
+    # `begin_step` has already counted this step's slot.
+    slot = (tl.load(next_slot) + NUM_SLOTS - 1) % NUM_SLOTS
+    tl.store(slots + slot * slot_stride + row, token)
+    left = tl.load(remaining + row)
+    if left > 0:
+        # A row whose logits are not numbers goes on with any token that exists, until the host
+        # sees the -1 and ends it.
+        tl.store(last_token + row, tl.maximum(token, 0))
+        tl.store(position + row, tl.load(position + row) + 1)
+        tl.store(remaining + row, left - 1)
+
+
+def begin_step(
+    last_token: torch.Tensor,
+    position: torch.Tensor,
+    remaining: torch.Tensor,
+    token_embedding: torch.Tensor,
+    position_embedding: torch.Tensor,
+    x: torch.Tensor,
+    x_stats: torch.Tensor,
+    next_slot: torch.Tensor,
+    num_slots: int,
+) -> None:
+    """Embed the rows' last tokens and take the ring's next slot.
+
+    Parameters
+    ----------
+    last_token, position, remaining
+        int32 [rows] or longer; a row runs while `remaining` is above 0. Others are embedded at
+        position 0.
+    token_embedding, position_embedding
+        [V, E] and [P, E], contiguous, of one dtype.
+    x
+        [rows, E], contiguous, written.
+    x_stats
+        float32 [rows, 2, T], written; E / T is a power of two.
+    next_slot
+        int64 [1], advanced by one modulo `num_slots`.
+    """
+    rows, embed = x.shape
+    tiles = x_stats.shape[2]
+    # The launch itself is not dependent; what follows may be.
+    embed_rows[(rows,)](
+        last_token,
+        position,
+        remaining,
+        token_embedding,
+        position_embedding,
+        x,
+        x_stats,
+        next_slot,
+        NUM_SLOTS=num_slots,
+        E=embed,
+        TILES=tiles,
+        TILES_PAD=padded(tiles, 1),
+        W=embed // tiles,
+        PDL=launches_early(x),
+        num_warps=4,
+    )
+
+
+def finish_step(
+    tile_max: torch.Tensor,
+    tile_token: torch.Tensor,
+    last_token: torch.Tensor,
+    position: torch.Tensor,
+    remaining: torch.Tensor,
+    slots: torch.Tensor,
+    next_slot: torch.Tensor,
+) -> None:
+    """Pick each row's token, write it into the slot that `begin_step` took, advance running rows.
+
+    Parameters
+    ----------
+    tile_max, tile_token
+        float32 and int32 [rows, T], from `kernels.lm_head.best_of_tiles`.
+    last_token, position, remaining
+        int32 [rows] or longer; changed where `remaining` is above 0.
+    slots
+        int32 [S, R], the ring.
+    next_slot
+        int64 [1], the slot after this step's.
+    """
+    rows, tiles = tile_max.shape
+    pick_tokens[(rows,)](
+        tile_max,
+        tile_token,
+        last_token,
+        position,
+        remaining,
+        slots,
+        next_slot,
+        slots.stride(0),
+        NUM_SLOTS=slots.shape[0],
+        TILES=tiles,
+        TILES_PAD=padded(tiles, 1),
+        num_warps=4,
+        **launch_options(launches_early(tile_max)),
+    )

@@ -1,0 +1,240 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Fused linear maps on Hopper, in Gluon: every byte a program needs is requested at once.
+
+The same map as `kernels.fused_linear.linear_tiles`, which is its reference. A program's whole strip
+of weights is copied to shared memory by the copy engine before it waits for its producers, and the
+rows of x right after; what then remains is one chain of matrix instructions. Plain Triton cannot
+say that: its pipelined loop starts weights and rows together.
+"""
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language import debug_barrier
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.fused_configs import LinearTile
+from kernels.launch import padded
+
+GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+
+
+@gluon.jit
+def _gelu_tanh(x):
+    u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+    return x / (1.0 + gl.exp(-2.0 * u))
+
+
+@gluon.jit
+def _mean_and_rstd(
+    stats,
+    first_row,
+    rows,
+    epsilon,
+    K: gl.constexpr,
+    TILES: gl.constexpr,
+    TILES_PAD: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    layout: gl.constexpr,
+):
+    """`combine_tile_statistics` of BLOCK_M rows, in `layout`."""
+    W: gl.constexpr = K // TILES
+    flat: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [gl.num_warps(), 1], [1, 0])
+    row = first_row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, flat))
+    tile = gl.arange(0, TILES_PAD, layout=gl.SliceLayout(0, flat))
+    mask = (row < rows)[:, None] & (tile < TILES)[None, :]
+    place = stats + row[:, None] * (2 * TILES) + tile[None, :]
+    sums = gl.load(place, mask=mask, other=0.0)
+    squares = gl.load(place + TILES, mask=mask, other=0.0)
+    mean = gl.sum(sums, axis=1) / K
+    offset = sums / W - mean[:, None]
+    between = gl.where((tile < TILES)[None, :], offset * offset, 0.0) * W
+    variance = gl.sum(squares + between, axis=1) / K
+    rstd = gl.rsqrt(variance + epsilon)
+    return gl.convert_layout(mean, layout), gl.convert_layout(rstd, layout)
+
+
+@gluon.jit(do_not_specialize=["rows"])
+def one_shot_linear(
+    x_desc,
+    weight_desc,
+    bias,
+    column_sums,
+    x_stats,
+    y,
+    y_stats,
+    partials,
+    arrivals,
+    rows,
+    epsilon,
+    N: gl.constexpr,
+    K: gl.constexpr,
+    X_TILES: gl.constexpr,
+    X_TILES_PAD: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    SPLIT_K: gl.constexpr,
+):
+    """One tile of y [rows, N], or one of its SPLIT_K parts; normalises x where X_TILES is not 0."""
+    PART_K: gl.constexpr = K // SPLIT_K
+    CHUNKS: gl.constexpr = PART_K // BLOCK_K
+    mma: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    by_row: gl.constexpr = gl.SliceLayout(1, mma)
+    by_column: gl.constexpr = gl.SliceLayout(0, mma)
+    element_bytes: gl.constexpr = x_desc.dtype.primitive_bitwidth // 8
+    tile_n = gl.program_id(0)
+    tile_m = gl.program_id(1)
+    part = gl.program_id(2)
+
+    x_chunks = gl.allocate_shared_memory(x_desc.dtype, [CHUNKS, BLOCK_M, BLOCK_K], x_desc.layout)
+    w_chunks = gl.allocate_shared_memory(
+        weight_desc.dtype, [CHUNKS, BLOCK_N, BLOCK_K], weight_desc.layout
+    )
+    ready = gl.allocate_shared_memory(gl.int64, [CHUNKS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(CHUNKS):
+        mbarrier.init(ready.index(i), count=1)
+    fence_async_shared()
+    gdc_launch_dependents()
+    for i in gl.static_range(CHUNKS):
+        mbarrier.expect(ready.index(i), (BLOCK_M + BLOCK_N) * BLOCK_K * element_bytes)
+        tma.async_copy_global_to_shared(
+            weight_desc,
+            [tile_n * BLOCK_N, part * PART_K + i * BLOCK_K],
+            ready.index(i),
+            w_chunks.index(i),
+        )
+    n = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, layout=by_column)
+    m = tile_m * BLOCK_M + gl.arange(0, BLOCK_M, layout=by_row)
+    in_batch = m < rows
+    shift = gl.load(bias + n)
+    if X_TILES > 0:
+        column_sum = gl.load(column_sums + n)
+
+    gdc_wait()
+    for i in gl.static_range(CHUNKS):
+        tma.async_copy_global_to_shared(
+            x_desc,
+            [tile_m * BLOCK_M, part * PART_K + i * BLOCK_K],
+            ready.index(i),
+            x_chunks.index(i),
+        )
+    # While the copies are on their way.
+    y_tile = y + m[:, None] * N + n[None, :]
+    if EPILOGUE == 2:
+        residual = gl.load(y_tile, mask=in_batch[:, None], other=0.0)
+    if X_TILES > 0:
+        mean, rstd = _mean_and_rstd(
+            x_stats, tile_m * BLOCK_M, rows, epsilon, K, X_TILES, X_TILES_PAD, BLOCK_M, by_row
+        )
+
+    accumulator = warpgroup_mma_init(gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout=mma))
+    for i in gl.static_range(CHUNKS):
+        mbarrier.wait(ready.index(i), 0)
+        accumulator = warpgroup_mma(
+            x_chunks.index(i), w_chunks.index(i).permute((1, 0)), accumulator, is_async=True
+        )
+    accumulator = warpgroup_mma_wait(0, deps=(accumulator,))
+
+    is_last = True
+    if SPLIT_K > 1:
+        tile = tile_m * gl.num_programs(0) + tile_n
+        record = (
+            partials
+            + tile * (SPLIT_K * BLOCK_M * BLOCK_N)
+            + gl.arange(0, BLOCK_M, layout=by_row)[:, None] * BLOCK_N
+            + gl.arange(0, BLOCK_N, layout=by_column)[None, :]
+        )
+        gl.store(record + part * (BLOCK_M * BLOCK_N), accumulator)
+        debug_barrier()
+        is_last = gl.atomic_add(arrivals + tile, 1, sem="acq_rel") == SPLIT_K - 1
+        if is_last:
+            debug_barrier()
+            accumulator = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout=mma)
+            for other in gl.static_range(SPLIT_K):
+                accumulator += gl.load(record + other * (BLOCK_M * BLOCK_N), cache_modifier=".cg")
+            gl.store(arrivals + tile, 0)
+    if is_last:
+        if X_TILES > 0:
+            accumulator = rstd[:, None] * (accumulator - mean[:, None] * column_sum[None, :])
+        accumulator += shift[None, :]
+        if EPILOGUE == 1:
+            accumulator = _gelu_tanh(accumulator)
+        if EPILOGUE == 2:
+            accumulator += residual.to(gl.float32)
+        rounded = accumulator.to(y.dtype.element_ty)
+        gl.store(y_tile, rounded, mask=in_batch[:, None])
+        if EPILOGUE == 2:
+            TILES: gl.constexpr = N // BLOCK_N
+            values = rounded.to(gl.float32)
+            total = gl.sum(values, axis=1)
+            centred = values - (total / BLOCK_N)[:, None]
+            place = y_stats + m * (2 * TILES) + tile_n
+            gl.store(place, total, mask=in_batch)
+            gl.store(place + TILES, gl.sum(centred * centred, axis=1), mask=in_batch)
+
+
+def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> TensorDescriptor:
+    """How the copy engine sees `matrix` [rows, K]: in boxes, zero beyond its last row."""
+    layout = gl.NVMMASharedLayout.get_default_for([block_rows, block_k], GLUON_TYPES[matrix.dtype])
+    return TensorDescriptor.from_tensor(matrix, [block_rows, block_k], layout)
+
+
+def launch_one_shot(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    column_sums: torch.Tensor | None,
+    epsilon: float,
+    y: torch.Tensor,
+    tile: LinearTile,
+    workspace: tuple[torch.Tensor, torch.Tensor],
+    *,
+    epilogue: int,
+    x_stats: torch.Tensor | None,
+    y_stats: torch.Tensor | None,
+) -> None:
+    """`kernels.fused_linear.fused_linear` on sm_90, for half precision.
+
+    `tile.block_m` is a multiple of 64, and both operands' strips must fit into shared memory. A
+    LayerNorm needs `x_stats`.
+    """
+    rows, in_features = x.shape
+    out_features = weight.shape[0]
+    x_tiles = 0 if column_sums is None or x_stats is None else x_stats.shape[2]
+    grid = (out_features // tile.block_n, -(-rows // tile.block_m), tile.split_k)
+    one_shot_linear[grid](
+        operand_descriptor(x, tile.block_m, tile.block_k),
+        operand_descriptor(weight, tile.block_n, tile.block_k),
+        bias,
+        bias if column_sums is None else column_sums,
+        bias if x_stats is None else x_stats,
+        y,
+        bias if y_stats is None else y_stats,
+        *workspace,
+        rows,
+        epsilon,
+        N=out_features,
+        K=in_features,
+        X_TILES=x_tiles,
+        X_TILES_PAD=padded(x_tiles, 1) if x_tiles else 1,
+        EPILOGUE=epilogue,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        SPLIT_K=tile.split_k,
+        num_warps=4,
+        launch_pdl=True,
+    )

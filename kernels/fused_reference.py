@@ -1,0 +1,86 @@
+"""What the fused kernels must compute, in float64 and from unfolded weights."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def reference_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    gain: torch.Tensor | None = None,
+    shift: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+    gelu: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """residual + gelu(LN(x) W^T + b), whichever parts are given.
+
+    Parameters
+    ----------
+    x, weight, bias
+        [rows, K], [N, K], [N].
+    gain, shift, epsilon
+        Of the LayerNorm before, [K] each.
+    gelu
+        GELU by its tanh approximation.
+    residual
+        [rows, N].
+
+    Returns
+    -------
+    float64 [rows, N]
+    """
+    exact = x.double()
+    if gain is not None and shift is not None:
+        exact = F.layer_norm(exact, exact.shape[1:], gain.double(), shift.double(), epsilon)
+    exact = F.linear(exact, weight.double(), None if bias is None else bias.double())
+    if gelu:
+        exact = F.gelu(exact, approximate="tanh")
+    return exact if residual is None else exact + residual.double()
+
+
+def reference_statistics(x: torch.Tensor, tiles: int) -> torch.Tensor:
+    """Sum and sum of squared differences from the mean, of each tile of columns.
+
+    x [rows, K] -> float64 [rows, 2, tiles].
+    """
+    cut = x.double().view(x.shape[0], tiles, -1)
+    centred = cut - cut.mean(dim=2, keepdim=True)
+    return torch.stack([cut.sum(dim=2), centred.square().sum(dim=2)], dim=1)
+
+
+def reference_best_of_tiles(
+    logits: torch.Tensor, tiles: int, block: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Largest logit of each tile and the lowest token that has it; NaN where a tile holds one.
+
+    logits [rows, V], V at most tiles * block -> maxima [rows, tiles], tokens int32 [rows, tiles].
+    """
+    padding = tiles * block - logits.shape[1]
+    cut = F.pad(logits, (0, padding), value=-torch.inf).view(-1, tiles, block)
+    # torch's max takes a NaN for the largest, and the first of equals.
+    best, place = cut.max(dim=2)
+    first = torch.arange(tiles, device=logits.device) * block
+    return best, (place + first).to(torch.int32)
+
+
+def reference_finish(
+    tile_max: torch.Tensor,
+    tile_token: torch.Tensor,
+    last_token: torch.Tensor,
+    position: torch.Tensor,
+    remaining: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Each row's token, and last token, position and budget after the step; all int32 [rows]."""
+    best = tile_max.max(dim=1, keepdim=True).values
+    nowhere = torch.iinfo(torch.int32).max
+    token = torch.where(tile_max == best, tile_token, nowhere).min(dim=1).values
+    token = torch.where(tile_max.isnan().any(dim=1), -1, token)
+    is_running = remaining > 0
+    taken = is_running.to(torch.int32)
+    fed = torch.where(is_running, token.clamp(min=0), last_token)
+    return token, fed, position + taken, remaining - taken
