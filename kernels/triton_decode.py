@@ -1,55 +1,31 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Paged decode attention in Triton.
 
-A context is cut into splits of a fixed number of tokens. Each split keeps a running maximum, a
-sum and weighted values; splits are combined from the first to the last by `_combine`, whatever
-program computed them. So two launches agree bit for bit: *serial*, where one program walks all
-splits of a (sequence, KV head) pair, and *parallel*, where each split has its program, leaves its
-part in the workspace, and the last to arrive combines.
-
-`tl.fma` is spelled out where a product meets a sum, because the compiler may otherwise contract
-the two differently in the two variants.
+Two launches that agree bit for bit: *serial*, where one program walks all splits of a
+(sequence, KV head) pair, and *parallel*, where each split has its program, leaves its part in the
+workspace, and the last to arrive combines. `kernels.running_softmax` has the pieces.
 """
-
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.backend import interpreting
-from kernels.errors import KernelArgumentError
 from kernels.launch import decode_is_serial, decode_tile
+from kernels.running_softmax import (
+    LOG2_E,
+    arrive_last,
+    attend_tile,
+    combine,
+    combined_parts,
+    empty_part,
+    multiprocessors,
+    part_elements,
+    parts_of,
+    refuse_interpreted_bfloat16,
+    store_output,
+    store_part,
+)
 from kernels.workspace import reserved_workspace
-
-LOG2_E = 1.4426950408889634
-
-
-@triton.jit
-def _combine(max_a, sum_a, acc_a, max_b, sum_b, acc_b):
-    """The running softmax of two consecutive ranges of keys. Either may be empty."""
-    new_max = tl.maximum(max_a, max_b)
-    base = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weight_a = tl.exp2(max_a - base)
-    weight_b = tl.exp2(max_b - base)
-    new_sum = tl.fma(sum_a, weight_a, sum_b * weight_b)
-    new_acc = tl.fma(
-        acc_a, tl.broadcast_to(weight_a[:, None], acc_a.shape), acc_b * weight_b[:, None]
-    )
-    return new_max, new_sum, new_acc
-
-
-@triton.jit
-def _store_output(out, total_sum, total_acc, head, in_group, dim, stride_head, D: tl.constexpr):
-    """Normalise and write one group's rows; an empty context, whose sum is zero, gives zeros."""
-    is_empty = (total_sum == 0.0)[:, None]
-    result = tl.where(is_empty, 0.0, total_acc / tl.where(is_empty, 1.0, total_sum[:, None]))
-    mask = in_group[:, None] & (dim < D)[None, :]
-    tl.store(
-        out + head[:, None] * stride_head + dim[None, :],
-        result.to(out.dtype.element_ty),
-        mask=mask,
-    )
 
 
 @triton.jit(
@@ -102,21 +78,18 @@ def decode_attention(
         head = kv_head * G + group
         in_group = group < G
         in_head = dim < D
+        row_mask = in_group[:, None] & in_head[None, :]
         q = tl.load(
             query + sequence * query_stride_row + head[:, None] * query_stride_head + dim[None, :],
-            mask=in_group[:, None] & in_head[None, :],
+            mask=row_mask,
             other=0.0,
         )
         table = block_tables + sequence * table_stride
         k_head = k_cache + kv_head.to(tl.int64) * cache_stride_head
         v_head = v_cache + kv_head.to(tl.int64) * cache_stride_head
 
-        total_max = tl.full((G_PAD,), float("-inf"), tl.float32)
-        total_sum = tl.zeros((G_PAD,), tl.float32)
-        total_acc = tl.zeros((G_PAD, D_PAD), tl.float32)
-        run_max = tl.full((G_PAD,), float("-inf"), tl.float32)
-        run_sum = tl.zeros((G_PAD,), tl.float32)
-        run_acc = tl.zeros((G_PAD, D_PAD), tl.float32)
+        total_max, total_sum, total_acc = empty_part(G_PAD, D_PAD)
+        run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
 
         # Where a tile lies in one page, its block number is read a tile ahead, off the path
         # from the table to the keys.
@@ -142,65 +115,34 @@ def decode_attention(
             # Two ifs, since the first is decided when the kernel is compiled.
             if SERIAL:  # noqa: SIM102
                 if (start > 0) & (start % SPLIT == 0):
-                    total_max, total_sum, total_acc = _combine(
+                    total_max, total_sum, total_acc = combine(
                         total_max, total_sum, total_acc, run_max, run_sum, run_acc
                     )
-                    run_max = tl.full((G_PAD,), float("-inf"), tl.float32)
-                    run_sum = tl.zeros((G_PAD,), tl.float32)
-                    run_acc = tl.zeros((G_PAD, D_PAD), tl.float32)
+                    run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
 
             k = tl.load(k_tile, mask=tile_mask, other=0.0)
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-            scores = tl.where(in_context[None, :], scores, float("-inf"))
-            new_max = tl.maximum(run_max, tl.max(scores, axis=1))
-            fade = tl.exp2(run_max - new_max)
-            weights = tl.exp2(scores - new_max[:, None])
-            run_sum = tl.fma(run_sum, fade, tl.sum(weights, axis=1))
             # Slots past the context are loaded as zero: a weight of zero times NaN is NaN.
             v = tl.load(v_tile, mask=tile_mask, other=0.0)
-            run_acc = tl.dot(
-                weights.to(v.dtype), v, run_acc * fade[:, None], input_precision="ieee"
+            run_max, run_sum, run_acc = attend_tile(
+                q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
             )
-            run_max = new_max
 
         out_row = out + sequence * out_stride_row
         if SERIAL:
-            total_max, total_sum, total_acc = _combine(
+            total_max, total_sum, total_acc = combine(
                 total_max, total_sum, total_acc, run_max, run_sum, run_acc
             )
-            _store_output(out_row, total_sum, total_acc, head, in_group, dim, out_stride_head, D)
+            store_output(out_row, total_sum, total_acc, head, dim, row_mask, out_stride_head)
         else:
             pair = sequence * tl.num_programs(0) + kv_head
-            # One record a row and split: D weighted values, then the maximum and the sum.
-            RECORD: tl.constexpr = D_PAD + 16
-            records = partials + (pair * tl.num_programs(2) * G + group) * RECORD
-            record = records + split * (G * RECORD)
-            mask = in_group[:, None] & in_head[None, :]
-            tl.store(record[:, None] + dim[None, :], run_acc, mask=mask)
-            tl.store(record + D_PAD, run_max, mask=in_group)
-            tl.store(record + D_PAD + 1, run_sum, mask=in_group)
-            # Every thread's part must be written before thread 0 says so, and the atomic makes
-            # what others wrote visible to the one that arrives last.
-            tl.debug_barrier()
+            parts = parts_of(partials, pair, tl.num_programs(2), group, G, D_PAD)
+            store_part(parts, split, run_max, run_sum, run_acc, in_group, dim, row_mask, G, D_PAD)
             splits = tl.maximum(tl.cdiv(length, SPLIT), 1)
-            arrived = tl.atomic_add(counters + pair, 1, sem="acq_rel")
-            if arrived == splits - 1:
-                tl.debug_barrier()
-                for s in range(0, splits):
-                    part = records + s * (G * RECORD)
-                    part_acc = tl.load(
-                        part[:, None] + dim[None, :], mask=mask, other=0.0, cache_modifier=".cg"
-                    )
-                    part_max = tl.load(part + D_PAD, mask=in_group, other=0.0, cache_modifier=".cg")
-                    part_sum = tl.load(
-                        part + D_PAD + 1, mask=in_group, other=0.0, cache_modifier=".cg"
-                    )
-                    total_max, total_sum, total_acc = _combine(
-                        total_max, total_sum, total_acc, part_max, part_sum, part_acc
-                    )
-                _store_output(
-                    out_row, total_sum, total_acc, head, in_group, dim, out_stride_head, D
+            if arrive_last(counters + pair, splits):
+                total_max, total_sum, total_acc = combined_parts(
+                    parts, splits, in_group, dim, row_mask, G, G_PAD, D_PAD
                 )
+                store_output(out_row, total_sum, total_acc, head, dim, row_mask, out_stride_head)
                 tl.store(counters + pair, 0)
 
 
@@ -235,8 +177,8 @@ def launch_decode(
         partials = counters = out
         splits = 1
     else:
-        record = tile.constants["D_PAD"] + 16
-        workspace = reserved_workspace(query.device, pairs * group * splits * record, pairs)
+        elements = pairs * group * splits * part_elements(tile.constants["D_PAD"])
+        workspace = reserved_workspace(query.device, elements, pairs)
         partials, counters = workspace.partials, workspace.counters
     decode_attention[(kv_heads, batch, splits)](
         query,
@@ -265,21 +207,3 @@ def launch_decode(
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
-
-
-def refuse_interpreted_bfloat16(query: torch.Tensor) -> None:
-    """Triton's interpreter computes bfloat16 on its raw bits, so its results are wrong."""
-    if query.dtype == torch.bfloat16 and interpreting():
-        raise KernelArgumentError(
-            "query must be float32 or float16 under TRITON_INTERPRET=1, whose bfloat16 "
-            "arithmetic is wrong, but is torch.bfloat16"
-        )
-
-
-@cache
-def multiprocessors(device: torch.device) -> int:
-    """The device's number of multiprocessors; 1 under the interpreter."""
-    if device.type != "cuda":
-        return 1
-    count: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return count

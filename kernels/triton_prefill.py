@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import prefill_tile
-from kernels.triton_decode import LOG2_E, refuse_interpreted_bfloat16
+from kernels.running_softmax import LOG2_E, refuse_interpreted_bfloat16
 
 
 @triton.jit
