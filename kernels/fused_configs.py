@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 class LinearTile:
     """One linear map: a program makes `block_m` rows by `block_n` columns, `block_k` at a time.
 
+    With a `block_m` of 1 it holds whole rows of weights and uses no tensor cores; `block_k` and
+    what follows it but `warps` then mean nothing.
+
     Attributes
     ----------
     split_k
@@ -23,7 +26,7 @@ class LinearTile:
         Ask L2 for the weights before waiting for the previous kernel.
     tma
         Use the Hopper kernel, which copies whole operands to shared memory at once and ignores
-        `stages` and `prefetch`, where the device has it.
+        `stages`, `warps` and `prefetch`.
     """
 
     block_m: int
@@ -34,6 +37,16 @@ class LinearTile:
     warps: int = 4
     prefetch: bool = True
     tma: bool = False
+
+    def portable(self) -> LinearTile:
+        """The same tile in less than 64 KB of shared memory and without the Hopper kernel."""
+        return replace(
+            self,
+            block_n=min(self.block_n, 128 if self.block_m < 64 else 64),
+            block_k=min(self.block_k, 64),
+            stages=min(self.stages, 3 if self.block_m < 128 else 2),
+            tma=False,
+        )
 
     def fitted(self, out_features: int, in_features: int) -> LinearTile:
         """The same tile, cut down until it divides a weight [out_features, in_features]."""
@@ -53,6 +66,21 @@ class StepTiles:
     feed_forward_out: LinearTile
     head: LinearTile
 
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether the residual's producers leave statistics, rather than consumers making them."""
+        return self.attention_out.block_m > 1 and self.feed_forward_out.block_m > 1
+
+    def portable(self) -> StepTiles:
+        """The same tiles for devices other than Hopper's, on which none were measured."""
+        return StepTiles(
+            self.attention_in.portable(),
+            self.attention_out.portable(),
+            self.feed_forward_in.portable(),
+            self.feed_forward_out.portable(),
+            self.head.portable(),
+        )
+
     def fitted(self, hidden_size: int, inner_size: int, head_rows: int) -> StepTiles:
         """The same tiles, cut down for a model of other sizes."""
         return StepTiles(
@@ -64,36 +92,68 @@ class StepTiles:
         )
 
 
-# Largest number of rows -> tiles. Prototype figures, GPT-2 124M in fp16 on an H200.
+def _tma(block_m: int, block_n: int, block_k: int, split_k: int = 1) -> LinearTile:
+    return LinearTile(block_m, block_n, block_k, split_k=split_k, tma=True)
+
+
+# Most rows -> tiles. GPT-2 124M in fp16 on one H200; each figure is the median time of the whole
+# captured step, with `rows` sequences of `context` tokens, while one tile was varied at a time.
+#
+#   rows  context   ms     with plain Triton only   one kernel an operation
+#      1      256   0.21                                            0.59
+#      8      256   0.29
+#     64      257   0.372                    0.399                  0.78
+#    128       66   0.39
+#    256      257   0.937                                           1.28
 _TABLE: tuple[tuple[int, StepTiles], ...] = (
+    (
+        1,
+        StepTiles(
+            attention_in=LinearTile(1, 8, 16),
+            attention_out=LinearTile(1, 8, 16),
+            feed_forward_in=LinearTile(1, 8, 16),
+            feed_forward_out=LinearTile(1, 2, 16),
+            head=LinearTile(16, 128, 128, stages=4, prefetch=False),
+        ),
+    ),
     (
         16,
         StepTiles(
-            attention_in=LinearTile(16, 32, 128, stages=5),
-            attention_out=LinearTile(16, 16, 128, stages=5),
+            attention_in=_tma(64, 16, 256),
+            attention_out=LinearTile(16, 16, 256),
             feed_forward_in=LinearTile(16, 32, 128, stages=5),
-            feed_forward_out=LinearTile(16, 16, 128, split_k=3, stages=5),
+            feed_forward_out=LinearTile(16, 32, 128, split_k=4, stages=5),
             head=LinearTile(16, 128, 128, stages=4, prefetch=False),
+        ),
+    ),
+    (
+        64,
+        StepTiles(
+            attention_in=_tma(64, 64, 256),
+            attention_out=_tma(64, 32, 256),
+            feed_forward_in=_tma(64, 32, 256),
+            feed_forward_out=_tma(64, 32, 256, split_k=3),
+            head=LinearTile(64, 128, 64, prefetch=False),
         ),
     ),
     (
         128,
         StepTiles(
-            attention_in=LinearTile(64, 32, 128, stages=5),
-            attention_out=LinearTile(64, 16, 256, stages=3),
-            feed_forward_in=LinearTile(64, 32, 128, stages=5),
-            feed_forward_out=LinearTile(64, 32, 128, split_k=4, stages=5),
-            head=LinearTile(64, 128, 64, stages=3, prefetch=False),
+            attention_in=_tma(64, 64, 256),
+            attention_out=_tma(64, 32, 256),
+            feed_forward_in=_tma(64, 64, 256),
+            feed_forward_out=LinearTile(64, 32, 128, split_k=2, stages=5),
+            head=LinearTile(128, 128, 64, prefetch=False),
         ),
     ),
     (
         1 << 30,
         StepTiles(
-            attention_in=LinearTile(128, 64, 64, stages=6),
-            attention_out=LinearTile(64, 32, 128, stages=5),
+            attention_in=LinearTile(64, 64, 64, stages=5),
+            attention_out=_tma(64, 32, 128),
             feed_forward_in=LinearTile(128, 64, 64, stages=6, warps=8),
-            feed_forward_out=LinearTile(64, 32, 128, stages=5),
-            head=LinearTile(128, 128, 64, stages=3, prefetch=False),
+            feed_forward_out=LinearTile(64, 64, 128, split_k=2, stages=4),
+            head=LinearTile(128, 128, 64, prefetch=False),
         ),
     ),
 )

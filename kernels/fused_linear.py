@@ -24,6 +24,7 @@ from kernels.dependent_launch import (
 )
 from kernels.folded_linear import FoldedLinear, SplitWorkspace
 from kernels.fused_configs import LinearTile
+from kernels.fused_vector import launch_rows
 from kernels.launch import padded
 from kernels.row_statistics import (
     combine_tile_statistics,
@@ -189,7 +190,8 @@ def fused_linear(
     y
         [rows, N], contiguous; with `RESIDUAL` what is there is added.
     tile
-        Must divide N and K.
+        Must divide N and K. Of one row: the matrix-vector kernel, which takes no statistics and
+        leaves none.
     workspace
         Used where `tile.split_k` is above 1.
     epilogue
@@ -200,7 +202,11 @@ def fused_linear(
     y_stats
         float32 [rows, 2, N / block_n], written with `RESIDUAL`.
     """
-    if tile.tma and runs_one_shot(x):
+    if tile.block_m == 1:
+        launch_rows(x, linear, y, tile, epilogue)
+        return
+    has_statistics = linear.column_sums is None or x_stats is not None
+    if tile.tma and has_statistics and runs_one_shot(x):
         from kernels.fused_linear_tma import launch_one_shot
 
         launch_one_shot(

@@ -30,6 +30,8 @@ from kernels.fused_reference import reference_linear, reference_statistics
 EPSILON = 1e-5
 SHAPES = [
     pytest.param(1, LinearTile(16, 16, 16), id="1-row"),
+    pytest.param(1, LinearTile(1, 8, 16), id="vector"),
+    pytest.param(3, LinearTile(1, 4, 16, warps=2), id="3-vectors"),
     pytest.param(5, LinearTile(16, 32, 32), id="5-rows"),
     pytest.param(16, LinearTile(16, 16, 64, stages=1), id="16-rows-whole-tile"),
     pytest.param(37, LinearTile(16, 32, 32), id="37-rows"),
@@ -163,6 +165,9 @@ def test_residual_and_its_statistics(
         reference_linear(problem.x, problem.weight, problem.bias, residual=start),
         start + F.linear(problem.x, problem.weight, problem.bias),
     )
+    if tile.block_m == 1:
+        assert stats.isnan().all()
+        return
     expected = reference_statistics(y, OUT_FEATURES // tile.block_n)
     torch.testing.assert_close(stats.double(), expected, rtol=1e-5, atol=1e-4)
 
@@ -178,6 +183,7 @@ def test_folding_keeps_what_trained_models_stress(
     tile = LinearTile(16, 32, 32)
     y, _ = _run(problem.x, problem.folded, tile, x_stats=problem.statistics(4))
     again, _ = _run(problem.x, problem.folded, tile)
+    alone, _ = _run(problem.x, problem.folded, LinearTile(1, 8, 16))
     exact = reference_linear(
         problem.x,
         problem.weight,
@@ -188,7 +194,7 @@ def test_folding_keeps_what_trained_models_stress(
     )
     normal = F.layer_norm(problem.x, (IN_FEATURES,), problem.gain, problem.shift, EPSILON)
     theirs = F.linear(normal, problem.weight, problem.bias)
-    for result in (y, again):
+    for result in (y, again, alone):
         if kind == "far mean":
             # The raw product is larger than what is left of it by mean / deviation, here 64, and
             # its weights are rounded after the gain: see the bound in the module's docstring.

@@ -1,0 +1,143 @@
+"""The Hopper linear maps against the plain ones, and what only a GPU shows of both."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fused_cases import NAN, poisoned_rows, random_tensor, within_torch_error
+
+from kernels.dependent_launch import is_hopper
+from kernels.folded_linear import FoldedLinear, SplitWorkspace, fold_linear
+from kernels.fused_configs import LinearTile, step_tiles
+from kernels.fused_linear import GELU, PLAIN, RESIDUAL, fused_linear
+from kernels.fused_reference import reference_linear, reference_statistics
+
+HALVES = [torch.float16, torch.bfloat16]
+EPSILON = 1e-5
+
+
+def _tensor(*shape: int, seed: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return random_tensor(*shape, seed=seed).to(device=device, dtype=dtype)
+
+
+def _skip_unless_hopper(gpu: torch.device) -> None:
+    if not is_hopper(torch.empty(0, device=gpu)):
+        pytest.skip("needs a GPU of compute capability 9.0")
+
+
+def _run(
+    x: torch.Tensor, linear: FoldedLinear, tile: LinearTile, start: torch.Tensor, epilogue: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = poisoned_rows(start)
+    stats = poisoned_rows(
+        torch.full((len(x), 2, linear.out_features // tile.block_n), NAN, device=x.device)
+    )
+    x_stats = None
+    if linear.column_sums is not None:
+        x_stats = reference_statistics(x, linear.in_features // 32).float()
+    workspace = SplitWorkspace.for_tiles(len(x), linear.out_features, [tile], x.device)
+    workspace.partials.fill_(NAN)
+    fused_linear(x, linear, y, tile, workspace, epilogue=epilogue, x_stats=x_stats, y_stats=stats)
+    assert not workspace.arrivals.any()
+    for written in (y, stats):
+        around = written._base
+        assert around is not None
+        assert around[len(x) + 1 :].isnan().all()
+        assert around[0].isnan().all()
+    return y, stats
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("rows", [1, 16, 37, 64, 130, 256])
+@pytest.mark.parametrize(
+    ("tile", "out_features", "in_features"),
+    [
+        (LinearTile(64, 32, 256, tma=True), 96, 768),
+        (LinearTile(64, 64, 128, tma=True), 128, 256),
+        (LinearTile(64, 16, 64, tma=True), 48, 192),
+        (LinearTile(64, 32, 256, split_k=3, tma=True), 96, 3072),
+    ],
+    ids=["gpt2", "wide", "narrow", "split"],
+)
+@pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL])
+def test_the_hopper_kernel_computes_what_the_plain_one_does(
+    gpu: torch.device,
+    dtype: torch.dtype,
+    rows: int,
+    tile: LinearTile,
+    out_features: int,
+    in_features: int,
+    epilogue: int,
+) -> None:
+    _skip_unless_hopper(gpu)
+    make = {"dtype": dtype, "device": gpu}
+    x = poisoned_rows(_tensor(rows, in_features, seed=1, **make))
+    weight = _tensor(out_features, in_features, seed=2, **make) * in_features**-0.5
+    bias = _tensor(out_features, seed=3, **make)
+    start = _tensor(rows, out_features, seed=6, **make)
+    norm: dict[str, torch.Tensor | float] = {}
+    linear, normal = fold_linear(weight, bias), x
+    if epilogue != RESIDUAL:
+        gain = 1 + _tensor(in_features, seed=4, **make) * 0.3
+        shift = _tensor(in_features, seed=5, **make) * 0.1
+        norm = {"gain": gain, "shift": shift, "epsilon": EPSILON}
+        linear = fold_linear(weight, bias, gain, shift, EPSILON)
+        normal = F.layer_norm(x, (in_features,), gain, shift, EPSILON)
+    theirs = F.linear(normal, weight, bias)
+    if epilogue == GELU:
+        theirs = F.gelu(theirs, approximate="tanh")
+    if epilogue == RESIDUAL:
+        theirs = start + theirs
+    exact = reference_linear(
+        x,
+        weight,
+        bias,
+        gelu=epilogue == GELU,
+        residual=start if epilogue == RESIDUAL else None,
+        **norm,  # type: ignore[arg-type]
+    )
+    y, stats = _run(x, linear, tile, start, epilogue)
+    plain, plain_stats = _run(x, linear, tile.portable(), start, epilogue)
+    within_torch_error(y, exact, theirs)
+    within_torch_error(plain, exact, theirs)
+    unit = torch.finfo(dtype).eps
+    torch.testing.assert_close(y, plain, rtol=2 * unit, atol=4 * unit)
+    if epilogue == RESIDUAL:
+        expected = reference_statistics(y, out_features // tile.block_n)
+        torch.testing.assert_close(stats.double(), expected, rtol=1e-5, atol=1e-4)
+    else:
+        assert stats.isnan().all()
+        assert plain_stats.isnan().all()
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64, 128, 256])
+@pytest.mark.parametrize("name", ["attention_out", "feed_forward_out"])
+def test_the_tiles_in_use_repeat_bit_for_bit(gpu: torch.device, rows: int, name: str) -> None:
+    """A map of a GPT-2 block, 200 times from a captured graph."""
+    tiles = step_tiles(rows)
+    if not is_hopper(torch.empty(0, device=gpu)):
+        tiles = tiles.portable()
+    tile: LinearTile = getattr(tiles, name)
+    out_features, in_features = 768, {"attention_out": 768, "feed_forward_out": 3072}[name]
+    x = _tensor(rows, in_features, seed=1, dtype=torch.float16, device=gpu)
+    weight = _tensor(out_features, in_features, seed=2, dtype=torch.float16, device=gpu)
+    linear = fold_linear(weight * in_features**-0.5, None)
+    workspace = SplitWorkspace.for_tiles(rows, out_features, [tile], gpu)
+    y = torch.zeros(rows, out_features, dtype=torch.float16, device=gpu)
+    stats = torch.zeros(rows, 2, out_features // tile.block_n, device=gpu)
+
+    def call() -> None:
+        y.zero_()
+        fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL, y_stats=stats)
+
+    call()
+    first = (y.clone(), stats.clone())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    differing = torch.zeros((), dtype=torch.int64, device=gpu)
+    for _ in range(200):
+        graph.replay()
+        differing += (y != first[0]).sum() + (stats != first[1]).sum()
+    assert int(differing) == 0
