@@ -107,6 +107,82 @@ def check_prefill(
         )
 
 
+def check_fused_attention(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    positions: torch.Tensor,
+    is_running: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+) -> None:
+    """Refuse a `fused_attention` call that cannot be carried out."""
+    _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache)
+    rows = _check_indices("positions", positions, k_cache)
+    kind = is_running.dtype if isinstance(is_running, torch.Tensor) else torch.bool
+    if kind not in (torch.bool, torch.int32):
+        raise KernelArgumentError(f"is_running must be torch.bool or torch.int32, but is {kind}")
+    _check_tensor("is_running", is_running, 1, "[B]", kind, k_cache)
+    _check_tensor("out", out, 2, "[B, H_q * D]", k_cache.dtype, k_cache)
+    _check_tensor("qkv", qkv, 2, "[B, (H_q + 2 * H_kv) * D]", k_cache.dtype, k_cache)
+    for name, tensor in (("is_running", is_running), ("out", out), ("qkv", qkv)):
+        if tensor.shape[0] != rows:
+            raise KernelArgumentError(
+                f"{name} must have one row per entry of positions, {rows}, "
+                f"but has {tensor.shape[0]}"
+            )
+        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            raise KernelArgumentError(
+                f"{name} must be contiguous along its last dimension, "
+                f"but has strides {tensor.stride()}"
+            )
+    query_heads, rest = divmod(out.shape[1], head_dim)
+    if rest or query_heads == 0 or query_heads % kv_heads:
+        raise KernelArgumentError(
+            f"out must have H_q * D columns, D the cache's {head_dim} and H_q a multiple of its "
+            f"{kv_heads} heads, but has {out.shape[1]}"
+        )
+    columns = (query_heads + 2 * kv_heads) * head_dim
+    if qkv.shape[1] != columns:
+        raise KernelArgumentError(
+            f"qkv must have (H_q + 2 * H_kv) * D columns, {columns} for {query_heads} query heads "
+            f"by out and {kv_heads} KV heads of {head_dim}, but has {qkv.shape[1]}"
+        )
+    query = out.view(rows, query_heads, head_dim)
+    _check_attention(query, k_cache, v_cache, block_tables, positions, scale, None)
+    if reads_values(k_cache):
+        _check_new_tokens(k_cache, block_tables, positions, is_running)
+
+
+def _check_new_tokens(
+    k_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    positions: torch.Tensor,
+    is_running: torch.Tensor,
+) -> None:
+    """Refuse running rows whose table has no place for the new token, and two with one slot."""
+    num_blocks, _, block_size, _ = k_cache.shape
+    runs = is_running > 0
+    if bool((runs & (positions < 0)).any()):
+        raise KernelArgumentError(
+            "positions must be 0 or more where a row is running, "
+            f"but holds {int(positions[runs].min())}"
+        )
+    lengths = torch.where(runs, positions + 1, 0)
+    used_blocks(num_blocks, block_size, block_tables, lengths)
+    columns = torch.where(runs, positions // block_size, 0).to(torch.int64)
+    blocks = block_tables.gather(1, columns[:, None])[:, 0]
+    check_append_values(
+        num_blocks,
+        block_size,
+        positions.shape[0],
+        torch.where(runs, blocks, -1),
+        torch.where(runs, positions % block_size, 0).to(torch.int32),
+        None,
+    )
+
+
 def _check_attention(
     query: torch.Tensor,
     k_cache: torch.Tensor,

@@ -51,7 +51,8 @@ def decode_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
     rows = padded(group)
     if element_bytes == 2:
         tokens = 64 if dim <= 128 else 32
-        stages = 3
+        # At B=64, context 512, 12 heads of 64: 3.79 TB/s with two stages, 3.57 with three.
+        stages = 2 if dim <= 64 else 3
     else:
         tokens = 32 if dim <= 64 else 16
         stages = 2
@@ -88,3 +89,9 @@ def decode_is_serial(pairs: int, splits: int, multiprocessors: int) -> bool:
     last by one function. Only shapes decide, so a captured graph stays right for any lengths.
     """
     return splits == 1 or pairs >= PAIRS_PER_MULTIPROCESSOR * multiprocessors
+
+
+@cache
+def fused_attention_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
+    """As `decode_tile`, for attention with the append fused in."""
+    return decode_tile(element_bytes, head_dim, group)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.launch import Tile, append_tile, decode_tile, prefill_tile
+from kernels.launch import Tile, append_tile, decode_tile, fused_attention_tile, prefill_tile
 from kernels.triton_append import append_full_batch, append_generic, append_identity
 from kernels.triton_decode import decode_attention
+from kernels.triton_fused_attention import decode_attention_append
 from kernels.triton_prefill import prefill_attention
 
 BLOCK_SIZE = 64
@@ -35,6 +36,15 @@ _ATTENTION_STRIDES = (
     "cache_stride_slot",
     "out_stride_row",
     "out_stride_head",
+)
+
+
+_FUSED_STRIDES = (
+    "qkv_stride_row",
+    "cache_stride_block",
+    "cache_stride_head",
+    "cache_stride_slot",
+    "out_stride_row",
 )
 
 
@@ -95,6 +105,7 @@ def kernel_variants() -> Iterator[KernelVariant]:
         for dtype in ELEMENT_BYTES:
             yield from _append_variants(shape, dtype)
             yield from _decode_variants(shape, dtype)
+            yield from _fused_variants(shape, dtype)
             yield _prefill_variant(shape, dtype)
 
 
@@ -140,6 +151,40 @@ def _decode_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
             signature,
             constants,
             divisible,
+            tile,
+            True,
+        )
+
+
+def _fused_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
+    tile = fused_attention_tile(ELEMENT_BYTES[dtype], shape.head_dim, shape.group)
+    data = ("qkv", "k_cache", "v_cache", "out")
+    for label, serial in (("serial", True), ("parallel", False)):
+        signature = {name: f"*{dtype}" for name in data}
+        signature |= {"block_tables": "*i32", "positions": "*i32", "is_running": "*i1"}
+        signature |= {
+            "partials": f"*{dtype}" if serial else "*fp32",
+            "counters": f"*{dtype}" if serial else "*i32",
+        }
+        signature |= {"scale_log2": "fp32", "max_context": "i32", "table_stride": "i32"}
+        signature |= {name: "i32" for name in _FUSED_STRIDES}
+        constants = {
+            "G": shape.group,
+            "D": shape.head_dim,
+            "KV_HEADS": shape.kv_heads,
+            "PAGE": BLOCK_SIZE,
+            "SERIAL": serial,
+            "PDL": True,
+            **tile.constants,
+        }
+        yield _variant(
+            f"decode-append-{label}",
+            shape,
+            dtype,
+            decode_attention_append,
+            signature,
+            constants,
+            frozenset((*data, *_FUSED_STRIDES, "partials", "counters")),
             tile,
             True,
         )
