@@ -41,6 +41,10 @@ class EngineConfig:
     decode
         "graph" replays one captured CUDA graph a step, "eager" launches kernel by kernel,
         "auto" is "graph" on CUDA and "eager" on the CPU.
+    fuse
+        Decode greedy steps with fused kernels where they run the model: half precision on CUDA.
+        False keeps to one kernel an operation, which is slower and what the fused ones are
+        compared with.
     admission
         "fifo" admits strictly in order; "pack" looks ahead for prompts that fill the prefill
         budget best.
@@ -79,6 +83,7 @@ class EngineConfig:
     num_kv_blocks: int | None = None
     prefix_cache: bool = True
     decode: Literal["auto", "eager", "graph"] = "auto"
+    fuse: bool = True
     admission: Literal["fifo", "pack"] = "fifo"
     admission_lookahead: int = 8
     force_fifo_every: int = 4
@@ -113,7 +118,7 @@ class EngineConfig:
         ):
             if getattr(self, name) is not None:
                 self._require_positive(name)
-        for name in ("prefix_cache", "decode_first"):
+        for name in ("prefix_cache", "decode_first", "fuse"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
         if not _is_int(self.seed):

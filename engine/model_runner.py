@@ -7,11 +7,13 @@ sampling on the device and by writing the tokens into the ring; neither waits fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from engine.decode_state import DecodeState
+from engine.fused_weights import can_fuse
 from engine.gpt2 import GPT2
 from engine.kv_cache import KVCache
 from engine.ranges import span
@@ -20,6 +22,9 @@ from engine.scheduler import PrefillPlan
 from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
 from kernels import kv_append, paged_attention_decode, paged_attention_prefill
+
+if TYPE_CHECKING:
+    from engine.fused_decode import FusedDecode
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,13 @@ class ModelRunner:
         Pinned buffers for what a prefill sends to the device.
     block_size
         Tokens per KV block.
+    fuse
+        Run greedy decode steps with fused kernels, where they run this model.
+
+    Attributes
+    ----------
+    fused
+        Runs greedy decode steps; None where the fused kernels do not run this model.
     """
 
     def __init__(
@@ -70,6 +82,8 @@ class ModelRunner:
         ring: TokenRing,
         staging: StagingBuffers,
         block_size: int,
+        *,
+        fuse: bool = True,
     ) -> None:
         self.state = state
         self.ring = ring
@@ -81,6 +95,11 @@ class ModelRunner:
             (cache.keys[layer], cache.values[layer], model.config.attention_scale(layer))
             for layer in range(model.config.num_layers)
         ]
+        self.fused: FusedDecode | None = None
+        if fuse and can_fuse(model):
+            from engine.fused_decode import FusedDecode
+
+            self.fused = FusedDecode(model, cache, state, ring)
 
     def decode(self, num_rows: int, *, is_sampled: bool) -> None:
         """One token for each of rows 0 to `num_rows - 1` that has budget left.
@@ -89,6 +108,9 @@ class ModelRunner:
         captured in a CUDA graph and replayed. Rows without budget compute on padding: they append
         nothing, attend to nothing, and keep their state.
         """
+        if self.fused is not None and not is_sampled:
+            self.fused.step(num_rows)
+            return
         rows = self.state.device_rows
         is_running = rows.remaining[:num_rows] > 0
         # A row that ended at the model's last position must not index beyond the embeddings.

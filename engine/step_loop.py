@@ -81,7 +81,13 @@ class StepLoop:
         self._state = DecodeState(num_rows, num_columns, device, self._staging)
         self._ring = TokenRing(num_rows, device)
         self._runner = ModelRunner(
-            model, self._cache, self._state, self._ring, self._staging, config.block_size
+            model,
+            self._cache,
+            self._state,
+            self._ring,
+            self._staging,
+            config.block_size,
+            fuse=config.fuse,
         )
         self._graphs = DecodeGraphs(self._runner, num_rows) if use_graphs else None
         self.rows = Rows(num_rows, max_model_len)

@@ -19,13 +19,18 @@ class TokenRing:
     Every `write` or `write_rows` is followed by exactly one `send`; the slot is counted on the
     device by the first and on the host by the second. At most `NUM_SLOTS - 1` sends may await
     their `receive`, or a slot would be overwritten before it was read.
+
+    A kernel that writes tokens itself does what `write` does: it fills slot `next_slot` of `slots`
+    and leaves `next_slot`, int64 [1], one further, modulo `num_slots`.
     """
+
+    num_slots = NUM_SLOTS
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
         self._device = device
         self._on_cuda = device.type == "cuda"
-        self._slots = torch.full((NUM_SLOTS, num_rows), -1, dtype=torch.int32, device=device)
-        self._next_slot = torch.zeros(1, dtype=torch.int64, device=device)
+        self.slots = torch.full((NUM_SLOTS, num_rows), -1, dtype=torch.int32, device=device)
+        self.next_slot = torch.zeros(1, dtype=torch.int64, device=device)
         self._num_sent = 0
         self._host_slots = torch.empty(
             (NUM_SLOTS, num_rows), dtype=torch.int32, pin_memory=self._on_cuda
@@ -38,13 +43,13 @@ class TokenRing:
 
     def write(self, tokens: torch.Tensor) -> None:
         """Put `tokens` int32 [N] into the next slot, for rows 0 to N - 1. Can be captured."""
-        slots = self._slots[:, : len(tokens)]
-        slots.index_copy_(0, self._next_slot, tokens[None])
+        slots = self.slots[:, : len(tokens)]
+        slots.index_copy_(0, self.next_slot, tokens[None])
         self._advance()
 
     def write_rows(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
         """Put `tokens` int32 [N] into the next slot at `rows` int64 [N]."""
-        self._slots.index_put_((self._next_slot.expand(len(rows)), rows), tokens)
+        self.slots.index_put_((self.next_slot.expand(len(rows)), rows), tokens)
         self._advance()
 
     def send(self) -> int:
@@ -56,10 +61,10 @@ class TokenRing:
             self._written[slot].record()
             with torch.cuda.stream(self._side_stream):
                 self._side_stream.wait_event(self._written[slot])
-                self._host_slots[slot].copy_(self._slots[slot], non_blocking=True)
+                self._host_slots[slot].copy_(self.slots[slot], non_blocking=True)
                 self._arrived[slot].record(self._side_stream)
         else:
-            self._host_slots[slot].copy_(self._slots[slot])
+            self._host_slots[slot].copy_(self.slots[slot])
         return ticket
 
     def has_arrived(self, ticket: int) -> bool:
@@ -75,7 +80,7 @@ class TokenRing:
 
     def rewind(self) -> None:
         """Forget writes that were never sent: those of warm-up steps."""
-        self._next_slot.fill_(self._num_sent % NUM_SLOTS)
+        self.next_slot.fill_(self._num_sent % NUM_SLOTS)
 
     def _advance(self) -> None:
-        self._next_slot.add_(1).remainder_(NUM_SLOTS)
+        self.next_slot.add_(1).remainder_(NUM_SLOTS)

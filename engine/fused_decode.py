@@ -1,0 +1,236 @@
+"""The greedy decode step as few fused kernels: what `ModelRunner.decode` does, near memory speed.
+
+A layer is five launches: LayerNorm and q, k, v; append and attention; projection and residual;
+LayerNorm, feed-forward and GELU; projection and residual. Around them one kernel embeds the rows'
+tokens and one picks the next. Logits never reach memory, so a step that samples takes the unfused
+path, which reads and writes the same rows, ring and cache: the two may alternate.
+
+Importing this module imports Triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.decode_state import DecodeState
+from engine.fused_weights import FusedBlock, fused_blocks, fused_head
+from engine.gpt2 import GPT2
+from engine.kv_cache import KVCache
+from engine.ranges import span
+from engine.token_ring import TokenRing
+from kernels.decode_rows import begin_step, finish_step
+from kernels.dependent_launch import is_hopper
+from kernels.folded_linear import SplitWorkspace
+from kernels.fused_attention import fused_attention
+from kernels.fused_configs import StepTiles, step_tiles
+from kernels.fused_linear import GELU, RESIDUAL, fused_linear
+from kernels.lm_head import best_of_tiles
+
+
+@dataclass(frozen=True, slots=True)
+class StepBuffers:
+    """Activations of a step of B rows and how its linear maps are tiled.
+
+    The residual stream `x` [B, E]; `qkv` [B, 3 E]; `attended` [B, E]; `inner` [B, F]; statistics
+    of x, float32 [B, 2, tiles]: `block_stats` as the embedding or a block left it, and
+    `attention_stats` as its attention did; `tile_max` and `tile_token` [B, tiles of the head].
+    """
+
+    tiles: StepTiles
+    x: torch.Tensor
+    qkv: torch.Tensor
+    attended: torch.Tensor
+    inner: torch.Tensor
+    block_stats: torch.Tensor
+    attention_stats: torch.Tensor
+    tile_max: torch.Tensor
+    tile_token: torch.Tensor
+
+
+class FusedDecode:
+    """A model prepared for fused decode steps.
+
+    Holds a second copy of the weights that follow a LayerNorm, and scratch for the largest batch;
+    a step allocates nothing.
+
+    Parameters
+    ----------
+    model
+        One for which `can_fuse` holds.
+    cache, state, ring
+        What steps read and write.
+    """
+
+    def __init__(self, model: GPT2, cache: KVCache, state: DecodeState, ring: TokenRing) -> None:
+        self._model = model
+        self._state = state
+        self._ring = ring
+        self._blocks = fused_blocks(model, cache)
+        self._head = fused_head(model)
+        self._buffers: dict[int, StepBuffers] = {}
+        self._workspace = self._reserve()
+
+    def step(self, num_rows: int) -> None:
+        """One token for each of rows 0 to `num_rows - 1` that has budget left.
+
+        As `ModelRunner.decode`: everything is read from the device's rows and written back there.
+        """
+        rows = self._state.device_rows
+        buffers = self._buffers_for(num_rows)
+        self._last_step = buffers
+        tiles = buffers.tiles
+        positions = rows.position[:num_rows]
+        remaining = rows.remaining[:num_rows]
+        block_tables = rows.block_table[:num_rows]
+        begin_step(
+            rows.last_token,
+            rows.position,
+            rows.remaining,
+            self._model.token_embedding,
+            self._model.position_embedding,
+            buffers.x,
+            buffers.block_stats,
+            self._ring.next_slot,
+            self._ring.num_slots,
+        )
+        with span("forward"):
+            for block in self._blocks:
+                self._run_block(block, buffers, positions, remaining, block_tables)
+        with span("sampling"):
+            best_of_tiles(
+                buffers.x,
+                self._head,
+                self._model.config.vocab_size,
+                tiles.head,
+                buffers.tile_max,
+                buffers.tile_token,
+                x_stats=buffers.block_stats if tiles.keeps_statistics else None,
+            )
+            finish_step(
+                buffers.tile_max,
+                buffers.tile_token,
+                rows.last_token,
+                rows.position,
+                rows.remaining,
+                self._ring.slots,
+                self._ring.next_slot,
+            )
+
+    @property
+    def best_of_tiles(self) -> torch.Tensor:
+        """The last step's largest logit of each tile of the head, float32 [B, tiles]."""
+        return self._last_step.tile_max
+
+    def _run_block(
+        self,
+        block: FusedBlock,
+        buffers: StepBuffers,
+        positions: torch.Tensor,
+        remaining: torch.Tensor,
+        block_tables: torch.Tensor,
+    ) -> None:
+        tiles, workspace = buffers.tiles, self._workspace
+        fused_linear(
+            buffers.x,
+            block.attention_in,
+            buffers.qkv,
+            tiles.attention_in,
+            workspace,
+            x_stats=buffers.block_stats if tiles.keeps_statistics else None,
+        )
+        with span("attention"):
+            fused_attention(
+                buffers.qkv,
+                block.keys,
+                block.values,
+                block_tables,
+                positions,
+                remaining,
+                buffers.attended,
+                scale=block.scale,
+                pdl=True,
+            )
+        fused_linear(
+            buffers.attended,
+            block.attention_out,
+            buffers.x,
+            tiles.attention_out,
+            workspace,
+            epilogue=RESIDUAL,
+            y_stats=buffers.attention_stats,
+        )
+        fused_linear(
+            buffers.x,
+            block.feed_forward_in,
+            buffers.inner,
+            tiles.feed_forward_in,
+            workspace,
+            epilogue=GELU,
+            x_stats=buffers.attention_stats if tiles.keeps_statistics else None,
+        )
+        fused_linear(
+            buffers.inner,
+            block.feed_forward_out,
+            buffers.x,
+            tiles.feed_forward_out,
+            workspace,
+            epilogue=RESIDUAL,
+            y_stats=buffers.block_stats,
+        )
+
+    def _reserve(self) -> SplitWorkspace:
+        """Scratch for any number of rows, and where programs that share a tile meet."""
+        config, device, rows = self._model.config, self._model.device, self._state.num_rows
+        embed, inner = config.hidden_size, config.inner_size
+        widths = {"x": embed, "qkv": 3 * embed, "attended": embed, "inner": inner}
+        self._activations = {
+            name: torch.empty(rows, width, dtype=self._model.dtype, device=device)
+            for name, width in widths.items()
+        }
+        every = [self._tiles(count) for count in range(1, rows + 1)]
+        most_tiles = embed // min(
+            min(tiles.attention_out.block_n, tiles.feed_forward_out.block_n) for tiles in every
+        )
+        head_tiles = self._head.out_features // min(tiles.head.block_n for tiles in every)
+        self._stats = torch.empty(2, rows * 2 * most_tiles, dtype=torch.float32, device=device)
+        self._tile_max = torch.empty(rows * head_tiles, dtype=torch.float32, device=device)
+        self._tile_token = torch.empty(rows * head_tiles, dtype=torch.int32, device=device)
+        return SplitWorkspace.for_tiles(
+            rows,
+            embed,
+            [tile for tiles in every for tile in (tiles.attention_out, tiles.feed_forward_out)],
+            device,
+        )
+
+    def _tiles(self, num_rows: int) -> StepTiles:
+        config = self._model.config
+        tiles = step_tiles(num_rows)
+        if not is_hopper(self._head.weight):
+            tiles = tiles.portable()
+        return tiles.fitted(config.hidden_size, config.inner_size, self._head.out_features)
+
+    def _buffers_for(self, num_rows: int) -> StepBuffers:
+        """The scratch as a step of that many rows sees it."""
+        if num_rows not in self._buffers:
+            tiles = self._tiles(num_rows)
+            embed = self._model.config.hidden_size
+            head_tiles = self._head.out_features // tiles.head.block_n
+
+            def stats(place: int, block_n: int) -> torch.Tensor:
+                shape = (num_rows, 2, embed // block_n)
+                return self._stats[place, : num_rows * 2 * (embed // block_n)].view(shape)
+
+            def by_tile(flat: torch.Tensor) -> torch.Tensor:
+                return flat[: num_rows * head_tiles].view(num_rows, head_tiles)
+
+            self._buffers[num_rows] = StepBuffers(
+                tiles=tiles,
+                **{name: whole[:num_rows] for name, whole in self._activations.items()},
+                block_stats=stats(0, tiles.feed_forward_out.block_n),
+                attention_stats=stats(1, tiles.attention_out.block_n),
+                tile_max=by_tile(self._tile_max),
+                tile_token=by_tile(self._tile_token),
+            )
+        return self._buffers[num_rows]
