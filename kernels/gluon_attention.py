@@ -1,0 +1,319 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Decode attention with the append fused in, for Hopper, in Gluon (Triton's explicit-layout form).
+
+The same computation as `kernels.triton_fused_attention`, split by split, with what plain Triton
+cannot say: keys and values come through a ring of `STAGES` tiles that the bulk copy engine
+fills, and the ring is full before the projection that makes the query has ended. One warp a
+program; the products run on tensor cores with the query group padded to 16 rows. Why the early
+launch is safe stands in `kernels.triton_fused_attention`; here whole tiles are copied, so the slot
+being appended to may be copied too, before or after the write: what stands at or beyond the
+cached tokens never enters a result.
+"""
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.dependent_launch import launch_options
+from kernels.launch import decode_is_serial, ring_tile
+from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
+from kernels.workspace import reserved_workspace
+
+# Triton 3.7 renamed it.
+_program_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+
+_ELEMENTS = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+
+
+@gluon.jit
+def _combine(max_a, sum_a, acc_a, max_b, sum_b, acc_b, ROWS: gl.constexpr):
+    """The running softmax of two consecutive ranges of keys. Either may be empty."""
+    new_max = gl.maximum(max_a, max_b)
+    base = gl.where(new_max == float("-inf"), 0.0, new_max)
+    weight_a = gl.exp2(max_a - base)
+    weight_b = gl.exp2(max_b - base)
+    new_sum = gl.fma(sum_a, weight_a, sum_b * weight_b)
+    fade_a = gl.convert_layout(weight_a, ROWS)[:, None]
+    fade_b = gl.convert_layout(weight_b, ROWS)[:, None]
+    new_acc = gl.fma(acc_a, fade_a + gl.zeros_like(acc_a), acc_b * fade_b)
+    return new_max, new_sum, new_acc
+
+
+@gluon.jit
+def _request(
+    keys, values, k_ring, v_ring, ready, table, kv_head, start, stage,
+    KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
+):  # fmt: skip
+    """Have the copy engine fill a stage with the tile of tokens from `start` on."""
+    row = (gl.load(table + start // PAGE) * KV_HEADS + kv_head) * PAGE + start % PAGE
+    mbarrier.expect(ready.index(stage), 2 * BLOCK_N * D * 2)
+    tma.async_copy_global_to_shared(keys, [row, 0], ready.index(stage), k_ring.index(stage))
+    tma.async_copy_global_to_shared(values, [row, 0], ready.index(stage), v_ring.index(stage))
+
+
+@gluon.jit(
+    do_not_specialize=["max_context", "table_stride"],
+    do_not_specialize_on_alignment=["block_tables", "positions", "is_running"],
+)
+def ring_attention_append(
+    qkv,
+    keys,
+    values,
+    k_cache,
+    v_cache,
+    block_tables,
+    positions,
+    is_running,
+    out,
+    partials,
+    counters,
+    scale_log2,
+    max_context,
+    qkv_stride_row,
+    table_stride,
+    out_stride_row,
+    G: gl.constexpr,
+    D: gl.constexpr,
+    KV_HEADS: gl.constexpr,
+    PAGE: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SERIAL: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`."""
+    if PDL:
+        gdc_launch_dependents()
+    kv_head = gl.program_id(0)
+    sequence = gl.program_id(1).to(gl.int64)
+    split = gl.program_id(2)
+    position = gl.load(positions + sequence)
+    runs = (gl.load(is_running + sequence).to(gl.int32) > 0) & (position < max_context)
+    cached = gl.where(runs, position, 0)
+    first = split * SPLIT
+    if first < gl.maximum(cached, 1):
+        last = cached
+        if not SERIAL:
+            last = gl.minimum(first + SPLIT, cached)
+        table = block_tables + sequence * table_stride
+        tiles = gl.cdiv(last - first, BLOCK_N)
+
+        k_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, BLOCK_N, D], keys.layout)
+        v_ring = gl.allocate_shared_memory(values.dtype, [STAGES, BLOCK_N, D], values.layout)
+        ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+        for stage in gl.static_range(STAGES):
+            mbarrier.init(ready.index(stage), count=1)
+        fence_async_shared()
+        for stage in gl.static_range(STAGES):
+            if stage < tiles:
+                _request(
+                    keys, values, k_ring, v_ring, ready, table, kv_head,
+                    first + stage * BLOCK_N, stage, KV_HEADS, PAGE, BLOCK_N, D,
+                )  # fmt: skip
+
+        MMA: gl.constexpr = gl.NVMMADistributedLayout(
+            version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]
+        )
+        LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
+        RIGHT: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=MMA, k_width=2)
+        ROWS: gl.constexpr = gl.SliceLayout(1, MMA)
+        COLUMNS: gl.constexpr = gl.SliceLayout(0, MMA)
+        group = gl.arange(0, 16, layout=ROWS)
+        dim = gl.arange(0, D, layout=COLUMNS)
+        token = gl.arange(0, BLOCK_N, layout=COLUMNS)
+        value_token = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, RIGHT))
+        in_group = group < G
+        row_mask = in_group[:, None] & (dim < D)[None, :]
+        head = kv_head * G + group
+        new_block = gl.load(table + cached // PAGE, mask=runs, other=0).to(gl.int64)
+        if PDL:
+            gdc_wait()
+
+        row = qkv + sequence * qkv_stride_row
+        query = gl.load(row + head[:, None] * D + dim[None, :], mask=row_mask, other=0.0)
+        new_key = gl.load(row + (KV_HEADS * G + kv_head) * D + dim)
+        new_value = gl.load(row + (KV_HEADS * G + KV_HEADS + kv_head) * D + dim)
+        if split == 0:
+            slot = ((new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE) * D
+            if runs:
+                gl.store(k_cache + slot + dim, new_key)
+                gl.store(v_cache + slot + dim, new_value)
+        new_score = gl.sum(query.to(gl.float32) * new_key[None, :].to(gl.float32), 1) * scale_log2
+        q = gl.convert_layout(query, LEFT)
+
+        total_max = gl.full([16], float("-inf"), gl.float32, layout=ROWS)
+        total_sum = gl.zeros([16], gl.float32, layout=ROWS)
+        total_acc = gl.zeros([16, D], gl.float32, layout=MMA)
+        run_max = total_max
+        run_sum = total_sum
+        run_acc = total_acc
+        for tile in range(tiles):
+            start = first + tile * BLOCK_N
+            here = tile % STAGES
+            if SERIAL:  # noqa: SIM102
+                if (tile > 0) & (start % SPLIT == 0):
+                    total_max, total_sum, total_acc = _combine(
+                        total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
+                    )
+                    run_max = gl.full([16], float("-inf"), gl.float32, layout=ROWS)
+                    run_sum = gl.zeros([16], gl.float32, layout=ROWS)
+                    run_acc = gl.zeros([16, D], gl.float32, layout=MMA)
+            mbarrier.wait(ready.index(here), (tile // STAGES) & 1)
+            k = k_ring.index(here).permute((1, 0)).load(RIGHT)
+            v = v_ring.index(here).load(RIGHT)
+            scores = mma_v2(q, k, gl.zeros([16, BLOCK_N], gl.float32, layout=MMA)) * scale_log2
+            scores = gl.where((start + token < last)[None, :], scores, float("-inf"))
+            new_max = gl.maximum(run_max, gl.max(scores, 1))
+            fade = gl.exp2(run_max - new_max)
+            weights = gl.exp2(scores - new_max[:, None])
+            run_sum = gl.fma(run_sum, fade, gl.sum(weights, 1))
+            if start + BLOCK_N > last:
+                # A weight of zero times NaN is NaN.
+                v = gl.where((start + value_token < last)[:, None], v, gl.zeros_like(v))
+            run_acc = mma_v2(
+                gl.convert_layout(weights.to(v.dtype), LEFT), v, run_acc * fade[:, None]
+            )
+            run_max = new_max
+            _program_barrier()
+            if tile + STAGES < tiles:
+                _request(
+                    keys, values, k_ring, v_ring, ready, table, kv_head,
+                    start + STAGES * BLOCK_N, here, KV_HEADS, PAGE, BLOCK_N, D,
+                )  # fmt: skip
+
+        pair = sequence * KV_HEADS + kv_head
+        parts = partials
+        splits = 1
+        is_last = True
+        RECORD: gl.constexpr = D + PART_HEADER
+        if not SERIAL:
+            splits = gl.maximum(gl.cdiv(cached, SPLIT), 1)
+            parts = partials + (pair * gl.num_programs(2) * G + group) * RECORD
+            if splits > 1:
+                part = parts + split * (G * RECORD)
+                gl.store(part[:, None] + dim[None, :], run_acc, mask=row_mask)
+                gl.store(part + D, run_max, mask=in_group)
+                gl.store(part + D + 1, run_sum, mask=in_group)
+                # Every thread's part must be written before one says so, and the atomic makes
+                # what others wrote visible to the program that arrives last.
+                _program_barrier()
+                is_last = gl.atomic_add(counters + pair, 1, sem="acq_rel") == splits - 1
+                _program_barrier()
+        if is_last:
+            if SERIAL:
+                total_max, total_sum, total_acc = _combine(
+                    total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
+                )
+            else:
+                if splits > 1:
+                    for s in range(splits):
+                        part = parts + s * (G * RECORD)
+                        part_acc = gl.load(
+                            part[:, None] + dim[None, :], mask=row_mask, other=0.0,
+                            cache_modifier=".cg",
+                        )  # fmt: skip
+                        part_max = gl.load(part + D, mask=in_group, other=0.0, cache_modifier=".cg")
+                        part_sum = gl.load(
+                            part + D + 1, mask=in_group, other=0.0, cache_modifier=".cg"
+                        )
+                        total_max, total_sum, total_acc = _combine(
+                            total_max, total_sum, total_acc, part_max, part_sum, part_acc, ROWS
+                        )
+                    gl.store(counters + pair, 0)
+                else:
+                    total_max, total_sum, total_acc = _combine(
+                        total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
+                    )
+            one = gl.full([16], 1.0, gl.float32, layout=ROWS)
+            new_acc = new_value[None, :].to(gl.float32) + gl.zeros_like(total_acc)
+            total_max, total_sum, total_acc = _combine(
+                total_max, total_sum, total_acc, new_score, one, new_acc, ROWS
+            )
+            # Rows that do not run get zeros, whatever their queries hold.
+            result = gl.where(runs, total_acc / total_sum[:, None], 0.0)
+            gl.store(
+                out + sequence * out_stride_row + head[:, None] * D + dim[None, :],
+                result.to(out.dtype.element_ty),
+                mask=row_mask,
+            )
+
+
+def launch_ring(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    positions: torch.Tensor,
+    is_running: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+    pdl: bool,
+    *,
+    serial: bool | None = None,
+) -> None:
+    """`kernels.fused_attention.fused_attention` for arguments that its `ring_serves` accepts.
+
+    `serial` overrides the choice between the two launches, which agree bit for bit.
+    """
+    _, kv_heads, block_size, head_dim = k_cache.shape
+    batch = positions.shape[0]
+    if batch == 0:
+        return
+    group = out.shape[1] // (kv_heads * head_dim)
+    tile = ring_tile(head_dim)
+    max_context = block_tables.shape[1] * block_size
+    splits = triton.cdiv(max_context, tile.split)
+    pairs = batch * kv_heads
+    if serial is None:
+        serial = decode_is_serial(pairs, splits, multiprocessors(qkv.device))
+    if serial:
+        partials = counters = out
+        splits = 1
+    else:
+        elements = pairs * group * splits * part_elements(head_dim)
+        workspace = reserved_workspace(qkv.device, elements, pairs)
+        partials, counters = workspace.partials, workspace.counters
+    block = [tile.block_n, head_dim]
+    layout = gl.NVMMASharedLayout.get_default_for(block, _ELEMENTS[k_cache.dtype])
+    keys, values = (
+        TensorDescriptor.from_tensor(cache.view(-1, head_dim), block, layout)
+        for cache in (k_cache, v_cache)
+    )
+    ring_attention_append[(kv_heads, batch, splits)](
+        qkv,
+        keys,
+        values,
+        k_cache,
+        v_cache,
+        block_tables,
+        positions,
+        is_running,
+        out,
+        partials,
+        counters,
+        scale * LOG2_E,
+        max_context,
+        qkv.stride(0),
+        block_tables.stride(0),
+        out.stride(0),
+        G=group,
+        D=head_dim,
+        KV_HEADS=kv_heads,
+        PAGE=block_size,
+        BLOCK_N=tile.block_n,
+        STAGES=tile.stages,
+        SPLIT=tile.split,
+        SERIAL=serial,
+        **launch_options(pdl),
+        num_warps=1,
+    )

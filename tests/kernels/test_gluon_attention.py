@@ -1,0 +1,190 @@
+"""The Hopper attention kernel: against the float64 reference and the plain one, on the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from fused_attention_cases import FusedProblem, fused_problem
+from paged_cases import NAN, assert_close_to_reference, same_bits
+
+from kernels.fused_attention import fused_attention, ring_serves
+from kernels.launch import SPLIT_TOKENS
+from kernels.reference import reference_decode
+
+HALVES = [torch.float16, torch.bfloat16]
+S = SPLIT_TOKENS
+RAGGED = [3 * S + 1, 17, None, S, 2 * S - 1, 0, 63, 64, 65, S + 1, 1, 31, 32, 33, S - 1, 127]
+
+
+@pytest.fixture
+def hopper(gpu: torch.device) -> torch.device:
+    """A GPU that the ring kernel is for."""
+    if torch.cuda.get_device_capability(gpu)[0] != 9:
+        pytest.skip("needs a Hopper GPU")
+    return gpu
+
+
+def _launched(
+    problem: FusedProblem, device: torch.device, *, serial: bool | None = None, ring: bool = True
+) -> torch.Tensor:
+    """The result, with the whole cache compared after the append."""
+    from kernels.gluon_attention import launch_ring
+    from kernels.triton_fused_attention import launch_fused
+
+    moved = problem.on(device)
+    rows = problem.qkv.shape[0]
+    out = torch.full((rows, problem.num_columns), NAN, dtype=problem.qkv.dtype, device=device)
+    launch = launch_ring if ring else launch_fused
+    launch(*moved.arguments, out, problem.scale, False, serial=serial)
+    assert same_bits(moved.k_cache.cpu(), problem.after.k_cache)
+    assert same_bits(moved.v_cache.cpu(), problem.after.v_cache)
+    return out.cpu().unflatten(1, (-1, problem.after.query.shape[2]))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("group", [1, 3, 4, 8, 16])
+def test_against_the_reference_and_the_plain_kernel(
+    hopper: torch.device, dtype: torch.dtype, head_dim: int, group: int
+) -> None:
+    problem = fused_problem(
+        RAGGED, heads=(2 * group, 2), head_dim=head_dim, block_size=64, dtype=dtype, seed=group
+    )
+    reference = reference_decode(*problem.after.decode_arguments)
+    results = [_launched(problem, hopper, serial=serial) for serial in (False, True)]
+    assert same_bits(*results)
+    assert_close_to_reference(results[0], reference, problem.after)
+    assert not results[0][~problem.is_running].any()
+    plain = _launched(problem, hopper, ring=False)
+    assert_close_to_reference(plain, reference, problem.after)
+    unit = 4 * torch.finfo(dtype).eps
+    assert float((plain.double() - results[0].double()).abs().max()) <= unit
+
+
+@pytest.mark.parametrize("block_size", [32, 64, 128])
+def test_pages_of_one_tile_and_more(hopper: torch.device, block_size: int) -> None:
+    p = block_size
+    problem = fused_problem(
+        [p - 1, p, p + 1, 0, None, 2 * p, 5 * p + 3],
+        head_dim=64,
+        block_size=p,
+        dtype=torch.float16,
+    )
+    reference = reference_decode(*problem.after.decode_arguments)
+    assert_close_to_reference(_launched(problem, hopper), reference, problem.after)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_alone_equals_in_a_batch_bit_for_bit(hopper: torch.device, dtype: torch.dtype) -> None:
+    problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=dtype)
+    together = _launched(problem, hopper, serial=True)
+    for row in (0, 1, 3, 4, 5, 8):
+        moved = problem.alone(row).on(hopper)
+        out = torch.full((1, problem.num_columns), NAN, dtype=dtype, device=hopper)
+        fused_attention(*moved.arguments, out, scale=problem.scale)
+        assert same_bits(out.cpu().unflatten(1, (-1, 64))[0], together[row])
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_extreme_scores(hopper: torch.device, sign: int) -> None:
+    problem = fused_problem(
+        [40, S + 30, 0],
+        heads=(2, 1),
+        head_dim=64,
+        block_size=64,
+        dtype=torch.float16,
+        integers=True,
+        sign=sign,
+    )
+    result = _launched(problem, hopper)
+    error = (result.double() - reference_decode(*problem.after.decode_arguments)).abs().max()
+    assert float(error) < 8 * torch.finfo(torch.float16).eps
+
+
+def test_the_rule_that_chooses_it(hopper: torch.device) -> None:
+    def serves(dtype: torch.dtype, head_dim: int, block_size: int, group: int = 1) -> bool:
+        cache = torch.empty(4, 2, block_size, head_dim, dtype=dtype, device=hopper)
+        return ring_serves(cache, group)
+
+    assert serves(torch.float16, 64, 64)
+    assert serves(torch.bfloat16, 128, 64, group=4)
+    assert not serves(torch.float32, 64, 64)
+    assert not serves(torch.float16, 96, 64)
+    assert not serves(torch.float16, 64, 8)
+    assert not serves(torch.float16, 64, 64, group=4)
+    assert not serves(torch.float16, 128, 64, group=17)
+    wide = torch.empty(4, 2, 64, 128, dtype=torch.float16, device=hopper)
+    assert not ring_serves(wide[..., :64], 1)
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+@pytest.mark.parametrize("ring", [False, True])
+def test_a_replayed_graph_of_steps(gpu: torch.device, ring: bool, pdl: bool) -> None:
+    """Layers in turn, step after step, against the same steps made eagerly and apart.
+
+    Each layer's output is the next one's input, so that dependent launches would show a query
+    read too early, and each step moves the positions on, so that they would show a stale cache.
+    """
+    if ring and torch.cuda.get_device_capability(gpu)[0] != 9:
+        pytest.skip("needs a Hopper GPU")
+    layers, steps, dtype = 6, 70, torch.float16
+    heads, head_dim = (2, 2), 64 if ring else 32
+    start = [S - 30, 3, None, 60, 2 * S - 5, 0]
+    problem = fused_problem(start, heads=heads, head_dim=head_dim, block_size=64, dtype=dtype)
+    rows, columns = len(start), 2 * S // 64 + 3
+    table = torch.randperm(rows * columns, generator=torch.Generator().manual_seed(0))
+    shape = (layers, rows * columns, heads[1], 64, head_dim)
+    keys = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(gpu, dtype)
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(gpu, dtype)
+    problem = replace(problem, block_tables=table.int().view(rows, columns)).on(gpu)
+    problem.positions[2] = 0
+    weight = torch.randn(2 * head_dim, 6 * head_dim, device=gpu, dtype=dtype) / 8
+
+    def step(state: list[torch.Tensor], early: bool) -> torch.Tensor:
+        k, v, at, x = state
+        out = torch.empty(rows, heads[0] * head_dim, dtype=dtype, device=gpu)
+        for layer in range(layers):
+            qkv = x @ weight
+            fused_attention(
+                qkv, k[layer], v[layer], problem.block_tables, at, problem.is_running, out,
+                scale=problem.scale, pdl=early,
+            )  # fmt: skip
+            x = out + 0.5 * x
+        return x / x.norm(dim=1, keepdim=True).clamp(min=1e-3) * 8
+
+    x0 = torch.randn(rows, heads[0] * head_dim, device=gpu, dtype=dtype)
+    eager = [tensor.clone() for tensor in (keys, values, problem.positions, x0)]
+    static = [tensor.clone() for tensor in (keys, values, problem.positions, x0)]
+    for _ in range(steps):
+        eager[3] = step(eager, early=False)
+        eager[2] += problem.is_running
+        torch.cuda.synchronize()
+    warm = [tensor.clone() for tensor in static]
+    step(warm, early=pdl)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        static[3].copy_(step(static, early=pdl))
+        static[2] += problem.is_running
+    for _ in range(steps):
+        graph.replay()
+    torch.cuda.synchronize()
+    for one, other in zip(eager, static, strict=True):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+    assert torch.isfinite(static[3][problem.is_running]).all()
+
+
+def test_200_repeats_are_bit_equal(hopper: torch.device) -> None:
+    problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=torch.float16)
+    moved = problem.on(hopper)
+    outs = [
+        torch.empty(len(RAGGED), problem.num_columns, dtype=torch.float16, device=hopper)
+        for _ in range(2)
+    ]
+    fused_attention(*moved.arguments, outs[0], scale=problem.scale)
+    differing = torch.zeros((), dtype=torch.int64, device=hopper)
+    for _ in range(200):
+        fused_attention(*moved.arguments, outs[1], scale=problem.scale)
+        differing += (outs[0] != outs[1]).sum()
+    assert int(differing) == 0
