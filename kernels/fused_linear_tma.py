@@ -35,26 +35,21 @@ def _gelu_tanh(x):
 
 
 @gluon.jit
-def _mean_and_rstd(
-    stats,
-    first_row,
-    rows,
-    epsilon,
-    K: gl.constexpr,
-    TILES: gl.constexpr,
-    TILES_PAD: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    layout: gl.constexpr,
-):
-    """`combine_tile_statistics` of BLOCK_M rows, in `layout`."""
-    W: gl.constexpr = K // TILES
-    flat: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [gl.num_warps(), 1], [1, 0])
-    row = first_row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, flat))
-    tile = gl.arange(0, TILES_PAD, layout=gl.SliceLayout(0, flat))
+def load_statistics(
+    stats, row, tile, rows, TILES: gl.constexpr
+):  # fmt: skip
+    """`load_tile_statistics` of the rows `row` [M] and the tiles `tile` [T]."""
     mask = (row < rows)[:, None] & (tile < TILES)[None, :]
     place = stats + row[:, None] * (2 * TILES) + tile[None, :]
-    sums = gl.load(place, mask=mask, other=0.0)
-    squares = gl.load(place + TILES, mask=mask, other=0.0)
+    return gl.load(place, mask=mask, other=0.0), gl.load(place + TILES, mask=mask, other=0.0)
+
+
+@gluon.jit
+def combine_statistics(
+    sums, squares, tile, epsilon, K: gl.constexpr, TILES: gl.constexpr, layout: gl.constexpr
+):
+    """`combine_tile_statistics`, in `layout`."""
+    W: gl.constexpr = K // TILES
     mean = gl.sum(sums, axis=1) / K
     offset = sums / W - mean[:, None]
     between = gl.where((tile < TILES)[None, :], offset * offset, 0.0) * W
@@ -136,9 +131,10 @@ def one_shot_linear(
     if EPILOGUE == 2:
         residual = gl.load(y_tile, mask=in_batch[:, None], other=0.0)
     if X_TILES > 0:
-        mean, rstd = _mean_and_rstd(
-            x_stats, tile_m * BLOCK_M, rows, epsilon, K, X_TILES, X_TILES_PAD, BLOCK_M, by_row
-        )
+        flat: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [gl.num_warps(), 1], [1, 0])
+        stats_row = tile_m * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, flat))
+        stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
+        sums, squares = load_statistics(x_stats, stats_row, stats_tile, rows, X_TILES)
 
     accumulator = warpgroup_mma_init(gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout=mma))
     for i in gl.static_range(CHUNKS):
@@ -146,6 +142,9 @@ def one_shot_linear(
         accumulator = warpgroup_mma(
             x_chunks.index(i), w_chunks.index(i).permute((1, 0)), accumulator, is_async=True
         )
+    # While the tensor cores are at work.
+    if X_TILES > 0:
+        mean, rstd = combine_statistics(sums, squares, stats_tile, epsilon, K, X_TILES, by_row)
     accumulator = warpgroup_mma_wait(0, deps=(accumulator,))
 
     is_last = True

@@ -18,6 +18,7 @@ from kernels.dependent_launch import (
 )
 from kernels.folded_linear import FoldedLinear
 from kernels.fused_configs import LinearTile
+from kernels.fused_linear import runs_one_shot
 from kernels.launch import padded
 from kernels.row_statistics import (
     combine_tile_statistics,
@@ -119,7 +120,8 @@ def best_of_tiles(
     head
         The head with the final LayerNorm folded in. Its rows from `vocab_size` on are padding.
     tile
-        Must divide the head; it cannot split K.
+        Must divide the head; it cannot split K. With `tma` the Hopper kernel serves up to `block_m`
+        rows of half precision with `x_stats`.
     tile_max, tile_token
         float32 and int32 [rows, N / block_n], written. NaN where any logit of the tile is NaN;
         the lowest id where several tie.
@@ -127,6 +129,11 @@ def best_of_tiles(
         As in `kernels.fused_linear.fused_linear`.
     """
     rows, in_features = x.shape
+    if tile.tma and x_stats is not None and rows <= tile.block_m and runs_one_shot(x):
+        from kernels.lm_head_tma import launch_stream
+
+        launch_stream(x, head, vocab_size, tile, tile_max, tile_token, x_stats)
+        return
     x_tiles = 0 if x_stats is None else x_stats.shape[2]
     tiles = head.out_features // tile.block_n
     head_tiles[(-(-rows // tile.block_m), tiles)](

@@ -68,7 +68,8 @@ def test_tokens_differ_only_where_rounding_decides(
         truth = _logits(exact, known)[-1]
         bound = 2 * float((_logits(model, known)[-1] - truth).abs().max())
         assert float(truth.max() - truth[[ours[first], theirs[first]]].min()) <= bound
-    assert ties <= len(prompts) // 2
+    if dtype == "float16":
+        assert ties <= len(prompts) // 3
     with capsys.disabled():
         print(f"\n{dtype}: {ties} of {len(prompts)} sequences part at a near tie; the rest equal")
 

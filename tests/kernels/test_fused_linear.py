@@ -130,7 +130,8 @@ def test_layer_norm_and_gelu(
     tile: LinearTile,
     x_tiles: int | None,
 ) -> None:
-    in_features = 48 if x_tiles == 3 else IN_FEATURES
+    # 48 is no power of two: ranges over a whole row are padded.
+    in_features = 48 if x_tiles in (3, None) else IN_FEATURES
     tile = tile.fitted(OUT_FEATURES, in_features)
     problem = _problem(rows, dtype, triton_device, in_features=in_features)
     stats = None if x_tiles is None else poisoned_rows(problem.statistics(x_tiles))

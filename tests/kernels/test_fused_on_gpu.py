@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from kernels.folded_linear import FoldedLinear, SplitWorkspace, fold_linear
 from kernels.fused_configs import LinearTile, step_tiles
 from kernels.fused_linear import GELU, PLAIN, RESIDUAL, fused_linear
 from kernels.fused_reference import reference_linear, reference_statistics
+from kernels.lm_head import best_of_tiles
 
 HALVES = [torch.float16, torch.bfloat16]
 EPSILON = 1e-5
@@ -109,6 +112,61 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
     else:
         assert stats.isnan().all()
         assert plain_stats.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("rows", [1, 37, 64])
+@pytest.mark.parametrize(
+    "tile",
+    [
+        LinearTile(64, 64, 128, stages=7, tma=True),
+        LinearTile(64, 128, 64, stages=7, tma=True),
+        LinearTile(64, 64, 64, stages=2, tma=True),
+    ],
+    ids=["64x128", "128x64", "two-stages"],
+)
+@pytest.mark.parametrize("head_rows", [20_096, 128], ids=["many-tiles", "few-tiles"])
+def test_the_hopper_head_computes_what_the_plain_one_does(
+    gpu: torch.device, dtype: torch.dtype, rows: int, tile: LinearTile, head_rows: int
+) -> None:
+    """With fewer tiles than multiprocessors, and with more than fit the ring at once."""
+    _skip_unless_hopper(gpu)
+    vocab_size = head_rows - 60
+    make = {"dtype": dtype, "device": gpu}
+    x = poisoned_rows(_tensor(rows, 768, seed=1, **make))
+    x[rows // 2, 5] = NAN
+    head = fold_linear(
+        _tensor(head_rows, 768, seed=2, **make) * 0.1,
+        None,
+        1 + _tensor(768, seed=3, **make) * 0.3,
+        _tensor(768, seed=4, **make) * 0.1,
+        EPSILON,
+    )
+    # Beyond the vocabulary, and two tokens that tie.
+    head.bias[vocab_size:] = 1e4
+    head.weight[7] = head.weight[3]
+    head.bias[[3, 7]] = 1e3
+    head.column_sums[7] = head.column_sums[3]  # type: ignore[index]
+    stats = reference_statistics(x, 24).float()
+    results = []
+    for one in (tile, tile.portable(), tile):
+        shape = (rows, head_rows // tile.block_n)
+        best = torch.full(shape, 7.0, device=gpu)
+        token = torch.full(shape, -7, dtype=torch.int32, device=gpu)
+        one = replace(one, block_n=tile.block_n)
+        best_of_tiles(x, head, vocab_size, one, best, token, x_stats=stats)
+        results.append((best, token))
+    (best, token), (plain, plain_token), again = results
+    assert torch.equal(best.nan_to_num(), again[0].nan_to_num())
+    assert torch.equal(token, again[1])
+    healthy = torch.arange(rows, device=gpu) != rows // 2
+    assert best[~healthy].isnan().all()
+    torch.testing.assert_close(best[healthy], plain[healthy], rtol=1e-4, atol=1e-4)
+    # Sums in another order may decide between near equals, so seldom do the tokens differ.
+    assert float((token != plain_token)[healthy].float().mean() if rows > 1 else 0.0) < 0.01
+    if rows > 1:
+        assert (token[healthy, 0] == 3).all()
+        assert token[healthy].max() < vocab_size
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64, 128, 256])
