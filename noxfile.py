@@ -60,6 +60,7 @@ class Command:
 
     name: str
     what: str
+    groups: tuple[str, ...] = ()
 
 
 COMMANDS = (
@@ -70,6 +71,7 @@ COMMANDS = (
     Command("scheduler", "Measure a batch of equal requests, offline and online."),
     Command("streaming", "Measure streamed requests: TTFT, TPOT and ITL percentiles."),
     Command("headline", "Measure the named workloads into reports/headline.json."),
+    Command("memcheck", "Run the GPU tests, plainly and under compute-sanitizer.", ("test",)),
 )
 
 
@@ -132,7 +134,7 @@ def codegen(session: nox.Session, triton: TritonChoice) -> None:
 def _add_command(command: Command) -> None:
     @nox.session(name=command.name, python=PYTHON, requires=["stack"], default=False)
     def run_command(session: nox.Session) -> None:
-        _provide(session)
+        _provide(session, *command.groups)
         session.run("python", "-m", "asv_bench", command.name, *session.posargs, env=_compiled())
 
     run_command.__doc__ = command.what

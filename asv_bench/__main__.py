@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from asv_bench import headline
-from asv_bench.commands import bench, history, profile, report, scheduler, streaming
+from asv_bench.commands import bench, history, memcheck, profile, report, scheduler, streaming
+from asv_bench.console import make_console
 from asv_bench.errors import BenchError, Refused
 
-COMMANDS = (bench, scheduler, streaming, headline, history, report, profile)
+COMMANDS = (bench, scheduler, streaming, headline, history, report, profile, memcheck)
 
 REFUSED = 2
 FAILED = 1
@@ -46,7 +46,7 @@ def main() -> None:
         if not is_sentence(error):
             raise
         message = Text.assemble(("error: ", "red"), str(error))
-        Console(stderr=True).print(message, soft_wrap=True)
+        make_console(stderr=True).print(message, soft_wrap=True)
         sys.exit(REFUSED if isinstance(error, Refused | ValueError) else FAILED)
 
 

@@ -18,6 +18,7 @@ HEAVY = {
     "bundle",
     "codegen",
     "headline",
+    "memcheck",
     "history",
     "kernels",
     "lock",

@@ -1,0 +1,51 @@
+"""Where the commands print: one console for all, and tables whose figures are never cut."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+LEAST_WIDTH = 120
+"""Columns that every table fits in; rich would guess 80 for a file and cut figures to "…"."""
+LEAST_NAME = 12
+"""Columns that a name is broken to before the table grows beyond its console."""
+UNLIMITED = 1000
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console as wide as its terminal, and wide enough for every table where there is none."""
+    console = Console(stderr=stderr)
+    if not console.is_terminal:
+        console.width = max(console.width, LEAST_WIDTH)
+    return console
+
+
+def add_figure_columns(table: Table, *labels: str) -> None:
+    """Add columns of figures: aligned to the right, and names give way before they do."""
+    for label in labels:
+        table.add_column(label, justify="right", no_wrap=True)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table whose first column is names; only they are broken to fit.
+
+    A table whose other columns alone are wider than the console is left wider than it. Title and
+    caption are taken out and printed around the table, in which they would be broken to its width.
+    """
+    options = console.options.update(width=UNLIMITED)
+    names = table.columns[0]
+    longest = max(
+        Measurement.get(console, options, cell).maximum for cell in (names.header, *names.cells)
+    )
+    needed = Measurement.get(console, options, table).maximum - max(0, longest - LEAST_NAME)
+    if needed > console.width:
+        table.width = needed
+    title, table.title = table.title, None
+    caption, table.caption = table.caption, None
+    console.print()
+    if title:
+        console.print(title, style="italic", soft_wrap=True, markup=False, highlight=False)
+    console.print(table, crop=False)
+    if caption:
+        console.print(caption, style="dim", soft_wrap=True, markup=False, highlight=False)
