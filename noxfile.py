@@ -117,7 +117,7 @@ def kernels(session: nox.Session, triton: TritonChoice) -> None:
     _provide(session, "test")
     _choose_triton(session, triton)
     # The engine's own GPU tests have nowhere else to run where they must not be skipped.
-    on_gpu = [str(path) for path in sorted(Path("tests").glob("*/test_on_gpu.py"))]
+    on_gpu = [str(path) for path in sorted(Path("tests/engine").glob("test_*on_gpu.py"))]
     targets = ["tests/kernels", *(on_gpu if TORCH.has_gpu else [])]
     session.run("python", "-m", "pytest", *targets, *session.posargs, env=_triton_environment())
 

@@ -51,17 +51,27 @@ class Check:
 
 
 CHECKS = (
-    Check("kernels and engine", ("tests/kernels", "tests/engine/test_on_gpu.py")),
-    Check("memcheck: graphs, repeats", ("tests/kernels/test_on_gpu.py",), is_sanitized=True),
+    Check(
+        "kernels and engine",
+        ("tests/kernels", "tests/engine/test_on_gpu.py", "tests/engine/test_fused_on_gpu.py"),
+    ),
+    Check(
+        "memcheck: graphs, repeats",
+        ("tests/kernels/test_on_gpu.py", "tests/kernels/test_gluon_attention.py"),
+        is_sanitized=True,
+    ),
     Check(
         "memcheck: each tensor its own allocation",
         (
             "tests/kernels/test_append.py",
             "tests/kernels/test_decode.py",
             "tests/kernels/test_prefill.py",
+            "tests/kernels/test_fused_attention.py",
+            "tests/kernels/test_fused_linear.py",
+            "tests/kernels/test_fused_rows.py",
             # The overflow test's caches of 8.6 GB are too slow to watch, and are checked above.
             "-k",
-            "triton and not beyond_32",
+            "not torch- and not beyond_32",
         ),
         is_sanitized=True,
         is_uncached=True,
