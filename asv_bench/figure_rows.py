@@ -10,13 +10,14 @@ from asv_bench.asv_results import Figure, Series
 from asv_bench.workloads import WORKLOADS
 
 CPU_MODEL = "gpt2-tiny"
-COLUMNS = ("call", "tpot", "ttft", "tokens_per_s", "of_floor")
+COLUMNS = ("call", "tpot", "ttft", "itl", "tokens_per_s", "of_floor")
 """What a row can hold, in order; `call` is the time of a step or of one call."""
 
 TITLES = {
     "call": "step or call",
     "tpot": "TPOT",
     "ttft": "TTFT",
+    "itl": "ITL",
     "tokens_per_s": "tokens/s",
     "of_floor": "of floor",
 }
@@ -35,6 +36,7 @@ _COLUMN_OF_FIGURE = {
     "append": "call",
     "tpot": "tpot",
     "ttft": "ttft",
+    "itl": "itl",
     "seconds_per_token": "tokens_per_s",
     "time_over_floor": "of_floor",
 }
@@ -83,8 +85,6 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
         series = figure.series
         group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
         column = _COLUMN_OF_FIGURE.get(series.figure, "call")
-        if series.figure == "itl":
-            continue  # three percentiles of each gap: they are on the page, in the history
         key = (group, _name(series), _batch(series))
         row = rows.setdefault(key, Row(*key, readings={}))
         if figure.failed:

@@ -8,12 +8,15 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from asv_bench.console import add_figure_columns
 from asv_bench.figure_rows import COLUMNS, TITLES, Row
 
 MISSING = "-"
 
 WIDE = 112
 """Columns from which a value and its spread fit beside each other; below, the spread goes under."""
+MOST_BESIDE = 5
+"""Figures of a row beyond which even that is too narrow."""
 
 
 def figure_table(rows: Sequence[Row], title: str, width: int = WIDE) -> Table:
@@ -21,14 +24,12 @@ def figure_table(rows: Sequence[Row], title: str, width: int = WIDE) -> Table:
 
     `width` is the columns of the terminal it has to fit.
     """
-    gap = " " if width >= WIDE else "\n"
     used = [column for column in COLUMNS if any(column in row.readings for row in rows)]
+    gap = " " if width >= WIDE and len(used) <= MOST_BESIDE else "\n"
     style = box.HEAVY_HEAD if width >= WIDE else box.SIMPLE_HEAD
     table = Table(title=title, title_justify="left", box=style)
     table.add_column("workload or call")
-    table.add_column("batch", justify="right", no_wrap=True)
-    for column in used:
-        table.add_column(TITLES[column], justify="right", no_wrap=True)
+    add_figure_columns(table, "batch", *(TITLES[column] for column in used))
     group = rows[0].group if rows else ""
     for row in rows:
         if row.group != group:

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from paged_cases import NAN, UNUSED_BLOCK, PagedProblem, paged_problem
 
-Six = tuple[
-    torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor
-]
+Six = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(slots=True)

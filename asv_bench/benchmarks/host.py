@@ -87,6 +87,62 @@ class BlockMetadata:
         return one_sample(statistics.median(readings[1:]))
 
 
+class BlockTables:
+    """The list of blocks of each sequence: building it for a prompt, and unsharing its end."""
+
+    params = (BATCHES,)
+    param_names: ClassVar = ["batch"]
+    timeout = 120.0
+
+    def setup(self, batch: int) -> None:
+        check_identity()
+        from engine.kv_blocks import KVBlockManager
+
+        if not hasattr(KVBlockManager, "extend"):
+            raise NotImplementedError("this commit does not extend a block table by many tokens")
+        self._blocks = KVBlockManager(8 * batch, BLOCK_SIZE)
+
+    @tracked()
+    def track_build(self, batch: int) -> Samples:
+        """Seconds per sequence: the table of a prompt that ends within its 8th block."""
+        readings = []
+        for _ in range(CYCLES + 1):
+            started = time.perf_counter()
+            tables = self._tables(batch, 8 * BLOCK_SIZE - 1)
+            readings.append((time.perf_counter() - started) / batch)
+            self._free(tables)
+        check_identity()
+        return one_sample(statistics.median(readings[1:]))
+
+    @tracked()
+    def track_copy_on_write(self, batch: int) -> Samples:
+        """Seconds per sequence: one token more where every sequence's last block is shared."""
+        readings = []
+        for _ in range(CYCLES + 1):
+            tables = self._tables(batch, BLOCK_SIZE // 2)
+            others = [list(block_ids) for block_ids in tables]
+            for block_ids in others:
+                self._blocks.incref_blocks(block_ids)
+            started = time.perf_counter()
+            appended = self._blocks.append_token_batch(tables)
+            readings.append((time.perf_counter() - started) / batch)
+            if len(appended.copies) != batch:
+                raise RuntimeError(f"{len(appended.copies)} of {batch} shared blocks were copied.")
+            self._free(tables + others)
+        check_identity()
+        return one_sample(statistics.median(readings[1:]))
+
+    def _tables(self, batch: int, tokens: int) -> list[list[int]]:
+        tables: list[list[int]] = [[] for _ in range(batch)]
+        for block_ids in tables:
+            self._blocks.extend(block_ids, tokens)
+        return tables
+
+    def _free(self, tables: list[list[int]]) -> None:
+        for block_ids in tables:
+            self._blocks.free_blocks(block_ids)
+
+
 class EngineStep(SharesRuns):
     """Steps of an engine whose model is so small that the host's work counts, on the CPU."""
 

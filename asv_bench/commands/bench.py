@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from asv_bench.asv_measuring import Measured, measure_with_progress
 from asv_bench.asv_runs import AsvProject
 from asv_bench.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
+from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.figure_rows import figure_rows
-from asv_bench.figure_table import WIDE, figure_table
+from asv_bench.figure_table import figure_table
 from asv_bench.machine import MachineFacts, has_cuda_gpu, machine_facts
 from asv_bench.record import REPOSITORY, WorkingTree, working_tree
 from asv_bench.snapshots import measured_changes, snapshot
@@ -38,7 +38,10 @@ def bench(
         typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Processes per figure (default: 3).")
+        int | None,
+        typer.Option(
+            "--rounds", help="Processes per figure (default: 3, with --quick 1, with --full 12)."
+        ),
     ] = None,
     require_gpu: Annotated[
         bool, typer.Option("--require-gpu", help="Fail unless a benchmark ran on a GPU.")
@@ -72,10 +75,8 @@ def bench(
     # Not at the top: every command would wait for matplotlib.
     from asv_bench.pages.site import build_page
 
-    console.print()
-    console.print(
-        figure_table(figure_rows(measured.figures), title_of(facts, commit), console.width)
-    )
+    table = figure_table(figure_rows(measured.figures), title_of(facts, commit), console.width)
+    print_table(console, table)
     page = build_page(REPOSITORY)
     result = project.results.relative_to(REPOSITORY) / facts.name
     console.print(f"result: {result}/{commit[:8]}-*.json", highlight=False, soft_wrap=True)
@@ -123,14 +124,6 @@ def title_of(facts: MachineFacts, commit: str) -> str:
     device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
     model = "gpt2, float16" if facts.gpu else "gpt2-tiny, float32"
     return f"{commit[:8]} on {device} (random:{model}; torch {facts.torch})"
-
-
-def make_console() -> Console:
-    """A console that is wide enough for the table, also where output goes to a file."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, WIDE)  # rich guesses 80 for a file
-    return console
 
 
 def _listed(paths: Sequence[str], shown: int = 3) -> str:

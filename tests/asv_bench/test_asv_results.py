@@ -157,10 +157,12 @@ def test_percentiles_have_rows_of_their_own() -> None:
             figure_of("streaming.Streaming.track_step_time", {"model": "gpt2"}, 0.001),
             figure_of("streaming.StreamingLatency.track_ttft", p50, 0.01),
             figure_of("streaming.StreamingLatency.track_ttft", p99, 0.02),
+            figure_of("streaming.StreamingLatency.track_itl", p99, 0.003),
         ]
     )
     assert [(row.name, row.batch) for row in rows] == [("streaming", 128), ("streaming, p99", 128)]
     assert rows[0].readings["ttft"].value == 0.01
+    assert rows[1].readings["itl"].value == 0.003
 
 
 @pytest.mark.parametrize("width", [80, 120])
