@@ -1,14 +1,15 @@
 # mypy: disable-error-code="no-untyped-call"
 """The process that `profile` looks into: a warm engine that decodes a window of steps.
 
-Run as `python -m asv_bench.profile_child '{"workload": ...}'`, with KVTRAIL_NVTX=1 set.
+Run as `python -m asv_bench.profile_child '{"workload": ...}'`; KVTRAIL_NVTX=1 turns the ranges on.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,8 +52,28 @@ class Window:
         return workload.quick() if self.quick else workload
 
 
-def decode_window(window: Window) -> int:
-    """Decode the window and return how many steps were profiled."""
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What became of a window: its steps, how they were decoded, and microseconds of a step.
+
+    `step_us` is of as many steps before the window, which no profiler slowed down; None where the
+    window has no trace of its own.
+    """
+
+    steps: int
+    decode: str
+    step_us: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as JSON-ready values."""
+        return asdict(self)
+
+
+def decode_window(window: Window) -> Decoded:
+    """Decode the window: as many steps as asked for, at most half of what the requests have.
+
+    So every step of it is a step of the full batch.
+    """
     from engine import Engine, SamplingParams
 
     workload = window.shape()
@@ -65,15 +86,43 @@ def decode_window(window: Window) -> int:
     warm = SamplingParams(max_new_tokens=warm_up_tokens, ignore_eos=True)
     run_requests(engine, prompts, [warm] * len(prompts))
 
-    for prompt in prompts:
-        engine.submit(prompt, workload.sampling_params())
-    _step_past_prefill(engine, workload)
-    with _profiled(engine, window):
-        done = 0
-        while done < window.steps and engine.has_unfinished:
+    steps = min(window.steps, max(1, workload.new_tokens // 2))
+    step_us = None
+    if window.trace is not None:
+        requests = _submit(engine, workload, prompts)
+        started = time.perf_counter()
+        _decode(engine, steps)
+        step_us = 1e6 * (time.perf_counter() - started) / steps
+        for request in requests:
+            engine.abort(request)
+        while engine.has_unfinished:
             engine.step()
-            done += 1
-    return done
+    _submit(engine, workload, prompts)
+    with _profiled(engine, window):
+        _decode(engine, steps)
+    return Decoded(steps, engine.decode_mode, step_us)
+
+
+def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
+    """Submit every request and bring the batch to where all of it decodes; returns their ids."""
+    requests = [engine.submit(prompt, workload.sampling_params()) for prompt in prompts]
+    _step_past_prefill(engine, workload)
+    _wait_for_device(engine)
+    return requests
+
+
+def _decode(engine: Engine, steps: int) -> None:
+    """Decode so many steps to their end on the device."""
+    for _ in range(steps):
+        engine.step()
+    _wait_for_device(engine)
+
+
+def _wait_for_device(engine: Engine) -> None:
+    import torch
+
+    if engine.device.type == "cuda":
+        torch.cuda.synchronize(engine.device)
 
 
 def _step_past_prefill(engine: Engine, workload: Workload) -> None:
@@ -92,28 +141,23 @@ def _step_past_prefill(engine: Engine, workload: Workload) -> None:
 def _profiled(engine: Engine, window: Window) -> Iterator[None]:
     import torch
 
-    on_gpu = engine.device.type == "cuda"
     if window.trace is None:
-        torch.cuda.synchronize()
         torch.cuda.profiler.start()
         yield
-        torch.cuda.synchronize()
         torch.cuda.profiler.stop()
         return
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if on_gpu:
+    if engine.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as profiler:
         yield
-        if on_gpu:
-            torch.cuda.synchronize()
     profiler.export_chrome_trace(str(Path(window.trace)))
 
 
 def main(arguments: list[str]) -> None:
-    """Decode the window given as JSON and print the number of its steps."""
+    """Decode the window given as JSON and print what became of it."""
     fields: dict[str, Any] = json.loads(arguments[0])
-    print(json.dumps({"steps": decode_window(Window(**fields))}))
+    print(json.dumps(decode_window(Window(**fields)).to_json()))
 
 
 if __name__ == "__main__":

@@ -11,14 +11,27 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure import NVTX_VARIABLE
-from asv_bench.profile_child import Window
+from asv_bench.profile_child import Decoded, Window
 from asv_bench.record import REPOSITORY
 from asv_bench.trace import TraceSummary, read_trace
 
 NCU_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A window as the torch profiler saw it."""
+
+    decoded: Decoded
+    summary: TraceSummary
+
+    def to_json(self) -> dict[str, Any]:
+        """The window and its summary as JSON-ready values."""
+        return {"window": self.decoded.to_json(), "summary": self.summary.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +41,47 @@ class Outcome:
     tool: str
     files: tuple[Path, ...] = ()
     sentence: str = ""
-    steps: int = 0
-    summary: TraceSummary | None = field(default=None, repr=False)
+    traced: Traced | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as JSON-ready values."""
+        return {
+            "tool": self.tool,
+            "files": [str(path) for path in self.files],
+            "sentence": self.sentence,
+            **({} if self.traced is None else self.traced.to_json()),
+        }
 
 
-def torch_trace(window: Window, directory: Path) -> Outcome:
-    """A Chrome trace by the torch profiler and its summary."""
-    path = directory / "torch.trace.json.gz"
-    done = _run(_child(replace(window, trace=str(path))))
+def torch_traces(window: Window, directory: Path) -> list[Outcome]:
+    """Chrome traces by the torch profiler with their summaries, the one with ranges first.
+
+    A replayed graph has no kernel inside a range. Where the engine decodes by graphs, one window is
+    therefore decoded kernel by kernel, for the ranges, and another as the engine really runs and
+    without the ranges' cost; elsewhere one window is both.
+    """
+    if not window.device.startswith("cuda") or window.decode == "eager":
+        return [torch_trace(window, directory / "torch.trace.json.gz", ranges=True)]
+    by_kernel = replace(window, decode="eager")
+    return [
+        torch_trace(by_kernel, directory / "torch-eager.trace.json.gz", ranges=True),
+        torch_trace(window, directory / "torch.trace.json.gz", ranges=False),
+    ]
+
+
+def torch_trace(window: Window, path: Path, *, ranges: bool) -> Outcome:
+    """A Chrome trace by the torch profiler, with or without the engine's ranges, and its summary.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the process failed; the sentence ends with what it said.
+    """
+    done = _run(_child(replace(window, trace=str(path))), ranges=ranges)
     if done.returncode or not path.is_file():
         raise MeasurementFailed(f"the profiled process failed:\n{_last_lines(done)}")
-    steps = int(json.loads(done.stdout.splitlines()[-1])["steps"])
-    return Outcome("torch", (path,), steps=steps, summary=read_trace(path))
+    decoded = Decoded(**json.loads(done.stdout.splitlines()[-1]))
+    return Outcome("torch", (path,), traced=Traced(decoded, read_trace(path)))
 
 
 def nsight_systems(window: Window, directory: Path) -> Outcome:
@@ -117,8 +159,8 @@ def _child(window: Window) -> list[str]:
     return [sys.executable, "-m", "asv_bench.profile_child", window.to_argument()]
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, NVTX_VARIABLE: "1"}
+def _run(command: Sequence[str], *, ranges: bool = True) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, NVTX_VARIABLE: "1" if ranges else "0"}
     return subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
     )

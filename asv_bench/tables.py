@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from asv_bench.console import add_figure_columns
 from asv_bench.measure import ModeResult
 from asv_bench.percentiles import Summary
 from asv_bench.run_sample import RunSample
@@ -46,8 +47,7 @@ def mode_table(title: str, result: ModeResult, columns: Sequence[str]) -> Table:
     """
     table = Table(title=f"{title}, {result.mode}", title_justify="left")
     table.add_column("figure")
-    for column in columns:
-        table.add_column(column, justify="right")
+    add_figure_columns(table, *columns)
     summaries: dict[str, Summary] = {**result.over_runs(), **result.over_requests()}
     for figures, known in ((RUN_FIGURES, ("p50", "mean")), (REQUEST_FIGURES, columns)):
         for name, label, digits in figures:
@@ -84,11 +84,12 @@ def run_line(number: int, sample: RunSample) -> str:
 def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """The rows of `headline.json` as a table."""
     table = Table(title=title, title_justify="left")
-    table.add_column("workload")
-    for label in ("batch", "step, ms", "tokens/s", "TTFT, ms", "TPOT, ms", "ITL p99, ms"):
-        table.add_column(label, justify="right")
-    table.add_column("floor, ms", justify="right")
-    table.add_column("of floor", justify="right")
+    table.add_column("workload", overflow="fold")
+    add_figure_columns(
+        table,
+        *("batch", "step\nms", "tokens/s", "TTFT\nms", "TPOT\nms", "ITL p99\nms", "floor\nms"),
+        "of floor",
+    )
     for row in rows:
         table.add_row(
             str(row["workload"]),

@@ -1,4 +1,8 @@
-"""Read a torch profiler trace: time per range of the engine, per kernel, per operator."""
+"""Read a torch profiler trace: time per range of the engine, per kernel, per operator.
+
+A kernel belongs to the ranges that were open on the host when it was launched. A replayed CUDA
+graph launches all its kernels at once, outside every range that was open when it was captured.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 RANGES = (
     "schedule",
@@ -23,38 +27,64 @@ RANGES = (
 """Ranges that the engine names, in the order in which a step opens them."""
 
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
+
+Event: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RangeTime:
-    """One named range over the whole trace, microseconds.
+    """One named range over the whole trace, microseconds; ranges within it are included.
 
-    `host_us` is time inside the range on the host, ranges within it included; `device_us` spans
-    the range's work on the device from its first kernel to its last, None where there was none.
+    `host_us` is time inside the range on the host. `device_us` is the time of the `kernels` that
+    were launched inside it, whenever they ran.
     """
 
     name: str
     calls: int
     host_us: float
-    device_us: float | None
+    device_us: float = 0.0
+    kernels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkTime:
-    """One kernel, or one operator without its callees, over the whole trace, microseconds."""
+    """One kernel, or one operator without its callees, over the whole trace, microseconds.
+
+    `ranges` are the innermost ranges that a kernel was launched in.
+    """
 
     name: str
     calls: int
     total_us: float
+    ranges: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """The device from its first kernel or copy of the trace to its last, microseconds.
+
+    `busy_us` counts moments at which anything ran, once however much ran; gaps are the others.
+    """
+
+    span_us: float
+    busy_us: float
+    kernels: int
+    gaps: int
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """Where the time of a trace went; each list is sorted, the largest first."""
+    """Where the time of a trace went; each list is sorted, the largest first.
+
+    `outside` is the work that was launched in no range; `device` is None where there was no work.
+    """
 
     ranges: list[RangeTime]
     kernels: list[WorkTime]
     operators: list[WorkTime]
+    outside: WorkTime
+    device: DeviceTime | None
 
     def to_json(self) -> dict[str, Any]:
         """The summary as JSON-ready values."""
@@ -69,28 +99,90 @@ def read_trace(path: Path) -> TraceSummary:
     return summarize_trace(json.loads(raw)["traceEvents"])
 
 
-def summarize_trace(events: Sequence[Mapping[str, Any]]) -> TraceSummary:
+def summarize_trace(events: Sequence[Event]) -> TraceSummary:
     """Summarize the events of a Chrome trace ("X" events with `cat`, `name`, `ts`, `dur`)."""
-    complete = [event for event in events if event.get("ph") == "X"]
-    by_category: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for event in complete:
-        by_category[str(event.get("cat"))].append(event)
+    by_category: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.get("ph") == "X":
+            by_category[str(event.get("cat"))].append(event)
     host = _totals(by_category["user_annotation"])
-    device = _totals(by_category["gpu_user_annotation"])
-    ranges = [
-        RangeTime(name, host[name][0], host[name][1], device[name][1] if name in device else None)
-        for name in RANGES
-        if name in host
-    ]
     work = [event for category in DEVICE_CATEGORIES for event in by_category[category]]
+    launches = [event for category in LAUNCH_CATEGORIES for event in by_category[category]]
+    opened = [event for event in by_category["user_annotation"] if event["name"] in RANGES]
+    ranges_of_launch = _ranges_of_launches(opened, launches)
+
+    in_range = {name: RangeTime(name, *host[name]) for name in RANGES if name in host}
+    outside = WorkTime("outside", 0, 0.0)
+    innermost: dict[str, set[str]] = defaultdict(set)
+    for event in work:
+        duration = float(event["dur"])
+        names = ranges_of_launch.get(_correlation(event), ())
+        for name in set(names):
+            before = in_range[name]
+            in_range[name] = replace(
+                before, device_us=before.device_us + duration, kernels=before.kernels + 1
+            )
+        if names:
+            innermost[event["name"]].add(names[-1])
+        else:
+            outside = replace(
+                outside, calls=outside.calls + 1, total_us=outside.total_us + duration
+            )
+    kernels = [
+        replace(entry, ranges=tuple(sorted(innermost[entry.name], key=RANGES.index)))
+        for entry in _sorted_work(_totals(work))
+    ]
     return TraceSummary(
-        sorted(ranges, key=lambda entry: -entry.host_us),
-        _sorted_work(_totals(work)),
+        sorted(in_range.values(), key=lambda entry: (-entry.device_us, -entry.host_us)),
+        kernels,
         _sorted_work(_self_totals(by_category["cpu_op"])),
+        outside,
+        _device_time(work),
     )
 
 
-def _totals(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float]]:
+def _ranges_of_launches(
+    opened: Sequence[Event], launches: Sequence[Event]
+) -> dict[Any, tuple[str, ...]]:
+    """The ranges that each launch lies in, the outermost first, by its correlation."""
+    found: dict[Any, tuple[str, ...]] = {}
+    stacks: dict[Any, list[Event]] = defaultdict(list)
+    # A range that begins where a launch does, or another range that is longer, holds it.
+    marks = [(float(event["ts"]), 0, -float(event["dur"]), event) for event in opened]
+    marks += [(float(event["ts"]), 1, 0.0, event) for event in launches]
+    for start, is_launch, _, event in sorted(marks, key=lambda mark: mark[:3]):
+        stack = stacks[event.get("pid"), event.get("tid")]
+        while stack and float(stack[-1]["ts"]) + float(stack[-1]["dur"]) <= start:
+            stack.pop()
+        if is_launch:
+            found[_correlation(event)] = tuple(entry["name"] for entry in stack)
+        else:
+            stack.append(event)
+    found.pop(None, None)
+    return found
+
+
+def _correlation(event: Event) -> Any:
+    """What a kernel and the call that launched it have in common; None where it is not known."""
+    return event.get("args", {}).get("correlation")
+
+
+def _device_time(work: Sequence[Event]) -> DeviceTime | None:
+    if not work:
+        return None
+    intervals = sorted(
+        (float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in work
+    )
+    first, reached = intervals[0]
+    busy, gaps = reached - first, 0
+    for start, end in intervals[1:]:
+        gaps += start > reached
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return DeviceTime(reached - first, busy, len(work), gaps)
+
+
+def _totals(events: Sequence[Event]) -> dict[str, tuple[int, float]]:
     totals: dict[str, tuple[int, float]] = {}
     for event in events:
         calls, total = totals.get(event["name"], (0, 0.0))
@@ -98,7 +190,7 @@ def _totals(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float]]
     return totals
 
 
-def _self_totals(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float]]:
+def _self_totals(events: Sequence[Event]) -> dict[str, tuple[int, float]]:
     """Calls and time per name, without the time of the events nested in them."""
     totals: dict[str, tuple[int, float]] = {}
     open_events: dict[Any, list[tuple[str, float]]] = defaultdict(list)

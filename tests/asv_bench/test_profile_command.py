@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.table import Table
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
-from asv_bench.commands.profile import summary_tables
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.profile_child import Window, decode_window
-from asv_bench.profilers import nsight_compute, nsight_systems, torch_trace
-from asv_bench.trace import RANGES, WorkTime, read_trace, summarize_trace
+from asv_bench.profile_child import Decoded, Window, decode_window
+from asv_bench.profile_tables import window_tables
+from asv_bench.profilers import Traced, nsight_compute, nsight_systems, torch_traces
+from asv_bench.trace import (
+    RANGES,
+    DeviceTime,
+    RangeTime,
+    WorkTime,
+    read_trace,
+    summarize_trace,
+)
 
 WINDOW = Window(
     workload="scheduler",
@@ -30,19 +39,29 @@ WINDOW = Window(
 )
 
 
-def event(cat: str, name: str, ts: float, dur: float, tid: int = 1) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid}
+def event(
+    cat: str, name: str, ts: float, dur: float, tid: int = 1, launch: int | None = None
+) -> dict[str, Any]:
+    made = {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid}
+    return made if launch is None else {**made, "args": {"correlation": launch}}
 
 
 EVENTS = [
     event("user_annotation", "forward", 0, 50),
     event("user_annotation", "forward", 100, 70),
     event("user_annotation", "attention", 10, 20),
+    event("user_annotation", "readback", 0, 400, tid=2),
     event("user_annotation", "ProfilerStep#1", 0, 500),
     event("gpu_user_annotation", "forward", 5, 90, tid=7),
-    event("kernel", "gemm", 0, 30, tid=7),
-    event("kernel", "gemm", 40, 10, tid=7),
-    event("gpu_memcpy", "Memcpy HtoD", 60, 5, tid=7),
+    # Launched in forward and in the attention within it, both run long after their launch.
+    event("cuda_runtime", "cudaLaunchKernel", 0, 2, launch=1),
+    event("cuda_driver", "cuLaunchKernelEx", 12, 2, launch=2),
+    event("kernel", "gemm", 200, 30, tid=7, launch=1),
+    event("kernel", "decode_attention", 240, 10, tid=7, launch=2),
+    # A graph's kernels share their launch, which is in no range of its thread.
+    event("cuda_runtime", "cudaGraphLaunch", 60, 5, launch=3),
+    event("kernel", "gemm", 240, 40, tid=8, launch=3),
+    event("gpu_memcpy", "Memcpy HtoD", 290, 5, tid=7, launch=3),
     event("cpu_op", "aten::linear", 0, 20),
     event("cpu_op", "aten::addmm", 2, 15),
     event("cpu_op", "aten::empty", 3, 4),
@@ -55,19 +74,39 @@ EVENTS = [
 
 
 def test_ranges_add_up_on_host_and_device() -> None:
-    forward, attention = summarize_trace(EVENTS).ranges
-    assert (forward.name, forward.calls, forward.host_us, forward.device_us) == (
-        "forward",
-        2,
-        120.0,
-        90.0,
-    )
-    assert (attention.name, attention.host_us, attention.device_us) == ("attention", 20.0, None)
+    """A range's device time is that of the kernels launched in it, nested ranges included."""
+    summary = summarize_trace(EVENTS)
+    assert summary.ranges == [
+        RangeTime("forward", 2, 120.0, 40.0, 2),
+        RangeTime("attention", 1, 20.0, 10.0, 1),
+        RangeTime("readback", 1, 400.0, 0.0, 0),
+    ]
+    assert summary.outside == WorkTime("outside", 2, 45.0)
+
+
+def test_the_device_is_busy_while_anything_runs() -> None:
+    # 200 to 230, then 240 to 280 with two kernels at once, then 290 to 295.
+    assert summarize_trace(EVENTS).device == DeviceTime(95.0, 75.0, 4, 2)
+    assert summarize_trace(EVENTS[:5]).device is None
+
+
+def test_a_launch_where_a_range_ends_is_not_in_it() -> None:
+    events = [
+        event("user_annotation", "append", 0, 10),
+        event("user_annotation", "attention", 10, 10),
+        event("cuda_runtime", "cudaLaunchKernel", 10, 1, launch=1),
+        event("cuda_runtime", "cudaLaunchKernel", 20, 1, launch=2),
+        event("kernel", "first", 30, 1, launch=1),
+        event("kernel", "second", 40, 1, launch=2),
+    ]
+    ranges = {entry.name: entry.ranges for entry in summarize_trace(events).kernels}
+    assert ranges == {"first": ("attention",), "second": ()}
 
 
 def test_kernels_and_copies_are_sorted_by_their_time() -> None:
     assert summarize_trace(EVENTS).kernels == [
-        WorkTime("gemm", 2, 40.0),
+        WorkTime("gemm", 2, 70.0, ("forward",)),
+        WorkTime("decode_attention", 1, 10.0, ("attention",)),
         WorkTime("Memcpy HtoD", 1, 5.0),
     ]
 
@@ -81,20 +120,81 @@ def test_operators_count_only_their_own_time() -> None:
     assert operators["aten::empty"] == WorkTime("aten::empty", 1, 4.0)
 
 
-def test_tables_are_per_step() -> None:
-    ranges, kernels = summary_tables(summarize_trace(EVENTS), steps=2)
-    assert [next(iter(column.cells)) for column in ranges.columns] == [
-        "forward",
-        "1.00",
-        "60.0",
-        "45.0",
+def row(table: Table, number: int = 0) -> list[str]:
+    return [str(list(column.cells)[number]) for column in table.columns]
+
+
+def traced(decode: str, events: list[dict[str, Any]]) -> Traced:
+    return Traced(Decoded(steps=2, decode=decode, step_us=41.5), summarize_trace(events))
+
+
+def test_two_windows_are_told_apart_and_each_shows_what_it_can() -> None:
+    graph = [event for event in EVENTS if event.get("args") != {"correlation": 1}]
+    tables = window_tables([traced("eager", EVENTS), traced("graph", graph)])
+    assert [table.title for table in tables] == [
+        "Time per range: decode=eager, kernel by kernel, to see the ranges (2 steps)",
+        "Device time: decode=graph, as it really runs (2 steps)",
+        "Time per kernel: decode=graph, as it really runs (2 steps)",
     ]
-    assert [next(iter(column.cells)) for column in kernels.columns] == [
-        "gemm",
-        "1.00",
-        "20.00",
-        "20.00",
-        "88.9 %",
+    ranges, device, kernels = tables
+    assert row(ranges) == ["forward", "1.00", "60.0", "1.00", "20.0"]
+    assert row(ranges, -1) == ["in no range", "-", "-", "1.00", "22.5"]
+    assert row(device) == ["step, first kernel to last", "-", "27.5", "100.0 %"]
+    assert row(device, 1) == ["a kernel or copy is running", "1.5", "22.5", "81.8 %"]
+    assert row(device, 2) == ["gaps between them", "0.5", "5.0", "18.2 %"]
+    # Time as it really runs, in a range that only the other window knows.
+    assert row(kernels) == ["gemm", "forward", "0.50", "40.00", "20.00", "72.7 %"]
+    assert row(kernels, 2) == ["Memcpy HtoD", "-", "0.50", "5.00", "2.50", "9.1 %"]
+    assert "41.5 µs" in str(ranges.caption)
+    assert "41.5 µs" in str(device.caption)
+
+
+def test_one_window_without_a_device_shows_operators() -> None:
+    on_host = [event for event in EVENTS if event["cat"] in ("user_annotation", "cpu_op")]
+    ranges, operators = window_tables([traced("eager", on_host)])
+    assert ranges.title == "Time per range: decode=eager, as it really runs (2 steps)"
+    assert row(ranges) == ["readback", "0.50", "200.0"]
+    assert row(operators)[0] == "aten::addmm"
+
+
+def test_many_kernels_are_summed_up() -> None:
+    events = [event("kernel", f"kernel_{number}", 10 * number, 1) for number in range(25)]
+    kernels = window_tables([traced("eager", events)])[-1]
+    assert row(kernels, -1) == ["5 more", "-", "2.50", "1.00", "2.50", "20.0 %"]
+
+
+@pytest.mark.parametrize(
+    ("device", "decode", "windows"),
+    [
+        ("cuda", "auto", [("eager", "1"), ("auto", "0")]),
+        ("cuda:1", "graph", [("eager", "1"), ("graph", "0")]),
+        ("cuda", "eager", [("eager", "1")]),
+        ("cpu", "auto", [("auto", "1")]),
+    ],
+)
+def test_graphs_are_traced_beside_a_window_with_ranges(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    decode: str,
+    windows: list[tuple[str, str]],
+) -> None:
+    ran: list[tuple[str, str]] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        window = json.loads(command[-1])
+        ran.append((window["decode"], options["env"]["KVTRAIL_NVTX"]))
+        Path(window["trace"]).write_bytes(gzip.compress(b'{"traceEvents": []}'))
+        decoded = Decoded(steps=4, decode=window["decode"], step_us=1.0)
+        return subprocess.CompletedProcess(command, 0, json.dumps(decoded.to_json()), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    outcomes = torch_traces(replace(WINDOW, device=device, decode=decode), tmp_path)
+    assert ran == windows
+    assert len({path for outcome in outcomes for path in outcome.files}) == len(windows)
+    assert outcomes[-1].files == (tmp_path / "torch.trace.json.gz",)
+    assert [one.traced and one.traced.decoded.decode for one in outcomes] == [
+        mode for mode, _ in windows
     ]
 
 
@@ -113,8 +213,18 @@ def test_ranges_are_those_the_engine_opens() -> None:
 
 def test_a_window_is_decode_steps_with_every_request_running(tmp_path: Path) -> None:
     trace = tmp_path / "torch.trace.json.gz"
-    assert decode_window(replace(WINDOW, trace=str(trace))) == 4
-    assert trace.is_file()
+    decoded = decode_window(replace(WINDOW, trace=str(trace)))
+    assert (decoded.steps, decoded.decode) == (4, "eager")
+    assert decoded.step_us is not None
+    assert 0 < decoded.step_us < 1e6
+    operators = {entry.name: entry.calls for entry in read_trace(trace).operators}
+    # Two layers have five layer norms a step: there is nothing but the four steps in the trace.
+    assert operators["aten::native_layer_norm"] == 4 * 5
+
+
+def test_a_window_is_at_most_half_of_what_its_requests_have(tmp_path: Path) -> None:
+    asked = replace(WINDOW, steps=1000, trace=str(tmp_path / "torch.trace.json.gz"))
+    assert decode_window(asked).steps == WINDOW.shape().new_tokens // 2
 
 
 def test_a_workload_that_is_over_before_it_decodes_is_no_window(
@@ -196,7 +306,7 @@ def test_ncu_looks_at_few_kernels_of_one_range_without_touching_clocks(
 
 def test_a_process_that_fails_is_said_with_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(MeasurementFailed, match="random:nothing"):
-        torch_trace(replace(WINDOW, model="random:nothing"), tmp_path)
+        torch_traces(replace(WINDOW, model="random:nothing"), tmp_path)
 
 
 def test_an_unknown_range_is_refused() -> None:
@@ -214,7 +324,8 @@ def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output + repr(done.exception)
     for words in (
-        "Time per range",
+        "Time per range: decode=eager, as it really runs (3 steps)",
+        "Without a profiler a step takes",
         "forward",
         "Time per operator",
         "aten::addmm",
@@ -224,6 +335,7 @@ def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:
         assert words in done.output
     assert (tmp_path / "scheduler-quick" / "torch.trace.json.gz").is_file()
     torch_tool = json.loads(record.read_text())["results"]["tools"][0]
-    assert torch_tool["steps"] == 3
+    assert torch_tool["window"]["steps"] == 3
+    assert torch_tool["window"]["decode"] == "eager"
     forward = next(entry for entry in torch_tool["summary"]["ranges"] if entry["name"] == "forward")
     assert forward["calls"] == 3
