@@ -21,38 +21,39 @@ from rich.table import Table
 
 from asv_bench.codegen_compile import KernelFigures, compile_variant
 from asv_bench.codegen_rules import violations
+from asv_bench.console import add_figure_columns, make_console, print_table
 from asv_bench.errors import BenchError, Refused
 
 COLUMNS = (
-    ("registers", "registers"),
+    ("regs", "registers"),
     ("spills", "spill_instructions"),
-    ("stack B", "stack_bytes"),
-    ("shared B", "shared_bytes"),
+    ("stack\nB", "stack_bytes"),
+    ("shared\nB", "shared_bytes"),
     ("SASS", "instructions"),
-    ("tensor core", "tensor_core"),
-    ("async copy", "async_copies"),
-    ("CPU s", "compile_s"),
+    ("tensor\ncore", "tensor_core"),
+    ("async\ncopy", "async_copies"),
+    ("CPU\ns", "compile_s"),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check; 0 when every rule holds, 1 when one is broken, 2 when it cannot run."""
     options = _parser().parse_args(arguments)
-    console = Console()
-    complaints = Console(stderr=True, soft_wrap=True)
+    console = make_console()
+    complaints = make_console(stderr=True)
     try:
         figures = compile_all(options.only, console)
     except BenchError as error:
-        complaints.print(f"codegen: {error}", markup=False, highlight=False)
+        complaints.print(f"codegen: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
     broken = [sentence for one in figures for sentence in violations(one)]
-    console.print(figure_table(figures))
+    print_table(console, figure_table(figures))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report(figures, broken), indent=1) + "\n", "utf-8")
-        console.print(f"figures written to {options.json}", highlight=False)
+        console.print(f"figures written to {options.json}", highlight=False, soft_wrap=True)
     for sentence in broken:
-        complaints.print(f"codegen: {sentence}", markup=False, highlight=False)
+        complaints.print(f"codegen: {sentence}", markup=False, highlight=False, soft_wrap=True)
     if not broken:
         console.print(f"{len(figures)} variants compiled for sm_90; every rule holds")
     return 1 if broken else 0
@@ -85,10 +86,8 @@ def compile_all(only: str, console: Console) -> list[KernelFigures]:
 def figure_table(figures: Iterable[KernelFigures]) -> Table:
     """The figures as people read them."""
     table = Table(title="kernels compiled for sm_90", title_justify="left")
-    table.add_column("variant", no_wrap=True)
-    for title, _ in COLUMNS:
-        table.add_column(title, justify="right")
-    table.add_column("cubin")
+    table.add_column("variant", overflow="fold")
+    add_figure_columns(table, *(title for title, _ in COLUMNS), "cubin")
     for one in figures:
         values = asdict(one)
         cells = [str(values[field]) for _, field in COLUMNS]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
+from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.record import REPOSITORY, Record, write_json
@@ -95,7 +95,7 @@ def run(
         {"workloads": list(names), "processes": processes, "arguments": arguments},
         machine=facts,
     )
-    console = Console()
+    console = make_console()
     folder = record.default_path().with_suffix("")
     # Workloads take turns, so that a slow drift of the machine falls on all of them alike.
     jobs = [
@@ -121,7 +121,8 @@ def run(
     record.results = {"rows": rows, "processes": figures}
     content = {"commit": record.tree.label, "machine": facts.to_json(), "rows": rows}
     write_json(target, content, indent=2)
-    console.print(headline_table(rows, f"{facts.gpu or facts.cpu}, commit {record.tree.label}"))
+    title = f"{facts.gpu or facts.cpu}, commit {record.tree.label}"
+    print_table(console, headline_table(rows, title))
     console.print(f"figures: {target}", soft_wrap=True)
     console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
 

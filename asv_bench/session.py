@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from asv_bench.console import print_table
 from asv_bench.measure import Measurement, ModeResult
 from asv_bench.record import Record
 from asv_bench.run_sample import RunSample
@@ -27,7 +28,7 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
     if settings.plan.note:
         record.notes.append(settings.plan.note)
     for note in record.notes:
-        console.print(note)
+        console.print(note, soft_wrap=True)
 
     results: list[ModeResult] = []
     with _progress(console) as progress:
@@ -45,7 +46,7 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
                     return
                 record.samples.append(sample.to_json())
                 if flags.print_per_run:
-                    console.print(run_line(len(record.samples), sample))
+                    console.print(run_line(len(record.samples), sample), soft_wrap=True)
 
             progress.update(task, description=f"{settings.workload.name}: {mode}")
             progress.refresh()
@@ -56,7 +57,7 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
 
     title = f"{settings.workload.name} on {record.machine.gpu or record.machine.cpu}"
     for result in results:
-        console.print(mode_table(title, result, columns))
+        print_table(console, mode_table(title, result, columns))
     path = record.write(flags.json)
     console.print(f"record: {path}", soft_wrap=True)
     if flags.profile:

@@ -10,15 +10,17 @@ import typer
 from asv_bench.asv_measuring import measure_with_progress
 from asv_bench.asv_runs import AsvProject
 from asv_bench.asv_selection import FULL, Selection
-from asv_bench.commands.bench import make_console
 from asv_bench.commands.report import build_all_pages
+from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.history_table import history_tables
 from asv_bench.record import REPOSITORY, WorkingTree, working_tree
 from asv_bench.snapshots import GitError, measured_changes, run_git
 
 SELECTION = Selection(
     (
         r"^(scheduler|streaming)\.(Scheduler|Streaming)\.",
+        r"^streaming\.StreamingLatency\..*'p(50|99)'",
         r"^decode\.Decode\..*, (8|64), 128\)",
         r"^kernels\.DecodeAttention\..*(gpt2-b64-c512|cpu-small)",
         r"^host\.AppendBookkeeping\..*'(batch|array)', 64\)",
@@ -47,13 +49,16 @@ def history(
         typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Processes per figure and commit (default: 3).")
+        int | None,
+        typer.Option(
+            "--rounds", help="Processes per figure and commit (default: 3, with --full 12)."
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="At most this many commits, evenly spaced.")
     ] = None,
 ) -> None:
-    """Measure the commits of a range and build the pages.
+    """Measure the commits of a range, print how the main figures moved and build the pages.
 
     Raises
     ------
@@ -77,8 +82,10 @@ def history(
     for commit in commits:
         if commit not in with_figures:
             console.print(f"{commit[:8]} gave no figure: it lacks what the benchmarks measure")
+    for table in history_tables(measured.figures, REPOSITORY):
+        print_table(console, table)
     page = build_all_pages(project)
-    console.print(f"page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"every figure, with its samples: {page}", highlight=False, soft_wrap=True)
     if measured.failed:
         raise MeasurementFailed(
             f"{len(measured.failed)} benchmarks failed at some commit: "

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from asv_bench.asv_runs import AsvProject
+from asv_bench.console import make_console
 from asv_bench.errors import MeasurementFailed
 from asv_bench.record import REPOSITORY
 from asv_bench.snapshots import GitError, run_git
@@ -30,7 +30,7 @@ def report() -> None:
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     if not any((REPOSITORY / "reports").glob("asv*/*/machine.json")):
         raise MeasurementFailed("nothing has been measured yet; `bench` measures the working tree.")
-    console = Console()
+    console = make_console()
     page = build_all_pages(project)
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
     if project.html.is_dir():

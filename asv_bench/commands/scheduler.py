@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 
+from asv_bench.console import make_console
 from asv_bench.flags import SchedulerFlags, add_command
 from asv_bench.session import measure_and_report
 from asv_bench.settings import settle
@@ -25,4 +25,4 @@ def register(app: typer.Typer) -> None:
 
 def run(flags: SchedulerFlags) -> None:
     """Measure what `flags` ask for."""
-    measure_and_report(settle("scheduler", flags), COLUMNS, Console())
+    measure_and_report(settle("scheduler", flags), COLUMNS, make_console())

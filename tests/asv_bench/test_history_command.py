@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 from toy_project import ToyProject, git, make_project
 
-from asv_bench.asv_results import read_results
+from asv_bench.asv_results import Figure, Series, read_results
 from asv_bench.commands import history as history_module
 from asv_bench.commands.history import commits_of, every_nth
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.history_table import history_tables
 
 
 @pytest.fixture
@@ -37,7 +39,16 @@ def test_a_range_is_measured_and_shown(
     assert second < third
     assert "step 3 &lt;b&gt;" in page
     assert (toy.root / "reports" / "html" / "index.html").is_file()
-    assert "measuring 2 commits" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "measuring 2 commits" in said
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    second, third = (
+        f"{commit[:8]} step {number} <b>"
+        for number, commit in zip((2, 3), toy.commits[1:], strict=True)
+    )
+    assert [row for row in cells if row] == [[second, "2.00 s"], [third, "3.00 s"], ["", "+50.0 %"]]
+    assert "no verdict" in said
+    assert said.rstrip().endswith(str(toy.root / "reports" / "pages" / "index.html"))
     assert toy.git("status", "--porcelain").split() == ["??", "README.md"]
 
 
@@ -128,3 +139,57 @@ def test_steps_are_evenly_spaced_and_keep_the_ends() -> None:
     assert every_nth(commits, None) == commits
     with pytest.raises(Refused, match="at least 2"):
         every_nth(commits, 1)
+
+
+def figure_of(
+    commit: str, committed: int, name: str, params: dict[str, str], value: float
+) -> Figure:
+    series = Series(name, tuple(params.items()))
+    return Figure(series, "seconds", "own-toy", commit, committed, (value,), 0)
+
+
+TINY = {"model": "gpt2-tiny"}
+
+
+def cells(table: Table) -> list[list[str]]:
+    return [
+        list(row)
+        for row in zip(
+            *([str(cell) for cell in column.cells] for column in table.columns), strict=True
+        )
+    ]
+
+
+def test_the_table_is_of_scheduler_where_that_was_measured(tmp_path: Path) -> None:
+    figures = [
+        figure_of("b" * 40, 2, "scheduler.Scheduler.track_step_time", TINY, 0.0022),
+        figure_of("a" * 40, 1, "scheduler.Scheduler.track_step_time", TINY, 0.0020),
+        figure_of("a" * 40, 1, "scheduler.Scheduler.track_seconds_per_token", TINY, 0.001),
+        figure_of("b" * 40, 2, "scheduler.Scheduler.track_seconds_per_token", TINY, 0.002),
+        figure_of("a" * 40, 1, "scheduler.Scheduler.track_ttft", TINY, 0.5),
+        figure_of("c" * 40, 3, "scheduler.Scheduler.track_ttft", TINY, 0.6),
+        figure_of("a" * 40, 1, "streaming.Streaming.track_step_time", TINY, 0.1),
+    ]
+    (table,) = history_tables(figures, tmp_path)
+    assert table.title == "scheduler, batch 16"
+    assert [column.header for column in table.columns[1:]] == ["step or call", "TTFT", "tokens/s"]
+    # A figure that the row above lacks is compared with none.
+    assert cells(table) == [
+        ["aaaaaaaa", "2.00 ms", "500 ms", "1,000"],
+        ["bbbbbbbb", "2.20 ms\n+10.0 %", "-", "500\n-50.0 %"],
+        ["cccccccc", "-", "600 ms", "-"],
+    ]
+
+
+def test_without_scheduler_the_tables_are_of_what_was_selected(tmp_path: Path) -> None:
+    decode = {"model": "gpt2", "batch": "8", "context": "128"}
+    figures = [
+        figure_of("a" * 40, 1, "decode.Decode.track_step_time", decode, 0.001),
+        figure_of("a" * 40, 1, "host.Startup.track_import", {}, 0.2),
+        figure_of("b" * 40, 2, "host.Startup.track_import", {}, 0.1),
+    ]
+    tables = history_tables(figures, tmp_path)
+    assert [table.title for table in tables] == ["startup, import", "decode, context 128, batch 8"]
+    assert cells(tables[0])[1] == ["bbbbbbbb", "100 ms\n-50.0 %"]
+    many = [figure_of("a" * 40, 1, f"host.Thing.track_{n}", {}, 0.2) for n in range(9)]
+    assert len(history_tables(many, tmp_path)) == 4

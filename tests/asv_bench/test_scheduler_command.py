@@ -326,6 +326,7 @@ def test_every_command_is_registered() -> None:
         "bench",
         "headline",
         "history",
+        "memcheck",
         "profile",
         "report",
         "scheduler",
