@@ -7,7 +7,7 @@ check read the same tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 # Tokens of one split of a decode context. Fixed: a count of splits taken from the batch would make
@@ -94,8 +94,12 @@ def decode_is_serial(pairs: int, splits: int, multiprocessors: int) -> bool:
 
 @cache
 def fused_attention_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
-    """As `decode_tile`, for attention with the append fused in."""
-    return decode_tile(element_bytes, head_dim, group)
+    """As `decode_tile`, for attention with the append fused in.
+
+    Half precision keeps three stages: with two, Triton 3.6's assembler spills at heads of 64.
+    """
+    tile = decode_tile(element_bytes, head_dim, group)
+    return replace(tile, num_stages=3) if element_bytes == 2 else tile
 
 
 @dataclass(frozen=True, slots=True)
