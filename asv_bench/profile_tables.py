@@ -71,7 +71,10 @@ def device_table(window: Traced, device: DeviceTime) -> Table:
         count = MISSING if number is None else figure(number / steps, 1)
         share = percent(time_us / device.span_us if device.span_us else None)
         table.add_row(name, count, figure(time_us / steps, 1), share)
-    table.caption = f"Tracing lengthens the gaps. {_step_sentence(window)}"
+    table.caption = (
+        "Tracing lengthens the gaps, and a kernel launched before its producer ends counts its "
+        f"wait as its own time. {_step_sentence(window)}"
+    )
     table.caption_justify = "left"
     return table
 

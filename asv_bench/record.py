@@ -83,7 +83,8 @@ class Record:
         return {
             "schema": SCHEMA,
             "command": self.command,
-            "argv": sys.argv,
+            # Without the program's own path, which would tell of nothing but this machine's folders.
+            "argv": sys.argv[1:],
             "started": self.started,
             "commit": self.tree.commit,
             "dirty": self.tree.dirty,
