@@ -83,7 +83,7 @@ class Record:
         return {
             "schema": SCHEMA,
             "command": self.command,
-            # Without the program's own path, which would tell of nothing but this machine's folders.
+            # Without the program's own path: it tells of this machine's folders only.
             "argv": sys.argv[1:],
             "started": self.started,
             "commit": self.tree.commit,

@@ -66,7 +66,7 @@ def test_a_record_holds_where_its_figures_come_from(
     path = record.write(tmp_path / "deep" / "run.json")
     content = json.loads(path.read_text())
     assert content["command"] == "scheduler"
-    assert content["argv"] == ["asv_bench", "scheduler", "--seed", "3"]
+    assert content["argv"] == ["scheduler", "--seed", "3"]
     assert (content["commit"], content["dirty"], content["changed"]) == ("abc", True, ["x.py"])
     assert content["machine"]["python"] == sys.version.split()[0]
     assert set(content["gpu_state"]) == {"before", "after"}
