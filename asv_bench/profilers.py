@@ -47,7 +47,7 @@ class Outcome:
         """The outcome as JSON-ready values."""
         return {
             "tool": self.tool,
-            "files": [str(path) for path in self.files],
+            "files": [path.name for path in self.files],
             "sentence": self.sentence,
             **({} if self.traced is None else self.traced.to_json()),
         }
