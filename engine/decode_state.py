@@ -22,7 +22,22 @@ from engine.staging import StagingBuffers
 
 IntArray = npt.NDArray[np.int32]
 
-_SCALAR_FIELDS = ("last_token", "position", "remaining", "top_k", "top_p", "temperature")
+_SCALAR_FIELDS = (
+    "last_token",
+    "position",
+    "remaining",
+    "known_len",
+    "top_k",
+    "top_p",
+    "temperature",
+)
+
+KNOWN_TAIL = 8
+"""Known tokens that a row can be given to feed to its first decode steps, one a step.
+
+A prefill of a few tokens is over a hundred launches, 3 to 5 ms for whatever is running; a replayed
+step takes 0.2 to 1 ms and serves the others too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +46,22 @@ class RowFields:
 
     `seed` int64 [R]; `last_token` int32 [R], the token the next step feeds; `position` int32 [R],
     where it stands in its sequence (so also the number of cached tokens before it); `remaining`
-    int32 [R], decode steps left, 0 for a row that does not run; `top_k` int32 [R]; `top_p` and
-    `temperature` float32 [R]; `block_table` int32 [R, C].
+    int32 [R], tokens left to sample, 0 for a row that does not run; `known_len` int32 [R], tokens
+    that were known when the row was taken: a step before the last of them feeds the next instead
+    of sampling; `top_k` int32 [R]; `top_p` and `temperature` float32 [R]; `known_tail` int32
+    [R, KNOWN_TAIL], the last known tokens, those at the end up to `known_len`; `block_table`
+    int32 [R, C].
     """
 
     seed: torch.Tensor
     last_token: torch.Tensor
     position: torch.Tensor
     remaining: torch.Tensor
+    known_len: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
     temperature: torch.Tensor
+    known_tail: torch.Tensor
     block_table: torch.Tensor
 
 
@@ -69,7 +89,8 @@ class DecodeState:
         self._offsets = {"seed": 0}
         for index, name in enumerate(_SCALAR_FIELDS):
             self._offsets[name] = (2 + index) * num_rows
-        table_offset = (2 + len(_SCALAR_FIELDS)) * num_rows
+        self._offsets["known_tail"] = (2 + len(_SCALAR_FIELDS)) * num_rows
+        table_offset = self._offsets["known_tail"] + num_rows * KNOWN_TAIL
         self._offsets["block_table"] = table_offset
         size = table_offset + num_rows * num_columns
         self._words = torch.zeros(size, dtype=torch.int32, device=device)
@@ -90,11 +111,22 @@ class DecodeState:
         seed: int,
         params: SamplingParams,
         block_ids: list[int],
+        known_len: int,
+        uncomputed: IntArray | None = None,
     ) -> None:
-        """Give `row` to a sequence. Its last token comes from the prefill, on the device."""
+        """Give `row` to a sequence of `known_len` known tokens.
+
+        `uncomputed` are those from `position` on, at most `KNOWN_TAIL`, to be fed by decode steps.
+        Without any the sequence has been prefilled, which leaves its last token on the device.
+        """
         self._stage_words("seed", 2 * row, np.array([seed], np.int64).view(np.int32))
         self._stage_words("position", row, np.array([position], np.int32))
         self._stage_words("remaining", row, np.array([remaining], np.int32))
+        self._stage_words("known_len", row, np.array([known_len], np.int32))
+        if uncomputed is not None:
+            self._stage_words("last_token", row, uncomputed[:1])
+            start = (row + 1) * KNOWN_TAIL - len(uncomputed)
+            self._stage_words("known_tail", start, uncomputed)
         self._stage_words("top_k", row, np.array([params.top_k], np.int32))
         self._stage_words("top_p", row, np.array([params.top_p], np.float32).view(np.int32))
         self._stage_words(
@@ -144,8 +176,12 @@ class DecodeState:
             last_token=field("last_token"),
             position=field("position"),
             remaining=field("remaining"),
+            known_len=field("known_len"),
             top_k=field("top_k"),
             top_p=field("top_p").view(torch.float32),
             temperature=field("temperature").view(torch.float32),
+            known_tail=self._words[self._offsets["known_tail"] : self._offsets["block_table"]].view(
+                rows, KNOWN_TAIL
+            ),
             block_table=self._words[self._offsets["block_table"] :].view(rows, self.num_columns),
         )

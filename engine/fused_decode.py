@@ -114,6 +114,8 @@ class FusedDecode:
                 rows.last_token,
                 rows.position,
                 rows.remaining,
+                rows.known_len,
+                rows.known_tail,
                 self._ring.slots,
                 self._ring.next_slot,
             )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from engine.decode_state import DecodeState
+from engine.decode_state import KNOWN_TAIL, DecodeState
 from engine.fused_weights import can_fuse
 from engine.gpt2 import GPT2
 from engine.kv_cache import KVCache
@@ -67,9 +67,13 @@ class ModelRunner:
         Tokens per KV block.
     fuse
         Run greedy decode steps with fused kernels, where they run this model.
+    feeds_known
+        Let decode steps feed known tokens. Worth its few operations where steps are replayed.
 
     Attributes
     ----------
+    enter_limit
+        Known tokens that may be left to compute when a sequence begins to decode.
     fused
         Runs greedy decode steps; None where the fused kernels do not run this model.
     """
@@ -84,7 +88,9 @@ class ModelRunner:
         block_size: int,
         *,
         fuse: bool = True,
+        feeds_known: bool = False,
     ) -> None:
+        self.enter_limit = KNOWN_TAIL if feeds_known else 1
         self.state = state
         self.ring = ring
         self.cache = cache
@@ -153,10 +159,16 @@ class ModelRunner:
             # An invalid token ends its request when the host sees it; until then the row goes on
             # with any token that exists.
             fed = tokens.clamp(min=0)
+            is_sampling = is_running
+            if self.enter_limit > 1:
+                known_left = rows.known_len[:num_rows] - (positions + 1)
+                is_sampling = is_running & (known_left <= 0)
+                column = (KNOWN_TAIL - known_left).clamp(0, KNOWN_TAIL - 1).to(torch.int64)
+                known = rows.known_tail[:num_rows].gather(1, column[:, None]).squeeze(1)
+                fed = torch.where(is_sampling, fed, known)
             rows.last_token[:num_rows].copy_(torch.where(is_running, fed, token_ids))
-            taken = is_running.to(torch.int32)
-            rows.position[:num_rows] += taken
-            rows.remaining[:num_rows] -= taken
+            rows.position[:num_rows] += is_running.to(torch.int32)
+            rows.remaining[:num_rows] -= is_sampling.to(torch.int32)
 
     def prefill(self, plan: PrefillPlan) -> bool:
         """Compute the plan's chunks; sample the first token of each prompt that is complete.

@@ -112,6 +112,11 @@ class Request:
         return len(self.prompt) + len(self.generated)
 
     @property
+    def num_uncomputed(self) -> int:
+        """Known tokens whose keys and values are still to be computed, or to be found cached."""
+        return self.num_known_tokens - self.num_computed
+
+    @property
     def max_length(self) -> int:
         """Longest this sequence can grow, in tokens."""
         return len(self.prompt) + self.params.max_new_tokens

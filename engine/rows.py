@@ -33,9 +33,11 @@ class Rows:
         int64 [R], changes whenever a row changes hands: a token that arrives late belongs to the
         row's present request only if the serial is still that of its launch.
     decoding
-        bool [R], prompt computed and output not yet launched in full or ended.
+        bool [R], runs in decode steps until its output is launched in full or has ended.
     length
         int32 [R], tokens that have a place in the KV cache.
+    known_len
+        int32 [R], tokens known when the row was taken; the rest are sampled.
     last_block
         int32 [R], the block that holds the last of them.
     launched, received, budget
@@ -54,6 +56,7 @@ class Rows:
         self.serial = np.zeros(num_rows, np.int64)
         self.decoding = np.zeros(num_rows, np.bool_)
         self.length = np.zeros(num_rows, np.int32)
+        self.known_len = np.zeros(num_rows, np.int32)
         self.last_block = np.full(num_rows, -1, np.int32)
         self.launched = np.zeros(num_rows, np.int32)
         self.received = np.zeros(num_rows, np.int32)
@@ -78,6 +81,7 @@ class Rows:
         self.request_ids[row] = request.request_id
         self.serial[row] += 1
         self.decoding[row] = False
+        self.known_len[row] = request.num_known_tokens
         num_generated = len(request.generated)
         self.launched[row] = self.received[row] = num_generated
         self.budget[row] = request.params.max_new_tokens
@@ -88,10 +92,9 @@ class Rows:
         return row
 
     def start_decoding(self, row: int, length: int, last_block: int) -> None:
-        """Note that the row's prompt of `length` tokens is computed and its next token launched."""
+        """Let the row, of whose tokens `length` are computed, run in the decode steps to come."""
         self.length[row] = length
         self.last_block[row] = last_block
-        self.launched[row] += 1
         self.decoding[row] = True
 
     def running(self) -> RowIndex:

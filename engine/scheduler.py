@@ -43,17 +43,25 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPlan:
-    """Chunks to compute together, and the block copies that must come before them."""
+    """Chunks to compute together, and the block copies that must come before them.
+
+    `entering` are admitted requests of which so little is left to compute that decode steps do it.
+    """
 
     chunks: list[PrefillChunk]
+    entering: list[Request]
     copies: list[BlockCopy]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """Rows that decode one token, ascending, and the block copies that must come before."""
+    """Rows that take a decode step, ascending, and the block copies that must come before.
+
+    `sampling` are those of the rows whose step makes a token; the others' feeds a known one.
+    """
 
     rows: RowIndex
+    sampling: RowIndex
     copies: list[BlockCopy]
     is_sampled: bool
 
@@ -77,6 +85,9 @@ class Scheduler:
     drain
         Waits until all launched tokens have been seen. Called before a preemption, because the
         preempted sequence's tokens must be known to compute it again.
+    enter_limit
+        A request with at most so many tokens left to compute enters the decode steps at once,
+        which then compute them one a step.
     """
 
     def __init__(
@@ -86,7 +97,10 @@ class Scheduler:
         rows: Rows,
         state: DecodeState,
         drain: Callable[[], None],
+        *,
+        enter_limit: int = 1,
     ) -> None:
+        self._enter_limit = enter_limit
         self.blocks = blocks
         self.prefix_cache = PrefixCache(blocks) if config.prefix_cache else None
         self.waiting: deque[Request] = deque()
@@ -101,6 +115,8 @@ class Scheduler:
             config.max_active_requests or config.max_batch_size, config.max_batch_size
         )
         self._num_admitted = 0
+        # Blocks that the next decode step takes for requests admitted without them.
+        self._num_promised = 0
 
     @property
     def has_work(self) -> bool:
@@ -110,7 +126,9 @@ class Scheduler:
     def plan_prefill(self) -> PrefillPlan | None:
         """Continue begun prompts and admit waiting ones, within the step's token budget."""
         budget = self._prefill_max_tokens
+        self._num_promised = 0
         chunks: list[PrefillChunk] = []
+        entering: list[Request] = []
         copies: list[BlockCopy] = []
         for request in self._prefilling[: self._prefill_max_batch_size]:
             if budget:
@@ -120,10 +138,11 @@ class Scheduler:
         while (
             budget
             and self.waiting
-            and len(chunks) < self._prefill_max_batch_size
+            and len(chunks) + len(entering) < self._prefill_max_batch_size
             and self._rows.num_taken < self._max_active
         ):
-            index = self._admission.choose(self.waiting, budget, is_first=not chunks)
+            is_first = not chunks and not entering
+            index = self._admission.choose(self.waiting, budget, is_first=is_first)
             if index is None:
                 break
             request = self.waiting[index]
@@ -135,10 +154,14 @@ class Scheduler:
             self._rows.take(request)
             request.admission_order = self._num_admitted
             self._num_admitted += 1
+            if self._enters(request):
+                entering.append(request)
+                budget -= min(budget, request.num_uncomputed)
+                continue
             self._prefilling.append(request)
             chunks.append(self._chunk(request, budget))
             budget -= chunks[-1].end - chunks[-1].start
-        return PrefillPlan(chunks, copies) if chunks else None
+        return PrefillPlan(chunks, entering, copies) if chunks or entering else None
 
     def note_prefilled(self, plan: PrefillPlan) -> None:
         """Account for a launched prefill: completed prompts decode from now on."""
@@ -148,30 +171,23 @@ class Scheduler:
             if not chunk.completes_prompt:
                 continue
             self._prefilling.remove(request)
-            if self.prefix_cache is not None:
-                # Whole blocks only: the last is still written to.
-                num_blocks = chunk.end // self.blocks.block_size
-                self.prefix_cache.insert(
-                    request.known_tokens[: num_blocks * self.blocks.block_size],
-                    request.block_ids[:num_blocks],
-                )
+            self._offer_prefix(request, request.block_ids)
             if request.row is None:
                 raise IntegrityError(f"Request {request.request_id} was prefilled without a row.")
+            self._rows.launched[request.row] += 1
             self._rows.start_decoding(request.row, chunk.end, request.block_ids[-1])
 
     def stage_rows(self, plan: PrefillPlan) -> None:
-        """Stage the device rows of the sequences whose prompts the plan completes."""
+        """Stage the device rows of the sequences that decode once the plan is launched."""
         for chunk in plan.chunks:
-            request = chunk.request
-            if chunk.completes_prompt and request.row is not None:
-                self._state.stage_row(
-                    request.row,
-                    position=chunk.end,
-                    remaining=request.params.max_new_tokens - len(request.generated) - 1,
-                    seed=request.seed,
-                    params=request.params,
-                    block_ids=request.block_ids,
-                )
+            if chunk.completes_prompt:
+                self._stage_row(chunk.request, chunk.end)
+        for request in plan.entering:
+            self._stage_row(request, request.num_computed)
+            if request.row is None:
+                raise IntegrityError(f"Request {request.request_id} entered without a row.")
+            last_block = request.block_ids[-1] if request.block_ids else -1
+            self._rows.start_decoding(request.row, request.num_computed, last_block)
 
     def plan_decode(self) -> DecodePlan | None:
         """Give every running row a place for one more token, preempting where none is left."""
@@ -194,9 +210,15 @@ class Scheduler:
             columns = rows.length[changed_rows] // self.blocks.block_size
             self._state.stage_blocks(changed_rows, columns, append.block_index[changed])
             rows.last_block[changed_rows] = append.block_index[changed]
-        rows.length[running] += 1
-        rows.launched[running] += 1
-        return DecodePlan(running, append.copies, bool(rows.is_sampled[running].any()))
+        length = rows.length[running] + 1
+        rows.length[running] = length
+        beyond_known = length - rows.known_len[running]
+        sampling = running[beyond_known >= 0]
+        rows.launched[sampling] += 1
+        # Rows that entered with tokens to compute and feed the last of them in this step.
+        for row in running[beyond_known == 0].tolist():
+            self._offer_prefix(rows.holder(row), self._blocks_of_row(row))
+        return DecodePlan(running, sampling, append.copies, bool(rows.is_sampled[running].any()))
 
     def finish(self, request: Request) -> None:
         """Give back what a request holds, leaving its tokens' blocks to the prefix cache.
@@ -245,14 +267,44 @@ class Scheduler:
             lengths.append(None)
         self.blocks.check_integrity(holders, lengths)
 
+    def _enters(self, request: Request) -> bool:
+        """Whether decode steps compute what is left of the request's known tokens."""
+        return request.num_uncomputed <= self._enter_limit
+
+    def _stage_row(self, request: Request, num_computed: int) -> None:
+        if request.row is None:
+            raise IntegrityError(f"Request {request.request_id} is to decode without a row.")
+        uncomputed = request.known_tokens[num_computed:]
+        # A prefill samples the first token itself.
+        num_launched = len(request.generated) + (not len(uncomputed))
+        self._state.stage_row(
+            request.row,
+            position=num_computed,
+            remaining=request.params.max_new_tokens - num_launched,
+            seed=request.seed,
+            params=request.params,
+            block_ids=request.block_ids,
+            known_len=request.num_known_tokens,
+            uncomputed=uncomputed if len(uncomputed) else None,
+        )
+
+    def _offer_prefix(self, request: Request, block_ids: list[int]) -> None:
+        """Let others reuse the known tokens' whole blocks; the last may still be written to."""
+        num_blocks = request.num_known_tokens // self.blocks.block_size
+        if self.prefix_cache is not None and num_blocks:
+            tokens = request.known_tokens[: num_blocks * self.blocks.block_size]
+            self.prefix_cache.insert(tokens, block_ids[:num_blocks])
+
     def _chunk(self, request: Request, budget: int) -> PrefillChunk:
         start = request.num_computed
         return PrefillChunk(request, start, min(start + budget, request.num_known_tokens))
 
     def _attach_blocks(self, request: Request) -> list[BlockCopy] | None:
-        """Take blocks for all known tokens of `request`, reusing cached prefixes.
+        """Take blocks for the known tokens of `request`, reusing cached prefixes.
 
-        Returns the copies to make first, or None where the pool has no room now.
+        A request that enters the decode steps takes those of its cached prefix only: the steps
+        take the others. Returns the copies to make first, or None where the pool has no room for
+        all known tokens now.
         """
         tokens = request.known_tokens
         for reuse in (True, False):
@@ -264,10 +316,14 @@ class Scheduler:
                 block_ids, num_cached = list(match.block_ids), match.num_tokens
                 copies = list(match.copies)
             count = len(tokens) - num_cached
-            if self._make_room(self.blocks.blocks_needed_to_extend(block_ids, count)):
-                copies += self.blocks.extend(block_ids, count)
-                request.block_ids = block_ids
+            needed = self.blocks.blocks_needed_to_extend(block_ids, count)
+            if self._make_room(self._num_promised + needed):
                 request.num_computed = num_cached
+                if self._enters(request):
+                    self._num_promised += needed
+                else:
+                    copies += self.blocks.extend(block_ids, count)
+                request.block_ids = block_ids
                 return copies
             self.blocks.free_blocks(block_ids)
             # Reuse pins blocks. Where nothing runs that could free any, it must give way, or the

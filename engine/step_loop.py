@@ -88,11 +88,19 @@ class StepLoop:
             self._staging,
             config.block_size,
             fuse=config.fuse,
+            feeds_known=use_graphs,
         )
         self._graphs = DecodeGraphs(self._runner, num_rows) if use_graphs else None
         self.rows = Rows(num_rows, max_model_len)
         self.blocks = KVBlockManager(num_kv_blocks, config.block_size)
-        self.scheduler = Scheduler(config, self.blocks, self.rows, self._state, self._drain)
+        self.scheduler = Scheduler(
+            config,
+            self.blocks,
+            self.rows,
+            self._state,
+            self._drain,
+            enter_limit=self._runner.enter_limit,
+        )
         self._in_flight: deque[_Launch] = deque()
         self.unfinished: dict[int, Request] = {}
         self.events: list[TokenEvent] = []
@@ -139,6 +147,8 @@ class StepLoop:
                 return False
             self.scheduler.stage_rows(plan)
         self._flush(plan.copies)
+        if not plan.chunks:
+            return False
         is_sampled = self._runner.prefill(plan)
         self.scheduler.note_prefilled(plan)
         if is_sampled:
@@ -156,7 +166,7 @@ class StepLoop:
             self._graphs.replay(plan.num_rows, is_sampled=plan.is_sampled)
         else:
             self._runner.decode(plan.num_rows, is_sampled=plan.is_sampled)
-        self._track(plan.rows)
+        self._track(plan.sampling)
         return True
 
     def _flush(self, copies: list[BlockCopy]) -> None:

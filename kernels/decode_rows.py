@@ -72,10 +72,13 @@ def pick_tokens(
     last_token,
     position,
     remaining,
+    known_len,
+    known_tail,
     slots,
     next_slot,
     slot_stride,
     NUM_SLOTS: tl.constexpr,
+    KNOWN_TAIL: tl.constexpr,
     TILES: tl.constexpr,
     TILES_PAD: tl.constexpr,
     PDL: tl.constexpr,
@@ -85,6 +88,15 @@ def pick_tokens(
     release_consumers(PDL)
     tile = tl.arange(0, TILES_PAD)
     in_row = tile < TILES
+    # What earlier steps left: only this kernel writes it.
+    left = tl.load(remaining + row)
+    place = tl.load(position + row) + 1
+    known_left = tl.load(known_len + row) - place
+    known = tl.load(
+        known_tail + row * KNOWN_TAIL + KNOWN_TAIL - known_left,
+        mask=(left > 0) & (known_left > 0),
+        other=0,
+    )
     await_producers(PDL)
     maxima = tl.load(tile_max + row * TILES + tile, mask=in_row, other=float("-inf"))
     tokens = tl.load(tile_token + row * TILES + tile, mask=in_row, other=2147483647)
@@ -95,13 +107,13 @@ def pick_tokens(
     # `begin_step` has already counted this step's slot.
     slot = (tl.load(next_slot) + NUM_SLOTS - 1) % NUM_SLOTS
     tl.store(slots + slot * slot_stride + row, token)
-    left = tl.load(remaining + row)
     if left > 0:
         # A row whose logits are not numbers goes on with any token that exists, until the host
         # sees the -1 and ends it.
-        tl.store(last_token + row, tl.maximum(token, 0))
-        tl.store(position + row, tl.load(position + row) + 1)
-        tl.store(remaining + row, left - 1)
+        is_known = known_left > 0
+        tl.store(last_token + row, tl.where(is_known, known, tl.maximum(token, 0)))
+        tl.store(position + row, place)
+        tl.store(remaining + row, tl.where(is_known, left, left - 1))
 
 
 def begin_step(
@@ -159,6 +171,8 @@ def finish_step(
     last_token: torch.Tensor,
     position: torch.Tensor,
     remaining: torch.Tensor,
+    known_len: torch.Tensor,
+    known_tail: torch.Tensor,
     slots: torch.Tensor,
     next_slot: torch.Tensor,
 ) -> None:
@@ -170,6 +184,10 @@ def finish_step(
         float32 and int32 [rows, T], from `kernels.lm_head.best_of_tiles`.
     last_token, position, remaining
         int32 [rows] or longer; changed where `remaining` is above 0.
+    known_len, known_tail
+        int32 [rows] or longer, and [rows or longer, K]: a row whose next position is below
+        `known_len`, by at most K, goes on with that token of its tail, which ends with the last
+        known one, instead of the one picked, and keeps its budget.
     slots
         int32 [S, R], the ring.
     next_slot
@@ -182,10 +200,13 @@ def finish_step(
         last_token,
         position,
         remaining,
+        known_len,
+        known_tail,
         slots,
         next_slot,
         slots.stride(0),
         NUM_SLOTS=slots.shape[0],
+        KNOWN_TAIL=known_tail.shape[1],
         TILES=tiles,
         TILES_PAD=padded(tiles, 1),
         num_warps=4,

@@ -74,6 +74,8 @@ def reference_finish(
     last_token: torch.Tensor,
     position: torch.Tensor,
     remaining: torch.Tensor,
+    known_len: torch.Tensor,
+    known_tail: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Each row's token, and last token, position and budget after the step; all int32 [rows]."""
     best = tile_max.max(dim=1, keepdim=True).values
@@ -81,6 +83,9 @@ def reference_finish(
     token = torch.where(tile_max == best, tile_token, nowhere).min(dim=1).values
     token = torch.where(tile_max.isnan().any(dim=1), -1, token)
     is_running = remaining > 0
-    taken = is_running.to(torch.int32)
-    fed = torch.where(is_running, token.clamp(min=0), last_token)
-    return token, fed, position + taken, remaining - taken
+    known_left = known_len - (position + 1)
+    is_sampling = is_running & (known_left <= 0)
+    column = (known_tail.shape[1] - known_left).clamp(0, known_tail.shape[1] - 1)
+    known = known_tail.gather(1, column[:, None].to(torch.int64)).squeeze(1)
+    fed = torch.where(is_sampling, token.clamp(min=0), torch.where(is_running, known, last_token))
+    return token, fed, position + is_running.int(), remaining - is_sampling.int()

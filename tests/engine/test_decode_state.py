@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.decode_state import DecodeState
+from engine.decode_state import KNOWN_TAIL, DecodeState
 from engine.sampling_params import SamplingParams
 from engine.staging import StagingBuffers
 from engine.token_ring import NUM_SLOTS, TokenRing
@@ -26,6 +26,7 @@ def _take(state: DecodeState, row: int, **changes) -> None:
         "seed": -(2**62) - 5,
         "params": SamplingParams(temperature=0.7, top_k=4, top_p=0.9),
         "block_ids": [8, 6],
+        "known_len": 10,
     }
     state.stage_row(row, **(values | changes))
 
@@ -43,6 +44,16 @@ def test_a_staged_row_arrives_field_by_field(state):
     assert rows.temperature.tolist() == pytest.approx([0, 0, 0, 0.7, 0])
     assert rows.block_table[3].tolist() == [8, 6, 0, 0, 0, 0, 0]
     assert not rows.block_table[[0, 1, 2, 4]].any()
+
+
+def test_a_row_can_be_given_tokens_to_feed(state):
+    _take(state, 3, known_len=13, uncomputed=np.array([50, 51, 52], np.int32))
+    state.flush()
+    rows = state.device_rows
+    assert rows.known_len.tolist() == [0, 0, 0, 13, 0]
+    assert rows.last_token.tolist() == [0, 0, 0, 50, 0]
+    assert rows.known_tail[3].tolist() == [0] * (KNOWN_TAIL - 3) + [50, 51, 52]
+    assert not rows.known_tail[[0, 1, 2, 4]].any()
 
 
 def test_blocks_go_to_their_rows_and_columns(state):

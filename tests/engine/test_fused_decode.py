@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,6 +26,12 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 BLOCK_SIZE, NUM_ROWS = 16, 6
 # Positions at the start, around block boundaries, and one row without budget at the last position.
 POSITIONS, REMAINING = [0, 15, 16, 30, 63, 7], [4, 4, 4, 1, 0, 2]
+# Tokens that rows are given to feed: more, as many and fewer than the steps of a test.
+UNCOMPUTED = {
+    0: np.arange(40, 45, dtype=np.int32),
+    2: np.array([9, 8, 7], np.int32),
+    5: np.array([77], np.int32),
+}
 CONFIG = GPT2Config(
     vocab_size=200,
     max_positions=64,
@@ -86,11 +93,15 @@ def _side(model: GPT2, *, fuse: bool) -> Side:
             seed=0,
             params=SamplingParams(),
             block_ids=blocks[row].tolist(),
+            known_len=POSITIONS[row] + len(UNCOMPUTED.get(row, ())),
+            uncomputed=UNCOMPUTED.get(row),
         )
     state.flush()
     state.device_rows.last_token.copy_(torch.arange(NUM_ROWS) * 31)
     ring = TokenRing(NUM_ROWS, DEVICE)
-    runner = ModelRunner(model, cache, state, ring, staging, BLOCK_SIZE, fuse=False)
+    runner = ModelRunner(
+        model, cache, state, ring, staging, BLOCK_SIZE, fuse=False, feeds_known=True
+    )
     if fuse:
         runner.fused = FusedDecode(model, cache, state, ring)
     return Side(model, runner, cache, state, ring)
@@ -158,7 +169,8 @@ def test_logits_that_are_not_numbers_are_told_and_survived() -> None:
     for side in (fused, plain):
         side.runner.decode(NUM_ROWS, is_sampled=False)
     _assert_same(fused, plain, NUM_ROWS, 1e-4)
-    assert fused.state.device_rows.last_token.tolist()[:2] == [0, 0]
+    # Row 0 feeds a known token whatever its logits are.
+    assert fused.state.device_rows.last_token.tolist()[:2] == [41, 0]
 
 
 @needs_triton

@@ -134,11 +134,24 @@ def test_finish_picks_and_advances(triton_device: torch.device, tiles: int) -> N
     last, position, remaining = _rows(
         triton_device, [5, 6, 7, 8, 9, 1], [0, 63, 64, 1023, 7, 2], [1, 0, 3, 2, 100, 1]
     )
-    expected = reference_finish(tile_max, tile_token, last, position, remaining)
+    # Rows 0, 2 and 5 have a known token to feed next: the last, the first of three, and one whose
+    # logits are not asked for. Row 1 has one too but does not run; row 4 has none left.
+    known_len, tail_length = _rows(triton_device, [2, 65, 68, 0, 8, 4])[0], 3
+    known_tail = torch.arange(100, 100 + count * tail_length, dtype=torch.int32)
+    known_tail = known_tail.view(count, tail_length).to(triton_device)
+    tile_max[5, 0] = NAN
+    expected = reference_finish(
+        tile_max, tile_token, last, position, remaining, known_len, known_tail
+    )
+    assert expected[1].tolist()[:3] == [102, 6, 106]
+    assert expected[1].tolist()[5] == 117
+    assert expected[3].tolist() == [1, 0, 3, 1, 99, 1]
     slots = torch.full((NUM_SLOTS, count + 2), SENTINEL, dtype=torch.int32, device=triton_device)
     before = slots.clone()
     next_slot = torch.tensor([0], device=triton_device)
-    finish_step(tile_max, tile_token, last, position, remaining, slots, next_slot)
+    finish_step(
+        tile_max, tile_token, last, position, remaining, known_len, known_tail, slots, next_slot
+    )
     for got, wanted in zip((last, position, remaining), expected[1:], strict=True):
         assert torch.equal(got, wanted)
     # Slot 0 comes next, so this step's was the last of the ring.
