@@ -50,14 +50,43 @@ def _combine(max_a, sum_a, acc_a, max_b, sum_b, acc_b, ROWS: gl.constexpr):
 
 @gluon.jit
 def _request(
-    keys, values, k_ring, v_ring, ready, table, kv_head, start, stage,
-    KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
+    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, table, kv_head, start, last, stage,
+    KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, TAIL: gl.constexpr,
+    D: gl.constexpr,
 ):  # fmt: skip
-    """Have the copy engine fill a stage with the tile of tokens from `start` on."""
+    """Have the copy engine fill a stage with the tile of tokens from `start` on.
+
+    Of a tile that the context ends in, pieces of TAIL tokens are copied, as many as it takes: what
+    stands in the rest of the stage is masked like whatever lies beyond the context.
+    """
     row = (gl.load(table + start // PAGE) * KV_HEADS + kv_head) * PAGE + start % PAGE
-    mbarrier.expect(ready.index(stage), 2 * BLOCK_N * D * 2)
-    tma.async_copy_global_to_shared(keys, [row, 0], ready.index(stage), k_ring.index(stage))
-    tma.async_copy_global_to_shared(values, [row, 0], ready.index(stage), v_ring.index(stage))
+    barrier = ready.index(stage)
+    PIECES: gl.constexpr = BLOCK_N // TAIL
+    # Keys and values of one piece, of 2-byte elements.
+    PIECE_BYTES: gl.constexpr = 2 * TAIL * D * 2
+    pieces = gl.cdiv(last - start, TAIL)
+    if pieces >= PIECES:
+        mbarrier.expect(barrier, PIECES * PIECE_BYTES)
+        tma.async_copy_global_to_shared(keys, [row, 0], barrier, k_ring.index(stage))
+        tma.async_copy_global_to_shared(values, [row, 0], barrier, v_ring.index(stage))
+    else:
+        k_pieces = k_ring._reinterpret(
+            k_ring.dtype, [k_ring.shape[0] * PIECES, TAIL, D], k_ring.layout
+        )
+        v_pieces = v_ring._reinterpret(
+            v_ring.dtype, [v_ring.shape[0] * PIECES, TAIL, D], v_ring.layout
+        )
+        for count in gl.static_range(1, PIECES):
+            mbarrier.expect(barrier, count * PIECE_BYTES, pred=pieces == count)
+        for i in gl.static_range(PIECES - 1):
+            wanted = i < pieces
+            piece = stage * PIECES + i
+            tma.async_copy_global_to_shared(
+                tail_keys, [row + i * TAIL, 0], barrier, k_pieces.index(piece), pred=wanted
+            )
+            tma.async_copy_global_to_shared(
+                tail_values, [row + i * TAIL, 0], barrier, v_pieces.index(piece), pred=wanted
+            )
 
 
 @gluon.jit(
@@ -68,6 +97,8 @@ def ring_attention_append(
     qkv,
     keys,
     values,
+    tail_keys,
+    tail_values,
     k_cache,
     v_cache,
     block_tables,
@@ -86,6 +117,7 @@ def ring_attention_append(
     KV_HEADS: gl.constexpr,
     PAGE: gl.constexpr,
     BLOCK_N: gl.constexpr,
+    TAIL: gl.constexpr,
     STAGES: gl.constexpr,
     SPLIT: gl.constexpr,
     SERIAL: gl.constexpr,
@@ -117,8 +149,8 @@ def ring_attention_append(
         for stage in gl.static_range(STAGES):
             if stage < tiles:
                 _request(
-                    keys, values, k_ring, v_ring, ready, table, kv_head,
-                    first + stage * BLOCK_N, stage, KV_HEADS, PAGE, BLOCK_N, D,
+                    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, table, kv_head,
+                    first + stage * BLOCK_N, last, stage, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
                 )  # fmt: skip
 
         MMA: gl.constexpr = gl.NVMMADistributedLayout(
@@ -187,8 +219,8 @@ def ring_attention_append(
             _program_barrier()
             if tile + STAGES < tiles:
                 _request(
-                    keys, values, k_ring, v_ring, ready, table, kv_head,
-                    start + STAGES * BLOCK_N, here, KV_HEADS, PAGE, BLOCK_N, D,
+                    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, table, kv_head,
+                    start + STAGES * BLOCK_N, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
                 )  # fmt: skip
 
         pair = sequence * KV_HEADS + kv_head
@@ -283,16 +315,20 @@ def launch_ring(
         elements = pairs * group * splits * part_elements(head_dim)
         workspace = reserved_workspace(qkv.device, elements, pairs)
         partials, counters = workspace.partials, workspace.counters
-    block = [tile.block_n, head_dim]
-    layout = gl.NVMMASharedLayout.get_default_for(block, _ELEMENTS[k_cache.dtype])
-    keys, values = (
-        TensorDescriptor.from_tensor(cache.view(-1, head_dim), block, layout)
+    layout = gl.NVMMASharedLayout.get_default_for(
+        [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
+    )
+    keys, values, tail_keys, tail_values = (
+        TensorDescriptor.from_tensor(cache.view(-1, head_dim), [tokens, head_dim], layout)
+        for tokens in (tile.block_n, tile.tail)
         for cache in (k_cache, v_cache)
     )
     ring_attention_append[(kv_heads, batch, splits)](
         qkv,
         keys,
         values,
+        tail_keys,
+        tail_values,
         k_cache,
         v_cache,
         block_tables,
@@ -311,6 +347,7 @@ def launch_ring(
         KV_HEADS=kv_heads,
         PAGE=block_size,
         BLOCK_N=tile.block_n,
+        TAIL=tile.tail,
         STAGES=tile.stages,
         SPLIT=tile.split,
         SERIAL=serial,

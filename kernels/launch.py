@@ -110,6 +110,9 @@ class RingTile:
     ----------
     block_n
         Tokens of one stage of the ring.
+    tail
+        Tokens of the pieces in which a tile is copied that the context ends in; `block_n` where
+        pieces of a stage do not stand one after another in shared memory.
     stages
         Stages of the ring; with `block_n` they set how many programs share a multiprocessor.
     split
@@ -117,6 +120,7 @@ class RingTile:
     """
 
     block_n: int
+    tail: int
     stages: int
     split: int
 
@@ -129,5 +133,5 @@ def ring_tile(head_dim: int) -> RingTile:
     64, from 5.5 to 4.5 us at context 256 and from 7.3 to 6.4 at 1000.
     """
     if head_dim <= 64:
-        return RingTile(block_n=32, stages=4, split=128)
-    return RingTile(block_n=32, stages=3, split=128)
+        return RingTile(block_n=32, tail=8, stages=4, split=128)
+    return RingTile(block_n=32, tail=32, stages=3, split=128)

@@ -15,7 +15,9 @@ from kernels.reference import reference_decode
 
 HALVES = [torch.float16, torch.bfloat16]
 S = SPLIT_TOKENS
+# Around splits, pages, the tiles of 32 tokens and the pieces of 8 in which the last one is copied.
 RAGGED = [3 * S + 1, 17, None, S, 2 * S - 1, 0, 63, 64, 65, S + 1, 1, 31, 32, 33, S - 1, 127]
+RAGGED += [7, 8, 9, 24, 25, 40, S + 47, 2 * S + 56]
 
 
 @pytest.fixture
