@@ -49,6 +49,15 @@ def _combine(max_a, sum_a, acc_a, max_b, sum_b, acc_b, ROWS: gl.constexpr):
 
 
 @gluon.jit
+def _load_part(part, dim, mask, row_mask, D: gl.constexpr):
+    """Maximum, sum and weighted values of one split; of no keys where masked."""
+    acc = gl.load(part[:, None] + dim[None, :], mask=row_mask, other=0.0, cache_modifier=".cg")
+    run_max = gl.load(part + D, mask=mask, other=float("-inf"), cache_modifier=".cg")
+    run_sum = gl.load(part + D + 1, mask=mask, other=0.0, cache_modifier=".cg")
+    return run_max, run_sum, acc
+
+
+@gluon.jit
 def _request(
     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, table, kv_head, start, last, stage,
     KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, TAIL: gl.constexpr,
@@ -248,19 +257,21 @@ def ring_attention_append(
                 )
             else:
                 if splits > 1:
-                    for s in range(splits):
-                        part = parts + s * (G * RECORD)
-                        part_acc = gl.load(
-                            part[:, None] + dim[None, :], mask=row_mask, other=0.0,
-                            cache_modifier=".cg",
-                        )  # fmt: skip
-                        part_max = gl.load(part + D, mask=in_group, other=0.0, cache_modifier=".cg")
-                        part_sum = gl.load(
-                            part + D + 1, mask=in_group, other=0.0, cache_modifier=".cg"
-                        )
-                        total_max, total_sum, total_acc = _combine(
-                            total_max, total_sum, total_acc, part_max, part_sum, part_acc, ROWS
-                        )
+                    # Requested together: one way from memory is waited for, not one for each.
+                    AT_ONCE: gl.constexpr = 4 if D <= 64 else 1
+                    for s in range(0, splits, AT_ONCE):
+                        waiting = ()
+                        for i in gl.static_range(AT_ONCE):
+                            is_there = s + i < splits
+                            waiting += _load_part(
+                                parts + (s + i) * (G * RECORD), dim,
+                                in_group & is_there, row_mask & is_there, D,
+                            )  # fmt: skip
+                        for i in gl.static_range(AT_ONCE):
+                            total_max, total_sum, total_acc = _combine(
+                                total_max, total_sum, total_acc,
+                                waiting[3 * i], waiting[3 * i + 1], waiting[3 * i + 2], ROWS,
+                            )  # fmt: skip
                     gl.store(counters + pair, 0)
                 else:
                     total_max, total_sum, total_acc = _combine(
