@@ -24,7 +24,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.dependent_launch import launch_options
-from kernels.launch import decode_is_serial, ring_tile
+from kernels.launch import decode_is_serial, ring_stages, ring_tile
 from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
 from kernels.workspace import reserved_workspace
 
@@ -326,6 +326,7 @@ def launch_ring(
         elements = pairs * group * splits * part_elements(head_dim)
         workspace = reserved_workspace(qkv.device, elements, pairs)
         partials, counters = workspace.partials, workspace.counters
+    stages = ring_stages(head_dim, pairs * splits, multiprocessors(qkv.device))
     layout = gl.NVMMASharedLayout.get_default_for(
         [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
     )
@@ -359,7 +360,7 @@ def launch_ring(
         PAGE=block_size,
         BLOCK_N=tile.block_n,
         TAIL=tile.tail,
-        STAGES=tile.stages,
+        STAGES=stages,
         SPLIT=tile.split,
         SERIAL=serial,
         **launch_options(pdl),

@@ -113,15 +113,12 @@ class RingTile:
     tail
         Tokens of the pieces in which a tile is copied that the context ends in; `block_n` where
         pieces of a stage do not stand one after another in shared memory.
-    stages
-        Stages of the ring; with `block_n` they set how many programs share a multiprocessor.
     split
         Tokens of one split.
     """
 
     block_n: int
     tail: int
-    stages: int
     split: int
 
 
@@ -133,5 +130,20 @@ def ring_tile(head_dim: int) -> RingTile:
     64, from 5.5 to 4.5 us at context 256 and from 7.3 to 6.4 at 1000.
     """
     if head_dim <= 64:
-        return RingTile(block_n=32, tail=8, stages=4, split=128)
-    return RingTile(block_n=32, tail=32, stages=3, split=128)
+        return RingTile(block_n=32, tail=8, split=128)
+    return RingTile(block_n=32, tail=32, split=128)
+
+
+def ring_stages(head_dim: int, programs: int, multiprocessors: int) -> int:
+    """Stages of the ring for a launch of so many programs; no result depends on them.
+
+    Programs that share a multiprocessor share its memory: the more stages each has, the fewer are
+    there at once, and a second wave begins when the first has ended. Heads of 64, time of the
+    whole step in us with 2, 3, 4 and 6 stages: B=24, context 257: -, 310, 323, 302; B=64, context
+    257: 397, 375, 356, -; B=128, context 66: 352, 367, 370, -; B=256, context 257: 951, 962, 964,
+    -.
+    """
+    if head_dim > 64:
+        return 3
+    per_multiprocessor = programs / multiprocessors
+    return 6 if per_multiprocessor <= 3.5 else 4 if per_multiprocessor <= 6 else 2

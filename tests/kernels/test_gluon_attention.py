@@ -10,7 +10,7 @@ from fused_attention_cases import FusedProblem, fused_problem
 from paged_cases import NAN, assert_close_to_reference, same_bits
 
 from kernels.fused_attention import fused_attention, ring_serves
-from kernels.launch import SPLIT_TOKENS
+from kernels.launch import SPLIT_TOKENS, ring_stages
 from kernels.reference import reference_decode
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -87,6 +87,34 @@ def test_alone_equals_in_a_batch_bit_for_bit(hopper: torch.device, dtype: torch.
         out = torch.full((1, problem.num_columns), NAN, dtype=dtype, device=hopper)
         fused_attention(*moved.arguments, out, scale=problem.scale)
         assert same_bits(out.cpu().unflatten(1, (-1, 64))[0], together[row])
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_the_depth_of_the_ring_changes_no_bit(
+    hopper: torch.device, monkeypatch: pytest.MonkeyPatch, serial: bool
+) -> None:
+    from kernels import gluon_attention
+
+    problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=torch.float16)
+    results = []
+    for stages in (2, 3, 4, 6):
+        monkeypatch.setattr(gluon_attention, "ring_stages", lambda *_, depth=stages: depth)
+        results.append(_launched(problem, hopper, serial=serial))
+    assert all(same_bits(results[0], other) for other in results[1:])
+
+
+def test_shallower_rings_let_more_programs_run_at_once() -> None:
+    """Up to six programs a multiprocessor all are there at once, in its 227 KB of shared memory.
+
+    A program has stages of 32 keys and values of 64 two-byte elements, their barriers, and 1 KB
+    that the device adds.
+    """
+    depths = [ring_stages(64, programs, 132) for programs in range(1, 4000)]
+    assert depths == sorted(depths, reverse=True)
+    for programs in range(1, 6 * 132 + 1):
+        together = -(-programs // 132)
+        bytes_each = depths[programs - 1] * (2 * 32 * 64 * 2 + 8) + 1024
+        assert together * bytes_each <= 227 * 1024
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
