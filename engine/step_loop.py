@@ -202,24 +202,18 @@ class StepLoop:
         rows.received[held] = index + is_valid
         is_stop = (tokens[:, None] == rows.stop_ids[held]).any(axis=1)
         is_last = is_stop | ~is_valid | (rows.received[held] == rows.budget[held])
-        reasons: list[FinishReason | None] = [None] * len(held)
-        for place in np.flatnonzero(is_last).tolist():
-            reasons[place] = (
-                "error" if not is_valid[place] else "stop" if is_stop[place] else "length"
-            )
+        ended = np.flatnonzero(is_last).tolist()
         token_ids: list[int | None] = tokens.tolist()
-        for place in np.flatnonzero(~is_valid).tolist():
-            token_ids[place] = None
-        self.events.extend(
-            map(
-                TokenEvent,
-                rows.request_ids[held].tolist(),
-                token_ids,
-                index.tolist(),
-                repeat(now),
-                reasons,
-            )
+        reasons: list[FinishReason | None] = [None] * len(held)
+        for place in ended:
+            if not is_valid[place]:
+                token_ids[place], reasons[place] = None, "error"
+            else:
+                reasons[place] = "stop" if is_stop[place] else "length"
+        fields = zip(
+            rows.request_ids[held].tolist(), token_ids, index.tolist(), repeat(now), reasons
         )
-        for row, reason in zip(held.tolist(), reasons, strict=True):
-            if reason is not None:
-                self.finish(rows.holder(row), reason)
+        # A named tuple's own constructor is a Python call for each event.
+        self.events.extend(map(tuple.__new__, repeat(TokenEvent), fields))
+        for place in ended:
+            self.finish(rows.holder(int(held[place])), reasons[place])
