@@ -18,6 +18,10 @@ SPLIT_TOKENS = 256
 # device, and splitting a context over programs would only add traffic. At B=32, context 4096, 32/8
 # heads of 128 (1.9 pairs a multiprocessor): 4.41 TB/s whole, 3.74 split.
 PAIRS_PER_MULTIPROCESSOR = 1.5
+# Wide heads take so much shared memory that fewer programs run at once: their splits come in waves
+# sooner. 32/8 heads of 128, context 1024, us whole and split: B=8 17.3, 14.0; B=12 18.3, 19.6;
+# B=16 20.4, 26.4; B=24 28.2, 33.6.
+WIDE_PAIRS_PER_MULTIPROCESSOR = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,21 @@ def prefill_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
     return Tile(constants, num_warps=warps, num_stages=2)
 
 
-def decode_is_serial(pairs: int, splits: int, multiprocessors: int) -> bool:
+def decode_is_serial(
+    pairs: int, splits: int, multiprocessors: int, pairs_each: float = PAIRS_PER_MULTIPROCESSOR
+) -> bool:
     """Whether one program should walk all splits of a (sequence, KV head) pair.
 
     Either way the arithmetic is the same, bit for bit: splits are combined from the first to the
     last by one function. Only shapes decide, so a captured graph stays right for any lengths.
+    `pairs_each` is how many pairs a multiprocessor fill it.
     """
-    return splits == 1 or pairs >= PAIRS_PER_MULTIPROCESSOR * multiprocessors
+    return splits == 1 or pairs >= pairs_each * multiprocessors
+
+
+def filling_pairs(head_dim: int) -> float:
+    """Pairs a multiprocessor that fill the device in paged decode attention."""
+    return WIDE_PAIRS_PER_MULTIPROCESSOR if head_dim > 64 else PAIRS_PER_MULTIPROCESSOR
 
 
 @cache

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import decode_is_serial, decode_tile
+from kernels.launch import decode_is_serial, decode_tile, filling_pairs
 from kernels.running_softmax import (
     LOG2_E,
     arrive_last,
@@ -172,7 +172,9 @@ def launch_decode(
     splits = max(1, triton.cdiv(max_context, tile.constants["SPLIT"]))
     pairs = batch * kv_heads
     if serial is None:
-        serial = decode_is_serial(pairs, splits, multiprocessors(query.device))
+        serial = decode_is_serial(
+            pairs, splits, multiprocessors(query.device), filling_pairs(head_dim)
+        )
     if serial:
         partials = counters = out
         splits = 1

@@ -16,6 +16,7 @@ from kernels.launch import (
     PAIRS_PER_MULTIPROCESSOR,
     SPLIT_TOKENS,
     decode_is_serial,
+    filling_pairs,
 )
 from kernels.workspace import DecodeWorkspace, own_workspace, reserved_workspace
 
@@ -134,6 +135,16 @@ def test_a_serial_launch_takes_no_workspace(triton_device: torch.device) -> None
 )
 def test_when_one_program_walks_all_splits(pairs: int, splits: int, serial: bool) -> None:
     assert decode_is_serial(pairs, splits, multiprocessors=132) is serial
+
+
+def test_wide_heads_fill_the_device_sooner() -> None:
+    def serial_from(head_dim: int) -> int:
+        each = filling_pairs(head_dim)
+        return next(n for n in range(1000) if decode_is_serial(n, 2, 132, each))
+
+    assert serial_from(64) == 198
+    # B=12 of 8 KV heads, but not B=11.
+    assert 88 < serial_from(128) <= 96
 
 
 def test_any_order_of_arrival_gives_the_same_bits(
