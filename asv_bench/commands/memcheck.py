@@ -57,7 +57,11 @@ CHECKS = (
     ),
     Check(
         "memcheck: graphs, repeats",
-        ("tests/kernels/test_on_gpu.py", "tests/kernels/test_gluon_attention.py"),
+        (
+            "tests/kernels/test_on_gpu.py",
+            "tests/kernels/test_gluon_attention.py",
+            "tests/kernels/test_fused_on_gpu.py",
+        ),
         is_sanitized=True,
     ),
     Check(
@@ -69,9 +73,12 @@ CHECKS = (
             "tests/kernels/test_fused_attention.py",
             "tests/kernels/test_fused_linear.py",
             "tests/kernels/test_fused_rows.py",
-            # The overflow test's caches of 8.6 GB are too slow to watch, and are checked above.
+            "tests/kernels/test_gluon_attention.py",
+            "tests/kernels/test_fused_on_gpu.py",
+            # The overflow test's caches of 8.6 GB are too slow to watch, and are checked above, as
+            # are the tests that capture graphs.
             "-k",
-            "not torch- and not beyond_32",
+            "not torch- and not beyond_32 and not replayed_graph and not tiles_in_use_repeat",
         ),
         is_sanitized=True,
         is_uncached=True,
