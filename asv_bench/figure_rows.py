@@ -133,7 +133,7 @@ def _name(series: Series) -> str:
         percentile = series.param("percentile") or "p50"
         workload = _workload_of(series)
         return workload if percentile == "p50" else f"{workload}, {percentile}"
-    if module == "decode":
+    if series.subject == "decode.Decode":
         return f"context {series.param('context')}"
     words = [spaced(subject)]
     if series.figure not in _COLUMN_OF_FIGURE:

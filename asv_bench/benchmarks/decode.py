@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from asv_bench.workloads import Workload
@@ -12,6 +13,8 @@ from .sharing import Samples, SharesRuns, shared_figure, tracked
 
 NEW_TOKENS = 224
 """More than 200 steps in which the whole batch decodes, after the prompts are in."""
+MOST_ROWS = 160
+"""Rows of an engine in which every batch of `BucketPadding` has room to be padded."""
 CPU_TOKENS_AT_ONCE = 8 * 1024
 """Batch times context beyond which a CPU takes too long."""
 
@@ -44,6 +47,29 @@ class Decode(SharesRuns):
         return _figure("time_over_floor", model, batch, context)
 
 
+class BucketPadding(SharesRuns):
+    """A batch one above a captured size, in the graph of the next size and in one of its own."""
+
+    params = (MODELS, [9, 17, 33, 65, 129])
+    param_names: ClassVar = ["model", "batch"]
+
+    def setup(self, model: str, batch: int) -> None:
+        check_identity()
+        require_model_here(model)
+        if model == CPU_MODEL:
+            raise NotImplementedError("a CPU replays no graphs")
+
+    @tracked()
+    def track_step_time(self, model: str, batch: int) -> Samples:
+        """Seconds of one step in an engine that has graphs for much larger batches."""
+        return _padding_figure("padded", model, batch, MOST_ROWS)
+
+    @tracked()
+    def track_unpadded_step_time(self, model: str, batch: int) -> Samples:
+        """Seconds of one step in an engine whose largest graph is of this very size."""
+        return _padding_figure("exact", model, batch, batch)
+
+
 def decode_workload(batch: int, context: int) -> Workload:
     """`batch` sequences whose contexts run from half the new tokens below `context` to above it."""
     return Workload(
@@ -53,6 +79,13 @@ def decode_workload(batch: int, context: int) -> Workload:
         prompt_lengths=(context - NEW_TOKENS // 2,),
         new_tokens=NEW_TOKENS,
         unique_prompts=True,
+    )
+
+
+def _padding_figure(name: str, model: str, batch: int, most_rows: int) -> Samples:
+    workload = replace(decode_workload(batch, 256), batch_size=most_rows)
+    return shared_figure(
+        f"padding-{name}-{batch}", "step_time", lambda: measure(workload, model, warmup_tokens=32)
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from asv_bench.workloads import Workload
 
-from .engine_runs import CPU_MODEL, PROMPT_IDS, steady_step_s
+from .engine_runs import CPU_MODEL, MODELS, PROMPT_IDS, require_model_here, steady_step_s
 from .guard import check_identity
 from .sharing import Samples, SharesRuns, one_sample, shared_figure, tracked
 
@@ -163,6 +163,29 @@ class EngineStep(SharesRuns):
         return _step_figure("boundary_step", batch)
 
 
+class HostShare(SharesRuns):
+    """The host's own work in a decode step on the GPU, which must hide behind the device's."""
+
+    params = (MODELS, BATCHES)
+    param_names: ClassVar = ["model", "batch"]
+
+    def setup(self, model: str, batch: int) -> None:
+        check_identity()
+        require_model_here(model)
+        if model == CPU_MODEL:
+            raise NotImplementedError("on a CPU host and device are one")
+
+    @tracked()
+    def track_host_time(self, model: str, batch: int) -> Samples:
+        """Seconds of a step in which the host does not wait for the device."""
+        return _host_figure("host_time", model, batch)
+
+    @tracked()
+    def track_step_time(self, model: str, batch: int) -> Samples:
+        """Seconds of a step in which every sequence decodes."""
+        return _host_figure("step_time", model, batch)
+
+
 class Startup(SharesRuns):
     """What every measured process pays before its first token."""
 
@@ -233,6 +256,34 @@ def _measure_steps(batch: int) -> dict[str, float]:
     # blocks is not known from outside; it is the dearest one.
     by_phase = [float(np.median(gaps[phase::SMALL_BLOCK])) for phase in range(SMALL_BLOCK)]
     return {"step_time": steady_step_s(sample), "boundary_step": max(by_phase)}
+
+
+def _host_figure(figure: str, model: str, batch: int) -> Samples:
+    return shared_figure(f"host-share-{batch}", figure, lambda: _measure_host(model, batch))
+
+
+def _measure_host(model: str, batch: int) -> dict[str, float]:
+    from asv_bench.drive import run_workload
+    from asv_bench.host_time import HostTimedEngine, counted_waits
+    from engine import Engine
+
+    workload = Workload(
+        name="host-share",
+        num_requests=batch,
+        batch_size=batch,
+        prompt_lengths=(1,),
+        new_tokens=256,
+    )
+    config = workload.engine_config(f"random:{model}", device="cuda", dtype="float16")
+    engine = Engine(config)
+    run_workload(engine, replace(workload, new_tokens=32), PROMPT_IDS[model])
+    with counted_waits() as clock:
+        timed = HostTimedEngine(engine, clock)
+        sample = run_workload(timed, workload, PROMPT_IDS[model])
+    return {
+        "host_time": statistics.median(timed.full_steps_s(batch)),
+        "step_time": steady_step_s(sample),
+    }
 
 
 def _start_engine() -> dict[str, float]:

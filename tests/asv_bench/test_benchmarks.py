@@ -76,11 +76,13 @@ def discovered() -> dict[str, dict[str, Any]]:
 def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> None:
     subjects = {name.rpartition(".")[0] for name in discovered}
     assert subjects == {
+        "decode.BucketPadding",
         "decode.Decode",
         "host.AppendBookkeeping",
         "host.BlockMetadata",
         "host.BlockTables",
         "host.EngineStep",
+        "host.HostShare",
         "host.Startup",
         "kernels.Append",
         "kernels.DecodeAttention",
@@ -134,8 +136,11 @@ def test_each_machine_skips_the_others_parameters(
     assert ("gpt2-tiny", 64, 128) in kept(decode.Decode)
     assert ("gpt2-tiny", 256, 900) not in kept(decode.Decode)
     assert kept(kernels.DecodeAttention) == [("cpu-small",)]
+    assert kept(decode.BucketPadding) == kept(host.HostShare) == []
     on_gpu(True)
     assert len(kept(decode.Decode)) == 12
+    assert kept(host.HostShare) == [("gpt2", batch) for batch in (8, 64, 256)]
+    assert len(kept(decode.BucketPadding)) == 5
     assert {model for model, _, _ in kept(decode.Decode)} == {"gpt2"}
     assert {shape for _, shape in kept(kernels.Append)} == set(kernel_calls.SHAPES) - {"cpu-small"}
 

@@ -1,0 +1,60 @@
+"""The host's own time of a step: what `step` takes without its waits for the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from fake_engine import FakeClock, FakeEngine
+
+from asv_bench import host_time
+from asv_bench.host_time import HostTimedEngine, counted_waits
+
+
+@dataclass
+class _Params:
+    max_new_tokens: int
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(host_time, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("owner", [torch.cuda.Event, torch.cuda.Stream, torch.cuda])
+def test_waits_are_no_work_of_the_host(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, owner: object
+) -> None:
+    monkeypatch.setattr(owner, "synchronize", lambda *_: clock.sleep(7.0))
+    waiting = owner.synchronize
+
+    class WaitingEngine(FakeEngine):
+        def step(self):
+            owner.synchronize()
+            return super().step()
+
+    with counted_waits() as waits:
+        engine = HostTimedEngine(WaitingEngine(clock, step_s=0.25), waits)
+        for _ in range(3):
+            engine.submit([1], _Params(4))
+        while engine.has_unfinished:
+            engine.step()
+    assert clock.slept == [7.0] * 4
+    assert engine.steps == [(3, 0.25)] * 4
+    assert waits.seconds == 28.0
+    # What was patched is whole again.
+    assert owner.synchronize is waiting
+
+
+def test_only_steps_of_the_whole_batch_count(clock: FakeClock) -> None:
+    with counted_waits() as waits:
+        engine = HostTimedEngine(FakeEngine(clock, step_s=0.5), waits)
+    for tokens in (2, 3, 3):
+        engine.submit([1], _Params(tokens))
+    while engine.has_unfinished:
+        engine.step()
+    assert engine.full_steps_s(3) == [0.5, 0.5]
+    assert engine.full_steps_s(2) == [0.5]
