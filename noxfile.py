@@ -70,7 +70,8 @@ COMMANDS = (
     Command("report", "Build the pages from the stored measurements."),
     Command("scheduler", "Measure a batch of equal requests, offline and online."),
     Command("streaming", "Measure streamed requests: TTFT, TPOT and ITL percentiles."),
-    Command("headline", "Measure the named workloads into reports/headline.json."),
+    Command("headline", "Measure the named workloads into reports/headline.json.", ("peers",)),
+    Command("peers", "Measure transformers' generate on the named workloads.", ("peers",)),
     Command("memcheck", "Run the GPU tests, plainly and under compute-sanitizer.", ("test",)),
 )
 

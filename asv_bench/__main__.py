@@ -8,11 +8,20 @@ import typer
 from rich.text import Text
 
 from asv_bench import headline
-from asv_bench.commands import bench, history, memcheck, profile, report, scheduler, streaming
+from asv_bench.commands import (
+    bench,
+    history,
+    memcheck,
+    peers,
+    profile,
+    report,
+    scheduler,
+    streaming,
+)
 from asv_bench.console import make_console
 from asv_bench.errors import BenchError, Refused
 
-COMMANDS = (bench, scheduler, streaming, headline, history, report, profile, memcheck)
+COMMANDS = (bench, scheduler, streaming, headline, peers, history, report, profile, memcheck)
 
 REFUSED = 2
 FAILED = 1

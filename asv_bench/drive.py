@@ -106,7 +106,7 @@ def run_requests(
     """
     feed = feed or Feed(due_s=[0.0] * len(prompts))
     run = _Run(engine, list(prompts), list(params), encode, consumer)
-    with _settled_garbage():
+    with settled_garbage():
         started = time.perf_counter()
         if mode == "naive":
             for index in range(len(prompts)):
@@ -251,7 +251,7 @@ class _Run:
 
 
 @contextmanager
-def _settled_garbage() -> Iterator[None]:
+def settled_garbage() -> Iterator[None]:
     """Keep what exists out of the collector's sight, so that collections stay short."""
     gc.collect()
     gc.freeze()

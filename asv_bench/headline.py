@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,23 +15,16 @@ from rich.progress import Progress
 
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
+from asv_bench.headline_rows import MODE, child_figures, headline_row, throttle_warnings
+from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
+from asv_bench.peers import PROCESSES as PEER_PROCESSES
+from asv_bench.peers import measure_peers, merged_rows, peer_jobs
 from asv_bench.record import REPOSITORY, Record, write_json
-from asv_bench.tables import headline_table
-from asv_bench.workloads import HEADLINE_WORKLOADS, workload_named
+from asv_bench.tables import headline_table, markdown
+from asv_bench.workloads import HEADLINE_WORKLOADS, default_model, workload_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
-MODE = "online"
 PROCESSES = 5
-ROW_FIELDS = (
-    "step_ms",
-    "tokens_per_s",
-    "ttft_ms",
-    "tpot_ms",
-    "itl_p99_ms",
-    "floor_ms",
-    "fraction_of_floor",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,11 @@ class Job:
     process: int
     record: Path
     arguments: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """How a sentence names the job."""
+        return f"{self.workload}, process {self.process + 1}"
 
     def command(self) -> list[str]:
         """The command line of the process."""
@@ -78,6 +75,16 @@ def run(
     quick: Annotated[
         bool, typer.Option("--quick", help="Scaled-down workloads; needs --output.")
     ] = False,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="Measure transformers' generate too, after the engine."),
+    ] = False,
+    peer_processes: Annotated[
+        int, typer.Option(min=1, help="Processes for each workload and peer that does not compile.")
+    ] = PEER_PROCESSES,
+    markdown_output: Annotated[
+        Path | None, typer.Option("--markdown", help="Where the table goes as Markdown.")
+    ] = None,
 ) -> None:
     """Measure the workloads and write their figures."""
     names = tuple(name.strip() for name in workloads.split(","))
@@ -92,7 +99,12 @@ def run(
 
     record = Record(
         "headline",
-        {"workloads": list(names), "processes": processes, "arguments": arguments},
+        {
+            "workloads": list(names),
+            "processes": processes,
+            "peer_processes": peer_processes if peers else 0,
+            "arguments": arguments,
+        },
         machine=facts,
     )
     console = make_console()
@@ -110,7 +122,7 @@ def run(
             progress.update(task, description=f"{job.workload} {job.process + 1}/{processes}")
             progress.refresh()
             measured = run_job(job)
-            for sentence in warnings(job, measured):
+            for sentence in throttle_warnings(job.label, measured["gpu_state"]):
                 console.print(sentence, soft_wrap=True)
                 record.notes.append(sentence)
             figures[job.workload].append(child_figures(measured))
@@ -119,10 +131,26 @@ def run(
             progress.refresh()
     rows = [headline_row(figures[name]) for name in names]
     record.results = {"rows": rows, "processes": figures}
+    if peers:
+        place = chosen_device(device)
+        peer_tasks = peer_jobs(
+            names,
+            peer_processes,
+            model=hf_model_id or default_model(place.partition(":")[0]),
+            device=place,
+            quick=quick,
+        )
+        outcome = measure_peers(peer_tasks, folder, console)
+        rows = merged_rows([*rows, *outcome.rows])
+        record.notes += outcome.notes
+        record.results |= {"rows": rows, "peers": outcome.processes}
     content = {"commit": record.tree.label, "machine": facts.to_json(), "rows": rows}
     write_json(target, content, indent=2)
     title = f"{facts.gpu or facts.cpu}, commit {record.tree.label}"
-    print_table(console, headline_table(rows, title))
+    table = headline_table(rows, title)
+    if markdown_output is not None:
+        markdown_output.write_text(markdown(table), encoding="utf-8")
+    print_table(console, table)
     console.print(f"figures: {target}", soft_wrap=True)
     console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
 
@@ -166,45 +194,3 @@ def run_job(job: Job, execute: Callable[..., Any] = subprocess.run) -> dict[str,
         )
     record: dict[str, Any] = json.loads(job.record.read_text(encoding="utf-8"))
     return record
-
-
-def warnings(job: Job, record: Mapping[str, Any]) -> list[str]:
-    """What whoever reads the figures of this process must know."""
-    sentences: list[str] = []
-    for moment, state in record["gpu_state"].items():
-        if state is not None and state["throttled"]:
-            sentences.append(
-                f"{job.workload}, process {job.process + 1}: the GPU was throttled {moment} the "
-                f"runs ({', '.join(state['clock_events'])})."
-            )
-    return sentences
-
-
-def child_figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The headline figures of one process."""
-    result = record["results"]["modes"][MODE]
-    workload = record["settings"]["workload"]
-    return {
-        "workload": workload["name"],
-        "batch": workload["batch_size"],
-        "step_ms": result["step_ms"],
-        "tokens_per_s": result["total_tokens_per_s"]["p50"],
-        "ttft_ms": result["ttft_ms"]["p50"],
-        "tpot_ms": result["tpot_ms"]["p50"],
-        "itl_p99_ms": result["itl_ms"]["p99"],
-        "floor_ms": result["floor_ms"],
-        "fraction_of_floor": result["fraction_of_floor"],
-    }
-
-
-def headline_row(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One row of `headline.json`: the median of each figure over the processes."""
-    row: dict[str, Any] = {
-        "workload": processes[0]["workload"],
-        "engine": "kvtrail",
-        "batch": processes[0]["batch"],
-    }
-    for name in ROW_FIELDS:
-        values = [figures[name] for figures in processes if figures[name] is not None]
-        row[name] = statistics.median(values) if values else None
-    return row

@@ -203,6 +203,13 @@ def has_cuda_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def chosen_device(device: str) -> str:
+    """`device` with "auto" decided: the GPU where torch can use one, else the CPU."""
+    if device != "auto":
+        return device
+    return "cuda" if has_cuda_gpu() else "cpu"
+
+
 def _gpu_facts() -> dict[str, Any]:
     absent: dict[str, Any] = dict.fromkeys(
         (

@@ -13,7 +13,7 @@ import numpy as np
 from asv_bench.drive import Feed
 from asv_bench.errors import Refused
 from asv_bench.flags import SchedulerFlags, StreamingFlags
-from asv_bench.machine import has_cuda_gpu
+from asv_bench.machine import chosen_device
 from asv_bench.prompts import (
     DEFAULT_TEXT,
     PromptPlan,
@@ -97,9 +97,7 @@ def settle(command: str, flags: SchedulerFlags) -> Settings:
         If a flag cannot be honoured, alone or beside the others.
     """
     _refuse_what_cannot_be(flags)
-    device = flags.device
-    if device == "auto":
-        device = "cuda" if has_cuda_gpu() else "cpu"
+    device = chosen_device(flags.device)
     if flags.cuda_graph and not device.startswith("cuda"):
         raise Refused(
             f"--cuda-graph needs a GPU and the device is {device!r}; leave it out, or choose "

@@ -85,6 +85,7 @@ def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """The rows of `headline.json` as a table."""
     table = Table(title=title, title_justify="left")
     table.add_column("workload", overflow="fold")
+    table.add_column("engine", no_wrap=True)
     add_figure_columns(
         table,
         *("batch", "step\nms", "tokens/s", "TTFT\nms", "TPOT\nms", "ITL p99\nms", "floor\nms"),
@@ -93,6 +94,7 @@ def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     for row in rows:
         table.add_row(
             str(row["workload"]),
+            str(row["engine"]),
             str(row["batch"]),
             figure(row["step_ms"], 3),
             figure(row["tokens_per_s"], 0),
@@ -103,3 +105,14 @@ def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
             percent(row["fraction_of_floor"]),
         )
     return table
+
+
+def markdown(table: Table) -> str:
+    """A table as Markdown, with its title above and its caption below."""
+    headers = [str(column.header).replace("\n", " ") for column in table.columns]
+    rules = ["---:" if column.justify == "right" else "---" for column in table.columns]
+    rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
+    lines = ["| " + " | ".join(cells) + " |" for cells in (headers, rules, *rows)]
+    parts = [str(part) for part in (table.title,) if part] + ["\n".join(lines)]
+    parts += [str(part) for part in (table.caption,) if part]
+    return "\n\n".join(parts) + "\n"

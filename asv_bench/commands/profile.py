@@ -13,7 +13,7 @@ from rich.console import Console
 
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import Refused
-from asv_bench.machine import has_cuda_gpu
+from asv_bench.machine import chosen_device
 from asv_bench.profile_child import Window
 from asv_bench.profile_tables import window_tables
 from asv_bench.profilers import Outcome, nsight_compute, nsight_systems, torch_traces
@@ -57,8 +57,7 @@ def run(
     if util.find_spec("nvtx") is None:
         raise Refused("profile needs the package nvtx, which names the engine's ranges.")
     workload_named(workload)
-    if device == "auto":
-        device = "cuda" if has_cuda_gpu() else "cpu"
+    device = chosen_device(device)
     window = Window(
         workload=workload,
         quick=quick,

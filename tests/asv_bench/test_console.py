@@ -70,6 +70,7 @@ def test_every_command_prints_on_the_common_console() -> None:
 def test_the_widest_tables_fit_a_file() -> None:
     row = {
         "workload": "streaming-small",
+        "engine": "kvtrail",
         "batch": 256,
         "step_ms": 1234.567,
         "tokens_per_s": 1234567.0,

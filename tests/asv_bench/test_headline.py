@@ -17,12 +17,10 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.headline import (
     HEADLINE,
     Job,
-    child_figures,
     committed_target,
-    headline_row,
     run_job,
-    warnings,
 )
+from asv_bench.headline_rows import child_figures, headline_row, throttle_warnings
 from asv_bench.machine import machine_facts
 
 ROW = {
@@ -105,9 +103,9 @@ def test_without_a_floor_the_row_says_so() -> None:
 
 def test_a_throttled_gpu_is_reported(job: Job) -> None:
     record = child_record()
-    assert warnings(job, record) == []
+    assert throttle_warnings(job.label, record["gpu_state"]) == []
     record["gpu_state"]["after"] = {"throttled": True, "clock_events": ["sw_power_cap"]}
-    (sentence,) = warnings(job, record)
+    (sentence,) = throttle_warnings(job.label, record["gpu_state"])
     assert "wide, process 1" in sentence
     assert "throttled after the runs (sw_power_cap)" in sentence
 

@@ -327,6 +327,7 @@ def test_every_command_is_registered() -> None:
         "headline",
         "history",
         "memcheck",
+        "peers",
         "profile",
         "report",
         "scheduler",

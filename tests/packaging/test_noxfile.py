@@ -22,6 +22,7 @@ HEAVY = {
     "history",
     "kernels",
     "lock",
+    "peers",
     "profile",
     "report",
     "scheduler",

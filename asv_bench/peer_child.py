@@ -1,0 +1,153 @@
+"""The process that measures one peer on one workload.
+
+Run as `python -m asv_bench.peer_child '{"workload": ...}'`; the last line it prints is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from asv_bench.bandwidth import read_bandwidth
+from asv_bench.drive import run_workload
+from asv_bench.errors import BenchError, MeasurementFailed
+from asv_bench.floor import floor_ms, fraction_of_floor, step_bytes
+from asv_bench.machine import gpu_state
+from asv_bench.peer_model import PeerModel, load_peer_model
+from asv_bench.peer_runs import STATIC, run_peer
+from asv_bench.run_sample import RunSample
+from asv_bench.workloads import Workload, workload_named
+
+WARMUPS = 2
+"""Runs before the measured ones: the first compiles, the second records what it replays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTask:
+    """What to measure: a peer of `PEERS`, a workload, a model, and so many runs."""
+
+    peer: str
+    workload: str
+    quick: bool
+    model: str
+    device: str
+    dtype: str
+    repeats: int
+
+    def to_argument(self) -> str:
+        """The task as the process's one argument."""
+        return json.dumps(asdict(self))
+
+    def shape(self) -> Workload:
+        """The workload, scaled down where that was asked for."""
+        workload = workload_named(self.workload)
+        return workload.quick() if self.quick else workload
+
+
+def measure_peer(task: PeerTask) -> dict[str, Any]:
+    """Warm up, run, and say what it comes to; JSON-ready.
+
+    In full precision the ids are compared with the engine's, which must be the same ones.
+    """
+    workload = task.shape()
+    loaded = load_peer_model(task.model, device=task.device, dtype=task.dtype)
+    prompts = workload.prompts(loaded.shape.vocab_size)
+    before = gpu_state()
+    started = time.perf_counter()
+    for _ in range(WARMUPS):
+        run_peer(loaded.model, workload, prompts, task.peer, streamed=False)
+    warm_up_s = time.perf_counter() - started
+    runs = [
+        run_peer(loaded.model, workload, prompts, task.peer, streamed=False)
+        for _ in range(task.repeats)
+    ]
+    # Streaming is code of its own to a compiler's guards: it gets a run to warm up, too.
+    run_peer(loaded.model, workload, prompts, task.peer, streamed=True)
+    streamed = run_peer(loaded.model, workload, prompts, task.peer, streamed=True)
+    after = gpu_state()
+    if loaded.dtype == "float32":
+        require_engine_tokens(task, workload, streamed)
+    return {
+        "task": asdict(task),
+        "transformers": loaded.transformers,
+        "dtype": loaded.dtype,
+        "compiled": task.peer == STATIC and loaded.model.device.type == "cuda",
+        "warm_up_s": warm_up_s,
+        "gpu_state": {
+            "before": None if before is None else before.to_json(),
+            "after": None if after is None else after.to_json(),
+        },
+        "figures": {
+            "workload": workload.name,
+            "engine": task.peer,
+            "batch": workload.batch_size,
+            **run_figures(workload, runs, streamed),
+            **_floor_figures(task, workload, loaded, runs),
+        },
+        "samples": [sample.to_json() for sample in (*runs, streamed)],
+    }
+
+
+def run_figures(
+    workload: Workload, runs: list[RunSample], streamed: RunSample
+) -> dict[str, float | None]:
+    """Figures of a headline row: throughput from plain runs, latencies from a streamed one."""
+    latencies = streamed.latencies_ms()
+    return {
+        "step_ms": statistics.median(sample.step_ms(workload) for sample in runs),
+        "tokens_per_s": statistics.median(sample.total_tokens_per_s for sample in runs),
+        "ttft_ms": latencies["ttft_ms"].p50,
+        "tpot_ms": latencies["tpot_ms"].p50,
+        "itl_p99_ms": latencies["itl_ms"].p99,
+    }
+
+
+def _floor_figures(
+    task: PeerTask, workload: Workload, loaded: PeerModel, runs: list[RunSample]
+) -> dict[str, float | None]:
+    """The engine's own floor: the same bytes at the same bandwidth, measured here too."""
+    bandwidth = read_bandwidth(task.device)
+    if bandwidth is None:
+        return {"floor_ms": None, "fraction_of_floor": None}
+    bytes_read = step_bytes(
+        loaded.shape,
+        dtype=loaded.dtype,
+        batch_size=workload.resident,
+        mean_context=workload.mean_context,
+    )
+    floor = floor_ms(bytes_read, bandwidth.bytes_per_second)
+    step = statistics.median(sample.step_ms(workload) for sample in runs)
+    return {"floor_ms": floor, "fraction_of_floor": fraction_of_floor(floor, step)}
+
+
+def require_engine_tokens(task: PeerTask, workload: Workload, sample: RunSample) -> None:
+    """Raise MeasurementFailed unless the engine generates the same ids, one for one."""
+    from engine import Engine
+
+    config = workload.engine_config(task.model, device=task.device, dtype="float32")
+    engine = Engine(config)
+    ours = run_workload(engine, workload, engine.model_config.vocab_size)
+    for index, (mine, theirs) in enumerate(zip(ours.traces, sample.traces, strict=True)):
+        if mine.token_ids != theirs.token_ids:
+            raise MeasurementFailed(
+                f"in float32 {task.peer} and the engine generate different tokens for request "
+                f"{index} of {workload.name}: they do not run the same model."
+            )
+
+
+def main(arguments: list[str]) -> None:
+    """Measure the task given as JSON and print what came of it; failures are sentences."""
+    fields: dict[str, Any] = json.loads(arguments[0])
+    try:
+        outcome = measure_peer(PeerTask(**fields))
+    except BenchError as error:
+        sys.exit(f"error: {error}")
+    print(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

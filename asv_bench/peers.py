@@ -1,0 +1,176 @@
+"""Peers of the engine on the named workloads, each in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.headline_rows import ENGINE, headline_row, throttle_warnings
+from asv_bench.peer_child import PeerTask
+from asv_bench.peer_runs import PEERS, STATIC
+from asv_bench.record import REPOSITORY, write_json
+
+PROCESSES = 2
+STATIC_PROCESSES = 1
+"""A process that compiles pays for it anew, so it makes its repeats itself."""
+REPEATS = 3
+LAST_LINES = 8
+
+# What torch.compile says where it lacks a compiler of its own.
+_NO_COMPILER = ("InvalidCxxCompiler", "Failed to find C compiler", "No working C++ compiler")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerJob:
+    """One peer on one workload in one process."""
+
+    task: PeerTask
+    process: int
+
+    @property
+    def label(self) -> str:
+        """How a sentence names the job."""
+        return f"{self.task.peer} on {self.task.workload}, process {self.process + 1}"
+
+
+@dataclass(slots=True)
+class PeerOutcome:
+    """Rows of the peers that could be measured, their processes' figures, and what to know."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def peer_jobs(
+    workloads: Sequence[str],
+    processes: int,
+    *,
+    model: str,
+    device: str,
+    quick: bool = False,
+    dtype: str = "auto",
+    repeats: int = REPEATS,
+) -> list[PeerJob]:
+    """Every peer on every workload; they take turns, so that drift falls on all alike.
+
+    Peers that compile run in `STATIC_PROCESSES` processes, or fewer where fewer are asked for.
+    """
+    return [
+        PeerJob(
+            PeerTask(
+                peer=peer,
+                workload=name,
+                quick=quick,
+                model=model,
+                device=device,
+                dtype=dtype,
+                repeats=repeats,
+            ),
+            process,
+        )
+        for process in range(processes)
+        for name in workloads
+        for peer in PEERS
+        if peer != STATIC or process < STATIC_PROCESSES
+    ]
+
+
+def measure_peers(
+    jobs: Sequence[PeerJob],
+    folder: Path,
+    console: Console,
+    run_job: Callable[[PeerJob], dict[str, Any]] | None = None,
+) -> PeerOutcome:
+    """Run the jobs; a peer that fails costs its own row, with a sentence, and no other's.
+
+    Parameters
+    ----------
+    jobs
+        In the order they run.
+    folder
+        Takes one JSON file a process, with every sample.
+    console
+        Shows progress and the sentences.
+    run_job
+        Runs one job and returns what its process printed; None: `run_peer_job`.
+    """
+    run_job = run_job or run_peer_job
+    outcome = PeerOutcome()
+    figures: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    failed: set[tuple[str, str]] = set()
+    with Progress(console=console, auto_refresh=False) as progress:
+        bar = progress.add_task("peers", total=len(jobs))
+        for job in jobs:
+            key = (job.task.workload, job.task.peer)
+            progress.update(bar, description=f"{job.task.peer}, {job.task.workload}")
+            progress.refresh()
+            sentences: list[str] = []
+            if key not in failed:
+                try:
+                    measured = run_job(job)
+                except MeasurementFailed as error:
+                    failed.add(key)
+                    sentences.append(str(error))
+                else:
+                    write_json(folder / f"{'-'.join(key)}-{job.process}.json", measured)
+                    figures.setdefault(key, []).append(measured["figures"])
+                    facts = ("task", "transformers", "dtype", "compiled", "warm_up_s", "figures")
+                    outcome.processes.append({name: measured[name] for name in facts})
+                    sentences += throttle_warnings(job.label, measured["gpu_state"])
+                    if job.task.peer == STATIC and not measured["compiled"]:
+                        sentences.append(
+                            f"{job.label}: transformers compiles for its static cache on a GPU "
+                            f"only, so this is the static cache alone."
+                        )
+            for sentence in sentences:
+                console.print(sentence, soft_wrap=True)
+                outcome.notes.append(sentence)
+            progress.advance(bar)
+            progress.refresh()
+    outcome.rows = [headline_row(rows) for key, rows in figures.items() if key not in failed]
+    return outcome
+
+
+def run_peer_job(job: PeerJob, execute: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
+    """Run one job to its end and return what its process printed.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the process failed; the sentence ends with what it said. A compiler that inductor needs
+        and the machine lacks is named in it.
+    """
+    command = [sys.executable, "-m", "asv_bench.peer_child", job.task.to_argument()]
+    done = execute(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:]
+        compiler = (
+            " torch.compile found no working C or C++ compiler on this machine."
+            if any(sign in done.stderr for sign in _NO_COMPILER)
+            else ""
+        )
+        raise MeasurementFailed(
+            f"{job.label} could not be measured (exit code {done.returncode}).{compiler} It "
+            f"said:\n" + "\n".join(said)
+        )
+    outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return outcome
+
+
+def merged_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by workload, in the order in which each first occurs, the engine's before its peers'."""
+    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    engines = [ENGINE, *PEERS]
+    return sorted(
+        rows, key=lambda row: (workloads.index(row["workload"]), engines.index(row["engine"]))
+    )
