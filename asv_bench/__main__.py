@@ -15,13 +15,25 @@ from asv_bench.commands import (
     peers,
     profile,
     report,
+    roofline,
     scheduler,
     streaming,
 )
 from asv_bench.console import make_console
 from asv_bench.errors import BenchError, Refused
 
-COMMANDS = (bench, scheduler, streaming, headline, peers, history, report, profile, memcheck)
+COMMANDS = (
+    bench,
+    scheduler,
+    streaming,
+    headline,
+    peers,
+    history,
+    report,
+    profile,
+    roofline,
+    memcheck,
+)
 
 REFUSED = 2
 FAILED = 1

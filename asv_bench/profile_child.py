@@ -7,9 +7,10 @@ Run as `python -m asv_bench.profile_child '{"workload": ...}'`; KVTRAIL_NVTX=1 t
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from engine import Engine
 
 WARM_UP_TOKENS = 8
+_MARGIN = 8
+"""Tokens that a request has beyond the window: some before its first step, some in flight after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,8 @@ class Window:
     """What to decode under a profiler.
 
     `trace` is where torch's trace goes; None leaves the window to a profiler around the process,
-    which sees it between cudaProfilerStart and cudaProfilerStop.
+    which sees it between cudaProfilerStart and cudaProfilerStop. `skip` steps of the full batch
+    come before the window, where its contexts are to be longer.
     """
 
     workload: str
@@ -41,6 +45,7 @@ class Window:
     decode: str
     steps: int
     trace: str | None
+    skip: int = 0
 
     def to_argument(self) -> str:
         """The window as the process's one argument."""
@@ -57,12 +62,14 @@ class Decoded:
     """What became of a window: its steps, how they were decoded, and microseconds of a step.
 
     `step_us` is of as many steps before the window, which no profiler slowed down; None where the
-    window has no trace of its own.
+    window has no trace of its own. `last_context` is the mean number of tokens that the requests
+    attended to in the window's last step; None where the window was their end.
     """
 
     steps: int
     decode: str
     step_us: float | None
+    last_context: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as JSON-ready values."""
@@ -72,7 +79,7 @@ class Decoded:
 def decode_window(window: Window) -> Decoded:
     """Decode the window: as many steps as asked for, at most half of what the requests have.
 
-    So every step of it is a step of the full batch.
+    So every step of it is a step of the full batch. The steps to skip are cut to what remains.
     """
     from engine import Engine, SamplingParams
 
@@ -87,9 +94,11 @@ def decode_window(window: Window) -> Decoded:
     run_requests(engine, prompts, [warm] * len(prompts))
 
     steps = min(window.steps, max(1, workload.new_tokens // 2))
+    skip = max(0, min(window.skip, workload.new_tokens - steps - _MARGIN))
     step_us = None
     if window.trace is not None:
         requests = _submit(engine, workload, prompts)
+        _decode(engine, skip)
         started = time.perf_counter()
         _decode(engine, steps)
         step_us = 1e6 * (time.perf_counter() - started) / steps
@@ -97,10 +106,12 @@ def decode_window(window: Window) -> Decoded:
             engine.abort(request)
         while engine.has_unfinished:
             engine.step()
-    _submit(engine, workload, prompts)
+    requests = _submit(engine, workload, prompts)
+    _decode(engine, skip)
     with _profiled(engine, window):
         _decode(engine, steps)
-    return Decoded(steps, engine.decode_mode, step_us)
+    prompt_lengths = dict(zip(requests, map(len, prompts), strict=True))
+    return Decoded(steps, engine.decode_mode, step_us, _last_context(engine, prompt_lengths))
 
 
 def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
@@ -116,6 +127,22 @@ def _decode(engine: Engine, steps: int) -> None:
     for _ in range(steps):
         engine.step()
     _wait_for_device(engine)
+
+
+def _last_context(engine: Engine, prompt_lengths: Mapping[int, int]) -> float | None:
+    """Mean tokens attended to in the last step, which has ended but need not be taken in yet.
+
+    The next step takes in what has arrived, which is all of it. The step that makes token t of a
+    prompt of p tokens attends to p + t of them (`Workload.mean_context`).
+    """
+    if not engine.has_unfinished:
+        return None
+    newest: dict[int, int] = {}
+    for event in engine.step():
+        newest[event.request_id] = max(event.index, newest.get(event.request_id, 0))
+    if not newest:
+        return None
+    return statistics.fmean(prompt_lengths[request] + index for request, index in newest.items())
 
 
 def _wait_for_device(engine: Engine) -> None:

@@ -93,10 +93,16 @@ class TraceSummary:
 
 def read_trace(path: Path) -> TraceSummary:
     """Summarize a Chrome trace written by the torch profiler, gzipped or plain."""
+    return summarize_trace(read_events(path))
+
+
+def read_events(path: Path) -> list[Event]:
+    """The events of a Chrome trace, gzipped or plain."""
     raw = path.read_bytes()
     if path.suffix == ".gz":
         raw = gzip.decompress(raw)
-    return summarize_trace(json.loads(raw)["traceEvents"])
+    events: list[Event] = json.loads(raw)["traceEvents"]
+    return events
 
 
 def summarize_trace(events: Sequence[Event]) -> TraceSummary:

@@ -330,6 +330,7 @@ def test_every_command_is_registered() -> None:
         "peers",
         "profile",
         "report",
+        "roofline",
         "scheduler",
         "streaming",
     }

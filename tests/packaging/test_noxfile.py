@@ -25,6 +25,7 @@ HEAVY = {
     "peers",
     "profile",
     "report",
+    "roofline",
     "scheduler",
     "stack",
     "streaming",

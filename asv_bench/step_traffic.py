@@ -1,0 +1,96 @@
+"""The bytes that each kernel of a decode step must move, from the model's sizes alone.
+
+What an implementation adds, such as partial products or row statistics, is not owed and not
+counted. Weights and cached tokens, added up over the kernels, are `asv_bench.floor.step_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from asv_bench.errors import Refused
+from asv_bench.floor import BYTES_PER_ELEMENT, ModelConfig
+
+EMBED = "embedding"
+ATTENTION_IN = "attention in"
+ATTENTION = "attention, append"
+ATTENTION_OUT = "attention out"
+FEED_FORWARD_IN = "feed-forward in"
+FEED_FORWARD_OUT = "feed-forward out"
+HEAD = "head"
+PICK = "pick tokens"
+ROLES = (
+    EMBED,
+    ATTENTION_IN,
+    ATTENTION,
+    ATTENTION_OUT,
+    FEED_FORWARD_IN,
+    FEED_FORWARD_OUT,
+    HEAD,
+    PICK,
+)
+"""What the kernels of a step do, in the order in which a layer needs them."""
+
+_ROW_STATE_BYTES = 4 * 4  # last token, position, remaining budget, ring slot: int32 each
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one role in one step, all layers: weights, cached K and V, and everything else."""
+
+    weights: float
+    kv: float = 0.0
+    activations: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return self.weights + self.kv + self.activations
+
+    def to_json(self) -> dict[str, Any]:
+        """The parts as JSON-ready values."""
+        return {"weights": self.weights, "kv": self.kv, "activations": self.activations}
+
+
+def step_traffic(
+    config: ModelConfig, *, dtype: str, batch_size: int, context: float
+) -> dict[str, Traffic]:
+    """Bytes that each role must move in a decode step of a GPT-2.
+
+    Parameters
+    ----------
+    config
+        The model's sizes.
+    dtype
+        "float32", "float16" or "bfloat16", of weights, activations and cache alike.
+    batch_size
+        Sequences in the step.
+    context
+        Mean tokens that a sequence attends to, its new one included: all but that one are read
+        from the cache, that one is written to it.
+    """
+    if dtype not in BYTES_PER_ELEMENT:
+        raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
+    size, rows, layers = BYTES_PER_ELEMENT[dtype], batch_size, config.num_layers
+    hidden, inner = config.hidden_size, config.inner_size
+    query = config.num_heads * config.head_dim
+    key_value = 2 * config.num_kv_heads * config.head_dim
+
+    def linear(n: int, k: int, *, has_norm: bool, adds_residual: bool) -> Traffic:
+        weights = n * k + n + (2 * k if has_norm else 0)
+        activations = rows * (k + n + (n if adds_residual else 0))
+        return Traffic(size * layers * weights, 0.0, size * layers * activations)
+
+    cached = size * layers * rows * context * key_value
+    return {
+        # Two rows of the embeddings in, one row of the residual stream out.
+        EMBED: Traffic(0.0, 0.0, size * rows * 3 * hidden),
+        ATTENTION_IN: linear(query + key_value, hidden, has_norm=True, adds_residual=False),
+        ATTENTION: Traffic(0.0, cached, size * layers * rows * (2 * query + key_value)),
+        ATTENTION_OUT: linear(hidden, query, has_norm=False, adds_residual=True),
+        FEED_FORWARD_IN: linear(inner, hidden, has_norm=True, adds_residual=False),
+        FEED_FORWARD_OUT: linear(hidden, inner, has_norm=False, adds_residual=True),
+        HEAD: Traffic(size * (config.vocab_size * hidden + 2 * hidden), 0.0, size * rows * hidden),
+        PICK: Traffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
+    }
