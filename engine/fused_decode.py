@@ -10,6 +10,7 @@ Importing this module imports Triton.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from kernels.decode_rows import begin_step, finish_step
 from kernels.dependent_launch import is_hopper
 from kernels.folded_linear import SplitWorkspace
 from kernels.fused_attention import fused_attention
-from kernels.fused_configs import StepTiles, step_tiles
+from kernels.fused_configs import ConfigTable, StepTiles, committed_table
 from kernels.fused_linear import GELU, RESIDUAL, fused_linear
 from kernels.lm_head import best_of_tiles
 
@@ -61,9 +62,19 @@ class FusedDecode:
         One for which `can_fuse` holds.
     cache, state, ring
         What steps read and write.
+    table
+        How the kernels are cut; None: as the committed table says.
     """
 
-    def __init__(self, model: GPT2, cache: KVCache, state: DecodeState, ring: TokenRing) -> None:
+    def __init__(
+        self,
+        model: GPT2,
+        cache: KVCache,
+        state: DecodeState,
+        ring: TokenRing,
+        table: ConfigTable | None = None,
+    ) -> None:
+        self._table = table or committed_table()
         self._model = model
         self._state = state
         self._ring = ring
@@ -71,6 +82,14 @@ class FusedDecode:
         self._head = fused_head(model)
         self._buffers: dict[int, StepBuffers] = {}
         self._workspace = self._reserve()
+
+    def retabled(self, table: ConfigTable) -> FusedDecode:
+        """The same steps cut as another table says, on the same weights, rows and cache."""
+        other = copy(self)
+        other._table = table
+        other._buffers = {}
+        other._workspace = other._reserve()
+        return other
 
     def step(self, num_rows: int) -> None:
         """One token for each of rows 0 to `num_rows - 1` that has budget left.
@@ -153,6 +172,7 @@ class FusedDecode:
                 buffers.attended,
                 scale=block.scale,
                 pdl=True,
+                ring=self._table.ring(self._model.config.head_dim),
             )
         fused_linear(
             buffers.attended,
@@ -208,7 +228,7 @@ class FusedDecode:
 
     def _tiles(self, num_rows: int) -> StepTiles:
         config = self._model.config
-        tiles = step_tiles(num_rows)
+        tiles = self._table.tiles(num_rows)
         if not is_hopper(self._head.weight):
             tiles = tiles.portable()
         return tiles.fitted(config.hidden_size, config.inner_size, self._head.out_features)

@@ -7,12 +7,14 @@ neighbours.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 
 from kernels.backend import device_of, uses_triton
 from kernels.checks import check_fused_attention
+from kernels.fused_configs import RingTile
 from kernels.launch import ring_tile
 from kernels.torch_ops import torch_append, torch_decode
 from kernels.value_checks import used_blocks
@@ -29,6 +31,7 @@ def fused_attention(
     *,
     scale: float,
     pdl: bool = False,
+    ring: RingTile | None = None,
 ) -> torch.Tensor:
     """Append each running row's new token to its pages and attend over it and all before it.
 
@@ -62,6 +65,8 @@ def fused_attention(
         can. Positions, tables, `is_running` and the cached tokens are then read before that
         kernel has ended: they must stand since before the last kernel that was launched without
         it. `qkv` is read, and everything written, after.
+    ring : RingTile or None
+        How the Hopper kernel streams a context; None: as the committed table says.
 
     Returns
     -------
@@ -77,8 +82,11 @@ def fused_attention(
     if uses_triton(k_cache):
         from kernels.dependent_launch import launches_early
 
-        if ring_serves(k_cache, out.shape[1] // (k_cache.shape[1] * k_cache.shape[3])):
-            from kernels.gluon_attention import launch_ring as launch
+        launch: Callable[..., None]
+        if ring_serves(k_cache, out.shape[1] // (k_cache.shape[1] * k_cache.shape[3]), ring):
+            from kernels.gluon_attention import launch_ring
+
+            launch = partial(launch_ring, ring=ring)
         else:
             from kernels.triton_fused_attention import launch_fused as launch
 
@@ -99,7 +107,7 @@ def fused_attention(
     return out
 
 
-def ring_serves(k_cache: torch.Tensor, group: int) -> bool:
+def ring_serves(k_cache: torch.Tensor, group: int, ring: RingTile | None = None) -> bool:
     """Whether the Hopper kernel is used rather than the plain one, for this cache and group.
 
     It takes half precision, dense pages that whole tiles divide, and the head shapes for which it
@@ -113,7 +121,7 @@ def ring_serves(k_cache: torch.Tensor, group: int) -> bool:
         and _is_hopper(k_cache.device)
         and k_cache.dtype in (torch.float16, torch.bfloat16)
         and (group == 1 if head_dim == 64 else head_dim == 128 and group <= 16)
-        and block_size % ring_tile(head_dim).block_n == 0
+        and block_size % (ring or ring_tile(head_dim)).block_n == 0
         and k_cache.is_contiguous()
         and k_cache.data_ptr() % 16 == 0
         # The copy engine counts rows in 32 bits.

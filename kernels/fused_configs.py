@@ -1,12 +1,26 @@
-"""How the kernels of a fused decode step are cut into tiles, by batch size.
+"""How the kernels of a fused decode step are cut, by batch size: the table and how it is read.
 
-Chosen by measurement inside the whole captured step, never alone: a kernel's best tile depends on
-what its neighbours leave in L2 and on how they overlap. Nothing is tried at run time.
+The figures are in `fused_configs.toml`, which `nox -s tune` writes: chosen by measurement inside
+the whole captured step, never alone, since a kernel's best tile depends on what its neighbours
+leave in L2 and on how they overlap. Nothing is tried at run time.
 """
 
 from __future__ import annotations
 
+import math
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+TABLE_FILE = Path(__file__).with_name("fused_configs.toml")
+ROLES = ("attention_in", "attention_out", "feed_forward_in", "feed_forward_out", "head")
+"""The linear maps of a step, in the order in which a layer needs them."""
+MOST_HEAD_DIM = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,82 +106,200 @@ class StepTiles:
         )
 
 
-def _tma(block_m: int, block_n: int, block_k: int, split_k: int = 1) -> LinearTile:
-    return LinearTile(block_m, block_n, block_k, split_k=split_k, tma=True)
+@dataclass(frozen=True, slots=True)
+class RingTile:
+    """How the Hopper attention kernel streams a context.
+
+    Attributes
+    ----------
+    block_n
+        Tokens of one stage of the ring.
+    tail
+        Tokens of the pieces in which a tile is copied that the context ends in; `block_n` where
+        pieces of a stage do not stand one after another in shared memory.
+    split
+        Tokens of one split. Short ones cost nothing in a full batch: 64 rather than 128 tokens for
+        12 heads of 64 bring the step at B=1 from 186.3 to 179.7 us at context 257, and from 189.6
+        to 185.6 at 500; only contexts of 65 to 128 tokens are slower, 165 us for 158.
+    depths
+        Stages of the ring by programs for each multiprocessor: (most programs, stages), ascending,
+        the last for any number. No result depends on them.
+    """
+
+    block_n: int
+    tail: int
+    split: int
+    depths: tuple[tuple[float, int], ...]
+
+    def stages(self, per_multiprocessor: float) -> int:
+        """Stages of the ring for so many programs on each multiprocessor."""
+        return next(stages for most, stages in self.depths if per_multiprocessor <= most)
 
 
-# Most rows -> tiles. GPT-2 124M in fp16 on one H200; each figure is the median time of the whole
-# captured step, with `rows` sequences of `context` tokens, while one tile was varied at a time.
-#
-#   rows  context   ms     with plain Triton only   one kernel an operation
-#      1      256   0.21                                            0.59
-#      2      256   0.248
-#      8      256   0.284
-#     32      256   0.318
-#     64      257   0.356                  0.399                  0.76-0.78
-#    128       66   0.39
-#    192      256   0.79
-#    256      257   0.937-0.947                                1.28-1.32
-#
-# Tiles of the neighbouring entry were tried at 2, 4, 16, 32, 48, 80, 96, 112, 144 and 192 rows, and
-# an entry reaches as far as it was the faster. Two runs of one step differ by up to 1 %.
-_TABLE: tuple[tuple[int, StepTiles], ...] = (
-    (
-        2,
-        StepTiles(
-            attention_in=LinearTile(1, 8, 16),
-            attention_out=LinearTile(1, 8, 16),
-            feed_forward_in=LinearTile(1, 8, 16),
-            feed_forward_out=LinearTile(1, 2, 16),
-            head=LinearTile(16, 128, 128, stages=4, prefetch=False),
-        ),
-    ),
-    (
-        16,
-        StepTiles(
-            attention_in=_tma(64, 16, 256),
-            attention_out=LinearTile(16, 16, 256),
-            feed_forward_in=LinearTile(16, 32, 128, stages=5),
-            feed_forward_out=LinearTile(16, 32, 128, split_k=4, stages=5),
-            head=LinearTile(16, 128, 128, stages=4, prefetch=False),
-        ),
-    ),
-    (
-        64,
-        StepTiles(
-            attention_in=_tma(64, 32, 256),
-            attention_out=_tma(64, 32, 256),
-            feed_forward_in=_tma(64, 32, 128),
-            feed_forward_out=_tma(64, 32, 256, split_k=3),
-            head=LinearTile(64, 128, 128, tma=True),
-        ),
-    ),
-    (
-        128,
-        StepTiles(
-            attention_in=_tma(64, 64, 256),
-            attention_out=_tma(64, 32, 256),
-            feed_forward_in=_tma(64, 64, 256),
-            feed_forward_out=LinearTile(64, 32, 128, split_k=2, stages=5),
-            head=LinearTile(128, 128, 64, prefetch=False),
-        ),
-    ),
-    (
-        1 << 30,
-        StepTiles(
-            attention_in=LinearTile(64, 64, 64, stages=5),
-            attention_out=_tma(64, 32, 128),
-            feed_forward_in=LinearTile(128, 64, 64, stages=6, warps=8),
-            feed_forward_out=LinearTile(64, 64, 128, split_k=2, stages=4),
-            head=LinearTile(128, 128, 64, prefetch=False),
-        ),
-    ),
-)
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Microseconds of the whole step with a choice, and with the best other candidate tried."""
+
+    step_us: float
+    next_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The tiles of steps of up to `most_rows` rows.
+
+    Attributes
+    ----------
+    most_rows
+        Infinite for the last bucket.
+    rows, context
+        What its figures were measured at: so many sequences of so many tokens.
+    step_us
+        Microseconds of that step.
+    tiles
+        One tile a role.
+    measured
+        Figures by role, of those roles that were tuned.
+    """
+
+    most_rows: float
+    rows: int
+    context: int
+    step_us: float
+    tiles: StepTiles
+    measured: Mapping[str, Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The ring for heads of up to `most_dim`, with figures by point, `B=rows`, once tuned."""
+
+    most_dim: int
+    tile: RingTile
+    measured: Mapping[str, Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigTable:
+    """Everything about a fused decode step that was chosen by measurement, and where that was."""
+
+    origin: str
+    buckets: tuple[Bucket, ...]
+    rings: tuple[Ring, ...]
+
+    def tiles(self, rows: int) -> StepTiles:
+        """The tiles of a step of `rows` rows."""
+        return next(bucket.tiles for bucket in self.buckets if rows <= bucket.most_rows)
+
+    def ring(self, head_dim: int) -> RingTile:
+        """The ring for one head shape; it depends on nothing else."""
+        return next(ring.tile for ring in self.rings if head_dim <= ring.most_dim)
+
+    def with_tile(
+        self, place: int, role: str, tile: LinearTile, measured: Measured | None = None
+    ) -> ConfigTable:
+        """The same table with another tile for one role of bucket number `place`."""
+        bucket = self.buckets[place]
+        figures = dict(bucket.measured)
+        if measured is not None:
+            figures[role] = measured
+        changed = replace(bucket, tiles=replace(bucket.tiles, **{role: tile}), measured=figures)
+        return replace(self, buckets=(*self.buckets[:place], changed, *self.buckets[place + 1 :]))
+
+    def with_ring(
+        self, place: int, tile: RingTile, measured: Mapping[str, Measured] | None = None
+    ) -> ConfigTable:
+        """The same table with another ring in entry number `place`."""
+        ring = self.rings[place]
+        changed = replace(ring, tile=tile, measured=measured or ring.measured)
+        return replace(self, rings=(*self.rings[:place], changed, *self.rings[place + 1 :]))
+
+
+def read_table(text: str) -> ConfigTable:
+    """A table from TOML as `fused_configs.toml` has it.
+
+    Raises
+    ------
+    ValueError
+        A field is missing or unknown, entries are not in ascending order, or the last does not
+        reach everything.
+    """
+    content = tomllib.loads(text)
+    buckets = tuple(_read_bucket(entry) for entry in _taken(content, "buckets"))
+    rings = tuple(_read_ring(entry) for entry in _taken(content, "rings"))
+    for what, limits, end in (
+        ("buckets", [bucket.most_rows for bucket in buckets], math.inf),
+        ("rings", [ring.most_dim for ring in rings], MOST_HEAD_DIM),
+    ):
+        if limits != sorted(set(limits)) or limits[-1:] != [end]:
+            raise ValueError(f"{what} must ascend and end at {end}; they reach {limits}.")
+    return ConfigTable(_taken(content, "origin"), buckets, rings)
+
+
+@cache
+def committed_table() -> ConfigTable:
+    """The table that comes with this package: what every step uses unless it is told otherwise."""
+    return read_table(TABLE_FILE.read_text("utf-8"))
 
 
 def step_tiles(rows: int) -> StepTiles:
-    """The tiles of a step of `rows` rows."""
-    return next(tiles for most, tiles in _TABLE if rows <= most)
+    """The committed tiles of a step of `rows` rows."""
+    return committed_table().tiles(rows)
+
+
+def _read_bucket(entry: dict[str, Any]) -> Bucket:
+    figures: dict[str, Measured] = {}
+    tiles: dict[str, LinearTile] = {}
+    for role in ROLES:
+        choice = dict(_taken(entry, role))
+        figure = _read_measured(choice)
+        if figure is not None:
+            figures[role] = figure
+        tiles[role] = _made(LinearTile, choice, role)
+    if tiles["head"].split_k != 1:
+        raise ValueError("the head cannot split K: its tiles leave maxima, not sums.")
+    bucket = Bucket(
+        most_rows=entry.pop("most_rows", math.inf),
+        rows=_taken(entry, "rows"),
+        context=_taken(entry, "context"),
+        step_us=_taken(entry, "step_us"),
+        tiles=StepTiles(**tiles),
+        measured=figures,
+    )
+    if entry:
+        raise ValueError(f"a bucket has fields that mean nothing: {', '.join(entry)}.")
+    return bucket
+
+
+def _read_ring(entry: dict[str, Any]) -> Ring:
+    most_dim = _taken(entry, "most_dim")
+    figures = {
+        point: Measured(**figure) for point, figure in dict(entry.pop("measured", {})).items()
+    }
+    depths = tuple(
+        (band.get("most_programs", math.inf), band["stages"]) for band in _taken(entry, "depths")
+    )
+    if depths[-1:] == () or depths[-1][0] != math.inf:
+        raise ValueError("the last of a ring's depths must be for any number of programs.")
+    return Ring(most_dim, _made(RingTile, entry | {"depths": depths}, "ring"), figures)
+
+
+def _read_measured(choice: dict[str, Any]) -> Measured | None:
+    step_us, next_us = choice.pop("step_us", None), choice.pop("next_us", None)
+    return None if step_us is None else Measured(step_us, next_us)
+
+
+def _taken(entry: dict[str, Any], name: str) -> Any:
+    if name not in entry:
+        raise ValueError(f"an entry lacks {name!r}; it has {', '.join(entry)}.")
+    return entry.pop(name)
+
+
+def _made(kind: type[T], fields: dict[str, Any], what: str) -> T:
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}.") from error
 
 
 def _largest_divisor(block: int, size: int) -> int:

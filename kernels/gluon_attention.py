@@ -24,6 +24,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.dependent_launch import launch_options
+from kernels.fused_configs import RingTile
 from kernels.launch import decode_is_serial, ring_stages, ring_tile
 from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
 from kernels.workspace import reserved_workspace
@@ -303,17 +304,19 @@ def launch_ring(
     pdl: bool,
     *,
     serial: bool | None = None,
+    ring: RingTile | None = None,
 ) -> None:
     """`kernels.fused_attention.fused_attention` for arguments that its `ring_serves` accepts.
 
-    `serial` overrides the choice between the two launches, which agree bit for bit.
+    `ring` is how the context is streamed; None: as the committed table says. `serial` overrides
+    the choice between the two launches, which agree bit for bit.
     """
     _, kv_heads, block_size, head_dim = k_cache.shape
     batch = positions.shape[0]
     if batch == 0:
         return
     group = out.shape[1] // (kv_heads * head_dim)
-    tile = ring_tile(head_dim)
+    tile = ring or ring_tile(head_dim)
     max_context = block_tables.shape[1] * block_size
     splits = triton.cdiv(max_context, tile.split)
     pairs = batch * kv_heads
@@ -326,7 +329,7 @@ def launch_ring(
         elements = pairs * group * splits * part_elements(head_dim)
         workspace = reserved_workspace(qkv.device, elements, pairs)
         partials, counters = workspace.partials, workspace.counters
-    stages = ring_stages(head_dim, pairs * splits, multiprocessors(qkv.device))
+    stages = ring_stages(head_dim, pairs * splits, multiprocessors(qkv.device), tile)
     layout = gl.NVMMASharedLayout.get_default_for(
         [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
     )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+from kernels.fused_configs import RingTile, committed_table
+
 # Tokens of one split of a decode context. Fixed: a count of splits taken from the batch would make
 # a sequence's result depend on its neighbours.
 SPLIT_TOKENS = 256
@@ -114,50 +116,18 @@ def fused_attention_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
     return replace(tile, num_stages=3) if element_bytes == 2 else tile
 
 
-@dataclass(frozen=True, slots=True)
-class RingTile:
-    """How the Hopper attention kernel streams a context.
-
-    Attributes
-    ----------
-    block_n
-        Tokens of one stage of the ring.
-    tail
-        Tokens of the pieces in which a tile is copied that the context ends in; `block_n` where
-        pieces of a stage do not stand one after another in shared memory.
-    split
-        Tokens of one split.
-    """
-
-    block_n: int
-    tail: int
-    split: int
-
-
 @cache
 def ring_tile(head_dim: int) -> RingTile:
-    """The ring for one head shape.
-
-    Splits shorter than 256 tokens cost nothing in a full batch. The whole step of 12 heads of 64 in
-    us, with splits of 128 and 64: B=1, context 257: 186.3, 179.7; B=1, context 500: 189.6, 185.6;
-    B=16, context 257: 301, 289; B=64 and more: the same. Only contexts of 65 to 128 tokens are
-    slower: B=1, context 64: 158, 165.
-    """
-    if head_dim <= 64:
-        return RingTile(block_n=32, tail=8, split=64)
-    return RingTile(block_n=32, tail=32, split=128)
+    """The committed ring for one head shape."""
+    return committed_table().ring(head_dim)
 
 
-def ring_stages(head_dim: int, programs: int, multiprocessors: int) -> int:
+def ring_stages(
+    head_dim: int, programs: int, multiprocessors: int, ring: RingTile | None = None
+) -> int:
     """Stages of the ring for a launch of so many programs; no result depends on them.
 
     Programs that share a multiprocessor share its memory: the more stages each has, the fewer are
-    there at once, and a second wave begins when the first has ended. Heads of 64, time of the
-    whole step in us with 2, 3, 4 and 6 stages: B=24, context 257: -, 310, 323, 302; B=64, context
-    257: 397, 375, 356, -; B=128, context 66: 352, 367, 370, -; B=256, context 257: 951, 962, 964,
-    -.
+    there at once, and a second wave begins when the first has ended.
     """
-    if head_dim > 64:
-        return 3
-    per_multiprocessor = programs / multiprocessors
-    return 6 if per_multiprocessor <= 3.5 else 4 if per_multiprocessor <= 6 else 2
+    return (ring or ring_tile(head_dim)).stages(programs / multiprocessors)

@@ -19,6 +19,7 @@ from engine.sampling_params import SamplingParams
 from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
 from kernels.backend import interpreting
+from kernels.fused_configs import LinearTile, committed_table
 from kernels.fused_reference import reference_best_of_tiles
 
 ON_GPU = torch.cuda.is_available() and not interpreting()
@@ -214,6 +215,30 @@ def _record_logits(side: Side) -> list[torch.Tensor]:
 
     side.model.logits = recording  # type: ignore[method-assign]
     return recorded
+
+
+@needs_triton
+def test_another_table_cuts_the_same_step() -> None:
+    """A table given to the steps is the one they use, and changes no token."""
+    from engine.fused_decode import FusedDecode
+
+    model = _model(torch.float32)
+    fused, plain = _side(model, fuse=True), _side(model, fuse=False)
+    assert fused.runner.fused is not None
+    committed = committed_table()
+    place = committed.buckets.index(
+        next(bucket for bucket in committed.buckets if bucket.most_rows >= NUM_ROWS)
+    )
+    table = committed.with_tile(place, "head", LinearTile(16, 64, 32))
+    narrow = fused.runner.fused.retabled(table)
+    fused.runner.fused = narrow
+    for side in (fused, plain):
+        side.runner.decode(NUM_ROWS, is_sampled=False)
+    _assert_same(fused, plain, NUM_ROWS, 1e-4)
+    assert narrow.best_of_tiles.shape == (NUM_ROWS, 256 // 64)
+    again = FusedDecode(model, fused.cache, fused.state, fused.ring, table)
+    again.step(NUM_ROWS)
+    assert again.best_of_tiles.shape == narrow.best_of_tiles.shape
 
 
 @needs_triton

@@ -1,0 +1,181 @@
+"""The table of configurations: what the file may say, and that every step finds what it needs."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernels.fused_configs import (
+    ROLES,
+    TABLE_FILE,
+    ConfigTable,
+    LinearTile,
+    Measured,
+    RingTile,
+    committed_table,
+    read_table,
+    step_tiles,
+)
+from kernels.launch import ring_stages, ring_tile
+
+TEXT = TABLE_FILE.read_text("utf-8")
+SAMPLE = """
+origin = "a machine"
+[[buckets]]
+most_rows = 2
+rows = 1
+context = 256
+step_us = 210.0
+attention_in = { block_m = 1, block_n = 8, block_k = 16, step_us = 210.0, next_us = 211.0 }
+attention_out = { block_m = 1, block_n = 8, block_k = 16 }
+feed_forward_in = { block_m = 1, block_n = 8, block_k = 16 }
+feed_forward_out = { block_m = 1, block_n = 2, block_k = 16 }
+head = { block_m = 16, block_n = 128, block_k = 128, stages = 4, prefetch = false }
+[[buckets]]
+rows = 64
+context = 257
+step_us = 300.0
+attention_in = { block_m = 64, block_n = 16, block_k = 256, tma = true }
+attention_out = { block_m = 16, block_n = 16, block_k = 256 }
+feed_forward_in = { block_m = 16, block_n = 32, block_k = 128, stages = 5 }
+feed_forward_out = { block_m = 16, block_n = 32, block_k = 128, split_k = 4 }
+head = { block_m = 16, block_n = 128, block_k = 128, stages = 3 }
+[[rings]]
+most_dim = 256
+block_n = 32
+tail = 8
+split = 128
+depths = [{ most_programs = 3.5, stages = 6 }, { stages = 2 }]
+measured."B=64" = { step_us = 356.0, next_us = 375.0 }
+"""
+GPT2 = {"hidden": 768, "inner": 3072, "head_rows": 50304}
+
+
+@pytest.fixture(scope="module")
+def table() -> ConfigTable:
+    return committed_table()
+
+
+def test_every_bucket_has_every_role_and_says_where_it_was_measured(table: ConfigTable) -> None:
+    assert table.origin
+    for bucket in table.buckets:
+        assert 1 <= bucket.rows <= bucket.most_rows
+        assert bucket.context > 0
+        assert bucket.step_us > 0
+        for role in ROLES:
+            assert isinstance(getattr(bucket.tiles, role), LinearTile)
+    # A bucket is measured at a size that it serves.
+    assert [table.tiles(bucket.rows) for bucket in table.buckets] == [
+        bucket.tiles for bucket in table.buckets
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 16, 17, 64, 65, 128, 129, 256, 1000])
+def test_a_step_takes_the_first_bucket_that_holds_it(table: ConfigTable, rows: int) -> None:
+    [*lower, last] = table.buckets
+    expected = next((one for one in lower if rows <= one.most_rows), last)
+    assert step_tiles(rows) is expected.tiles
+    assert last.most_rows == math.inf
+
+
+def test_the_tiles_divide_the_model_that_they_were_tuned_for(table: ConfigTable) -> None:
+    for bucket in table.buckets:
+        tiles = bucket.tiles
+        assert tiles.fitted(GPT2["hidden"], GPT2["inner"], GPT2["head_rows"]) == tiles
+
+
+def test_a_ring_depends_on_the_head_alone(table: ConfigTable) -> None:
+    assert ring_tile(64) is table.rings[0].tile
+    assert ring_tile(65) is ring_tile(256) is table.rings[1].tile
+    ring = RingTile(32, 8, 128, ((2.0, 7), (4.5, 5), (math.inf, 3)))
+    assert [ring_stages(64, programs, 10, ring) for programs in (1, 20, 21, 45, 46, 9999)] == [
+        *(7, 7, 5, 5, 3, 3)
+    ]
+    assert ring_stages(64, 100, 10) == ring_tile(64).stages(10.0)
+
+
+def test_a_changed_table_leaves_the_old_one_alone(table: ConfigTable) -> None:
+    tile, figure = LinearTile(16, 32, 64), Measured(1.0, 2.0)
+    changed = table.with_tile(1, "head", tile, figure)
+    assert changed.buckets[1].tiles.head is tile
+    assert changed.buckets[1].measured["head"] is figure
+    assert len(changed.buckets) == len(table.buckets)
+    assert [changed.tiles(rows) for rows in (1, 64, 128, 256)] == [
+        table.tiles(rows) for rows in (1, 64, 128, 256)
+    ]
+    assert table.tiles(16).head != tile
+    assert "head" not in table.buckets[1].measured
+    ring = replace(table.rings[0].tile, split=64)
+    assert table.with_ring(0, ring).ring(64) is ring
+    assert table.with_ring(0, ring).ring(128) == table.ring(128)
+
+
+def changed_text(old: str, new: str) -> str:
+    assert old in SAMPLE
+    return SAMPLE.replace(old, new, 1)
+
+
+def test_every_field_is_read() -> None:
+    sample = read_table(SAMPLE)
+    first, last = sample.buckets
+    assert (first.most_rows, first.rows, first.context, first.step_us) == (2, 1, 256, 210.0)
+    assert first.measured == {"attention_in": Measured(210.0, 211.0)}
+    assert first.tiles.head == LinearTile(16, 128, 128, stages=4, prefetch=False)
+    assert last.tiles.feed_forward_out == LinearTile(16, 32, 128, split_k=4)
+    assert last.tiles.attention_in.tma
+    assert sample.ring(64) == RingTile(32, 8, 128, ((3.5, 6), (math.inf, 2)))
+    assert sample.rings[0].measured == {"B=64": Measured(356.0, 375.0)}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (changed_text("\nrows = 64", "\nmost_rows = 1\nrows = 64"), "buckets must ascend"),
+        (changed_text("\nrows = 64", "\nmost_rows = 300\nrows = 64"), "end at inf"),
+        (changed_text("most_dim = 256", "most_dim = 128"), "rings must ascend and end at 256"),
+        (changed_text("block_k = 16,", "block_k = 16, warp = 4,"), "'warp'"),
+        (changed_text("attention_out = ", "out = "), "lacks 'attention_out'"),
+        (changed_text("context = 256", "context = 256\ncolour = 1"), "mean nothing: colour"),
+        (changed_text("block_k = 16, ", ""), "attention_in"),
+        (changed_text("stages = 4, prefetch", "split_k = 2, prefetch"), "head cannot split"),
+        (changed_text(", { stages = 2 }", ""), "for any number of programs"),
+        (changed_text("origin", "source"), "lacks 'origin'"),
+    ],
+)
+def test_a_wrong_table_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_table(text)
+
+
+def test_the_file_is_read_without_torch_or_triton() -> None:
+    code = (
+        "import sys, kernels.fused_configs as c; c.step_tiles(1); "
+        "print(sorted({'torch', 'triton'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=TABLE_FILE.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_field_of_the_file_is_dropped(table: ConfigTable) -> None:
+    content: dict[str, Any] = tomllib.loads(TEXT)
+    for entry, bucket in zip(content["buckets"], table.buckets, strict=True):
+        for role in ROLES:
+            tile = getattr(bucket.tiles, role)
+            said = {k: v for k, v in entry[role].items() if k not in ("step_us", "next_us")}
+            assert {name: getattr(tile, name) for name in said} == said
+            assert (role in bucket.measured) == ("step_us" in entry[role])
+    for entry, ring in zip(content["rings"], table.rings, strict=True):
+        assert ring.tile.depths[-1][1] == entry["depths"][-1]["stages"]
+        assert set(ring.measured) == set(entry.get("measured", {}))
