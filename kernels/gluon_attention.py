@@ -25,7 +25,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.dependent_launch import launch_options
 from kernels.fused_configs import RingTile
-from kernels.launch import decode_is_serial, ring_stages, ring_tile
+from kernels.launch import decode_is_serial, padded, ring_stages, ring_tile
 from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
 from kernels.workspace import reserved_workspace
 
@@ -50,12 +50,70 @@ def _combine(max_a, sum_a, acc_a, max_b, sum_b, acc_b, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def _load_part(part, dim, mask, row_mask, D: gl.constexpr):
+def _store_total(
+    total_max, total_sum, total_acc, new_score, new_value, runs, place, mask, ROWS: gl.constexpr
+):
+    """Take the new token, which every running sequence has, normalise, and write."""
+    one = gl.full(new_score.shape, 1.0, gl.float32, layout=new_score.type.layout)
+    new_acc = new_value[None, :].to(gl.float32) + gl.zeros_like(total_acc)
+    total_max, total_sum, total_acc = _combine(
+        total_max, total_sum, total_acc, new_score, one, new_acc, ROWS
+    )
+    # Rows that do not run get zeros, whatever their queries hold.
+    result = gl.where(runs, total_acc / total_sum[:, None], 0.0)
+    gl.store(place, result.to(place.dtype.element_ty), mask=mask)
+
+
+@gluon.jit
+def _load_part(part, dim, in_group, D: gl.constexpr):
     """Maximum, sum and weighted values of one split; of no keys where masked."""
-    acc = gl.load(part[:, None] + dim[None, :], mask=row_mask, other=0.0, cache_modifier=".cg")
-    run_max = gl.load(part + D, mask=mask, other=float("-inf"), cache_modifier=".cg")
-    run_sum = gl.load(part + D + 1, mask=mask, other=0.0, cache_modifier=".cg")
+    acc = gl.load(
+        part[:, None] + dim[None, :], mask=in_group[:, None] & (dim < D)[None, :], other=0.0,
+        cache_modifier=".cg",
+    )  # fmt: skip
+    run_max = gl.load(part + D, mask=in_group, other=float("-inf"), cache_modifier=".cg")
+    run_sum = gl.load(part + D + 1, mask=in_group, other=0.0, cache_modifier=".cg")
     return run_max, run_sum, acc
+
+
+@gluon.jit
+def _store_combined(
+    parts, splits, new_value, out,
+    G: gl.constexpr, G_PAD: gl.constexpr, D: gl.constexpr,
+):  # fmt: skip
+    """Combine a pair's parts from the first to the last and write its rows of `out`.
+
+    In a layout without the padding that tensor cores take, so that the parts of several splits fit
+    into registers: they are requested together, and one way from memory is waited for, not one
+    each.
+    """
+    RECORD: gl.constexpr = D + PART_HEADER
+    AT_ONCE: gl.constexpr = 8 if G_PAD * D <= 128 else 4 if G_PAD * D <= 512 else 1
+    FLAT: gl.constexpr = gl.BlockedLayout([1, D // 32], [1, 32], [1, 1], [1, 0])
+    ROWS: gl.constexpr = gl.SliceLayout(1, FLAT)
+    group = gl.arange(0, G_PAD, layout=ROWS)
+    dim = gl.arange(0, D, layout=gl.SliceLayout(0, FLAT))
+    in_group = group < G
+    first = parts + group * RECORD
+    new_score = gl.load(first + D + 2, mask=in_group, other=0.0, cache_modifier=".cg")
+    value = gl.load(new_value + dim)
+    total_max = gl.full([G_PAD], float("-inf"), gl.float32, layout=ROWS)
+    total_sum = gl.zeros([G_PAD], gl.float32, layout=ROWS)
+    total_acc = gl.zeros([G_PAD, D], gl.float32, layout=FLAT)
+    for s in range(0, splits, AT_ONCE):
+        waiting = ()
+        for i in gl.static_range(AT_ONCE):
+            is_there = s + i < splits
+            waiting += _load_part(first + (s + i) * (G * RECORD), dim, in_group & is_there, D)
+        for i in gl.static_range(AT_ONCE):
+            total_max, total_sum, total_acc = _combine(
+                total_max, total_sum, total_acc,
+                waiting[3 * i], waiting[3 * i + 1], waiting[3 * i + 2], ROWS,
+            )  # fmt: skip
+    _store_total(
+        total_max, total_sum, total_acc, new_score, value, True,
+        out + group[:, None] * D + dim[None, :], in_group[:, None] & (dim < D)[None, :], ROWS,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -123,6 +181,7 @@ def ring_attention_append(
     table_stride,
     out_stride_row,
     G: gl.constexpr,
+    G_PAD: gl.constexpr,
     D: gl.constexpr,
     KV_HEADS: gl.constexpr,
     PAGE: gl.constexpr,
@@ -233,63 +292,37 @@ def ring_attention_append(
                     start + STAGES * BLOCK_N, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
                 )  # fmt: skip
 
-        pair = sequence * KV_HEADS + kv_head
-        parts = partials
         splits = 1
-        is_last = True
-        RECORD: gl.constexpr = D + PART_HEADER
         if not SERIAL:
             splits = gl.maximum(gl.cdiv(cached, SPLIT), 1)
-            parts = partials + (pair * gl.num_programs(2) * G + group) * RECORD
             if splits > 1:
-                part = parts + split * (G * RECORD)
+                RECORD: gl.constexpr = D + PART_HEADER
+                pair = sequence * KV_HEADS + kv_head
+                parts = partials + pair * gl.num_programs(2) * (G * RECORD)
+                part = parts + (split * G + group) * RECORD
                 gl.store(part[:, None] + dim[None, :], run_acc, mask=row_mask)
                 gl.store(part + D, run_max, mask=in_group)
                 gl.store(part + D + 1, run_sum, mask=in_group)
+                gl.store(part + D + 2, new_score, mask=in_group)
                 # Every thread's part must be written before one says so, and the atomic makes
                 # what others wrote visible to the program that arrives last.
                 _program_barrier()
-                is_last = gl.atomic_add(counters + pair, 1, sem="acq_rel") == splits - 1
+                arrived = gl.atomic_add(counters + pair, 1, sem="acq_rel")
                 _program_barrier()
-        if is_last:
-            if SERIAL:
-                total_max, total_sum, total_acc = _combine(
-                    total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
-                )
-            else:
-                if splits > 1:
-                    # Requested together: one way from memory is waited for, not one for each.
-                    AT_ONCE: gl.constexpr = 4 if D <= 64 else 1
-                    for s in range(0, splits, AT_ONCE):
-                        waiting = ()
-                        for i in gl.static_range(AT_ONCE):
-                            is_there = s + i < splits
-                            waiting += _load_part(
-                                parts + (s + i) * (G * RECORD), dim,
-                                in_group & is_there, row_mask & is_there, D,
-                            )  # fmt: skip
-                        for i in gl.static_range(AT_ONCE):
-                            total_max, total_sum, total_acc = _combine(
-                                total_max, total_sum, total_acc,
-                                waiting[3 * i], waiting[3 * i + 1], waiting[3 * i + 2], ROWS,
-                            )  # fmt: skip
+                if arrived == splits - 1:
+                    _store_combined(
+                        parts, splits, row + (KV_HEADS * G + KV_HEADS + kv_head) * D,
+                        out + sequence * out_stride_row + kv_head * G * D, G, G_PAD, D,
+                    )  # fmt: skip
                     gl.store(counters + pair, 0)
-                else:
-                    total_max, total_sum, total_acc = _combine(
-                        total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
-                    )
-            one = gl.full([16], 1.0, gl.float32, layout=ROWS)
-            new_acc = new_value[None, :].to(gl.float32) + gl.zeros_like(total_acc)
+        if splits == 1:
             total_max, total_sum, total_acc = _combine(
-                total_max, total_sum, total_acc, new_score, one, new_acc, ROWS
+                total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
             )
-            # Rows that do not run get zeros, whatever their queries hold.
-            result = gl.where(runs, total_acc / total_sum[:, None], 0.0)
-            gl.store(
-                out + sequence * out_stride_row + head[:, None] * D + dim[None, :],
-                result.to(out.dtype.element_ty),
-                mask=row_mask,
-            )
+            _store_total(
+                total_max, total_sum, total_acc, new_score, new_value, runs,
+                out + sequence * out_stride_row + head[:, None] * D + dim[None, :], row_mask, ROWS,
+            )  # fmt: skip
 
 
 def launch_ring(
@@ -358,6 +391,7 @@ def launch_ring(
         block_tables.stride(0),
         out.stride(0),
         G=group,
+        G_PAD=padded(group, 1),
         D=head_dim,
         KV_HEADS=kv_heads,
         PAGE=block_size,
