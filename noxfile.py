@@ -68,6 +68,7 @@ COMMANDS = (
     Command("history", "Measure a range of commits: nox -s history -- RANGE."),
     Command("profile", "Trace decoding and print the time per range and per kernel."),
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
+    Command("tune", "Choose tiles by timing the whole step on a Hopper GPU; write the table."),
     Command("report", "Build the pages from the stored measurements."),
     Command("scheduler", "Measure a batch of equal requests, offline and online."),
     Command("streaming", "Measure streamed requests: TTFT, TPOT and ITL percentiles."),

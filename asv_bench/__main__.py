@@ -18,6 +18,7 @@ from asv_bench.commands import (
     roofline,
     scheduler,
     streaming,
+    tune,
 )
 from asv_bench.console import make_console
 from asv_bench.errors import BenchError, Refused
@@ -32,6 +33,7 @@ COMMANDS = (
     report,
     profile,
     roofline,
+    tune,
     memcheck,
 )
 

@@ -198,12 +198,18 @@ class ConfigTable:
     def with_tile(
         self, place: int, role: str, tile: LinearTile, measured: Measured | None = None
     ) -> ConfigTable:
-        """The same table with another tile for one role of bucket number `place`."""
+        """The same table with another tile for one role of bucket number `place`.
+
+        With figures, the bucket's step is theirs.
+        """
         bucket = self.buckets[place]
         figures = dict(bucket.measured)
+        step_us = bucket.step_us
         if measured is not None:
-            figures[role] = measured
-        changed = replace(bucket, tiles=replace(bucket.tiles, **{role: tile}), measured=figures)
+            figures[role], step_us = measured, measured.step_us
+        changed = replace(
+            bucket, tiles=replace(bucket.tiles, **{role: tile}), measured=figures, step_us=step_us
+        )
         return replace(self, buckets=(*self.buckets[:place], changed, *self.buckets[place + 1 :]))
 
     def with_ring(

@@ -333,6 +333,7 @@ def test_every_command_is_registered() -> None:
         "roofline",
         "scheduler",
         "streaming",
+        "tune",
     }
 
 

@@ -78,7 +78,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     return chosen
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def triton_device() -> torch.device:
     """Where Triton kernels run; a test that asks for it has no meaning without Triton."""
     if HAS_GPU:

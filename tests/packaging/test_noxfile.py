@@ -29,6 +29,7 @@ HEAVY = {
     "scheduler",
     "stack",
     "streaming",
+    "tune",
 }
 
 

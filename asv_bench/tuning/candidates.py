@@ -1,0 +1,168 @@
+"""What is tried in place of a choice: the choices next to it, one property changed at a time.
+
+Coordinate descent: a pass goes over all slots, and an adopted choice is where the next pass starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from asv_bench.floor import ModelConfig
+from kernels.fused_configs import ROLES, ConfigTable, LinearTile, RingTile
+
+Choice: TypeAlias = LinearTile | RingTile
+
+_PLAIN = {
+    "block_m": (16, 32, 64, 128),
+    "block_n": (16, 32, 64, 128),
+    "block_k": (32, 64, 128, 256),
+    "split_k": (1, 2, 3, 4, 6),
+    "stages": (2, 3, 4, 5, 6),
+    "warps": (4, 8),
+    "prefetch": (False, True),
+}
+_HOPPER = {
+    "block_m": (64, 128),
+    "block_n": (16, 32, 64, 128, 256),
+    "block_k": (64, 128, 256),
+    "split_k": (1, 2, 3, 4, 6),
+    "stages": (2, 3, 4, 5, 6),
+}
+_ROWWISE = {"block_n": (1, 2, 4, 8, 16, 32), "warps": (1, 2, 4, 8)}
+_MOST_ROWWISE_ROWS = 2
+_RING = {"block_n": (16, 32, 64), "tail": (8, 16, 32, 64), "split": (64, 128, 256, 512)}
+_RING_STAGES = (2, 3, 4, 5, 6, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step to be timed: so many sequences of so many tokens."""
+
+    rows: int
+    context: int
+
+    def __str__(self) -> str:
+        return f"B={self.rows}, context {self.context}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One choice of a table: a role of a bucket, or (role None) a ring, and where it shows."""
+
+    place: int
+    role: str | None
+    points: tuple[Point, ...]
+
+    def __str__(self) -> str:
+        if self.role is None:
+            return f"ring {self.place}"
+        return f"{self.role.replace('_', ' ')} at {self.points[0]}"
+
+    def choice(self, table: ConfigTable) -> Choice:
+        """What the table has here."""
+        if self.role is None:
+            return table.rings[self.place].tile
+        tile: LinearTile = getattr(table.buckets[self.place].tiles, self.role)
+        return tile
+
+    def with_choice(self, table: ConfigTable, choice: Choice) -> ConfigTable:
+        """The table with another choice here."""
+        if isinstance(choice, RingTile):
+            return table.with_ring(self.place, choice)
+        return table.with_tile(self.place, str(self.role), choice)
+
+
+def slots_of(table: ConfigTable, head_dim: int) -> list[Slot]:
+    """Every slot that steps of a model with such heads use: the rings last, as all steps have one.
+
+    A ring is the same for every batch, so it is judged at all of the buckets' points together.
+    """
+    points = [Point(bucket.rows, bucket.context) for bucket in table.buckets]
+    slots = [Slot(place, role, (point,)) for place, point in enumerate(points) for role in ROLES]
+    ring = table.rings.index(next(ring for ring in table.rings if head_dim <= ring.most_dim))
+    return [*slots, Slot(ring, None, tuple(points))]
+
+
+def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choice]:
+    """Everything to try in a slot, without what is there already and without repetition."""
+    present = slot.choice(table)
+    found: list[Choice]
+    if isinstance(present, RingTile):
+        found = list(_rings(present))
+    else:
+        sizes = _sizes(str(slot.role), config)
+        rows = slot.points[0].rows
+        found = [
+            tile
+            for tile in map(_meant, _tiles(present, rows))
+            if tile.fitted(*sizes) == tile
+            and not (slot.role == "head" and tile.split_k > 1)
+            and not (slot.role == "head" and tile.block_m == 1)
+        ]
+        present = _meant(present)
+    return [choice for choice in dict.fromkeys(found) if choice != present]
+
+
+def _tiles(present: LinearTile, rows: int) -> Iterator[LinearTile]:
+    if present.block_m == 1:
+        yield from _varied(present, _ROWWISE)
+        yield from (LinearTile(16, n, 128, stages=4) for n in (16, 32, 64))
+        return
+    yield from _varied(present, _HOPPER if present.tma else _PLAIN)
+    # The other kernel, at the same tile and at the heights that it takes.
+    other = replace(present, tma=not present.tma)
+    least = 64 if other.tma else 16
+    heights = {max(least, other.block_m), max(least, min(64, _padded(rows)))}
+    for block_m in sorted(heights):
+        for block_n in (16, 32, 64):
+            yield replace(other, block_m=block_m, block_n=block_n)
+    if rows <= _MOST_ROWWISE_ROWS:
+        yield from (LinearTile(1, n, 16) for n in (2, 4, 8, 16))
+
+
+def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterator[LinearTile]:
+    for name, values in ladders.items():
+        for value in values:
+            change: dict[str, Any] = {name: value}
+            yield replace(present, **change)
+
+
+def _meant(tile: LinearTile) -> LinearTile:
+    """The same tile with what its kernel ignores at its default, so that equals are equal."""
+    if tile.block_m == 1:
+        return LinearTile(1, tile.block_n, 16, warps=tile.warps)
+    if tile.tma:
+        return replace(tile, warps=4, prefetch=True)
+    return tile
+
+
+def _rings(present: RingTile) -> Iterator[RingTile]:
+    for name, values in _RING.items():
+        for value in values:
+            change: dict[str, Any] = {name: value}
+            ring = replace(present, **change)
+            if ring.tail <= ring.block_n and ring.split % ring.block_n == 0:
+                yield ring
+    for band, (most, _) in enumerate(present.depths):
+        for stages in _RING_STAGES:
+            depths = (*present.depths[:band], (most, stages), *present.depths[band + 1 :])
+            yield replace(present, depths=depths)
+
+
+def _sizes(role: str, config: ModelConfig) -> tuple[int, int]:
+    hidden, inner = config.hidden_size, config.inner_size
+    padded_head = math.ceil(config.vocab_size / 128) * 128
+    return {
+        "attention_in": (3 * hidden, hidden),
+        "attention_out": (hidden, hidden),
+        "feed_forward_in": (inner, hidden),
+        "feed_forward_out": (hidden, inner),
+        "head": (padded_head, hidden),
+    }[role]
+
+
+def _padded(rows: int) -> int:
+    return 1 << (rows - 1).bit_length()

@@ -1,0 +1,238 @@
+"""Choosing by measurement: screen every candidate, then the best few against what is there.
+
+Candidates are measured in turns with the present choice, round by round, so that drift of clocks
+and temperature falls on all alike, and compared by the ratio to it within a round. What is adopted
+must gain at least `LEAST_GAIN` in the median of fresh rounds and win so many of them that a sign
+test leaves no doubt.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from scipy.stats import binomtest
+
+from asv_bench.errors import BenchError
+from asv_bench.tuning.candidates import Choice, Point, Slot
+from kernels.fused_configs import ConfigTable, Measured
+
+SCREEN_ROUNDS = 3
+FINAL_ROUNDS = 15
+FINALISTS = 3
+LEAST_GAIN = 0.005
+ALPHA = 0.01
+
+Timer: TypeAlias = Callable[[], float]
+"""Microseconds of a step, measured anew by each call."""
+
+
+class Rejected(BenchError):
+    """A candidate does not compile, does not fit, or computes something else."""
+
+
+class Workbench(Protocol):
+    """What turns a table into something that can be timed."""
+
+    def prepare(self, table: ConfigTable, point: Point) -> Timer:
+        """A timer of the step cut as the table says; raises `Rejected`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A candidate and what became of it: its ratio to the present choice, or why it has none.
+
+    `step_us` is by point, of the last rounds that it took part in.
+    """
+
+    choice: Choice
+    ratio: float | None = None
+    step_us: Mapping[str, float] = field(default_factory=dict)
+    rejected: str = ""
+    is_finalist: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided in one slot.
+
+    Attributes
+    ----------
+    slot, present, chosen
+        `chosen` is `present` where nothing was adopted.
+    present_us, chosen_us
+        Microseconds of the step by point, in the final rounds.
+    p_value
+        Of the sign test of the best candidate, over all finalists (Bonferroni); 1 without any.
+    trials
+        Every candidate.
+    """
+
+    slot: Slot
+    present: Choice
+    chosen: Choice
+    present_us: Mapping[str, float]
+    chosen_us: Mapping[str, float]
+    p_value: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether the table changes."""
+        return self.chosen != self.present
+
+    @property
+    def measured(self) -> dict[str, Measured]:
+        """By point: the step as chosen, and with the best other choice that got to the finals."""
+        others = [trial for trial in self.trials if trial.is_finalist]
+        rivals: list[tuple[float, Mapping[str, float]]] = [
+            (trial.ratio, trial.step_us)
+            for trial in others
+            if trial.ratio is not None and trial.choice != self.chosen
+        ]
+        if self.is_adopted:
+            rivals.append((1.0, self.present_us))
+        _, next_us = min(rivals, key=lambda rival: rival[0], default=(0.0, {}))
+        return {
+            point: Measured(
+                round(us, 2), None if point not in next_us else round(next_us[point], 2)
+            )
+            for point, us in self.chosen_us.items()
+        }
+
+
+@dataclass(slots=True)
+class _Entrant:
+    """A choice with its timers, and its times by round, [rounds][points]."""
+
+    choice: Choice
+    timers: list[Timer]
+    rounds: list[list[float]] = field(default_factory=list)
+
+    def ratios(self, present: _Entrant) -> list[float]:
+        """Its time over the present choice's, geometric mean over points, by round."""
+        return [
+            math.exp(statistics.fmean(math.log(a / b) for a, b in zip(mine, base, strict=True)))
+            for mine, base in zip(self.rounds, present.rounds, strict=True)
+        ]
+
+    def medians(self, slot: Slot) -> dict[str, float]:
+        """Median time by point."""
+        return {
+            str(point): statistics.median(times)
+            for point, times in zip(slot.points, zip(*self.rounds, strict=True), strict=True)
+        }
+
+
+def decide(
+    slot: Slot,
+    table: ConfigTable,
+    choices: Sequence[Choice],
+    workbench: Workbench,
+    *,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> Decision | None:
+    """Try `choices` in a slot of the table; None where time ran out before all were screened.
+
+    Raises
+    ------
+    Rejected
+        If the present choice itself cannot be measured.
+    """
+    present = _Entrant(slot.choice(table), [workbench.prepare(table, p) for p in slot.points])
+    trials: dict[Choice, Trial] = {}
+    entrants: list[_Entrant] = []
+    for choice in choices:
+        if out_of_time():
+            return None
+        changed = slot.with_choice(table, choice)
+        try:
+            timers = [workbench.prepare(changed, point) for point in slot.points]
+        except Rejected as error:
+            trials[choice] = Trial(choice, rejected=str(error))
+            continue
+        entrants.append(_Entrant(choice, timers))
+
+    _run_rounds([present, *entrants], SCREEN_ROUNDS)
+    scores = {entrant.choice: statistics.median(entrant.ratios(present)) for entrant in entrants}
+    for entrant in entrants:
+        times = entrant.medians(slot)
+        trials[entrant.choice] = Trial(entrant.choice, scores[entrant.choice], times)
+    finalists = sorted(entrants, key=lambda entrant: scores[entrant.choice])[:FINALISTS]
+    for entrant in (present, *finalists):
+        entrant.rounds.clear()
+    _run_rounds([present, *finalists], FINAL_ROUNDS)
+
+    best, best_ratio, p_value = present, 1.0, 1.0
+    for entrant in finalists:
+        ratios = entrant.ratios(present)
+        median = statistics.median(ratios)
+        trials[entrant.choice] = Trial(
+            entrant.choice, median, entrant.medians(slot), is_finalist=True
+        )
+        wins = sum(ratio < 1 for ratio in ratios)
+        doubt = len(finalists) * float(binomtest(wins, len(ratios), alternative="greater").pvalue)
+        if median <= 1 - LEAST_GAIN and doubt < ALPHA and median < best_ratio:
+            best, best_ratio, p_value = entrant, median, doubt
+    return Decision(
+        slot=slot,
+        present=present.choice,
+        chosen=best.choice,
+        present_us=present.medians(slot),
+        chosen_us=best.medians(slot),
+        p_value=p_value,
+        trials=tuple(trials[choice] for choice in choices),
+    )
+
+
+def _run_rounds(entrants: Sequence[_Entrant], rounds: int) -> None:
+    """Measure all in turns; who begins changes, so that none is always the first or the last."""
+    for number in range(rounds):
+        start = number % len(entrants)
+        for entrant in (*entrants[start:], *entrants[:start]):
+            entrant.rounds.append([timer() for timer in entrant.timers])
+
+
+def tune(
+    table: ConfigTable,
+    slots: Sequence[Slot],
+    choices: Callable[[Slot, ConfigTable], Sequence[Choice]],
+    workbench: Workbench,
+    *,
+    out_of_time: Callable[[], bool],
+    on_slot: Callable[[Slot], None] = lambda slot: None,
+    on_decision: Callable[[Decision], None] = lambda decision: None,
+) -> ConfigTable:
+    """Go over the slots until a whole pass adopts nothing, or the time is over.
+
+    What has been decided when the time is over stands; the slot at hand is left as it was.
+    """
+    while True:
+        is_changed = False
+        for slot in slots:
+            if out_of_time():
+                return table
+            on_slot(slot)
+            decision = decide(slot, table, choices(slot, table), workbench, out_of_time=out_of_time)
+            if decision is None:
+                return table
+            table = with_decision(table, decision)
+            is_changed |= decision.is_adopted
+            on_decision(decision)
+        if not is_changed:
+            return table
+
+
+def with_decision(table: ConfigTable, decision: Decision) -> ConfigTable:
+    """The table with what was decided and its figures; a bucket's step is that of its last one."""
+    slot, measured = decision.slot, decision.measured
+    if slot.role is None:
+        chosen: Any = decision.chosen
+        return table.with_ring(slot.place, chosen, measured)
+    [figure] = measured.values()
+    tile: Any = decision.chosen
+    return table.with_tile(slot.place, slot.role, tile, figure)

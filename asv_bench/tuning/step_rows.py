@@ -1,0 +1,202 @@
+"""Rows in the middle of their sequences: a step to be cut differently, and what it must give.
+
+A step is right if its logits are as close to full precision as the unfused step's, its tokens are
+best ones but for rounding, what it appends to the cache is as close, and it repeats bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from asv_bench.tuning.candidates import Point
+from asv_bench.tuning.search import Rejected
+from engine.decode_state import DecodeState
+from engine.kv_cache import KVCache
+from engine.sampling_params import SamplingParams
+from engine.staging import StagingBuffers
+from engine.token_ring import TokenRing
+from kernels import kv_append, paged_attention_decode
+from kernels.fused_reference import reference_best_of_tiles
+
+if TYPE_CHECKING:
+    from engine.fused_decode import FusedDecode
+    from engine.gpt2 import GPT2
+
+BLOCK_SIZE = 64
+ROOM = 64
+"""Tokens that each sequence can grow by before it has to begin again."""
+MOST_ERROR = 2.0
+"""Times the unfused step's own error against full precision: the bound of the kernels' tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What one step computes: logits [B, V], and new keys and values [2, layers, B, H, D]."""
+
+    logits: torch.Tensor
+    appended: torch.Tensor
+
+
+class StepRows:
+    """Sequences of one length on a device, ready for a step of them all.
+
+    Parameters
+    ----------
+    model
+        In half precision.
+    exact
+        The same weights in float32.
+    point
+        How many sequences, and how many tokens the step attends to.
+    """
+
+    def __init__(self, model: GPT2, exact: GPT2, point: Point) -> None:
+        from engine.fused_decode import FusedDecode
+
+        self.point = point
+        self._model = model
+        config, device = model.config, model.device
+        columns = -(-(point.context + ROOM) // BLOCK_SIZE)
+        generator = torch.Generator().manual_seed(0)
+        cache = KVCache(
+            config.num_layers,
+            point.rows * columns,
+            config.num_kv_heads,
+            BLOCK_SIZE,
+            config.head_dim,
+            device=device,
+            dtype=model.dtype,
+        )
+        # One layer's numbers serve all: what matters is that none of them is special.
+        for whole in (cache.keys, cache.values):
+            whole[:] = torch.randn(whole.shape[1:], generator=generator).to(device, model.dtype)
+        self._cache = cache
+        staging = StagingBuffers(device)
+        self._state = DecodeState(point.rows, columns, device, staging)
+        blocks = torch.randperm(point.rows * columns, generator=generator).view(-1, columns)
+        for row in range(point.rows):
+            self._state.stage_row(
+                row,
+                position=point.context - 1,
+                remaining=ROOM,
+                seed=0,
+                params=SamplingParams(),
+                block_ids=blocks[row].tolist(),
+                known_len=point.context - 1,
+            )
+        self._state.flush()
+        rows = self._state.device_rows
+        tokens = torch.randint(config.vocab_size, (point.rows,), generator=generator)
+        rows.last_token.copy_(tokens)
+        self._kept = [one.clone() for one in (rows.last_token, rows.position, rows.remaining)]
+        self._column = (point.context - 1) // BLOCK_SIZE
+        self._slot = (point.context - 1) % BLOCK_SIZE
+        self._truth = self._compute(exact)
+        self._plain = self._compute(model)
+        self.fused = FusedDecode(model, cache, self._state, TokenRing(point.rows, device))
+
+    def reset(self) -> None:
+        """Put every sequence back to where it began."""
+        rows = self._state.device_rows
+        for field, kept in zip(
+            (rows.last_token, rows.position, rows.remaining), self._kept, strict=True
+        ):
+            field.copy_(kept)
+
+    def check(self, fused: FusedDecode) -> None:
+        """Run a step twice and compare it with the unfused one and with full precision.
+
+        Raises
+        ------
+        Rejected
+            If the step is wrong, or not the same twice.
+        """
+        first, second = self._step(fused), self._step(fused)
+        if not all(torch.equal(one, other) for one, other in zip(first, second, strict=True)):
+            raise Rejected("the step does not repeat bit for bit.")
+        tile_max, tokens, appended = first
+        tiles = tile_max.shape[1]
+        block = -(-self._truth.logits.shape[1] // tiles)
+        # The head is padded until its tiles are whole.
+        block = 1 << (block - 1).bit_length()
+        truth, plain = (
+            reference_best_of_tiles(one.logits.double(), tiles, block)[0]
+            for one in (self._truth, self._plain)
+        )
+        is_real = torch.isfinite(truth)
+        _require_close("logits", tile_max.double()[is_real], plain[is_real], truth[is_real])
+        _require_close(
+            "appended keys and values",
+            appended.double(),
+            self._plain.appended.double(),
+            self._truth.appended.double(),
+        )
+        scores = self._truth.logits
+        bound = MOST_ERROR * float((self._plain.logits.float() - scores).abs().max())
+        taken = scores.gather(1, tokens.long()[:, None])[:, 0]
+        worst = float((scores.max(dim=1).values - taken).max())
+        if not worst <= bound:
+            raise Rejected(
+                f"a token's score lies {worst:.3g} below the best one, more than rounding explains "
+                f"({bound:.3g})."
+            )
+
+    def _step(self, fused: FusedDecode) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Best logit of each tile, token of each row, and what was appended."""
+        self._clear_appended()
+        self.reset()
+        fused.step(self.point.rows)
+        tokens = self._state.device_rows.last_token.clone()
+        return fused.best_of_tiles.clone(), tokens, self._appended()
+
+    def _blocks(self) -> torch.Tensor:
+        return self._state.device_rows.block_table[:, self._column].long()
+
+    def _appended(self) -> torch.Tensor:
+        """The new token's keys and values, [2, layers, B, H, D]."""
+        cache, blocks = self._cache, self._blocks()
+        return torch.stack([one[:, blocks, :, self._slot] for one in (cache.keys, cache.values)])
+
+    def _clear_appended(self) -> None:
+        """Poison the new token's slots: a step that appends nothing must not find its traces."""
+        blocks = self._blocks()
+        for one in (self._cache.keys, self._cache.values):
+            one[:, blocks, :, self._slot] = float("nan")
+
+    def _compute(self, model: GPT2) -> Computed:
+        """The step by plain kernels, in the model's precision, on a copy of each layer's cache."""
+        rows = self._state.device_rows
+        lengths = rows.position + 1
+        blocks = self._blocks().int()
+        slots = torch.full_like(blocks, self._slot)
+        appended: list[torch.Tensor] = []
+
+        def attend(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            keys = self._cache.keys[layer].to(model.dtype, copy=True)
+            values = self._cache.values[layer].to(model.dtype, copy=True)
+            kv_append(keys, values, key, value, blocks, slots)
+            appended.append(torch.stack([key, value]))
+            scale = model.config.attention_scale(layer)
+            return paged_attention_decode(
+                query, keys, values, rows.block_table, lengths, scale=scale
+            )
+
+        with torch.inference_mode():
+            hidden = model.forward(rows.last_token, rows.position, attend)
+            logits = model.logits(hidden)
+        return Computed(logits, torch.stack(appended, dim=1))
+
+
+def _require_close(what: str, got: torch.Tensor, plain: torch.Tensor, truth: torch.Tensor) -> None:
+    own = float((plain - truth).norm())
+    error = float((got - truth).norm())
+    # NaN is not at most anything.
+    if not error <= MOST_ERROR * own:
+        raise Rejected(
+            f"the {what} are {error:.3g} from full precision, the unfused step's {own:.3g}."
+        )
