@@ -1,6 +1,8 @@
-"""What is tried in place of a choice: the choices next to it, one property changed at a time.
+"""What is tried in place of a choice: the choices next to it, and those of the other buckets.
 
 Coordinate descent: a pass goes over all slots, and an adopted choice is where the next pass starts.
+One property is changed at a time, except where two only pay together: a strip of single rows and
+the warps that share it, and the width of a tile and the programs that share its depth.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeAlias
 
 from asv_bench.floor import ModelConfig
@@ -97,7 +100,7 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
         rows = slot.points[0].rows
         found = [
             tile
-            for tile in map(_meant, _tiles(present, rows))
+            for tile in map(_meant, (*_tiles(present, rows), *_elsewhere(slot, table)))
             if tile.fitted(*sizes) == tile
             and not (slot.role == "head" and tile.split_k > 1)
             and not (slot.role == "head" and tile.block_m == 1)
@@ -108,10 +111,15 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
 
 def _tiles(present: LinearTile, rows: int) -> Iterator[LinearTile]:
     if present.block_m == 1:
-        yield from _varied(present, _ROWWISE)
+        for block_n, warps in product(_ROWWISE["block_n"], _ROWWISE["warps"]):
+            yield replace(present, block_n=block_n, warps=warps)
         yield from (LinearTile(16, n, 128, stages=4) for n in (16, 32, 64))
         return
-    yield from _varied(present, _HOPPER if present.tma else _PLAIN)
+    ladders = _HOPPER if present.tma else _PLAIN
+    yield from _varied(present, ladders)
+    if present.split_k > 1:
+        for block_n, split_k in product(ladders["block_n"], ladders["split_k"]):
+            yield replace(present, block_n=block_n, split_k=split_k)
     # The other kernel, at the same tile and at the heights that it takes.
     other = replace(present, tma=not present.tma)
     least = 64 if other.tma else 16
@@ -121,6 +129,14 @@ def _tiles(present: LinearTile, rows: int) -> Iterator[LinearTile]:
             yield replace(other, block_m=block_m, block_n=block_n)
     if rows <= _MOST_ROWWISE_ROWS:
         yield from (LinearTile(1, n, 16) for n in (2, 4, 8, 16))
+
+
+def _elsewhere(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
+    """What the other buckets have for the role; those for single rows only where they can be."""
+    for bucket in table.buckets:
+        tile: LinearTile = getattr(bucket.tiles, str(slot.role))
+        if tile.block_m > 1 or slot.points[0].rows <= _MOST_ROWWISE_ROWS:
+            yield tile
 
 
 def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterator[LinearTile]:

@@ -308,6 +308,36 @@ def test_candidates_fit_the_model_and_differ_from_what_is_there(slot: Slot) -> N
         assert slot.role != "head" or (choice.split_k == 1 and choice.block_m > 1)
 
 
+def test_properties_that_only_pay_together_change_together() -> None:
+    strip = next(slot for slot in SLOTS if slot.role == "attention_in" and slot.place == 0)
+    assert LinearTile(1, 4, 16, warps=1) in candidates(strip, TABLE, GPT2)
+    split = next(slot for slot in SLOTS if slot.role == "feed_forward_out" and slot.place > 0)
+    present = split.choice(TABLE)
+    assert isinstance(present, LinearTile)
+    assert present.split_k > 1
+    both = [
+        tile
+        for tile in candidates(split, TABLE, GPT2)
+        if isinstance(tile, LinearTile)
+        and tile == replace(present, block_n=tile.block_n, split_k=tile.split_k)
+        and tile.block_n != present.block_n
+        and tile.split_k != present.split_k
+    ]
+    assert both
+
+
+def test_what_the_other_buckets_have_is_tried() -> None:
+    last = len(TABLE.buckets) - 1
+    slot = next(slot for slot in SLOTS if slot.role == "attention_out" and slot.place == last)
+    tile = replace(LinearTile(128, 32, 64), stages=6, warps=8)
+    assert tile not in candidates(slot, TABLE, GPT2)
+    table = TABLE.with_tile(last - 1, "attention_out", tile)
+    found = candidates(slot, table, GPT2)
+    assert tile in found
+    # Single rows are for one or two.
+    assert all(one.block_m > 1 for one in found if isinstance(one, LinearTile))
+
+
 def test_what_a_kernel_ignores_makes_no_candidate() -> None:
     tile = LinearTile(64, 128, 128, tma=True)
     table = TABLE.with_tile(2, "head", replace(tile, warps=8, prefetch=False))
