@@ -22,7 +22,8 @@ from kernels.fused_configs import ROLES, TABLE_FILE, ConfigTable, committed_tabl
 
 if TYPE_CHECKING:
     from asv_bench.tuning.candidates import Slot
-    from asv_bench.tuning.search import Decision, Workbench
+    from asv_bench.tuning.search import Decision
+    from asv_bench.tuning.workbench import Workbench
 
 RECORD = REPOSITORY / "reports" / "tune.json"
 MINUTES = 10.0

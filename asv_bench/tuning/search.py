@@ -12,12 +12,12 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from scipy.stats import binomtest
 
-from asv_bench.errors import BenchError
-from asv_bench.tuning.candidates import Choice, Point, Slot
+from asv_bench.tuning.candidates import Choice, Slot
+from asv_bench.tuning.workbench import Rejected, Timer, Workbench
 from kernels.fused_configs import ConfigTable, Measured
 
 SCREEN_ROUNDS = 3
@@ -25,21 +25,6 @@ FINAL_ROUNDS = 15
 FINALISTS = 3
 LEAST_GAIN = 0.005
 ALPHA = 0.01
-
-Timer: TypeAlias = Callable[[], float]
-"""Microseconds of a step, measured anew by each call."""
-
-
-class Rejected(BenchError):
-    """A candidate does not compile, does not fit, or computes something else."""
-
-
-class Workbench(Protocol):
-    """What turns a table into something that can be timed."""
-
-    def prepare(self, table: ConfigTable, point: Point) -> Timer:
-        """A timer of the step cut as the table says; raises `Rejected`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

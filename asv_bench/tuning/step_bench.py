@@ -9,8 +9,8 @@ import torch
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.tuning.candidates import Point
-from asv_bench.tuning.search import Rejected, Timer
 from asv_bench.tuning.step_rows import StepRows
+from asv_bench.tuning.workbench import Rejected, Timer
 from kernels.fused_configs import ConfigTable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asv_bench.tuning.candidates import Point
-from asv_bench.tuning.search import Rejected
+from asv_bench.tuning.workbench import Rejected
 from engine.decode_state import DecodeState
 from engine.kv_cache import KVCache
 from engine.sampling_params import SamplingParams

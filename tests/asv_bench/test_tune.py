@@ -18,8 +18,9 @@ from asv_bench.commands.tune import chosen_slots, decision_json, decision_table
 from asv_bench.errors import Refused
 from asv_bench.record import write_json
 from asv_bench.tuning.candidates import Choice, Point, Slot, candidates, slots_of
-from asv_bench.tuning.search import Decision, Rejected, Timer, Trial, decide, tune
+from asv_bench.tuning.search import Decision, Trial, decide, tune
 from asv_bench.tuning.table_text import table_text
+from asv_bench.tuning.workbench import Rejected, Timer
 from engine.models import RANDOM_CONFIGS
 from kernels.fused_configs import (
     ROLES,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from asv_bench.tuning.candidates import Point
-from asv_bench.tuning.search import Rejected
 from asv_bench.tuning.step_bench import StepBench
+from asv_bench.tuning.workbench import Rejected
 from engine.models import RANDOM_CONFIGS
 from kernels.fused_configs import LinearTile, committed_table
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from asv_bench.tuning.candidates import Point
-from asv_bench.tuning.search import Rejected
 from asv_bench.tuning.step_rows import StepRows
+from asv_bench.tuning.workbench import Rejected
 from engine.gpt2 import GPT2
 from engine.model_config import GPT2Config
 from engine.random_weights import random_weights
