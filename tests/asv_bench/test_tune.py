@@ -40,7 +40,7 @@ TABLE = (
     .with_ring(0, RingTile(32, 8, 128, ((3.5, 6), (6.0, 4), (math.inf, 2))))
 )
 SLOTS = slots_of(TABLE, GPT2.head_dim)
-[HEAD] = [slot for slot in SLOTS if slot.role == "head" and slot.place == 2]
+[HEAD] = [slot for slot in SLOTS if slot.role == "head" and slot.points[0].rows == 64]
 RING = SLOTS[-1]
 
 
@@ -244,9 +244,13 @@ def test_passes_go_on_until_nothing_changes() -> None:
     assert tuned.tiles(64).head == goal
     assert [decision.is_adopted for decision in decisions] == [True, True, False]
     # Only this slot has changed, and its bucket has the figures of the last decision.
-    assert tuned.with_tile(2, "head", TABLE.tiles(64).head).tiles(64) == TABLE.tiles(64)
-    assert tuned.buckets[2].step_us == tuned.buckets[2].measured["head"].step_us == 300.0
-    assert tuned.buckets[3] == TABLE.buckets[3]
+    assert tuned.with_tile(HEAD.place, "head", TABLE.tiles(64).head).tiles(64) == TABLE.tiles(64)
+    assert (
+        tuned.buckets[HEAD.place].step_us
+        == tuned.buckets[HEAD.place].measured["head"].step_us
+        == 300.0
+    )
+    assert tuned.buckets[HEAD.place + 1] == TABLE.buckets[HEAD.place + 1]
 
 
 def test_time_that_is_over_leaves_the_slot_at_hand_as_it_was() -> None:
@@ -283,7 +287,7 @@ def test_the_committed_file_is_what_tune_would_write() -> None:
     assert table_text(committed_table()) == text
     text = table_text(TABLE)
     tile = replace(TABLE.tiles(64).head, block_n=64)
-    changed = table_text(TABLE.with_tile(2, "head", tile, Measured(1.0, 2.0)))
+    changed = table_text(TABLE.with_tile(HEAD.place, "head", tile, Measured(1.0, 2.0)))
     pairs = zip(text.splitlines(), changed.splitlines(), strict=True)
     differing = [new for old, new in pairs if old != new]
     assert [line.split(" = ")[0] for line in differing] == ["step_us", "head"]
@@ -341,7 +345,7 @@ def test_what_the_other_buckets_have_is_tried() -> None:
 
 def test_what_a_kernel_ignores_makes_no_candidate() -> None:
     tile = LinearTile(64, 128, 128, tma=True)
-    table = TABLE.with_tile(2, "head", replace(tile, warps=8, prefetch=False))
+    table = TABLE.with_tile(HEAD.place, "head", replace(tile, warps=8, prefetch=False))
     found = candidates(HEAD, table, GPT2)
     assert tile not in found
     assert all(
