@@ -242,5 +242,6 @@ def _workbench(device: str, model: str, dtype: str) -> tuple[Workbench, Any]:
             "tune needs a Hopper GPU (compute capability 9.0): other devices run a cut-down form "
             "of the table, which says nothing about it."
         )
-    torch.cuda.set_device(device)
+    # Which takes no device without a number.
+    torch.cuda.set_device(torch.device(device).index or 0)
     return StepBench(config, torch.device(device), getattr(torch, dtype)), config
