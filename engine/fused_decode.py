@@ -219,12 +219,17 @@ class FusedDecode:
         self._stats = torch.empty(2, rows * 2 * most_tiles, dtype=torch.float32, device=device)
         self._tile_max = torch.empty(rows * head_tiles, dtype=torch.float32, device=device)
         self._tile_token = torch.empty(rows * head_tiles, dtype=torch.int32, device=device)
-        return SplitWorkspace.for_tiles(
-            rows,
-            embed,
-            [tile for tiles in every for tile in (tiles.attention_out, tiles.feed_forward_out)],
-            device,
-        )
+        cuts = [
+            (out_features, tile)
+            for tiles in every
+            for out_features, tile in (
+                (3 * embed, tiles.attention_in),
+                (embed, tiles.attention_out),
+                (inner, tiles.feed_forward_in),
+                (embed, tiles.feed_forward_out),
+            )
+        ]
+        return SplitWorkspace.for_tiles(rows, cuts, device)
 
     def _tiles(self, num_rows: int) -> StepTiles:
         config = self._model.config

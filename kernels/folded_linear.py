@@ -13,10 +13,12 @@ rounding error, in float32.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from kernels.errors import KernelArgumentError
 from kernels.fused_configs import LinearTile
 
 
@@ -91,16 +93,29 @@ class SplitWorkspace:
 
     @classmethod
     def for_tiles(
-        cls, rows: int, out_features: int, tiles: list[LinearTile], device: torch.device
+        cls, rows: int, cuts: Iterable[tuple[int, LinearTile]], device: torch.device
     ) -> SplitWorkspace:
-        """Large enough for y [rows, out_features] cut into any of `tiles`."""
-        partials = arrivals = 1
-        for tile in tiles:
-            count = -(-rows // tile.block_m) * (out_features // tile.block_n)
-            arrivals = max(arrivals, count)
-            if tile.split_k > 1:
-                partials = max(partials, count * tile.split_k * tile.block_m * tile.block_n)
+        """Large enough for any y [rows, out_features] cut into tiles, of (out_features, tile)."""
+        sizes = [_split_size(rows, out_features, tile) for out_features, tile in cuts]
         return cls(
-            torch.empty(partials, dtype=torch.float32, device=device),
-            torch.zeros(arrivals, dtype=torch.int32, device=device),
+            torch.empty(max(size[0] for size in sizes), dtype=torch.float32, device=device),
+            torch.zeros(max(size[1] for size in sizes), dtype=torch.int32, device=device),
         )
+
+    def require(self, rows: int, out_features: int, tile: LinearTile) -> None:
+        """Raise KernelArgumentError where y [rows, out_features] cut so does not fit."""
+        partials, arrivals = _split_size(rows, out_features, tile)
+        if self.partials.numel() < partials or self.arrivals.numel() < arrivals:
+            raise KernelArgumentError(
+                f"workspace must hold {partials} partial products and {arrivals} arrivals for "
+                f"{rows} rows of {out_features} features cut into {tile}, but holds "
+                f"{self.partials.numel()} and {self.arrivals.numel()}"
+            )
+
+
+def _split_size(rows: int, out_features: int, tile: LinearTile) -> tuple[int, int]:
+    """Partial products and arrivals of a map whose K is split; 1 each where it is not."""
+    if tile.split_k == 1:
+        return 1, 1
+    count = -(-rows // tile.block_m) * (out_features // tile.block_n)
+    return count * tile.split_k * tile.block_m * tile.block_n, count

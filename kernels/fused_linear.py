@@ -201,10 +201,16 @@ def fused_linear(
         meant for at most 16 rows a tile.
     y_stats
         float32 [rows, 2, N / block_n], written with `RESIDUAL`.
+
+    Raises
+    ------
+    KernelArgumentError
+        If K is split and the workspace too small.
     """
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
         return
+    workspace.require(len(x), linear.out_features, tile)
     has_statistics = linear.column_sums is None or x_stats is not None
     if tile.tma and has_statistics and runs_one_shot(x):
         from kernels.fused_linear_tma import launch_one_shot

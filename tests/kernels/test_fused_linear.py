@@ -17,6 +17,7 @@ from fused_cases import (
     within_torch_error,
 )
 
+from kernels.errors import KernelArgumentError
 from kernels.folded_linear import FoldedLinear, SplitWorkspace, fold_linear
 from kernels.fused_configs import LinearTile
 from kernels.fused_linear import (
@@ -95,7 +96,7 @@ def _run(
     if start is not None:
         y.copy_(start)
     stats = poisoned_rows(torch.full((rows, 2, out_features // tile.block_n), NAN, device=x.device))
-    workspace = SplitWorkspace.for_tiles(rows, out_features, [tile], x.device)
+    workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], x.device)
     workspace.partials.fill_(NAN)
     fused_linear(x, linear, y, tile, workspace, y_stats=stats, **how)
     assert not workspace.arrivals.any()
@@ -230,6 +231,19 @@ def test_a_row_of_nan_stays_alone(triton_device: torch.device, epilogue: int) ->
         x_stats=problem.statistics(2),
     )
     assert y.isnan().all(dim=1).tolist() == [False, False, True, False, False]
+
+
+def test_a_workspace_too_small_for_the_split_is_refused(triton_device: torch.device) -> None:
+    x = random_tensor(4, 128, seed=1).to(triton_device)
+    linear = fold_linear(random_tensor(64, 128, seed=2).to(triton_device), None)
+    y = torch.zeros(4, 64, device=triton_device)
+    split = LinearTile(16, 32, 64, split_k=2)
+    whole = SplitWorkspace.for_tiles(4, [(64, LinearTile(16, 32, 64))], triton_device)
+    with pytest.raises(KernelArgumentError, match="workspace must hold 2048 partial products"):
+        fused_linear(x, linear, y, split, whole)
+    both = SplitWorkspace.for_tiles(4, [(64, split), (32, split)], triton_device)
+    fused_linear(x, linear, y, split, both)
+    assert y.any()
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)

@@ -39,7 +39,7 @@ def _run(
     x_stats = None
     if linear.column_sums is not None:
         x_stats = reference_statistics(x, linear.in_features // 32).float()
-    workspace = SplitWorkspace.for_tiles(len(x), linear.out_features, [tile], x.device)
+    workspace = SplitWorkspace.for_tiles(len(x), [(linear.out_features, tile)], x.device)
     workspace.partials.fill_(NAN)
     fused_linear(x, linear, y, tile, workspace, epilogue=epilogue, x_stats=x_stats, y_stats=stats)
     assert not workspace.arrivals.any()
@@ -181,7 +181,7 @@ def test_the_tiles_in_use_repeat_bit_for_bit(gpu: torch.device, rows: int, name:
     x = _tensor(rows, in_features, seed=1, dtype=torch.float16, device=gpu)
     weight = _tensor(out_features, in_features, seed=2, dtype=torch.float16, device=gpu)
     linear = fold_linear(weight * in_features**-0.5, None)
-    workspace = SplitWorkspace.for_tiles(rows, out_features, [tile], gpu)
+    workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], gpu)
     y = torch.zeros(rows, out_features, dtype=torch.float16, device=gpu)
     stats = torch.zeros(rows, 2, out_features // tile.block_n, device=gpu)
 
