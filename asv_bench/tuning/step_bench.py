@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -67,7 +68,7 @@ class StepBench:
             _require_working_device(error)
             lines = str(error).strip().splitlines() or [""]
             raise Rejected(f"{type(error).__name__}: {lines[0][:MOST_SENTENCE]}") from error
-        return lambda: _time(rows, graph)
+        return partial(_time, rows, graph, fused)
 
 
 def _captured(fused: FusedDecode, num_rows: int) -> torch.cuda.CUDAGraph:
@@ -78,8 +79,11 @@ def _captured(fused: FusedDecode, num_rows: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def _time(rows: StepRows, graph: torch.cuda.CUDAGraph) -> float:
-    """Microseconds of a step, of `REPLAYS` one after another, from where the sequences begin."""
+def _time(rows: StepRows, graph: torch.cuda.CUDAGraph, fused: FusedDecode) -> float:
+    """Microseconds of a step, of `REPLAYS` one after another, from where the sequences begin.
+
+    `fused` owns the scratch that the graph writes: it must live as long.
+    """
     rows.reset()
     for _ in range(WARM_REPLAYS):
         graph.replay()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -44,3 +46,12 @@ def test_other_tiles_are_timed_as_such(bench: StepBench) -> None:
     slow = committed_table().with_tile(1, "head", LinearTile(16, 16, 32, stages=2))
     good = bench.prepare(committed_table(), POINT)
     assert bench.prepare(slow, POINT)() > 1.05 * good()
+
+
+def test_a_timer_keeps_the_scratch_that_its_graph_writes(bench: StepBench) -> None:
+    timer = bench.prepare(committed_table(), POINT)
+    # What nobody holds any more goes back to the device, where a replay must not write.
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert timer() > 0
+    torch.cuda.synchronize()
