@@ -100,12 +100,15 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
         rows = slot.points[0].rows
         found = [
             tile
-            for tile in map(_meant, (*_tiles(present, rows), *_elsewhere(slot, table)))
+            for tile in (
+                _meant(tile, slot.role)
+                for tile in (*_tiles(present, rows), *_elsewhere(slot, table))
+            )
             if tile.fitted(*sizes) == tile
             and not (slot.role == "head" and tile.split_k > 1)
             and not (slot.role == "head" and tile.block_m == 1)
         ]
-        present = _meant(present)
+        present = _meant(present, slot.role)
     return [choice for choice in dict.fromkeys(found) if choice != present]
 
 
@@ -146,12 +149,14 @@ def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterato
             yield replace(present, **change)
 
 
-def _meant(tile: LinearTile) -> LinearTile:
+def _meant(tile: LinearTile, role: str | None) -> LinearTile:
     """The same tile with what its kernel ignores at its default, so that equals are equal."""
     if tile.block_m == 1:
         return LinearTile(1, tile.block_n, 16, warps=tile.warps)
-    if tile.tma:
+    if tile.tma and role == "head":
         return replace(tile, warps=4, prefetch=True)
+    if tile.tma:
+        return LinearTile(tile.block_m, tile.block_n, tile.block_k, tile.split_k, tma=True)
     return tile
 
 

@@ -112,11 +112,11 @@ def test_what_is_there_stays_under_noise() -> None:
 
 def test_a_gain_too_small_to_matter_is_left() -> None:
     best = LinearTile(64, 128, 64, stages=5)
-    decision = decide(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.004)))
+    decision = decide(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.014)))
     assert decision is not None
     assert not decision.is_adopted
     assert decision.chosen == HEAD.choice(TABLE)
-    adopted = decide(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.006)))
+    adopted = decide(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.016)))
     assert adopted is not None
     assert adopted.chosen == best
 
@@ -353,6 +353,13 @@ def test_what_a_kernel_ignores_makes_no_candidate() -> None:
         for one in found
         if isinstance(one, LinearTile) and one.tma
     )
+
+
+def test_a_pipeline_that_a_kernel_does_not_have_is_not_tried() -> None:
+    for slot in SLOTS:
+        tiles = [one for one in candidates(slot, TABLE, GPT2) if isinstance(one, LinearTile)]
+        depths = {tile.stages for tile in tiles if tile.tma}
+        assert slot.role == "head" or len(depths) <= 1
 
 
 def test_slots_are_every_role_of_every_bucket_and_the_models_ring() -> None:
