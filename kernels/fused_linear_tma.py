@@ -25,6 +25,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.fused_configs import LinearTile
 from kernels.launch import padded
 
+# Triton 3.9 renamed it.
+copy_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
 GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 
@@ -105,7 +108,7 @@ def one_shot_linear(
     gdc_launch_dependents()
     for i in gl.static_range(CHUNKS):
         mbarrier.expect(ready.index(i), (BLOCK_M + BLOCK_N) * BLOCK_K * element_bytes)
-        tma.async_copy_global_to_shared(
+        copy_tile(
             weight_desc,
             [tile_n * BLOCK_N, part * PART_K + i * BLOCK_K],
             ready.index(i),
@@ -120,7 +123,7 @@ def one_shot_linear(
 
     gdc_wait()
     for i in gl.static_range(CHUNKS):
-        tma.async_copy_global_to_shared(
+        copy_tile(
             x_desc,
             [tile_m * BLOCK_M, part * PART_K + i * BLOCK_K],
             ready.index(i),

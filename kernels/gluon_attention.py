@@ -18,13 +18,13 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.dependent_launch import launch_options
 from kernels.fused_configs import RingTile
+from kernels.fused_linear_tma import copy_tile
 from kernels.launch import decode_is_serial, padded, ring_stages, ring_tile
 from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
 from kernels.workspace import reserved_workspace
@@ -135,8 +135,8 @@ def _request(
     pieces = gl.cdiv(last - start, TAIL)
     if pieces >= PIECES:
         mbarrier.expect(barrier, PIECES * PIECE_BYTES)
-        tma.async_copy_global_to_shared(keys, [row, 0], barrier, k_ring.index(stage))
-        tma.async_copy_global_to_shared(values, [row, 0], barrier, v_ring.index(stage))
+        copy_tile(keys, [row, 0], barrier, k_ring.index(stage))
+        copy_tile(values, [row, 0], barrier, v_ring.index(stage))
     else:
         k_pieces = k_ring._reinterpret(
             k_ring.dtype, [k_ring.shape[0] * PIECES, TAIL, D], k_ring.layout
@@ -149,12 +149,8 @@ def _request(
         for i in gl.static_range(PIECES - 1):
             wanted = i < pieces
             piece = stage * PIECES + i
-            tma.async_copy_global_to_shared(
-                tail_keys, [row + i * TAIL, 0], barrier, k_pieces.index(piece), pred=wanted
-            )
-            tma.async_copy_global_to_shared(
-                tail_values, [row + i * TAIL, 0], barrier, v_pieces.index(piece), pred=wanted
-            )
+            copy_tile(tail_keys, [row + i * TAIL, 0], barrier, k_pieces.index(piece), pred=wanted)
+            copy_tile(tail_values, [row + i * TAIL, 0], barrier, v_pieces.index(piece), pred=wanted)
 
 
 @gluon.jit(

@@ -12,7 +12,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
@@ -22,7 +21,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.folded_linear import FoldedLinear
 from kernels.fused_configs import LinearTile
-from kernels.fused_linear_tma import combine_statistics, load_statistics, operand_descriptor
+from kernels.fused_linear_tma import (
+    combine_statistics,
+    copy_tile,
+    load_statistics,
+    operand_descriptor,
+)
 from kernels.launch import padded
 from kernels.running_softmax import multiprocessors
 
@@ -38,7 +42,7 @@ def _request(
         tile = first_tile + (chunk // CHUNKS) * tile_step
         element_bytes: gl.constexpr = weight_desc.dtype.primitive_bitwidth // 8
         mbarrier.expect(ready.index(stage), BLOCK_N * BLOCK_K * element_bytes)
-        tma.async_copy_global_to_shared(
+        copy_tile(
             weight_desc,
             [tile * BLOCK_N, (chunk % CHUNKS) * BLOCK_K],
             ready.index(stage),
@@ -100,9 +104,7 @@ def head_stream(
     gdc_wait()
     mbarrier.expect(x_ready.index(0), BLOCK_M * K * element_bytes)
     for i in gl.static_range(CHUNKS):
-        tma.async_copy_global_to_shared(
-            x_desc, [0, i * BLOCK_K], x_ready.index(0), x_chunks.index(i)
-        )
+        copy_tile(x_desc, [0, i * BLOCK_K], x_ready.index(0), x_chunks.index(i))
     flat: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [gl.num_warps(), 1], [1, 0])
     stats_row = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, flat))
     stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
