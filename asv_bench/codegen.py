@@ -1,6 +1,8 @@
-"""``python -m asv_bench.codegen``: compile every kernel variant for sm_90 and check the result.
+"""``python -m asv_bench.codegen``: compile every kernel for sm_90 and check the result.
 
-Needs no GPU. Exits 1 with one sentence for each broken rule.
+Two sets: what the engine launches for GPT-2 at every batch bucket, as it launches it, and the plain
+kernels for the head shapes and dtypes of other models. Needs no GPU. Exits 1 with one sentence for
+each broken rule.
 """
 
 from __future__ import annotations
@@ -11,18 +13,22 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from asv_bench.codegen_compile import KernelFigures, compile_variant
-from asv_bench.codegen_rules import violations
+from asv_bench import launched_kernels as launched
+from asv_bench.codegen_compile import KernelFigures, compile_launched, compile_variant
+from asv_bench.codegen_rules import KNOWN_EXCEPTIONS, violations
 from asv_bench.console import add_figure_columns, make_console, print_table
-from asv_bench.errors import BenchError, Refused
+from asv_bench.errors import BenchError, MeasurementFailed, Refused
 
 COLUMNS = (
     ("regs", "registers"),
@@ -42,11 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = make_console()
     complaints = make_console(stderr=True)
     try:
-        figures = compile_all(options.only, console)
+        figures, failures = compile_all(options.only, console)
     except BenchError as error:
         complaints.print(f"codegen: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
-    broken = [sentence for one in figures for sentence in violations(one)]
+    broken = [sentence for one in figures for sentence in violations(one, triton_version())]
+    broken += failures
     print_table(console, figure_table(figures))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -56,11 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complaints.print(f"codegen: {sentence}", markup=False, highlight=False, soft_wrap=True)
     if not broken:
         console.print(f"{len(figures)} variants compiled for sm_90; every rule holds")
+    for line in _exceptions_met(figures):
+        console.print(line, highlight=False, soft_wrap=True)
     return 1 if broken else 0
 
 
-def compile_all(only: str, console: Console) -> list[KernelFigures]:
-    """Compile every variant whose name contains `only`, afresh.
+def compile_all(only: str, console: Console) -> tuple[list[KernelFigures], list[str]]:
+    """Compile every kernel whose name contains `only`, afresh.
+
+    Returns
+    -------
+    tuple
+        The figures of those that compile, and a sentence about each that does not.
 
     Raises
     ------
@@ -68,40 +82,98 @@ def compile_all(only: str, console: Console) -> list[KernelFigures]:
         Under Triton's interpreter, which defines kernels that cannot be compiled, and where no
         variant has such a name.
     """
+    with fresh_compiler():
+        pending = [one for one in _pending(console) if only in one[0]]
+        if not pending:
+            raise Refused(f"no kernel variant has {only!r} in its name")
+        figures: list[KernelFigures] = []
+        failures: list[str] = []
+        for _, compile_one in track(pending, "compiling", console=console, transient=True):
+            try:
+                figures.append(compile_one())
+            except MeasurementFailed as error:
+                failures.append(str(error))
+        return figures, failures
+
+
+@contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Compile anew, and so that the result depends on the kernel alone.
+
+    Raises
+    ------
+    Refused
+        Under Triton's interpreter.
+    """
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         raise Refused("TRITON_INTERPRET must not be set: an interpreted kernel cannot be compiled")
-    # Without line information a cubin depends on the kernel alone, not on where its source lies.
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache
-        from kernels.variants import kernel_variants
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        # Without line information a cubin does not depend on where its source lies.
+        patch.dict(os.environ, {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_CACHE_DIR": cache}),
+    ):
+        yield
 
-        variants = [one for one in kernel_variants() if only in one.name]
-        if not variants:
-            raise Refused(f"no kernel variant has {only!r} in its name")
-        progress = track(variants, "compiling", console=console, transient=True)
-        return [compile_variant(variant) for variant in progress]
+
+def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
+    """Names of all kernels, and what compiles each."""
+    from kernels.variants import kernel_variants
+
+    if not launched.has_gluon():
+        console.print(
+            f"Triton {triton_version()} has no Gluon for Hopper: the ring of attention, the "
+            "one-shot linear maps and the stream of the LM head are not compiled",
+            soft_wrap=True,
+        )
+    with console.status("finding what the engine launches"):
+        engine = launched.launched_kernels()
+    return [
+        *((one.name, partial(compile_launched, one)) for one in engine),
+        *((one.name, partial(compile_variant, one)) for one in kernel_variants()),
+    ]
+
+
+def triton_version() -> str:
+    """Of the Triton that compiles."""
+    import triton
+
+    version: str = triton.__version__
+    return version
+
+
+def _exceptions_met(figures: Iterable[KernelFigures]) -> list[str]:
+    """A line for each known exception among these kernels on this Triton."""
+    names = {one.name for one in figures}
+    return [
+        f"known exception on Triton {one.triton}: {one.kernel} uses {one.stack_bytes} bytes of "
+        f"stack, because {one.reason}"
+        for one in KNOWN_EXCEPTIONS
+        if one.kernel in names and triton_version().startswith(f"{one.triton}.")
+    ]
 
 
 def figure_table(figures: Iterable[KernelFigures]) -> Table:
     """The figures as people read them."""
     table = Table(title="kernels compiled for sm_90", title_justify="left")
     table.add_column("variant", overflow="fold")
-    add_figure_columns(table, *(title for title, _ in COLUMNS), "cubin")
+    add_figure_columns(table, *(title for title, _ in COLUMNS), "cubin", "batch")
     for one in figures:
         values = asdict(one)
         cells = [str(values[field]) for _, field in COLUMNS]
-        table.add_row(one.name, *cells, one.cubin_sha256[:12])
+        table.add_row(one.name, *cells, one.cubin_sha256[:8], _span(one.rows))
     return table
+
+
+def _span(rows: Sequence[int]) -> str:
+    """The least and the greatest bucket; empty for kernels that no fused step launches."""
+    return "" if not rows else str(rows[0]) if len(rows) == 1 else f"{rows[0]}-{rows[-1]}"
 
 
 def report(figures: Iterable[KernelFigures], broken: Sequence[str]) -> dict[str, object]:
     """The figures as JSON keeps them."""
-    import triton
-
     return {
         "target": "sm_90",
-        "triton": triton.__version__,
+        "triton": triton_version(),
         "python": platform.python_version(),
         "kernels": [asdict(one) for one in figures],
         "violations": list(broken),

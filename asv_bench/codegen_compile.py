@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asv_bench.codegen_sass import (
     ASYNC_COPY,
+    DEPENDENCY_WAIT,
+    FLOAT_ATOMIC,
     GLOBAL_LOAD,
     GLOBAL_STORE,
     LOCAL_MEMORY,
     TENSOR_CORE,
     disassemble,
 )
+from asv_bench.errors import MeasurementFailed
 
 if TYPE_CHECKING:
+    from asv_bench.launched_kernels import LaunchedKernel
     from kernels.variants import KernelVariant
 
 CAPABILITY = 90
@@ -28,12 +33,16 @@ class KernelFigures:
     """Facts about one compiled variant; identical for one Triton version on any machine.
 
     `compile_s`, CPU seconds, is the exception. The `loop_` figures count instructions inside
-    loops only. Widths are in bytes per thread; 0 where there is no such access.
+    loops only. Widths are in bytes per thread; 0 where there is no such access. `is_dependent`
+    kernels start before their producers have ended, and `dependency_waits` is how often they wait
+    for those. `rows` are the batch buckets of the engine's fused step that launch it.
     """
 
     name: str
     dtype: str
-    attends: bool
+    family: str
+    is_dependent: bool
+    rows: tuple[int, ...]
     registers: int
     stack_bytes: int
     spill_instructions: int
@@ -46,14 +55,21 @@ class KernelFigures:
     loop_narrowest_load: int
     widest_load: int
     narrowest_store: int
+    dependency_waits: int
+    float_atomics: int
     cubin_sha256: str
     compile_s: float
 
 
-def compile_variant(variant: KernelVariant) -> KernelFigures:
-    """Compile one variant for sm_90 and read the result."""
-    import triton
+def target() -> Any:
+    """What is compiled for."""
     from triton.backends.compiler import GPUTarget
+
+    return GPUTarget("cuda", CAPABILITY, WARP_SIZE)
+
+
+def compile_variant(variant: KernelVariant) -> KernelFigures:
+    """Compile a variant described by hand for sm_90 and read the result."""
     from triton.compiler import ASTSource
 
     names = variant.kernel.arg_names
@@ -63,12 +79,44 @@ def compile_variant(variant: KernelVariant) -> KernelFigures:
         constexprs=variant.constants,
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
     )
-    started = _cpu_seconds()
-    compiled = triton.compile(
-        source,
-        target=GPUTarget("cuda", CAPABILITY, WARP_SIZE),
-        options={"num_warps": variant.num_warps, "num_stages": variant.num_stages},
+    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    return _figures(source, options, name=variant.name, dtype=variant.dtype, family=variant.family)
+
+
+def compile_launched(kernel: LaunchedKernel) -> KernelFigures:
+    """Compile a kernel as the engine launches it for sm_90 and read the result."""
+    return _figures(
+        kernel.source,
+        kernel.options,
+        name=kernel.name,
+        dtype=kernel.dtype,
+        family=kernel.family,
+        is_dependent=kernel.is_dependent,
+        rows=tuple(kernel.rows),
     )
+
+
+def _figures(
+    source: Any,
+    options: Mapping[str, Any],
+    *,
+    name: str,
+    dtype: str,
+    family: str,
+    is_dependent: bool = False,
+    rows: tuple[int, ...] = (),
+) -> KernelFigures:
+    import triton
+    from triton.errors import TritonError
+
+    started = _cpu_seconds()
+    try:
+        compiled = triton.compile(source, target=target(), options=dict(options))
+    except TritonError as error:
+        causes = [str(cause).splitlines()[0] for cause in _chain(error) if str(cause)]
+        raise MeasurementFailed(
+            f"{name} does not compile on Triton {triton.__version__}: {causes[-1]}"
+        ) from error
     seconds = _cpu_seconds() - started
     cubin: bytes = compiled.asm["cubin"]
     code = disassemble(cubin)
@@ -76,9 +124,11 @@ def compile_variant(variant: KernelVariant) -> KernelFigures:
     loads = [one.access_bytes for one in code.matching(GLOBAL_LOAD)]
     stores = [one.access_bytes for one in code.matching(GLOBAL_STORE)]
     return KernelFigures(
-        name=variant.name,
-        dtype=variant.dtype,
-        attends=variant.attends,
+        name=name,
+        dtype=dtype,
+        family=family,
+        is_dependent=is_dependent,
+        rows=rows,
         registers=code.registers,
         stack_bytes=code.stack_bytes + code.local_bytes,
         spill_instructions=len(code.matching(LOCAL_MEMORY)),
@@ -93,9 +143,19 @@ def compile_variant(variant: KernelVariant) -> KernelFigures:
         ),
         widest_load=max(loads, default=0),
         narrowest_store=min(stores, default=0),
+        dependency_waits=len(code.matching(DEPENDENCY_WAIT)),
+        float_atomics=len(code.matching(FLOAT_ATOMIC)),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compile_s=round(seconds, 3),
     )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what caused it, the first cause last."""
+    yield error
+    cause = error.__cause__ or error.__context__
+    if cause is not None:
+        yield from _chain(cause)
 
 
 def _cpu_seconds() -> float:

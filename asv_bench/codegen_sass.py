@@ -23,6 +23,9 @@ ASYNC_COPY = re.compile(r"(LDGSTS|UTMALDG)\b")
 LOCAL_MEMORY = re.compile(r"(LDL|STL)\b")
 GLOBAL_LOAD = re.compile(r"LDG\b")
 GLOBAL_STORE = re.compile(r"STG\b")
+# What `griddepcontrol.wait` becomes: the kernel waits until its producers' writes are visible.
+DEPENDENCY_WAIT = re.compile(r"ACQBULK\b")
+FLOAT_ATOMIC = re.compile(r"(RED|ATOM[GS]?)\.(\w+\.)*B?F(16|32|64)")
 
 
 @dataclass(frozen=True, slots=True)

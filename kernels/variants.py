@@ -1,7 +1,8 @@
-"""The kernel variants that real models run, described so that they compile without a GPU.
+"""The plain kernels for the heads of real models, described so that they compile without a GPU.
 
 A variant is a kernel with the argument types, constants and alignments that a launch on the GPU
-would specialise it to. The codegen check compiles each for sm_90.
+would specialise it to. The codegen check compiles each for sm_90, beside every kernel that the
+engine itself launches for GPT-2, which it finds by launching them.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class KernelVariant:
         The compile-time arguments.
     divisible : frozenset[str]
         Arguments known to be multiples of 16: aligned pointers and strides.
-    attends : bool
-        Whether this is an attention kernel, with a loop over keys and matrix products.
+    family : str
+        "attention", with a loop over keys and matrix products, or "append".
     """
 
     name: str
@@ -96,7 +97,7 @@ class KernelVariant:
     num_warps: int
     num_stages: int
     dtype: str
-    attends: bool
+    family: str
 
 
 def kernel_variants() -> Iterator[KernelVariant]:
@@ -123,7 +124,7 @@ def _append_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
         signature |= {name: "i32" for name in _APPEND_STRIDES}
         divisible = frozenset((*data, *_APPEND_STRIDES))
         yield _variant(
-            f"append-{label}", shape, dtype, kernel, signature, constants, divisible, tile, False
+            f"append-{label}", shape, dtype, kernel, signature, constants, divisible, tile, "append"
         )
 
 
@@ -152,7 +153,7 @@ def _decode_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
             constants,
             divisible,
             tile,
-            True,
+            "attention",
         )
 
 
@@ -161,7 +162,7 @@ def _fused_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
     data = ("qkv", "k_cache", "v_cache", "out")
     for label, serial in (("serial", True), ("parallel", False)):
         signature = {name: f"*{dtype}" for name in data}
-        signature |= {"block_tables": "*i32", "positions": "*i32", "is_running": "*i1"}
+        signature |= {"block_tables": "*i32", "positions": "*i32", "is_running": "*i32"}
         signature |= {
             "partials": f"*{dtype}" if serial else "*fp32",
             "counters": f"*{dtype}" if serial else "*i32",
@@ -186,7 +187,7 @@ def _fused_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
             constants,
             frozenset((*data, *_FUSED_STRIDES, "partials", "counters")),
             tile,
-            True,
+            "attention",
         )
 
 
@@ -197,7 +198,15 @@ def _prefill_variant(shape: HeadShape, dtype: str) -> KernelVariant:
     constants = {"G": shape.group, "D": shape.head_dim, "PAGE": BLOCK_SIZE, **tile.constants}
     divisible = _attention_divisible()
     return _variant(
-        "prefill", shape, dtype, prefill_attention, signature, constants, divisible, tile, True
+        "prefill",
+        shape,
+        dtype,
+        prefill_attention,
+        signature,
+        constants,
+        divisible,
+        tile,
+        "attention",
     )
 
 
@@ -222,7 +231,7 @@ def _variant(
     constants: dict[str, Any],
     divisible: frozenset[str],
     tile: Tile,
-    attends: bool,
+    family: str,
 ) -> KernelVariant:
     return KernelVariant(
         name=f"{label}-{shape.name}-{dtype}",
@@ -233,5 +242,5 @@ def _variant(
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         dtype=dtype,
-        attends=attends,
+        family=family,
     )

@@ -17,15 +17,23 @@ from typing import Any
 import pytest
 
 from asv_bench.codegen_compile import KernelFigures
-from asv_bench.codegen_rules import MAX_COMPILE_S, violations
-from asv_bench.codegen_sass import ASYNC_COPY, GLOBAL_LOAD, Disassembly, parse_sass
+from asv_bench.codegen_rules import MAX_COMPILE_S, KnownException, violations
+from asv_bench.codegen_sass import (
+    ASYNC_COPY,
+    FLOAT_ATOMIC,
+    GLOBAL_LOAD,
+    Disassembly,
+    parse_sass,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
 ATTENTION = KernelFigures(
     name="decode-x",
     dtype="fp16",
-    attends=True,
+    family="attention",
+    is_dependent=False,
+    rows=(),
     registers=80,
     stack_bytes=0,
     spill_instructions=0,
@@ -38,13 +46,15 @@ ATTENTION = KernelFigures(
     loop_narrowest_load=4,
     widest_load=16,
     narrowest_store=16,
+    dependency_waits=0,
+    float_atomics=0,
     cubin_sha256="0" * 64,
     compile_s=0.5,
 )
 APPEND = dataclasses.replace(
     ATTENTION,
     name="append-x",
-    attends=False,
+    family="append",
     tensor_core=0,
     async_copies=0,
     loop_tensor_core=0,
@@ -52,9 +62,27 @@ APPEND = dataclasses.replace(
     loop_narrowest_load=0,
 )
 FLOAT32 = dataclasses.replace(ATTENTION, dtype="fp32", tensor_core=0, loop_tensor_core=0)
+# Loops of linear maps may be unrolled to their end.
+LINEAR = dataclasses.replace(
+    ATTENTION,
+    name="linear-x",
+    family="linear",
+    is_dependent=True,
+    dependency_waits=1,
+    rows=(4, 8),
+    loop_tensor_core=0,
+    loop_async_copies=0,
+    loop_narrowest_load=0,
+)
+HEAD = dataclasses.replace(LINEAR, name="head-x", family="head")
+VECTOR = dataclasses.replace(
+    LINEAR, name="vector-x", family="vector", tensor_core=0, async_copies=0
+)
+ROWS = dataclasses.replace(VECTOR, name="rows-x", family="rows", widest_load=8, narrowest_store=4)
+GOOD = [ATTENTION, APPEND, FLOAT32, LINEAR, HEAD, VECTOR, ROWS]
 
 
-@pytest.mark.parametrize("figures", [ATTENTION, APPEND, FLOAT32], ids=lambda one: one.dtype)
+@pytest.mark.parametrize("figures", GOOD, ids=lambda one: f"{one.family}-{one.dtype}")
 def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
     assert violations(figures) == []
 
@@ -72,6 +100,16 @@ def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
         (ATTENTION, {"loop_narrowest_load": 2}, "loads 2 bytes at a time inside a loop"),
         (APPEND, {"widest_load": 4}, "reads new keys without 16-byte loads"),
         (APPEND, {"narrowest_store": 2}, "writes the cache 2 bytes at a time instead of 16"),
+        (LINEAR, {"tensor_core": 0}, "multiplies without tensor cores"),
+        (LINEAR, {"async_copies": 0}, "loads weights without asynchronous copies"),
+        (LINEAR, {"loop_narrowest_load": 2}, "loads 2 bytes at a time inside a loop"),
+        (HEAD, {"tensor_core": 0}, "multiplies without tensor cores"),
+        (HEAD, {"async_copies": 0}, "loads weights without asynchronous copies"),
+        (VECTOR, {"widest_load": 8}, "reads weights without 16-byte loads"),
+        (ROWS, {"tensor_core": 1}, "multiplies matrices"),
+        (HEAD, {"spill_instructions": 2}, "head-x spills registers"),
+        (LINEAR, {"dependency_waits": 0}, "never waits for them (no ACQBULK)"),
+        (ROWS, {"float_atomics": 1}, "adds floating-point numbers atomically"),
     ],
 )
 def test_each_rule_is_a_sentence(
@@ -79,6 +117,46 @@ def test_each_rule_is_a_sentence(
 ) -> None:
     (broken,) = violations(dataclasses.replace(figures, **changes))
     assert sentence in broken
+
+
+KNOWN = [KnownException("head-x", "3.6", 8, 2, "it must")]
+
+
+@pytest.mark.parametrize(
+    ("stack", "spills", "triton", "sentence"),
+    [
+        (8, 2, "3.6.0", None),
+        (16, 2, "3.6.0", "uses 16 bytes of stack and 2 local-memory instructions"),
+        (8, 3, "3.6.1", "where the known exception is 8 and 2"),
+        (0, 0, "3.6.0", "no longer spills on Triton 3.6: take its exception out"),
+        (0, 0, "3.7.1", None),
+        (8, 0, "3.7.1", "uses a stack frame of 8 bytes"),
+    ],
+)
+def test_a_known_exception_holds_exactly_and_nowhere_else(
+    stack: int, spills: int, triton: str, sentence: str | None
+) -> None:
+    figures = dataclasses.replace(HEAD, stack_bytes=stack, spill_instructions=spills)
+    broken = violations(figures, triton, KNOWN)
+    assert len(broken) == (0 if sentence is None else 1)
+    assert sentence is None or sentence in broken[0]
+    other = dataclasses.replace(HEAD, name="head-y", stack_bytes=8)
+    assert len(violations(other, triton, KNOWN)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "is_float"),
+    [
+        ("RED.E.ADD.F32.FTZ.RN.STRONG.GPU", True),
+        ("ATOMG.E.ADD.F16x2.RN.STRONG.GPU", True),
+        ("ATOMG.E.ADD.BF16x2", True),
+        ("ATOMG.E.ADD.STRONG.GPU", False),
+        ("REDUX.SUM", False),
+        ("FADD.FTZ", False),
+    ],
+)
+def test_floating_point_atomics_are_told_from_others(name: str, is_float: bool) -> None:
+    assert bool(FLOAT_ATOMIC.match(name)) == is_float
 
 
 LISTING = """
@@ -148,10 +226,12 @@ bad = [
     dataclasses.replace(decode, name="unaligned", divisible=frozenset()),
     dataclasses.replace(append, name="narrow", divisible=frozenset()),
     dataclasses.replace(chosen["decode-serial-gpt2-fp32"], name="cores", dtype="fp16"),
+    dataclasses.replace(decode, name="wrong", constants={**decode.constants, "BLOCK_N": 48}),
 ]
 variants.kernel_variants = lambda: iter(bad)
-from asv_bench.codegen import main
-sys.exit(main([]))
+from asv_bench import codegen
+codegen.launched.launched_kernels = lambda: []
+sys.exit(codegen.main([]))
 """
 
 
@@ -167,6 +247,7 @@ def test_kernels_that_spill_or_lose_their_wide_accesses_are_caught() -> None:
         "narrow reads new keys without 16-byte loads",
         "narrow writes the cache 2 bytes at a time",
         "cores multiplies without tensor cores",
+        "wrong does not compile on Triton",
     ):
         assert any(expected in sentence for sentence in sentences), (expected, done.stderr)
 

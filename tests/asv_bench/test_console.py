@@ -84,7 +84,7 @@ def test_the_widest_tables_fit_a_file() -> None:
     kernel = KernelFigures(
         name="append-identity-llama-1b-fp16",
         dtype="fp16",
-        attends=False,
+        family="append",
         registers=255,
         spill_instructions=0,
         stack_bytes=0,
@@ -97,6 +97,10 @@ def test_the_widest_tables_fit_a_file() -> None:
         loop_narrowest_load=0,
         widest_load=16,
         narrowest_store=16,
+        is_dependent=False,
+        rows=(144, 256),
+        dependency_waits=0,
+        float_atomics=0,
         compile_s=12.34,
         cubin_sha256="0123456789abcdef",
     )

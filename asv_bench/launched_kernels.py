@@ -1,0 +1,227 @@
+"""The kernels that the engine launches for GPT-2 on a Hopper GPU, as they are specialised there.
+
+Nothing is written down by hand: an engine is built and run on a pretended GPU, and every launch is
+specialised by Triton's own binder, from the tables, the tiles and the addresses that it came with.
+So what is compiled from here is what runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from asv_bench.codegen_compile import target
+from asv_bench.errors import MeasurementFailed
+from asv_bench.pretend_cuda import HOPPER, Launch, pretended_cuda
+
+MODEL = "random:gpt2"
+AMPERE = (8, 0)
+BATCH_SIZES = (256, 1)
+"""Engines to build: one with every bucket up to `wide`'s, and `single`'s, whose rows are too few
+to be aligned as those of the others are."""
+
+_LINEAR = ("N", "K", "BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K", "X_TILES")
+_HEAD = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "X_TILES")
+_ATTENTION = ("D", "G", "SERIAL")
+
+# Kernel -> the family of rules it is held to, and the constants that tell its variants apart, in
+# the order in which a name shows them.
+_KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "embed_rows": ("rows", ("TILES",)),
+    "linear_tiles": ("linear", (*_LINEAR, "EVEN")),
+    "one_shot_linear": ("linear", _LINEAR),
+    "linear_row": ("vector", ("N", "K", "BLOCK_N")),
+    "ring_attention_append": ("attention", (*_ATTENTION, "STAGES")),
+    "decode_attention_append": ("attention", _ATTENTION),
+    "head_tiles": ("head", (*_HEAD, "EVEN")),
+    "head_stream": ("head", _HEAD),
+    "pick_tokens": ("rows", ("TILES",)),
+    "append_identity": ("append", ("H", "D")),
+    "append_full_batch": ("append", ("H", "D")),
+    "append_generic": ("append", ("H", "D")),
+    "decode_attention": ("attention", _ATTENTION),
+    "prefill_attention": ("attention", ("D", "G")),
+}
+_SHORT = {
+    "BLOCK_M": "M",
+    "BLOCK_N": "n",
+    "BLOCK_K": "k",
+    "SPLIT_K": "split",
+    "X_TILES": "stats",
+    "STAGES": "stages",
+}
+_WORDS = {
+    ("EVEN", True): "even",
+    ("EVEN", False): "ragged",
+    ("SERIAL", True): "serial",
+    ("SERIAL", False): "parallel",
+}
+_DTYPES: Mapping[str, Literal["float16", "bfloat16"]] = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+@dataclass(slots=True)
+class LaunchedKernel:
+    """One compilation that some launch of the engine asks for.
+
+    Attributes
+    ----------
+    family
+        Which rules it is held to, see `asv_bench.codegen_rules`.
+    source, options
+        What `triton.compile` takes.
+    is_dependent
+        Launched by programmatic dependent launch: it starts before its producers have ended.
+    rows
+        Batch buckets whose fused step launches it; empty for a kernel of the unfused path.
+    """
+
+    name: str
+    family: str
+    dtype: str
+    source: Any
+    options: Mapping[str, Any]
+    is_dependent: bool
+    rows: list[int] = field(default_factory=list)
+
+
+def has_gluon() -> bool:
+    """Whether this Triton has the dialect that the Hopper kernels are written in.
+
+    Without it those cannot be compiled, and what is launched on other GPUs is compiled instead.
+    """
+    try:
+        return importlib.util.find_spec("triton.experimental.gluon.nvidia.hopper") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def launched_kernels(
+    model: str = MODEL, batch_sizes: Iterable[int] = BATCH_SIZES, dtype: str = "fp16"
+) -> list[LaunchedKernel]:
+    """Every distinct kernel of greedy and sampled decoding and of prefill, at every bucket.
+
+    Raises
+    ------
+    MeasurementFailed
+        When the engine launches a kernel that no rules are written for.
+    """
+    found: dict[str, LaunchedKernel] = {}
+    for batch_size in batch_sizes:
+        for launch, rows in _launches(model, batch_size, dtype):
+            kernel = _specialised(launch, dtype)
+            key = repr((kernel.name, *_identity(kernel)))
+            known = found.setdefault(key, kernel)
+            if rows is not None and rows not in known.rows:
+                known.rows.append(rows)
+    return _named_apart(found.values())
+
+
+def _launches(model: str, batch_size: int, dtype: str) -> Iterator[tuple[Launch, int | None]]:
+    """Launches of an engine's captures, of a prefill and of a sampled step, with their buckets."""
+    from engine import Engine, EngineConfig, SamplingParams
+
+    with pretended_cuda(HOPPER if has_gluon() else AMPERE) as traffic:
+        engine = Engine(
+            EngineConfig(
+                model=model,
+                device="cuda",
+                dtype=_DTYPES[dtype],
+                max_batch_size=batch_size,
+                num_kv_blocks=4 * batch_size + 16,
+            )
+        )
+        params = SamplingParams(max_new_tokens=2, temperature=1.0, ignore_eos=True)
+        # Too long for decode steps to feed it: it is prefilled.
+        engine.generate([list(range(1, 20))], params)
+        rows: int | None = None
+        for launch in traffic.launches:
+            if launch.name == "embed_rows":
+                rows = launch.grid[0]
+            yield launch, rows
+            if launch.name == "pick_tokens":
+                rows = None
+
+
+def _specialised(launch: Launch, dtype: str) -> LaunchedKernel:
+    """The launch as Triton specialises it when it meets it for the first time."""
+    if launch.name not in _KERNELS:
+        raise MeasurementFailed(
+            f"the engine launches the kernel {launch.name}, which asv_bench.launched_kernels does "
+            "not know: add it there, with the family of rules that it must keep."
+        )
+    kernel = launch.kernel
+    backend, bind = _binder(kernel)
+    options = {**launch.options, "debug": False, "instrumentation_mode": ""}
+    bound, specialization, extra = bind(*launch.arguments, **options)
+    parsed, signature, constants, attributes = kernel._pack_args(
+        backend, options, bound, specialization, extra
+    )
+    names = kernel.arg_names
+    values = {names[place[0]]: value for place, value in constants.items() if len(place) == 1}
+    return LaunchedKernel(
+        name=_name(launch.name, values),
+        family=_KERNELS[launch.name][0],
+        dtype=dtype,
+        source=_source_class(kernel)(kernel, signature, constants, attributes),
+        options=parsed.__dict__,
+        is_dependent=bool(launch.options.get("launch_pdl")),
+    )
+
+
+@cache
+def _binder(kernel: Any) -> tuple[Any, Any]:
+    """The compiler's backend, and what binds and specialises a kernel's arguments for it."""
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = make_backend(target())
+    return backend, create_function_from_signature(kernel.signature, kernel.params, backend)
+
+
+def _source_class(kernel: Any) -> Any:
+    if kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        return GluonASTSource
+    from triton.compiler import ASTSource
+
+    return ASTSource
+
+
+def _name(kernel: str, constants: Mapping[str, Any]) -> str:
+    parts = [kernel]
+    for constant in _KERNELS[kernel][1]:
+        value = constants[constant]
+        if isinstance(value, bool):
+            parts.append(_WORDS[constant, value])
+        elif (constant, value) != ("SPLIT_K", 1):
+            parts.append(f"{_SHORT.get(constant, constant)}{value}")
+    return "-".join(parts)
+
+
+def _identity(kernel: LaunchedKernel) -> tuple[object, ...]:
+    source = kernel.source
+    return (
+        source.signature,
+        sorted(source.constants.items()),
+        sorted(source.attrs.items()),
+        kernel.options["num_warps"],
+        kernel.options["num_stages"],
+        kernel.options["launch_pdl"],
+    )
+
+
+def _named_apart(kernels: Iterable[LaunchedKernel]) -> list[LaunchedKernel]:
+    """Give those that only their arguments' types and alignment tell apart a number."""
+    named: list[LaunchedKernel] = []
+    seen: dict[str, int] = {}
+    for kernel in kernels:
+        count = seen[kernel.name] = seen.get(kernel.name, 0) + 1
+        kernel.rows.sort()
+        if count > 1:
+            kernel.name = f"{kernel.name}-{count}"
+        named.append(kernel)
+    return sorted(named, key=lambda one: one.name)

@@ -1,0 +1,341 @@
+"""A CUDA device that is only pretended: the engine's own path for a GPU, run where there is none.
+
+Tensors of the device say that they are on ``cuda:0`` and have shapes but no values, so the engine
+takes every branch that it takes on a Hopper GPU, at next to no cost, and whatever would cross
+between host and device is noted. What is copied to the host arrives as zeros. A Triton kernel that
+is launched is noted and not run. Streams and events do nothing; a captured graph keeps nothing, and
+its replay is noted and changes nothing.
+
+Times and tokens mean nothing here; operators, copies and launches are those of a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from asv_bench.errors import MeasurementFailed
+
+DEVICE = torch.device("cuda", 0)
+HOPPER = (9, 0)
+MULTIPROCESSORS = 132
+
+_META = torch.device("meta")
+_MEMORY_BYTES = 140 << 30
+_READS_A_VALUE = frozenset({"item", "_local_scalar_dense", "is_nonzero"})
+_READS_VALUES = frozenset({"nonzero", "masked_select", "equal", "unique_consecutive", "_unique2"})
+_FROM_HOST_DATA = frozenset({"tensor", "as_tensor", "asarray"})
+_INDEXED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a Triton kernel, with the arguments it was called with."""
+
+    kernel: Any
+    grid: Any
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The kernel's own name."""
+        name: str = self.kernel.fn.__name__
+        return name
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What reached the pretended device, or left it, since the last `clear`.
+
+    Copies are counted with their bytes; a wait for a value (`item`, `nonzero`, a boolean mask) is
+    a copy to the host. `launches` are those of kernels, outside graphs and inside captures.
+    """
+
+    copies_to_device: int = 0
+    bytes_to_device: int = 0
+    copies_to_host: int = 0
+    bytes_to_host: int = 0
+    graph_replays: int = 0
+    launches: list[Launch] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.copies_to_device = self.bytes_to_device = 0
+        self.copies_to_host = self.bytes_to_host = 0
+        self.graph_replays = 0
+        self.launches.clear()
+
+    def to_device(self, source: torch.Tensor) -> None:
+        """Note a copy from the host."""
+        self.copies_to_device += 1
+        self.bytes_to_device += source.numel() * source.element_size()
+
+    def to_host(self, source: torch.Tensor) -> None:
+        """Note a copy to the host."""
+        self.copies_to_host += 1
+        self.bytes_to_host += source.numel() * source.element_size()
+
+
+_traffic = Traffic()
+
+
+class PretendTensor(torch.Tensor):
+    """A tensor that says it is on the GPU; `stand_in`, a meta tensor, has its shape.
+
+    torch's C++ side is told that it is a meta tensor: it would look for a CUDA that is not there.
+    """
+
+    stand_in: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, stand_in: torch.Tensor) -> PretendTensor:
+        made: PretendTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            stand_in.shape,
+            strides=stand_in.stride(),
+            storage_offset=stand_in.storage_offset(),
+            dtype=stand_in.dtype,
+            device=_META,
+        )
+        made.stand_in = stand_in
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Where it says it is."""
+        return DEVICE
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """Always: that is the pretence."""
+        return True
+
+    def get_device(self) -> int:
+        """The device's index."""
+        return 0
+
+    def data_ptr(self) -> int:
+        """Its distance from the start of its allocation, which on a GPU is aligned."""
+        return int(self.stand_in.storage_offset()) * self.stand_in.element_size()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Find the result's shape, and refuse or note what a GPU would refuse or wait for."""
+        kwargs = dict(kwargs or {})
+        name: str = func.overloadpacket.__name__
+        if name == "copy_" and _note_copy(args[0], args[1]):
+            return args[0]
+        if name in _READS_A_VALUE:
+            _traffic.to_host(args[0])
+            return torch.zeros((), dtype=args[0].dtype).item()
+        if name != "copy_":
+            _check_places(name, args)
+        if "device" in kwargs:
+            kwargs["device"] = _META
+        outputs = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
+        if name.endswith("_"):
+            # In place: what came in is what goes out.
+            return args[0]
+        return tree_map(_wrapped, outputs)
+
+
+def _note_copy(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a copy crosses; then it is noted, and what arrives on the host is zeros."""
+    if isinstance(target, PretendTensor) == isinstance(source, PretendTensor):
+        return False
+    if isinstance(target, PretendTensor):
+        _traffic.to_device(source)
+    else:
+        _traffic.to_host(source)
+        target.zero_()
+    return True
+
+
+def _check_places(name: str, args: Sequence[Any]) -> None:
+    """Refuse what would fail on a GPU or depends on values, and note the indices that travel."""
+    leaves = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    on_host = [leaf for leaf in leaves if not isinstance(leaf, PretendTensor)]
+    is_index = name in _INDEXED
+    if name in _READS_VALUES or (is_index and any(leaf.dtype == torch.bool for leaf in leaves[1:])):
+        raise MeasurementFailed(
+            f"aten::{name} of a tensor on {DEVICE} must wait for its values, which a step of the "
+            "engine must never do; nothing was counted."
+        )
+    for index in on_host if is_index else ():
+        _traffic.to_device(index)
+    mixed = [] if is_index else [leaf for leaf in on_host if leaf.ndim > 0]
+    if mixed:
+        raise MeasurementFailed(
+            f"aten::{name} mixes tensors on {DEVICE} with one of shape {tuple(mixed[0].shape)} on "
+            "the host; on a GPU it would fail. Nothing was counted."
+        )
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, PretendTensor):
+        return value.stand_in
+    # An index or a scalar from the host: its shape is all that matters here.
+    return value.to(_META) if isinstance(value, torch.Tensor) else value
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and not isinstance(value, PretendTensor):
+        return PretendTensor(value)
+    return value
+
+
+class _Placement(TorchFunctionMode):
+    """Places what is asked to be on CUDA on the pretended device.
+
+    torch looks for CUDA in its Python bindings, before any operator is dispatched.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if kwargs.pop("pin_memory", False):
+            # Pinned memory starts as whatever was there; what it starts as must not be counted on.
+            return func(*args, **kwargs).zero_()
+        if name in ("to", "cpu", "cuda") and isinstance(args[0], torch.Tensor):
+            return _moved(name, args, kwargs)
+        if name == "pin_memory":
+            return args[0].clone()
+        if name == "tolist" and isinstance(args[0], PretendTensor):
+            _traffic.to_host(args[0])
+            return torch.zeros(args[0].shape, dtype=args[0].dtype).tolist()
+        if not _is_cuda(kwargs.get("device")):
+            return func(*args, **kwargs)
+        if name in _FROM_HOST_DATA and not isinstance(args[0], PretendTensor):
+            made = func(*args, **{**kwargs, "device": torch.device("cpu")})
+            _traffic.to_device(made)
+            return PretendTensor(made.to(_META))
+        return _wrapped(func(*tree_map(_inner, args), **{**kwargs, "device": _META}))
+
+
+def _moved(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """`Tensor.to`, `Tensor.cpu` and `Tensor.cuda`."""
+    source: torch.Tensor = args[0]
+    device: torch.device | None
+    dtype: torch.dtype | None = None
+    if name != "to":
+        device = DEVICE if name == "cuda" else torch.device("cpu")
+    elif len(args) > 1 and isinstance(args[1], torch.Tensor):
+        device, dtype = args[1].device, args[1].dtype
+    else:
+        others = {key: value for key, value in kwargs.items() if key != "copy"}
+        device, dtype, _, _ = torch._C._nn._parse_to(*args[1:], **others)
+    dtype = dtype or source.dtype
+    is_there = isinstance(source, PretendTensor)
+    if device is None or (device.type == "cuda") == is_there:
+        # Not through this mode again: an operator of its own, as it is on a GPU.
+        return source.to(dtype=dtype, copy=bool(kwargs.get("copy", False)))
+    if is_there:
+        _traffic.to_host(source)
+        return torch.zeros(source.shape, dtype=dtype)
+    _traffic.to_device(source)
+    return PretendTensor(
+        torch.empty_strided(source.size(), source.stride(), dtype=dtype, device=_META)
+    )
+
+
+def _is_cuda(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cuda"
+
+
+class _Stream:
+    """A stream, an event, or a graph: everything on the pretended device is done already."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, *_: Any) -> None:
+        """Do nothing."""
+
+    wait_event = wait_stream = record
+
+    def synchronize(self) -> None:
+        """Do nothing: there is nothing to wait for."""
+
+    def query(self) -> bool:
+        """Whether it has come about."""
+        return True
+
+    def replay(self) -> None:
+        """Note that a graph was launched."""
+        _traffic.graph_replays += 1
+
+
+_capturing = False
+
+
+@contextmanager
+def _capture(*_: Any, **__: Any) -> Iterator[None]:
+    global _capturing
+    _capturing = True
+    try:
+        yield
+    finally:
+        _capturing = False
+
+
+@contextmanager
+def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
+    """Pretend that torch has one GPU of that compute capability, inside this block.
+
+    What the kernels remember about ``cuda:0`` outlives the block, so a process that has used it
+    must not use a real GPU afterwards.
+
+    Yields
+    ------
+    Traffic
+        What has happened since it was last cleared.
+    """
+    from triton.runtime.jit import JITFunction
+
+    def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        _traffic.launches.append(Launch(kernel, grid, arguments, options))
+
+    properties = SimpleNamespace(
+        name="pretended", multi_processor_count=MULTIPROCESSORS, total_memory=_MEMORY_BYTES
+    )
+    replaced: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_capability": lambda *_: capability,
+        "get_device_properties": lambda *_: properties,
+        "is_current_stream_capturing": lambda: _capturing,
+        "current_stream": lambda *_: _Stream(),
+        "mem_get_info": lambda *_: (_MEMORY_BYTES, _MEMORY_BYTES),
+        "synchronize": lambda *_: None,
+        "device": nullcontext,
+        "stream": nullcontext,
+        "graph_pool_handle": lambda: (0, 0),
+        "graph": _capture,
+        "Stream": _Stream,
+        "Event": _Stream,
+        "CUDAGraph": _Stream,
+    }
+    with ExitStack() as stack:
+        stack.enter_context(patch.multiple(torch.cuda, **replaced))
+        stack.enter_context(patch.object(JITFunction, "run", run))
+        stack.enter_context(_Placement())
+        _traffic.clear()
+        yield _traffic

@@ -1,0 +1,113 @@
+"""What the engine launches is found by launching it: every bucket, every kernel, every change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(body: str) -> subprocess.CompletedProcess[str]:
+    inherited = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, "-c", body],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        timeout=200,
+        check=False,
+    )
+
+
+EVERY_BUCKET = """
+from asv_bench.launched_kernels import launched_kernels
+from engine.decode_graphs import bucket_sizes
+from kernels.fused_configs import step_tiles
+
+kernels = launched_kernels()
+names = [one.name for one in kernels]
+assert len(set(names)) == len(names), names
+launched = {name.split("-")[0] for name in names}
+assert launched == {
+    "embed_rows", "linear_tiles", "one_shot_linear", "linear_row", "ring_attention_append",
+    "head_tiles", "head_stream", "pick_tokens",
+    "append_identity", "prefill_attention", "decode_attention",
+}, launched
+for first in ("embed_rows", "pick_tokens", "ring_attention_append"):
+    rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
+    assert rows == bucket_sizes(256), (first, rows)
+for rows in (16, 64, 256):
+    tile = step_tiles(rows).attention_in
+    kernel = "one_shot_linear" if tile.tma else "linear_tiles"
+    start = f"{kernel}-N2304-K768-M{tile.block_m}-n{tile.block_n}-k{tile.block_k}-"
+    assert [one for one in kernels if one.name.startswith(start) and rows in one.rows], start
+fused = [one for one in kernels if one.rows]
+assert all(one.is_dependent == (one.family != "rows" or "pick" in one.name) for one in fused)
+assert all(one.options["num_warps"] == 1 for one in kernels if one.name.startswith("ring_"))
+# The rows of an engine of one are not aligned as those of a larger one.
+assert sorted(name for name in names if name.startswith("pick_tokens")) == [
+    "pick_tokens-TILES393", "pick_tokens-TILES393-2"
+]
+"""
+
+
+def test_every_kernel_of_every_bucket_is_there_as_the_tables_say() -> None:
+    done = run(EVERY_BUCKET)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+CHANGED_TILE = """
+import dataclasses
+from kernels import fused_configs
+table = fused_configs.committed_table()
+narrower = dataclasses.replace(table.tiles(8).attention_out, block_n=16)
+changed = table.with_tile(1, "attention_out", narrower)
+fused_configs.committed_table = lambda: changed
+from asv_bench.launched_kernels import launched_kernels
+print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in one.name))
+"""
+
+
+def test_a_changed_tile_is_compiled_as_changed() -> None:
+    done = run(CHANGED_TILE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Eight rows and fewer use 16 columns now; the one for two rows and fewer is as it was.
+    assert "one_shot_linear-N768-K768-M64-n16-k256-stats0" in done.stdout.split()
+    assert "one_shot_linear-N768-K768-M64-n32-k256-stats0" not in done.stdout
+    assert "linear_row-N768-K768-n8" in done.stdout.split()
+
+
+UNKNOWN = """
+from asv_bench import launched_kernels
+launched_kernels._KERNELS = {
+    name: family for name, family in launched_kernels._KERNELS.items() if name != "pick_tokens"
+}
+launched_kernels.launched_kernels(batch_sizes=(1,))
+"""
+
+
+def test_a_kernel_without_rules_is_refused() -> None:
+    done = run(UNKNOWN)
+    assert done.returncode == 1
+    assert "the engine launches the kernel pick_tokens, which" in done.stderr
+
+
+PLAIN_ONLY = """
+from asv_bench import launched_kernels
+launched_kernels.has_gluon = lambda: False
+names = {one.name.split("-")[0] for one in launched_kernels.launched_kernels(batch_sizes=(64,))}
+assert not names & {"one_shot_linear", "ring_attention_append", "head_stream"}, names
+assert {"linear_tiles", "decode_attention_append", "head_tiles"} <= names, names
+from asv_bench.codegen import main
+print(main(["--only", "pick_tokens"]))
+"""
+
+
+def test_without_gluon_the_plain_kernels_are_compiled_and_it_is_said() -> None:
+    done = run(PLAIN_ONLY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has no Gluon for Hopper" in done.stdout
