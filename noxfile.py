@@ -74,6 +74,7 @@ COMMANDS = (
     Command("streaming", "Measure streamed requests: TTFT, TPOT and ITL percentiles."),
     Command("headline", "Measure the named workloads into reports/headline.json.", ("peers",)),
     Command("peers", "Measure transformers' generate on the named workloads.", ("peers",)),
+    Command("counters", "Count what decode steps do and kernels compile to; compare exactly."),
     Command("memcheck", "Run the GPU tests, plainly and under compute-sanitizer.", ("test",)),
 )
 

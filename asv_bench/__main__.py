@@ -10,6 +10,7 @@ from rich.text import Text
 from asv_bench import headline
 from asv_bench.commands import (
     bench,
+    counters,
     history,
     memcheck,
     peers,
@@ -34,6 +35,7 @@ COMMANDS = (
     profile,
     roofline,
     tune,
+    counters,
     memcheck,
 )
 

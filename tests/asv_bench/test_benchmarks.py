@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import json
@@ -17,7 +18,15 @@ import pytest
 from toy_project import ROOT
 
 from asv_bench import benchmarks
-from asv_bench.benchmarks import decode, engine_runs, host, kernel_calls, kernels, sharing
+from asv_bench.benchmarks import (
+    counters,
+    decode,
+    engine_runs,
+    host,
+    kernel_calls,
+    kernels,
+    sharing,
+)
 from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.benchmarks.guard import WrongEngineError
 from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, tracked
@@ -76,6 +85,8 @@ def discovered() -> dict[str, dict[str, Any]]:
 def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> None:
     subjects = {name.rpartition(".")[0] for name in discovered}
     assert subjects == {
+        "counters.Kernels",
+        "counters.Steps",
         "decode.BucketPadding",
         "decode.Decode",
         "host.AppendBookkeeping",
@@ -98,8 +109,10 @@ def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> Non
 def test_every_benchmark_says_what_asv_must_know(discovered: dict[str, dict[str, Any]]) -> None:
     for name, benchmark in discovered.items():
         assert benchmark["type"] == "track", name
-        assert benchmark["unit"] in ("seconds", "floors"), name
-        assert benchmark["rounds"] == 12, name
+        # Counters are the same in every process; times need twelve.
+        is_exact = name.startswith("counters.")
+        assert (benchmark["unit"] in ("seconds", "floors")) != is_exact, name
+        assert benchmark["rounds"] == (1 if is_exact else 12), name
         # An explicit version: a reworded docstring must not start a new series.
         assert benchmark["version"] == "1", name
         assert benchmark["timeout"] >= 120, name
@@ -238,6 +251,45 @@ def test_a_benchmark_gives_one_sample(
     assert result["number"] == 1
     (sample,) = result["samples"]
     assert 0 < sample < 10
+
+
+@pytest.mark.parametrize(
+    ("figure", "expected"),
+    [
+        ("operators", (100, 300)),
+        ("launches", (0, 0)),
+        ("copies", (0, 0)),
+        ("new_tensors", (20, 90)),
+    ],
+)
+def test_counters_are_per_step(
+    any_engine: Path, figure: str, expected: tuple[float, float]
+) -> None:
+    instance = counters.Steps()
+    instance.setup("cpu", 8)
+    (value,) = getattr(instance, f"track_{figure}")("cpu", 8)["samples"]
+    assert expected[0] <= value <= expected[1]
+
+
+def test_counters_skip_an_engine_without_the_option(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclasses.dataclass
+    class OlderConfig:
+        device: str = "cpu"
+        dtype: str = "auto"
+        decode: str = "auto"
+
+    import engine
+
+    monkeypatch.setattr(engine, "EngineConfig", OlderConfig)
+    counters.Steps().setup("cpu", 8)
+    counters.Steps().setup("graph", 8)
+    for path in ("fused", "plain"):
+        with pytest.raises(NotImplementedError, match="no option fuse"):
+            counters.Steps().setup(path, 8)
+    with pytest.raises(NotImplementedError, match="no option fuse"):
+        counters.Kernels().setup()
 
 
 @pytest.mark.parametrize("batch", [1, 8])

@@ -19,6 +19,7 @@ HEAVY = {
     "codegen",
     "headline",
     "memcheck",
+    "counters",
     "history",
     "kernels",
     "lock",
