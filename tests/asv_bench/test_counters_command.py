@@ -192,6 +192,16 @@ def test_the_key_leaves_out_for_which_device_torch_was_built(
     assert installed_versions().path == FOLDER / "py3.12-torch2.11.0-triton3.6.0.json"
 
 
+def test_the_locked_versions_have_a_baseline() -> None:
+    locked = (ROOT / ".ci" / "locks" / "cpu.txt").read_text()
+    pins = dict(line.split("==") for line in locked.splitlines() if line.count("==") == 1)
+    name = f"py3.11-torch{pins['torch'].split('+')[0]}-triton{pins['triton'].split(' ')[0]}.json"
+    baseline = read_baseline(FOLDER / name)
+    assert baseline is not None, f"reports/counters has no {name}"
+    assert baseline.accepted
+    assert len(baseline.kernels) > 40
+
+
 SPILLING = """
 import dataclasses, json
 from asv_bench.codegen import fresh_compiler
