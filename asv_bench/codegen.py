@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if broken else 0
 
 
-def compile_all(only: str, console: Console) -> tuple[list[KernelFigures], list[str]]:
-    """Compile every kernel whose name contains `only`, afresh.
+def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigures], list[str]]:
+    """Compile every kernel whose name contains one of `only`, all if there is none, afresh.
 
     Returns
     -------
@@ -83,9 +83,11 @@ def compile_all(only: str, console: Console) -> tuple[list[KernelFigures], list[
         variant has such a name.
     """
     with fresh_compiler():
-        pending = [one for one in _pending(console) if only in one[0]]
-        if not pending:
-            raise Refused(f"no kernel variant has {only!r} in its name")
+        every = _pending(console)
+        for text in only:
+            if not any(text in name for name, _ in every):
+                raise Refused(f"no kernel variant has {text!r} in its name")
+        pending = [one for one in every if not only or any(text in one[0] for text in only)]
         figures: list[KernelFigures] = []
         failures: list[str] = []
         for _, compile_one in track(pending, "compiling", console=console, transient=True):
@@ -187,7 +189,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="only variants with TEXT in their name"
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="only variants with TEXT in their name; may be given several times",
     )
     return parser
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asv_bench.codegen_sass import (
     ASYNC_COPY,
+    CONSUMER_RELEASE,
     DEPENDENCY_WAIT,
     FLOAT_ATOMIC,
     GLOBAL_LOAD,
@@ -34,8 +35,9 @@ class KernelFigures:
 
     `compile_s`, CPU seconds, is the exception. The `loop_` figures count instructions inside
     loops only. Widths are in bytes per thread; 0 where there is no such access. `is_dependent`
-    kernels start before their producers have ended, and `dependency_waits` is how often they wait
-    for those. `rows` are the batch buckets of the engine's fused step that launch it.
+    kernels start before their producers have ended, `dependency_waits` is how often they wait for
+    those, and `consumer_releases` how often they let the next kernel start. `rows` are the batch
+    buckets of the engine's fused step that launch it.
     """
 
     name: str
@@ -56,6 +58,7 @@ class KernelFigures:
     widest_load: int
     narrowest_store: int
     dependency_waits: int
+    consumer_releases: int
     float_atomics: int
     cubin_sha256: str
     compile_s: float
@@ -144,6 +147,7 @@ def _figures(
         widest_load=max(loads, default=0),
         narrowest_store=min(stores, default=0),
         dependency_waits=len(code.matching(DEPENDENCY_WAIT)),
+        consumer_releases=len(code.matching(CONSUMER_RELEASE)),
         float_atomics=len(code.matching(FLOAT_ATOMIC)),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compile_s=round(seconds, 3),

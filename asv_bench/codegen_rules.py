@@ -95,6 +95,8 @@ def _common_violations(figures: KernelFigures) -> Iterator[str]:
         yield f"took {figures.compile_s:.1f} CPU seconds to compile, above {MAX_COMPILE_S:.0f}"
     if figures.is_dependent and not figures.dependency_waits:
         yield "is launched before its producers have ended and never waits for them (no ACQBULK)"
+    if figures.is_dependent and not figures.consumer_releases:
+        yield "never lets the kernel after it start before its own end (no PREEXIT)"
     if figures.float_atomics:
         yield (
             f"adds floating-point numbers atomically ({figures.float_atomics} instructions), so "

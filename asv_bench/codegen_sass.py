@@ -25,6 +25,8 @@ GLOBAL_LOAD = re.compile(r"LDG\b")
 GLOBAL_STORE = re.compile(r"STG\b")
 # What `griddepcontrol.wait` becomes: the kernel waits until its producers' writes are visible.
 DEPENDENCY_WAIT = re.compile(r"ACQBULK\b")
+# What `griddepcontrol.launch_dependents` becomes: the next kernel may start.
+CONSUMER_RELEASE = re.compile(r"PREEXIT\b")
 FLOAT_ATOMIC = re.compile(r"(RED|ATOM[GS]?)\.(\w+\.)*B?F(16|32|64)")
 
 

@@ -137,7 +137,7 @@ def difference_table(found: Sequence[Difference]) -> Table:
 
 
 def _compiled(console: Console) -> Counters:
-    figures, failures = compile_all("", console)
+    figures, failures = compile_all((), console)
     if failures:
         raise MeasurementFailed("; ".join(failures))
     return kernel_counters(figures)

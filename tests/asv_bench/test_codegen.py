@@ -47,6 +47,7 @@ ATTENTION = KernelFigures(
     widest_load=16,
     narrowest_store=16,
     dependency_waits=0,
+    consumer_releases=0,
     float_atomics=0,
     cubin_sha256="0" * 64,
     compile_s=0.5,
@@ -69,6 +70,7 @@ LINEAR = dataclasses.replace(
     family="linear",
     is_dependent=True,
     dependency_waits=1,
+    consumer_releases=1,
     rows=(4, 8),
     loop_tensor_core=0,
     loop_async_copies=0,
@@ -109,6 +111,7 @@ def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
         (ROWS, {"tensor_core": 1}, "multiplies matrices"),
         (HEAD, {"spill_instructions": 2}, "head-x spills registers"),
         (LINEAR, {"dependency_waits": 0}, "never waits for them (no ACQBULK)"),
+        (HEAD, {"consumer_releases": 0}, "never lets the kernel after it start"),
         (ROWS, {"float_atomics": 1}, "adds floating-point numbers atomically"),
     ],
 )
