@@ -176,7 +176,10 @@ def test_logits_that_are_not_numbers_are_told_and_survived() -> None:
 
 @needs_triton
 @pytest.mark.parametrize("outliers", [False, True], ids=["ordinary", "outlier-channels"])
-def test_logits_are_as_close_to_full_precision_as_unfused_ones(outliers: bool) -> None:
+@pytest.mark.parametrize("num_rows", [2, NUM_ROWS], ids=["vectors", "tiles"])
+def test_logits_are_as_close_to_full_precision_as_unfused_ones(
+    num_rows: int, outliers: bool
+) -> None:
     """Every tile's best logit, fused and unfused in fp16, against fp32 of the same weights."""
     weights = random_weights(CONFIG, seed=3, device=DEVICE, dtype=torch.float16)
     if outliers:
@@ -189,10 +192,10 @@ def test_logits_are_as_close_to_full_precision_as_unfused_ones(outliers: bool) -
     exact.cache.values.copy_(plain.cache.values)
     logits = [_record_logits(side) for side in (plain, exact)]
     for side in (fused, plain, exact):
-        side.runner.decode(NUM_ROWS, is_sampled=False)
+        side.runner.decode(num_rows, is_sampled=False)
     assert fused.runner.fused is not None
     tile_max = fused.runner.fused.best_of_tiles
-    running = [row for row in range(NUM_ROWS) if REMAINING[row] > 0]
+    running = [row for row in range(num_rows) if REMAINING[row] > 0]
     tiles = tile_max.shape[1]
     block = 256 // tiles  # the head is padded to 256 rows
     theirs, truth = (

@@ -196,7 +196,7 @@ def test_offsets_beyond_32_bits(triton_device: torch.device, block_size: int) ->
 
 
 def test_strided_rows(implementation: Any, dtype: torch.dtype) -> None:
-    """Rows of a wider projection and of a wider table, and a layer of a larger cache."""
+    """Rows of a wider projection, table and result, and a layer of a larger cache."""
     problem = fused_problem([17, None, 50], heads=(4, 2), dtype=dtype)
     device = implementation.device
     expected = _computed(problem, device)
@@ -209,7 +209,8 @@ def test_strided_rows(implementation: Any, dtype: torch.dtype) -> None:
     caches = torch.full((2, *problem.k_cache.shape), NAN, dtype=dtype, device=device)
     caches = torch.nn.functional.pad(caches, (0, 16), value=NAN)[..., : problem.k_cache.shape[3]]
     caches[0], caches[1] = problem.k_cache.to(device), problem.v_cache.to(device)
-    out = torch.full((rows, problem.num_columns), NAN, dtype=dtype, device=device)
+    wide_out = torch.full((rows, problem.num_columns + 24), NAN, dtype=dtype, device=device)
+    out = wide_out[:, 8 : 8 + problem.num_columns]
     fused_attention(
         wide[:, 16 : 16 + width],
         caches[0],
@@ -222,6 +223,8 @@ def test_strided_rows(implementation: Any, dtype: torch.dtype) -> None:
     )
     assert same_bits(caches[0].cpu(), problem.after.k_cache)
     assert same_bits(caches[1].cpu(), problem.after.v_cache)
+    assert wide_out[:, :8].isnan().all()
+    assert wide_out[:, -16:].isnan().all()
     result = out.cpu().unflatten(1, (-1, 16))
     if same_bits(result, expected):
         return

@@ -16,6 +16,7 @@ from fused_cases import (
     same_bits,
     within_torch_error,
 )
+from interpreted_launches import shuffled_programs, within_bounds
 
 from kernels.errors import KernelArgumentError
 from kernels.folded_linear import FoldedLinear, SplitWorkspace, fold_linear
@@ -264,10 +265,66 @@ def test_a_row_does_not_depend_on_its_neighbours_and_repeats_bit_for_bit(
         assert same_bits(alone[0], first[row])
 
 
+def test_any_order_of_arrival_gives_the_same_bits(
+    triton_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter runs programs in order; here parts of several tiles arrive mixed."""
+    if triton_device.type == "cuda":
+        pytest.skip("the GPU orders programs itself: test_fused_on_gpu.py repeats launches instead")
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    problem = _problem(40, torch.float32, triton_device)
+    linear = fold_linear(problem.weight, problem.bias)
+    tile = LinearTile(16, 32, 16, split_k=4)
+    in_order, _ = _run(problem.x, linear, tile)
+    for seed in (1, 2):
+        with monkeypatch.context() as patched:
+            patched.setattr(InterpreterBuilder, "set_grid_idx", shuffled_programs(seed))
+            shuffled, _ = _run(problem.x, linear, tile)
+        assert same_bits(shuffled, in_order)
+
+
+@pytest.mark.parametrize(("rows", "tile"), SHAPES)
+@pytest.mark.parametrize("epilogue", [PLAIN, RESIDUAL])
+def test_nothing_is_read_or_written_beside_the_tensors(
+    triton_device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    tile: LinearTile,
+    epilogue: int,
+) -> None:
+    if triton_device.type == "cuda":
+        pytest.skip("`nox -s memcheck` watches accesses on the GPU")
+    problem = _problem(rows, torch.float32, triton_device, in_features=48)
+    tile = tile.fitted(OUT_FEATURES, 48)
+    start = torch.zeros(rows, OUT_FEATURES)
+    norms = [(fold_linear(problem.weight, problem.bias), None)]
+    if epilogue == PLAIN:
+        norms += [(problem.folded, None), (problem.folded, problem.statistics(3))]
+    with within_bounds(monkeypatch):
+        for linear, stats in norms:
+            _run(problem.x, linear, tile, start, epilogue=epilogue, x_stats=stats)
+
+
+def test_bounds_are_watched(triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above would see an access that it should see."""
+    if triton_device.type == "cuda":
+        pytest.skip("`nox -s memcheck` watches accesses on the GPU")
+    problem = _problem(16, torch.float32, triton_device)
+    linear = fold_linear(problem.weight, problem.bias)
+    wrong = FoldedLinear(linear.weight, linear.bias[:-1])
+    from triton.runtime.errors import InterpreterError
+
+    with within_bounds(monkeypatch), pytest.raises(InterpreterError, match="BeyondBounds"):
+        _run(problem.x, wrong, LinearTile(16, 16, 16))
+
+
 def test_tiles_are_cut_down_to_the_model() -> None:
     tile = LinearTile(64, 32, 256, split_k=3)
     assert tile.fitted(768, 3072) == tile
     cut = tile.fitted(1600, 6400)
     assert (cut.block_n, cut.block_k, cut.split_k) == (32, 256, 1)
+    cut = LinearTile(64, 64, 256).fitted(800, 768)
+    assert (cut.block_n, cut.block_k) == (32, 256)
     cut = tile.fitted(4800, 1600)
     assert (cut.block_n, cut.block_k, cut.split_k) == (32, 64, 1)

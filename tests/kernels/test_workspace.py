@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
+from interpreted_launches import shuffled_programs
 from paged_cases import paged_problem, same_bits
 
 import kernels
@@ -158,19 +155,9 @@ def test_any_order_of_arrival_gives_the_same_bits(
     from kernels.triton_decode import launch_decode
 
     problem = paged_problem([2 * SPLIT_TOKENS + 5, SPLIT_TOKENS + 1], heads=(2, 2))
-    in_order = InterpreterBuilder.set_grid_idx
-
-    def shuffled(seed: int) -> Any:
-        def set_grid_idx(builder: Any, x: int, y: int, z: int) -> None:
-            shape = builder.grid_dim
-            order = np.random.default_rng(seed).permutation(math.prod(shape))
-            program = order[np.ravel_multi_index((x, y, z), shape)]
-            in_order(builder, *map(int, np.unravel_index(program, shape)))
-
-        return set_grid_idx
-
     results = []
-    for order in (in_order, shuffled(1), shuffled(2)):
+    in_order = InterpreterBuilder.set_grid_idx
+    for order in (in_order, shuffled_programs(1), shuffled_programs(2)):
         monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", order)
         out = torch.empty_like(problem.query)
         with own_workspace(_sized(CPU, 4096, 16)) as mine:
