@@ -135,6 +135,14 @@ def codegen(session: nox.Session, triton: TritonChoice) -> None:
     session.run("python", "-m", "asv_bench.codegen", *session.posargs, env=_compiled())
 
 
+@nox.session(python=PYTHON, requires=["stack"], default=False)
+def mutants(session: nox.Session) -> None:
+    """Plant faults in a copy of the kernels, one at a time, and demand that a test notices each."""
+    _provide(session, "test")
+    # Of the commands here, this alone decides by itself what runs through the interpreter.
+    session.run("python", "-m", "tests.mutants", *session.posargs, env={"TRITON_INTERPRET": None})
+
+
 def _add_command(command: Command) -> None:
     @nox.session(name=command.name, python=PYTHON, requires=["stack"], default=False)
     def run_command(session: nox.Session) -> None:

@@ -23,6 +23,7 @@ HEAVY = {
     "history",
     "kernels",
     "lock",
+    "mutants",
     "peers",
     "profile",
     "report",

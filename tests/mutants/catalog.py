@@ -1,0 +1,13 @@
+"""Every mutant. A kernel file has at least four; none may survive."""
+
+from __future__ import annotations
+
+from . import attention, hopper, paging, projections, rows
+
+MUTANTS = (
+    *paging.MUTANTS,
+    *attention.MUTANTS,
+    *projections.MUTANTS,
+    *rows.MUTANTS,
+    *hopper.MUTANTS,
+)
