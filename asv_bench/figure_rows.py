@@ -10,7 +10,7 @@ from asv_bench.asv_results import Figure, Series
 from asv_bench.workloads import WORKLOADS
 
 CPU_MODEL = "gpt2-tiny"
-COLUMNS = ("call", "tpot", "ttft", "itl", "tokens_per_s", "of_floor")
+COLUMNS = ("call", "tpot", "ttft", "itl", "tokens_per_s", "of_floor", "counted")
 """What a row can hold, in order; `call` is the time of a step or of one call."""
 
 TITLES = {
@@ -20,8 +20,9 @@ TITLES = {
     "itl": "ITL",
     "tokens_per_s": "tokens/s",
     "of_floor": "of floor",
+    "counted": "counted",
 }
-GROUPS = ("workloads", "decode step", "kernels", "host")
+GROUPS = ("workloads", "decode step", "kernels", "host", "counters")
 
 _GROUP_OF_MODULE = {
     "scheduler": "workloads",
@@ -29,6 +30,7 @@ _GROUP_OF_MODULE = {
     "decode": "decode step",
     "kernels": "kernels",
     "host": "host",
+    "counters": "counters",
 }
 _COLUMN_OF_FIGURE = {
     "step_time": "call",
@@ -44,7 +46,7 @@ _COLUMN_OF_FIGURE = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure as it is shown: seconds, tokens per second or a fraction, with its spread.
+    """A figure as it is shown: seconds, tokens per second, a fraction or a count, and its spread.
 
     `spread` is half the interquartile range over the median, NaN where too few processes ran.
     """
@@ -59,6 +61,9 @@ class Reading:
             return f"{self.value:,.0f}"
         if column == "of_floor":
             return f"{100 * self.value:.1f} %"
+        if column == "counted":
+            # As exact as it was counted, but for a step's share of what happens once a block.
+            return f"{round(self.value, 2):,}".removesuffix(".0")
         return duration(self.value)
 
     @property
@@ -84,7 +89,7 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
     for figure in figures:
         series = figure.series
         group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
-        column = _COLUMN_OF_FIGURE.get(series.figure, "call")
+        column = "counted" if group == "counters" else _COLUMN_OF_FIGURE.get(series.figure, "call")
         key = (group, _name(series), _batch(series))
         row = rows.setdefault(key, Row(*key, readings={}))
         if figure.failed:

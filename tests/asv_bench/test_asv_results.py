@@ -149,6 +149,23 @@ def test_decode_throughput_follows_from_batch_and_step() -> None:
     assert row.readings["tokens_per_s"].text("tokens_per_s") == "16,000"
 
 
+def test_counters_are_no_times() -> None:
+    params = {"path": "'graph'", "batch": "64"}
+    rows = figure_rows(
+        [
+            figure_of("counters.Steps.track_operators", params, 3.9375),
+            figure_of("counters.Steps.track_new_bytes", params, 229714.0),
+            figure_of("counters.Kernels.track_spills", {}, 0.0),
+            figure_of("host.Startup.track_import", {}, 0.2),
+        ]
+    )
+    assert [row.group for row in rows] == ["host", "counters", "counters", "counters"]
+    texts = [row.readings["counted"].text("counted") for row in rows[1:]]
+    assert texts == ["3.94", "229,714", "0"]
+    assert rows[1].name.startswith("steps, operators")
+    assert rows[0].readings["call"].text("call") == "200 ms"
+
+
 def test_percentiles_have_rows_of_their_own() -> None:
     p99 = {"model": "gpt2", "percentile": "p99"}
     p50 = {"model": "gpt2", "percentile": "p50"}
