@@ -1,0 +1,134 @@
+"""Looking before the end without raising the total error: levels for planned looks, and Holm.
+
+The error allowed, alpha, is spent over the looks by a function of how much of the data is there
+(Lan & DeMets 1983), here alpha * fraction ** 2 (Kim & DeMets 1987). O'Brien and Fleming's function
+spends less early: it would have nothing of use before 15 of 24 pairs, because Wilcoxon's test of n
+pairs cannot give less than 2 ** (1 - n). The levels follow by integrating the joint distribution of
+the statistics at all looks (Armitage, McPherson & Rowe 1969), which is that of a Brownian motion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+SPENDING_POWER = 2.0
+_GRID = 801
+_FAR = 40.0
+
+
+def quadratic_spending(fraction: float, alpha: float) -> float:
+    """The error that may have been spent once this fraction of the data is there."""
+    return float(alpha * min(1.0, fraction) ** SPENDING_POWER)
+
+
+@cache
+def look_levels(
+    looks: tuple[int, ...],
+    alpha: float,
+    spending: Callable[[float, float], float] = quadratic_spending,
+) -> tuple[float, ...]:
+    """The two-sided level of the test at each look, so that all together err with `alpha`.
+
+    Parameters
+    ----------
+    looks
+        Pairs at each look, ascending; the last is the cap.
+    alpha
+        Probability that any look finds a difference where there is none.
+    spending
+        Of the fraction of the data and alpha: what may have been spent by then.
+
+    Returns
+    -------
+    tuple of float
+        As long as `looks`.
+    """
+    levels: list[float] = []
+    spent = 0.0
+    paths = _Paths(np.zeros(1), np.ones(1), np.ones(1), time=0.0)
+    for look in looks:
+        now = look / looks[-1]
+        bound = paths.bound_crossed_by(spending(now, alpha) - spent, now)
+        levels.append(float(2 * norm.sf(bound / np.sqrt(now))))
+        spent += paths.crossing(bound, now)
+        paths = paths.within(bound, now)
+    return tuple(levels)
+
+
+def one_sided_look_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
+    """The same for a one-sided test with a total error of `alpha`.
+
+    Half of a two-sided test of 2 alpha: a path that crosses both its bounds is too rare to matter.
+    """
+    return tuple(level / 2 for level in look_levels(looks, 2 * alpha))
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """Brownian paths that have crossed no bound so far: a density over their positions at `time`.
+
+    Sums over the grid times `weights` are integrals.
+    """
+
+    positions: npt.NDArray[np.float64]
+    density: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.float64]
+    time: float
+
+    def crossing(self, bound: float, at: float) -> float:
+        """Probability of having crossed no bound so far and being beyond ±`bound` then."""
+        step = np.sqrt(at - self.time)
+        above = norm.sf((bound - self.positions) / step)
+        below = norm.cdf((-bound - self.positions) / step)
+        return float(np.sum(self.weights * self.density * (above + below)))
+
+    def bound_crossed_by(self, probability: float, at: float) -> float:
+        """The bound that paths cross with this probability."""
+        return float(
+            brentq(lambda bound: self.crossing(bound, at) - probability, 0, _FAR, xtol=1e-10)
+        )
+
+    def within(self, bound: float, at: float) -> _Paths:
+        """The paths that do not cross it, at that later time."""
+        step = np.sqrt(at - self.time)
+        grid = np.linspace(-bound, bound, _GRID)
+        moves = norm.pdf((grid[:, None] - self.positions[None, :]) / step) / step
+        simpson = np.full(_GRID, 2.0)
+        simpson[1::2] = 4.0
+        simpson[[0, -1]] = 1.0
+        weights = simpson * ((grid[1] - grid[0]) / 3)
+        return _Paths(grid, moves @ (self.weights * self.density), weights, at)
+
+
+def holm(
+    p_values: Mapping[str, float], level_for: Callable[[int], float], hypotheses: int
+) -> set[str]:
+    """Which hypotheses Holm's step-down procedure rejects.
+
+    Parameters
+    ----------
+    p_values
+        Of the hypotheses that are tested now.
+    level_for
+        The level that a single test must meet where the total error is divided by this number.
+    hypotheses
+        How many are not rejected yet; at least as many as there are p-values.
+
+    Returns
+    -------
+    set of str
+        With a chance of at most the total error, any of them is true (Holm 1979).
+    """
+    rejected: set[str] = set()
+    for name, p in sorted(p_values.items(), key=lambda entry: entry[1]):
+        if p > level_for(hypotheses - len(rejected)):
+            break
+        rejected.add(name)
+    return rejected

@@ -1,0 +1,214 @@
+"""What is compared: readings of single processes, in pairs, and where pairs come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from asv_bench.errors import MeasurementFailed
+
+
+class CommitUnusable(MeasurementFailed):
+    """A commit cannot be measured: it cannot be built or imported, or lacks the benchmark.
+
+    Attributes
+    ----------
+    commit
+        The full hash.
+    reason
+        A clause that says why, without the commit.
+    """
+
+    def __init__(self, commit: str, reason: str) -> None:
+        super().__init__(f"commit {commit[:8]} cannot be measured: {reason}")
+        self.commit = commit
+        self.reason = reason
+
+
+class SampleFailed(MeasurementFailed):
+    """A process of a commit that can be measured gave no figure this time.
+
+    Attributes
+    ----------
+    commit
+        The full hash.
+    benchmarks
+        What the process was to measure.
+    reason
+        What the process said.
+    """
+
+    def __init__(self, commit: str, benchmarks: Collection[str], reason: str) -> None:
+        super().__init__(
+            f"a process of commit {commit[:8]} gave no figure of {', '.join(benchmarks)}: {reason}"
+        )
+        self.commit = commit
+        self.benchmarks = tuple(benchmarks)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConditions:
+    """The GPU while a process measured: clocks in MHz, temperature in degrees Celsius.
+
+    Attributes
+    ----------
+    sm_clock_mhz, sm_clock_lowest_mhz, sm_clock_highest_mhz
+        Median and extremes of the SM clock over the readings.
+    clock_events
+        Names of everything that held the clocks in any reading (`machine.CLOCK_EVENTS`).
+    temperature_c
+        The highest.
+    readings
+        How often the GPU was asked.
+    """
+
+    sm_clock_mhz: float
+    sm_clock_lowest_mhz: float
+    sm_clock_highest_mhz: float
+    clock_events: tuple[str, ...]
+    temperature_c: int | None
+    readings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one process measured of one benchmark; bigger is worse.
+
+    Attributes
+    ----------
+    commit
+        The full hash of the commit whose engine ran.
+    benchmark
+        asv's name with parameters, such as "scheduler.Scheduler.track_step_time('gpt2')".
+    value
+        The process' figure, its samples' median: seconds or another positive number.
+    samples
+        The raw values.
+    device
+        "cpu" or the GPU's UUID.
+    started_at
+        When the process began, in seconds since 1970.
+    process_s
+        How long it ran, in seconds.
+    gpu
+        The GPU meanwhile; None on a CPU.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the value is no positive number: there is no ratio to it.
+    """
+
+    commit: str
+    benchmark: str
+    value: float
+    samples: tuple[float, ...]
+    device: str
+    started_at: float
+    process_s: float
+    gpu: GpuConditions | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.value > 0):
+            raise MeasurementFailed(
+                f"{self.benchmark} gave {self.value!r} at commit {self.commit[:8]}; only positive "
+                f"figures can be compared."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The reading as JSON-ready values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Readings of one benchmark by two processes, one after the other on one device.
+
+    Attributes
+    ----------
+    base, head
+        Of the two commits.
+    head_first
+        Whether the head's process ran first.
+    discarded
+        A sentence that says why the pair must not be judged by; None where it may.
+    """
+
+    base: Reading
+    head: Reading
+    head_first: bool
+    discarded: str | None = None
+
+    @property
+    def log_ratio(self) -> float:
+        """ln(head / base): positive where the head is slower."""
+        return math.log(self.head.value / self.base.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """The pair as JSON-ready values."""
+        return {
+            "benchmark": self.base.benchmark,
+            "head_first": self.head_first,
+            "discarded": self.discarded,
+            "log_ratio": self.log_ratio,
+            "base": self.base.to_json(),
+            "head": self.head.to_json(),
+        }
+
+
+class PairSource(Protocol):
+    """Measures two commits, a fresh process for each."""
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Where it measures; a pair at a time on each, and pairs of different ones together."""
+        ...
+
+    def prepare(self, commit: str) -> None:
+        """Make a commit ready to be measured: unpack it, compile its kernels, see that it works.
+
+        Raises
+        ------
+        CommitUnusable
+            If it cannot be measured.
+        """
+        ...
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """Measure one pair, and return it for each benchmark.
+
+        Parameters
+        ----------
+        base, head
+            Full hashes, which may be equal: the processes are two all the same. A commit that was
+            not prepared is prepared first.
+        head_first
+            Which of the two runs first.
+        benchmarks
+            Names with parameters; None: all that the source was made for.
+        device
+            One of `devices`; None: the first. May be called from a thread for each device.
+
+        Raises
+        ------
+        CommitUnusable
+            If one of the commits cannot be measured.
+        SampleFailed
+            If a process failed although its commit can be measured.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End every process that is running; calls of `pair` in other threads then fail."""
+        ...

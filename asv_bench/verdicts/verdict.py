@@ -1,0 +1,93 @@
+"""What a comparison came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """The answer for one benchmark.
+
+    `SLOWER` and `FASTER` are significant and at least the minimum effect; `EQUIVALENT` is shown to
+    lie within the margin, which is more than not being significant; `INCONCLUSIVE` is neither.
+    `FAILED` began and gave no figures; `NOT_MEASURED` does not exist at one of the commits.
+    """
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    EQUIVALENT = "equivalent"
+    INCONCLUSIVE = "inconclusive"
+    FAILED = "failed"
+    NOT_MEASURED = "not measured"
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether more pairs would add nothing."""
+        return self in (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One benchmark of two commits, compared.
+
+    Attributes
+    ----------
+    benchmark
+        Name with parameters.
+    base, head
+        Full hashes.
+    verdict
+        The answer.
+    effect
+        head / base - 1, from the Hodges-Lehmann shift of the log-ratios; None without pairs.
+    interval
+        Its confidence interval, in the same terms; None without pairs.
+    confidence
+        Of the interval, such as 0.95.
+    p
+        Wilcoxon signed-rank, exact, two-sided, of the pairs used; not adjusted.
+    equivalence_p
+        The larger p-value of the two one-sided tests against the margin.
+    pairs_used, pairs_discarded
+        How many pairs the verdict rests on, and how many were measured in vain.
+    base_value, head_value
+        Medians over the processes used.
+    reason
+        A sentence where the verdict needs one, else "".
+    """
+
+    benchmark: str
+    base: str
+    head: str
+    verdict: Verdict
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    confidence: float | None = None
+    p: float | None = None
+    equivalence_p: float | None = None
+    pairs_used: int = 0
+    pairs_discarded: int = 0
+    base_value: float | None = None
+    head_value: float | None = None
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as JSON-ready values."""
+        return {
+            "benchmark": self.benchmark,
+            "base": self.base,
+            "head": self.head,
+            "verdict": str(self.verdict),
+            "effect": self.effect,
+            "interval": None if self.interval is None else list(self.interval),
+            "confidence": self.confidence,
+            "p": self.p,
+            "equivalence_p": self.equivalence_p,
+            "pairs_used": self.pairs_used,
+            "pairs_discarded": self.pairs_discarded,
+            "base_value": self.base_value,
+            "head_value": self.head_value,
+            "reason": self.reason,
+        }

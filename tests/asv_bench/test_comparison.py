@@ -1,0 +1,206 @@
+"""The course of a comparison: order, looks, replaced pairs, several devices, and the verdicts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.verdicts.comparison import Progress, compare_commits, summarize_pairs
+from asv_bench.verdicts.plan import ComparisonPlan
+from asv_bench.verdicts.samples import CommitUnusable, Pair, SampleFailed
+from asv_bench.verdicts.verdict import Comparison, Verdict
+
+NOISE = np.random.default_rng(1).normal(0, 0.001, 1000)
+NOISE[:24] -= np.median(NOISE[:24])
+PLAN = ComparisonPlan()
+
+
+def ratio_of(effects: Mapping[str, float], noise: float = 1.0):
+    return lambda name, number: (1 + effects[name]) * math.exp(noise * NOISE[number])
+
+
+def compare(source: ScriptedPairs, plan: ComparisonPlan = PLAN, **extra) -> list[Comparison]:
+    return compare_commits(source, BASE, HEAD, source.benchmarks, plan, **extra)
+
+
+@pytest.mark.parametrize(
+    ("effect", "verdict"),
+    [
+        (0.03, Verdict.SLOWER),
+        (-0.03, Verdict.FASTER),
+        (0.0, Verdict.EQUIVALENT),
+        # Beyond doubt there, and too small to matter.
+        (0.004, Verdict.EQUIVALENT),
+        (-0.004, Verdict.EQUIVALENT),
+    ],
+)
+def test_a_clear_answer_is_given_at_the_first_look(effect: float, verdict: Verdict) -> None:
+    source = ScriptedPairs(ratio_of({"b": effect}))
+    (answer,) = compare(source)
+    assert answer.verdict is verdict
+    assert answer.pairs_used == len(source.asked) == PLAN.looks[0]
+    assert answer.effect == pytest.approx(effect, abs=0.001)
+    assert answer.interval is not None
+    assert answer.interval[0] < answer.effect < answer.interval[1]
+    assert answer.interval[1] - answer.interval[0] < 0.005
+
+
+@pytest.mark.parametrize("effect", [0.0098, -0.0098])
+def test_an_effect_at_the_margin_is_inconclusive_after_the_cap(effect: float) -> None:
+    source = ScriptedPairs(lambda name, number: 1 + effect + (0.004 if number % 2 else -0.004))
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert answer.pairs_used == len(source.asked) == PLAN.cap
+
+
+def test_pairs_alternate_in_order() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.0}))
+    compare(source)
+    orders = [asked.head_first for asked in source.asked]
+    assert orders == [False, True, True, False] * 3
+
+
+def test_each_device_alternates_and_none_waits_for_another() -> None:
+    source = ScriptedPairs(
+        ratio_of({"b": 0.0}), devices=("gpu0", "gpu1", "gpu2", "gpu3"), seconds=0.03
+    )
+    compare(source)
+    assert len(source.asked) == PLAN.looks[0]
+    assert source.most_busy == 4
+    for device in source.devices:
+        orders = [asked.head_first for asked in source.asked if asked.device == device]
+        assert orders in ([False, True, True][: len(orders)], [True, False, False][: len(orders)])
+    assert Counter(asked.head_first for asked in source.asked) == {False: 6, True: 6}
+
+
+def test_discarded_pairs_are_replaced_and_never_judged_by() -> None:
+    def ratio(name: str, number: int) -> float:
+        return 2.0 if number % 3 == 0 else math.exp(NOISE[number])
+
+    source = ScriptedPairs(
+        ratio, discard=lambda number: "the clock moved" if number % 3 == 0 else None
+    )
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.EQUIVALENT
+    assert (answer.pairs_used, answer.pairs_discarded) == (12, 6)
+
+
+def test_replacements_are_bounded() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.03}), discard=lambda number: "the clock moved")
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert len(source.asked) == answer.pairs_discarded == PLAN.max_discarded
+    assert answer.effect is None
+    assert "12 pairs were measured in vain" in answer.reason
+    assert "the clock moved" in answer.reason
+
+
+def test_what_has_an_answer_is_measured_no_further() -> None:
+    source = ScriptedPairs(
+        ratio_of({"clear": 0.05, "unclear": 0.0098}), benchmarks=("clear", "unclear")
+    )
+    clear, unclear = compare(source)
+    # With two benchmarks, 12 pairs cannot be significant any more: the next look is.
+    assert (clear.verdict, clear.pairs_used) == (Verdict.SLOWER, PLAN.looks[1])
+    assert (unclear.verdict, unclear.pairs_used) == (Verdict.INCONCLUSIVE, PLAN.cap)
+    asked = [set(entry.benchmarks) for entry in source.asked]
+    assert asked == [{"clear", "unclear"}] * 16 + [{"unclear"}] * 8
+
+
+def test_more_benchmarks_need_more_evidence() -> None:
+    """A difference that one benchmark alone would be convicted by is not enough among fifty."""
+
+    def ratio(name: str, number: int) -> float:
+        return (
+            (1.02 if number % 24 < 19 else 0.985) * math.exp(NOISE[number])
+            if (name == "suspect")
+            else math.exp(9 * NOISE[(number * 7 + hash(name)) % 1000])
+        )
+
+    alone = compare(ScriptedPairs(ratio, benchmarks=("suspect",)))
+    assert alone[0].verdict is Verdict.SLOWER
+    others = tuple(f"b{number}" for number in range(300))
+    many = compare(ScriptedPairs(ratio, benchmarks=("suspect", *others)))
+    assert many[0].p is not None
+    assert many[0].p < PLAN.difference_level(3, 1)
+    assert many[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_process_that_fails_once_is_replaced() -> None:
+    def ratio(name: str, number: int) -> float:
+        if number == 4:
+            raise SampleFailed(HEAD, (name,), "out of memory")
+        return math.exp(NOISE[number])
+
+    (answer,) = compare(ScriptedPairs(ratio))
+    assert answer.verdict is Verdict.EQUIVALENT
+    assert (answer.pairs_used, answer.pairs_discarded) == (12, 1)
+
+
+def test_a_benchmark_that_keeps_failing_is_given_up_and_others_go_on() -> None:
+    def ratio(name: str, number: int) -> float:
+        if name == "bad":
+            raise SampleFailed(HEAD, (name,), "out of memory")
+        return math.exp(NOISE[number])
+
+    good, bad = compare(ScriptedPairs(ratio, benchmarks=("good", "bad")))
+    assert good.verdict is Verdict.EQUIVALENT
+    assert bad.verdict is Verdict.FAILED
+    assert "out of memory" in bad.reason
+
+
+def test_a_commit_that_cannot_be_measured_ends_it_before_any_pair() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.0}), unusable={HEAD: "it has no engine"})
+    with pytest.raises(CommitUnusable, match="commit cccccccc cannot be measured: it has no eng"):
+        compare(source)
+    assert source.prepared == [BASE]
+    assert not source.asked
+
+
+def test_progress_is_told_after_each_pair() -> None:
+    heard: list[tuple[Progress, Mapping[str, Pair]]] = []
+    source = ScriptedPairs(
+        ratio_of({"b": 0.0098}), discard=lambda number: "hot" if number == 2 else None
+    )
+    compare(source, on_pair=lambda progress, pairs: heard.append((progress, pairs)))
+    assert [progress.measured for progress, _ in heard] == list(range(1, 26))
+    assert [progress.kept for progress, _ in heard][:4] == [1, 2, 2, 3]
+    assert {progress.next_look for progress, _ in heard} == set(PLAN.looks)
+    assert heard[2][1]["b"].discarded == "hot"
+
+
+def test_an_interruption_stops_what_is_running_at_once() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.0}), devices=("gpu0", "gpu1"), seconds=0.05)
+
+    def interrupt(progress: Progress, pairs: Mapping[str, Pair]) -> None:
+        if progress.measured == 3:
+            source.seconds = 60
+        if progress.measured == 4:
+            raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        compare(source, on_pair=interrupt)
+    assert source.stopped
+    assert time.monotonic() - begun < 5
+
+
+def test_values_are_medians_of_the_pairs_used() -> None:
+    pairs = [pair_of(2.0, 4.0), pair_of(3.0, 6.0), pair_of(10.0, 20.0)]
+    answer = summarize_pairs(BASE, HEAD, "b", pairs, PLAN)
+    assert (answer.base_value, answer.head_value) == (3.0, 6.0)
+    assert answer.effect == pytest.approx(1.0)
+    assert answer.to_json()["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_figure_without_a_ratio_is_refused(value: float) -> None:
+    with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
+        pair_of(value, 1.0)

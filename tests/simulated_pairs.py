@@ -1,0 +1,109 @@
+"""A source of pairs without processes: tests say what a pair measures, and see what was asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from asv_bench.verdicts.samples import CommitUnusable, Pair, Reading, SampleFailed
+
+BASE, HEAD = "b" * 40, "c" * 40
+
+
+def reading(commit: str, benchmark: str, value: float, device: str = "cpu") -> Reading:
+    """A reading of one sample."""
+    return Reading(commit, benchmark, value, (value,), device, started_at=0.0, process_s=1.0)
+
+
+def pair_of(
+    base_value: float,
+    head_value: float,
+    *,
+    benchmark: str = "b",
+    head_first: bool = False,
+    discarded: str | None = None,
+    device: str = "cpu",
+) -> Pair:
+    """A pair of BASE and HEAD."""
+    return Pair(
+        reading(BASE, benchmark, base_value, device),
+        reading(HEAD, benchmark, head_value, device),
+        head_first,
+        discarded,
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call of `pair`."""
+
+    device: str
+    head_first: bool
+    benchmarks: tuple[str, ...]
+
+
+@dataclass
+class ScriptedPairs:
+    """Gives log-ratios by a function of benchmark and pair number; such a function may raise."""
+
+    ratio: Callable[[str, int], float]
+    benchmarks: tuple[str, ...] = ("b",)
+    devices: Sequence[str] = ("cpu",)
+    discard: Callable[[int], str | None] = lambda number: None
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    asked: list[Asked] = field(default_factory=list)
+    prepared: list[str] = field(default_factory=list)
+    stopped: bool = False
+    busy: dict[str, int] = field(default_factory=dict)
+    most_busy: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def prepare(self, commit: str) -> None:
+        if commit in self.unusable:
+            raise CommitUnusable(commit, self.unusable[commit])
+        self.prepared.append(commit)
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        where = device or self.devices[0]
+        wanted = tuple(benchmarks or self.benchmarks)
+        with self.lock:
+            number = len(self.asked)
+            self.asked.append(Asked(where, head_first, wanted))
+            self.busy[where] = self.busy.get(where, 0) + 1
+            if self.busy[where] > 1:
+                raise AssertionError(f"two pairs at a time on {where}")
+            self.most_busy = max(self.most_busy, sum(self.busy.values()))
+        try:
+            deadline = time.monotonic() + self.seconds
+            while time.monotonic() < deadline:
+                if self.stopped:
+                    raise SampleFailed(head, wanted, "it was stopped")
+                time.sleep(0.005)
+            return {
+                name: pair_of(
+                    1.0,
+                    self.ratio(name, number),
+                    benchmark=name,
+                    head_first=head_first,
+                    discarded=self.discard(number),
+                    device=where,
+                )
+                for name in wanted
+            }
+        finally:
+            with self.lock:
+                self.busy[where] -= 1
+
+    def stop(self) -> None:
+        self.stopped = True
