@@ -10,6 +10,7 @@ from rich.text import Text
 from asv_bench import headline
 from asv_bench.commands import (
     bench,
+    compare,
     counters,
     history,
     memcheck,
@@ -31,6 +32,7 @@ COMMANDS = (
     headline,
     peers,
     history,
+    compare,
     report,
     profile,
     roofline,

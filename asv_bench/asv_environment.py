@@ -15,7 +15,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,32 +28,11 @@ from asv_bench.asv_contract import (
     MEASURED_PACKAGES,
     PROGRESS_VARIABLE,
 )
+from asv_bench.borrowed_paths import borrowed_paths
 from asv_bench.machine import MachineFacts, machine_facts
 
 _HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _KEPT_CHECKOUTS = 64
-
-
-def borrowed_paths() -> list[str]:
-    """Directories from which this interpreter imports packages, in order, its own library excluded.
-
-    The interpreter may itself live in a virtual environment that borrows from another one by a
-    `.pth` file, so the search path as it stands is what counts, not where it was configured.
-    Checkouts of this project are left out: the environment must not find any engine but its own.
-    """
-    library = {
-        os.path.realpath(path)
-        for name in ("stdlib", "platstdlib")
-        if (path := sysconfig.get_path(name))
-    }
-    library |= {os.path.join(path, "lib-dynload") for path in set(library)}
-    borrowed = []
-    for entry in sys.path:
-        path = os.path.abspath(entry)
-        is_checkout = os.path.isfile(os.path.join(path, "asv_bench", "asv_environment.py"))
-        if os.path.isdir(path) and os.path.realpath(path) not in library and not is_checkout:
-            borrowed.append(path)
-    return borrowed
 
 
 class HostEnvironment(environment.Environment):  # type: ignore[misc]

@@ -189,6 +189,33 @@ def gpu_state() -> GpuState | None:
         return None if found is None else _state(*found)
 
 
+def visible_gpus() -> list[str]:
+    """The UUIDs of the GPUs that CUDA may see, in CUDA's order of the variable or of the bus."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        return [
+            _text(nvml.nvmlDeviceGetUUID(_handle(nvml, device))) or device
+            for device in _visible_gpus(nvml.nvmlDeviceGetCount())
+        ]
+
+
+@contextmanager
+def gpu_reader(device: str) -> Iterator[Callable[[], GpuState]]:
+    """A function that reads the state of one GPU, named by UUID or index, again and again.
+
+    Raises
+    ------
+    Refused
+        If NVML cannot be asked here.
+    """
+    with _nvml() as nvml:
+        if nvml is None:
+            raise Refused(f"the clocks of GPU {device} cannot be read: there is no NVML here.")
+        handle = _handle(nvml, device)
+        yield lambda: _state(nvml, handle)
+
+
 def has_cuda_gpu() -> bool:
     """Whether this machine has a GPU and the torch installed here can use it."""
     if _torch_versions().get("cuda") is None:
@@ -262,8 +289,8 @@ def clock_events(mask: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def _first_gpu() -> Iterator[tuple[ModuleType, Any] | None]:
-    """NVML and the first GPU that CUDA may see, or None; NVML is shut down on leaving."""
+def _nvml() -> Iterator[ModuleType | None]:
+    """NVML, or None where there is none; it is shut down on leaving."""
     if util.find_spec("pynvml") is None:
         yield None
         return
@@ -275,10 +302,17 @@ def _first_gpu() -> Iterator[tuple[ModuleType, Any] | None]:
         yield None
         return
     try:
-        visible = _visible_gpus(pynvml.nvmlDeviceGetCount())
-        yield (pynvml, _handle(pynvml, visible[0])) if visible else None
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+@contextmanager
+def _first_gpu() -> Iterator[tuple[ModuleType, Any] | None]:
+    """NVML and the first GPU that CUDA may see, or None."""
+    with _nvml() as nvml:
+        visible = [] if nvml is None else _visible_gpus(nvml.nvmlDeviceGetCount())
+        yield (nvml, _handle(nvml, visible[0])) if nvml is not None and visible else None
 
 
 def _visible_gpus(count: int) -> list[str]:

@@ -7,7 +7,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from asv_bench.verdicts.samples import CommitUnusable, Pair, Reading, SampleFailed
+from asv_bench.verdicts.samples import (
+    Absence,
+    CommitUnusable,
+    Pair,
+    Reading,
+    SampleFailed,
+)
 
 BASE, HEAD = "b" * 40, "c" * 40
 
@@ -53,6 +59,7 @@ class ScriptedPairs:
     devices: Sequence[str] = ("cpu",)
     discard: Callable[[int], str | None] = lambda number: None
     unusable: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, Mapping[str, Absence]] = field(default_factory=dict)
     seconds: float = 0.0
     asked: list[Asked] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
@@ -61,10 +68,11 @@ class ScriptedPairs:
     most_busy: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def prepare(self, commit: str) -> None:
+    def prepare(self, commit: str) -> Mapping[str, Absence]:
         if commit in self.unusable:
             raise CommitUnusable(commit, self.unusable[commit])
         self.prepared.append(commit)
+        return self.absent.get(commit, {})
 
     def pair(
         self,

@@ -99,6 +99,16 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
     return one_sample(kept["figures"][figure])
 
 
+def runs_taken() -> dict[str, int]:
+    """The runs kept in this directory by name, and how many figures were taken of each."""
+    kept = {path: _read(path) for path in Path().glob("*.run.json")}
+    return {
+        path.name.removesuffix(".run.json"): len(run["taken"])
+        for path, run in kept.items()
+        if run is not None
+    }
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         kept: dict[str, Any] = json.loads(path.read_text())

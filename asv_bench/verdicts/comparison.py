@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from asv_bench.verdicts.judging import judge, weigh
 from asv_bench.verdicts.plan import ComparisonPlan
-from asv_bench.verdicts.samples import Pair, PairSource, SampleFailed
+from asv_bench.verdicts.samples import Absence, Pair, PairSource, SampleFailed
 from asv_bench.verdicts.verdict import Comparison, Verdict
 
 MOST_FAILURES = 3
@@ -148,22 +148,30 @@ class _Comparing:
         self._turns = {device: 2 * index for index, device in enumerate(source.devices)}
 
     def run(self) -> list[Comparison]:
-        self._source.prepare(self._base)
-        self._source.prepare(self._head)
+        for commit in (self._base, self._head):
+            for name, absence in self._source.prepare(commit).items():
+                self._leave_out(name, commit, absence)
         with ThreadPoolExecutor(len(self._source.devices)) as pool:
             try:
                 for look, pairs in enumerate(self._plan.looks):
+                    if not self._open():
+                        break
                     self._next_look = pairs
                     self._gather(pairs, pool)
                     self._look(look, pairs)
-                    if not self._open():
-                        break
             except BaseException:
                 # The threads wait for processes, and leaving the pool waits for the threads.
                 self._source.stop()
                 raise
         answers = [case.answer for case in self._cases.values()]
         return [answer for answer in answers if answer is not None]
+
+    def _leave_out(self, name: str, commit: str, absence: Absence) -> None:
+        case = self._cases.get(name)
+        if case is not None and case.answer is None:
+            verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
+            reason = f"commit {commit[:8]}: {absence.reason}"
+            case.answer = self._answer(name, case, (), verdict, reason)
 
     def _open(self) -> list[str]:
         return [name for name, case in self._cases.items() if case.answer is None]
@@ -250,11 +258,10 @@ class _Comparing:
             case.answer = self._answer(name, case, used[name], Verdict.INCONCLUSIVE, reason)
 
     def _hypotheses(self) -> int:
-        differing = (Verdict.SLOWER, Verdict.FASTER)
-        return sum(
-            case.answer is None or case.answer.verdict not in differing
-            for case in self._cases.values()
-        )
+        """Benchmarks that Holm's procedure counts: all that were measured and did not differ."""
+        counted = (None, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
+        verdicts = [case.answer and case.answer.verdict for case in self._cases.values()]
+        return sum(verdict in counted for verdict in verdicts)
 
     def _example(self, case: _Case) -> str:
         if case.failures:

@@ -19,12 +19,15 @@ class CommitUnusable(MeasurementFailed):
         The full hash.
     reason
         A clause that says why, without the commit.
+    is_lacking
+        Whether it works and merely does not have what is to be measured.
     """
 
-    def __init__(self, commit: str, reason: str) -> None:
+    def __init__(self, commit: str, reason: str, *, is_lacking: bool = False) -> None:
         super().__init__(f"commit {commit[:8]} cannot be measured: {reason}")
         self.commit = commit
         self.reason = reason
+        self.is_lacking = is_lacking
 
 
 class SampleFailed(MeasurementFailed):
@@ -159,6 +162,17 @@ class Pair:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why a commit that can be measured gives no figure of one benchmark.
+
+    `has_failed` tells an error from a benchmark that this commit, or this machine, merely lacks.
+    """
+
+    reason: str
+    has_failed: bool
+
+
 class PairSource(Protocol):
     """Measures two commits, a fresh process for each."""
 
@@ -167,13 +181,18 @@ class PairSource(Protocol):
         """Where it measures; a pair at a time on each, and pairs of different ones together."""
         ...
 
-    def prepare(self, commit: str) -> None:
+    def prepare(self, commit: str) -> Mapping[str, Absence]:
         """Make a commit ready to be measured: unpack it, compile its kernels, see that it works.
+
+        Returns
+        -------
+        Mapping
+            The benchmarks of which it can give no figure; empty where it has them all.
 
         Raises
         ------
         CommitUnusable
-            If it cannot be measured.
+            If it can give a figure of none.
         """
         ...
 

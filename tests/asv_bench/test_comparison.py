@@ -14,7 +14,7 @@ from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of
 from asv_bench.errors import MeasurementFailed
 from asv_bench.verdicts.comparison import Progress, compare_commits, summarize_pairs
 from asv_bench.verdicts.plan import ComparisonPlan
-from asv_bench.verdicts.samples import CommitUnusable, Pair, SampleFailed
+from asv_bench.verdicts.samples import Absence, CommitUnusable, Pair, SampleFailed
 from asv_bench.verdicts.verdict import Comparison, Verdict
 
 NOISE = np.random.default_rng(1).normal(0, 0.001, 1000)
@@ -161,6 +161,32 @@ def test_a_commit_that_cannot_be_measured_ends_it_before_any_pair() -> None:
     with pytest.raises(CommitUnusable, match="commit cccccccc cannot be measured: it has no eng"):
         compare(source)
     assert source.prepared == [BASE]
+    assert not source.asked
+
+
+def test_benchmarks_that_a_commit_lacks_are_left_out_of_everything() -> None:
+    absent = {
+        BASE: {"young": Absence("it has no such feature", has_failed=False)},
+        HEAD: {"broken": Absence("ZeroDivisionError", has_failed=True)},
+    }
+    source = ScriptedPairs(
+        ratio_of({"old": 0.03}), benchmarks=("young", "old", "broken"), absent=absent
+    )
+    young, old, broken = compare(source)
+    assert (young.verdict, young.reason) == (
+        Verdict.NOT_MEASURED,
+        "commit bbbbbbbb: it has no such feature",
+    )
+    assert broken.verdict is Verdict.FAILED
+    # They do not count as hypotheses either: 12 pairs suffice for one benchmark only.
+    assert (old.verdict, old.pairs_used) == (Verdict.SLOWER, 12)
+
+
+def test_nothing_is_measured_where_nothing_is_left() -> None:
+    absent = {HEAD: {"b": Absence("it has no such feature", has_failed=False)}}
+    source = ScriptedPairs(ratio_of({"b": 0.03}), absent=absent)
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.NOT_MEASURED
     assert not source.asked
 
 

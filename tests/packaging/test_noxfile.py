@@ -17,6 +17,7 @@ HEAVY = {
     "bench",
     "bundle",
     "codegen",
+    "compare",
     "headline",
     "memcheck",
     "counters",

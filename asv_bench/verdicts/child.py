@@ -1,0 +1,111 @@
+"""What runs inside a measured process: asv's own discovery and runner, on one commit's engine.
+
+Started as a script by `measured_process`, with the search path of that commit. asv's benchmarks
+bring the ruler in by themselves, so nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from asv_runner.discovery import get_benchmark_from_name, list_benchmarks
+
+_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
+
+def main() -> None:
+    """Do what the job, a JSON file named on the command line, asks for."""
+    job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != job["parent"]:
+        sys.exit("the process that wanted this measurement is gone")
+    if job["cores"]:
+        os.sched_setaffinity(0, job["cores"])
+    if job["benchmarks"] is None:
+        with Path(job["answer"]).open("w") as answer:
+            list_benchmarks(job["folder"], answer)
+        return
+    begun = time.monotonic()
+    outcomes = [
+        measure(job["folder"], name) for _ in range(job["repeats"]) for name in job["benchmarks"]
+    ]
+    content = {"begun": begun, "ended": time.monotonic(), "outcomes": outcomes}
+    Path(job["answer"]).write_text(json.dumps(content))
+
+
+def measure(folder: str, name: str) -> dict[str, Any]:
+    """Run one benchmark, named as asv's runner does: with the number of its parameters.
+
+    Returns
+    -------
+    dict
+        "name", "status" ("measured", "skipped" or "failed"), "samples", "reason", "seconds", and as
+        "run" the name of the run of the engine that the figure was taken from, where it says so.
+    """
+    outcome: dict[str, Any] = {"name": name, "samples": [], "reason": "", "run": None}
+    started = time.monotonic()
+    try:
+        benchmark = get_benchmark_from_name(folder, name)
+        before = _runs_taken()
+        if benchmark.setup_cache_key is not None:
+            benchmark.set_cache(benchmark.do_setup_cache())
+        reason = _skipped_by_setup(benchmark)
+        if reason is None:
+            try:
+                result = benchmark.do_run()
+            finally:
+                benchmark.do_teardown()
+            outcome["samples"] = _samples(result)
+        after = _runs_taken()
+        outcome["run"] = next((run for run in after if after[run] != before.get(run)), None)
+        outcome["status"] = "measured" if reason is None else "skipped"
+        outcome["reason"] = reason or ""
+    except SkipNotImplemented as skip:
+        outcome |= {"status": "skipped", "reason": str(skip)}
+    except Exception as error:
+        traceback.print_exc()
+        outcome |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+    outcome["seconds"] = time.monotonic() - started
+    return outcome
+
+
+def _skipped_by_setup(benchmark: Any) -> str | None:
+    """Set a benchmark up; why it is skipped, or None where it is not."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        is_skipped = benchmark.do_setup()
+    print(said.getvalue(), end="")
+    if not is_skipped:
+        return None
+    return said.getvalue().strip().removeprefix("asv: skipped: ") or "its parameters are skipped"
+
+
+def _runs_taken() -> dict[str, int]:
+    sharing = sys.modules.get("benchmarks.sharing")
+    taken: dict[str, int] = {} if sharing is None else sharing.runs_taken()
+    return taken
+
+
+def _samples(result: Any) -> list[float]:
+    """The samples in whatever form a benchmark of asv gives its result."""
+    samples = result["samples"] if isinstance(result, dict) else [result]
+    values = [float(sample) for sample in samples]
+    if not values or not all(math.isfinite(value) for value in values):
+        raise ValueError(f"the benchmark gave {result!r}, which is no figure.")
+    return values
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""What is asked of measured processes, and what becomes of what they say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from toy_project import ToyProject, make_project
+
+from asv_bench.errors import Refused
+from asv_bench.machine import GpuState
+from asv_bench.verdicts import bench_setup
+from asv_bench.verdicts.bench_setup import devices_named
+from asv_bench.verdicts.catalog import Entry, entries_of, select
+from asv_bench.verdicts.commit_sources import CommitSources
+from asv_bench.verdicts.exit_codes import ExitCode, exit_code, parse_gate
+from asv_bench.verdicts.gpu_watch import conditions_of, why_discarded
+from asv_bench.verdicts.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
+from asv_bench.verdicts.process_pairs import ProcessPairs, repeats_for, shared_out
+from asv_bench.verdicts.samples import CommitUnusable, GpuConditions, SampleFailed
+from asv_bench.verdicts.verdict import Verdict
+
+BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
+RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}
+
+
+@dataclass(frozen=True)
+class Asked:
+    commit: str
+    benchmarks: tuple[str, ...]
+    place: Place
+    repeats: int
+
+
+@dataclass
+class ScriptedRunner(ProcessRunner):
+    """Answers as a process would; `change` makes an answer go wrong."""
+
+    change: Callable[[int, Outcome], Outcome] = lambda number, outcome: outcome
+    seconds: float = 0.9
+    gpu: Callable[[int], GpuConditions | None] = lambda number: None
+    asked: list[Asked] = field(default_factory=list)
+
+    def measure(
+        self, commit: str, benchmarks: Sequence[str], place: Place, repeats: int = 1
+    ) -> Answer:
+        number = len(self.asked)
+        self.asked.append(Asked(commit, tuple(benchmarks), place, repeats))
+        outcomes = [
+            self.change(
+                number,
+                Outcome(
+                    name, "measured", (1.0 + number + turn,), "", RUN_OF[name], self.seconds / 2
+                ),
+            )
+            for turn in range(repeats)
+            for name in benchmarks
+        ]
+        return Answer(tuple(outcomes), self.gpu(number))
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
+    return make_project(tmp_path_factory.mktemp("toy") / "project", commits=2)
+
+
+def pairs_of(toy: ToyProject, runner: ScriptedRunner, *devices: str) -> ProcessPairs:
+    return ProcessPairs(CommitSources(toy.root), runner, BENCHMARKS, devices or ("cpu",))
+
+
+def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: ToyProject) -> None:
+    runner = ScriptedRunner()
+    base, head = toy.commits
+    source = pairs_of(toy, runner)
+    pairs = source.pair(base, head, head_first=True)
+    warm, measured = runner.asked[:2], runner.asked[2:]
+    # Each commit runs everything once, unmeasured, before anything is measured.
+    assert [(asked.commit, asked.benchmarks) for asked in warm] == [
+        (base, tuple(RUN_OF)),
+        (head, tuple(RUN_OF)),
+    ]
+    assert [(asked.commit, asked.benchmarks) for asked in measured] == [
+        (head, ("a.step", "a.ttft")),
+        (base, ("a.step", "a.ttft")),
+        (head, ("b.time-0",)),
+        (base, ("b.time-0",)),
+    ]
+    assert set(pairs) == set(BENCHMARKS)
+    step = pairs["a.step"]
+    assert step.head_first
+    assert (step.base.commit, step.head.commit) == (base, head)
+    # 0.9 s twice a run take 3 repeats of a, whose median is the figure, and 5 of b.
+    assert [asked.repeats for asked in measured] == [3, 3, 5, 5]
+    assert step.head.samples == (3.0, 4.0, 5.0)
+    assert step.head.value == 4.0
+    source.pair(base, head, head_first=False, benchmarks=["b.time(1)"])
+    assert [(asked.commit, asked.benchmarks) for asked in runner.asked[6:]] == [
+        (base, ("b.time-0",)),
+        (head, ("b.time-0",)),
+    ]
+
+
+def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProject) -> None:
+    runner = ScriptedRunner()
+    source = pairs_of(toy, runner, "GPU-a", "GPU-b")
+    pairs = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"], device="GPU-b")
+    assert [asked.place.device for asked in runner.asked] == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
+    assert pairs["a.step"].base.device == pairs["a.step"].head.device == "GPU-b"
+
+
+def test_a_commit_is_prepared_once_whatever_came_of_it(toy: ToyProject) -> None:
+    def fail(number: int, outcome: Outcome) -> Outcome:
+        return Outcome(outcome.name, "failed", (), "ImportError: no torch", None, 0.1)
+
+    runner = ScriptedRunner(change=fail)
+    source = pairs_of(toy, runner)
+    for _ in range(2):
+        with pytest.raises(CommitUnusable, match="ImportError: no torch") as caught:
+            source.prepare(toy.commits[0])
+        assert not caught.value.is_lacking
+    assert len(runner.asked) == 1
+
+
+def test_what_one_commit_lacks_is_told_and_the_rest_is_measured(toy: ToyProject) -> None:
+    def skip(number: int, outcome: Outcome) -> Outcome:
+        if outcome.name == "a.ttft":
+            return Outcome(outcome.name, "skipped", (), "not yet", None, 0.1)
+        return outcome
+
+    source = pairs_of(toy, ScriptedRunner(change=skip))
+    absences = source.prepare(toy.commits[0])
+    assert {name: absence.reason for name, absence in absences.items()} == {"a.ttft": "not yet"}
+    assert not absences["a.ttft"].has_failed
+    assert set(source.pair(*toy.commits, head_first=False)) == {"a.step", "b.time(1)"}
+
+
+def test_a_failure_after_the_first_process_is_one_samples(toy: ToyProject) -> None:
+    def fail(number: int, outcome: Outcome) -> Outcome:
+        if number == 3:
+            raise ProcessFailed("it was ended by signal 9")
+        if number == 4:
+            return Outcome(outcome.name, "failed", (), "OutOfMemoryError", None, 0.1)
+        return outcome
+
+    source = pairs_of(toy, ScriptedRunner(change=fail))
+    for complaint in ("ended by signal 9", "OutOfMemoryError"):
+        with pytest.raises(SampleFailed, match=complaint) as caught:
+            source.pair(*toy.commits, head_first=False, benchmarks=["a.step"])
+        assert caught.value.benchmarks == ("a.step",)
+
+
+def conditions(clock: float, *events: str) -> GpuConditions:
+    return GpuConditions(clock, clock, clock, events, 60, 10)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "sentence"),
+    [
+        (conditions(1980), conditions(1980), None),
+        (conditions(1980), conditions(1965), None),
+        (conditions(1980), conditions(1950), "moved by 1.5 %, from 1980 MHz for the base to 1950"),
+        (conditions(1950), conditions(1980), "moved by 1.5 %"),
+        # The power cap on both is how such a GPU runs under load.
+        (conditions(1755, "sw_power_cap"), conditions(1755, "sw_power_cap"), None),
+        (conditions(1980, "hw_slowdown"), conditions(1980), "throttled while the base"),
+        (conditions(1980), conditions(1980, "sw_thermal_slowdown"), "throttled while the head"),
+        (conditions(1980), conditions(1980, "hw_power_brake_slowdown"), "throttled"),
+        (None, None, None),
+        (None, conditions(1980), None),
+    ],
+)
+def test_throttled_pairs_and_moved_clocks_are_discarded(
+    base: GpuConditions | None, head: GpuConditions | None, sentence: str | None
+) -> None:
+    discarded = why_discarded(base, head)
+    assert (discarded is None) == (sentence is None)
+    assert (sentence or "") in (discarded or "")
+
+
+def test_a_spoilt_pair_carries_its_sentence(toy: ToyProject) -> None:
+    runner = ScriptedRunner(gpu=lambda number: conditions(1980 if number % 2 else 1500))
+    pairs = pairs_of(toy, runner, "GPU-a").pair(
+        *toy.commits, head_first=False, benchmarks=["a.step"]
+    )
+    assert "clock moved" in (pairs["a.step"].discarded or "")
+
+
+def state(clock: int, *events: str) -> GpuState:
+    return GpuState(clock, 3201, events, 50 + clock // 100, 300.0)
+
+
+def test_moments_of_idleness_do_not_count() -> None:
+    idle = [state(345, "gpu_idle")] * 20
+    found = conditions_of([*idle, state(1980), state(1965, "sw_power_cap"), state(1980)])
+    assert found == GpuConditions(1980, 1965, 1980, ("sw_power_cap",), 69, 3)
+    assert conditions_of(idle) == GpuConditions(345, 345, 345, ("gpu_idle",), 53, 20)
+    assert conditions_of([]) is None
+
+
+def test_repeats_are_odd_and_bounded() -> None:
+    assert [repeats_for(seconds) for seconds in (5.0, 2.0, 1.9, 0.5, 0.3, 0.001, 0.0)] == [
+        *(1, 1, 3, 5, 7, 7, 7),
+    ]
+
+
+def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(2, 12)))
+    assert shared_out(["cpu"]) == [Place("cpu")]
+    first, second, third = shared_out(["GPU-a", "GPU-b", "GPU-c"])
+    assert (first.cores, second.cores, third.cores) == ((2, 3, 4), (5, 6, 7), (8, 9, 10))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert [place.cores for place in shared_out(["a", "b", "c"])] == [(0,), (1,), (0,)]
+
+
+def test_devices_by_number_uuid_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_setup, "has_cuda_gpu", lambda: True)
+    monkeypatch.setattr(bench_setup, "visible_gpus", lambda: ["GPU-a", "GPU-b", "GPU-c"])
+    assert devices_named(None) == ("GPU-a",)
+    assert devices_named("all") == ("GPU-a", "GPU-b", "GPU-c")
+    assert devices_named("2, GPU-a") == ("GPU-c", "GPU-a")
+    for wrong, complaint in (("3", "names '3'"), ("", "names ''"), ("0,GPU-a", "twice")):
+        with pytest.raises(Refused, match=complaint):
+            devices_named(wrong)
+
+
+def test_without_a_gpu_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_setup, "has_cuda_gpu", lambda: False)
+    assert devices_named(None) == devices_named("cpu") == devices_named("all") == ("cpu",)
+    with pytest.raises(Refused, match="names GPUs, and there is none"):
+        devices_named("0,1")
+
+
+def test_names_are_asvs_and_ids_are_its_runners() -> None:
+    described = [
+        {"name": "m.C.track_x", "params": [["'p'", "'q'"], ["1", "2"]], "unit": "seconds"},
+        {"name": "m.f", "params": [], "unit": "floors"},
+    ]
+    assert entries_of(described) == [
+        Entry("m.C.track_x('p', 1)", "m.C.track_x-0", "seconds"),
+        Entry("m.C.track_x('p', 2)", "m.C.track_x-1", "seconds"),
+        Entry("m.C.track_x('q', 1)", "m.C.track_x-2", "seconds"),
+        Entry("m.C.track_x('q', 2)", "m.C.track_x-3", "seconds"),
+        Entry("m.f", "m.f", "floors"),
+    ]
+
+
+def test_a_selection_is_of_what_this_machine_measures() -> None:
+    entries = [
+        Entry(name, name, "seconds")
+        for name in ("s.track_step('gpt2-tiny')", "s.track_step('gpt2')", "host.track_import")
+    ]
+    assert [entry.name for entry in select(entries, ["track_step", "import"], has_gpu=False)] == [
+        "s.track_step('gpt2-tiny')",
+        "host.track_import",
+    ]
+    assert [entry.name for entry in select(entries, ["track_step"], has_gpu=True)] == [
+        "s.track_step('gpt2')"
+    ]
+    with pytest.raises(Refused, match="measured on a GPU only"):
+        select(entries, [r"'gpt2'"], has_gpu=False)
+    with pytest.raises(Refused, match="found in none of the 3"):
+        select(entries, ["track_step", "typo"], has_gpu=False)
+
+
+def test_the_real_benchmarks_are_found_by_asvs_names() -> None:
+    folder = Path(bench_setup.__file__).parents[1] / "benchmarks"
+    names = {entry.name for entry in entries_of(ProcessRunner(folder, folder).discover())}
+    assert "scheduler.Scheduler.track_step_time('gpt2')" in names
+    assert "host.Startup.track_import" in names
+
+
+S, F, E, I, X, N = (  # noqa: E741
+    Verdict.SLOWER,
+    Verdict.FASTER,
+    Verdict.EQUIVALENT,
+    Verdict.INCONCLUSIVE,
+    Verdict.FAILED,
+    Verdict.NOT_MEASURED,
+)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "gate", "code"),
+    [
+        ([E, F], "slower,inconclusive", ExitCode.GOOD),
+        ([E, S, X, I], "slower,inconclusive", ExitCode.REGRESSION),
+        ([E, I], "slower,inconclusive", ExitCode.INCONCLUSIVE),
+        ([E, I], "slower", ExitCode.GOOD),
+        ([S, I], "inconclusive", ExitCode.INCONCLUSIVE),
+        ([S, I], "none", ExitCode.GOOD),
+        ([E, X], "none", ExitCode.FAILED),
+        ([N, N], "none", ExitCode.NOTHING_MEASURED),
+        ([N, E], "slower,inconclusive", ExitCode.GOOD),
+    ],
+)
+def test_exit_codes(verdicts: list[Verdict], gate: str, code: ExitCode) -> None:
+    assert exit_code(verdicts, parse_gate(gate)) is code
+    assert len({int(entry) for entry in ExitCode}) == 7
