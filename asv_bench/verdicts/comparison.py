@@ -118,6 +118,7 @@ def summarize_pairs(
         interval=entry.interval,
         confidence=plan.confidence,
         p=entry.p,
+        wilcoxon_p=entry.wilcoxon_p,
         equivalence_p=entry.equivalence_p,
         pairs_used=len(pairs),
         pairs_discarded=discarded,

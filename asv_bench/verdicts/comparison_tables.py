@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -37,7 +36,7 @@ def comparison_table(
     for comparison in comparisons:
         verdict, *figures = _cells(comparison, units[comparison.benchmark])
         table.add_row(
-            escape(comparison.benchmark), Text(verdict, STYLES[comparison.verdict]), *figures
+            Text(comparison.benchmark), Text(verdict, STYLES[comparison.verdict]), *figures
         )
     return table
 
@@ -48,7 +47,7 @@ def definition(plan: ComparisonPlan) -> str:
         f"slower, faster: by at least {percentage(plan.minimum_effect, 0)} and significant; "
         f"{percentage(plan.alpha, 1)} of comparisons without a difference say so. equivalent: "
         f"shown to be within {percentage(plan.margin, 0)}. Intervals are of "
-        f"{percentage(plan.confidence, 0)} confidence, p of Wilcoxon's signed-rank test."
+        f"{percentage(plan.confidence, 0)} confidence, p of signed-rank and sign test together."
     )
 
 

@@ -2,9 +2,9 @@
 
 The error allowed, alpha, is spent over the looks by a function of how much of the data is there
 (Lan & DeMets 1983), here alpha * fraction ** 2 (Kim & DeMets 1987). O'Brien and Fleming's function
-spends less early: it would have nothing of use before 15 of 24 pairs, because Wilcoxon's test of n
-pairs cannot give less than 2 ** (1 - n). The levels follow by integrating the joint distribution of
-the statistics at all looks (Armitage, McPherson & Rowe 1969), which is that of a Brownian motion.
+spends less early: it would have nothing of use before 15 of 24 pairs, because no test on the signs
+of n pairs can give less than 2 ** (1 - n). The levels follow by integrating the joint distribution
+of the statistics at all looks (Armitage, McPherson & Rowe 1969), that of a Brownian motion.
 """
 
 from __future__ import annotations

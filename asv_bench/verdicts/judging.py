@@ -14,6 +14,7 @@ from asv_bench.verdicts.paired_statistics import (
     equivalence_p,
     hodges_lehmann,
     hodges_lehmann_interval,
+    location_p,
     wilcoxon_p,
 )
 from asv_bench.verdicts.plan import ComparisonPlan
@@ -28,6 +29,7 @@ class Evidence:
     effect: float
     interval: tuple[float, float]
     p: float
+    wilcoxon_p: float
     equivalence_p: float
 
 
@@ -38,7 +40,8 @@ def weigh(log_ratios: Sequence[float] | npt.NDArray[np.float64], plan: Compariso
         pairs=len(log_ratios),
         effect=math.expm1(hodges_lehmann(log_ratios)),
         interval=(math.expm1(low), math.expm1(high)),
-        p=wilcoxon_p(log_ratios, "two-sided"),
+        p=location_p(log_ratios, "two-sided"),
+        wilcoxon_p=wilcoxon_p(log_ratios, "two-sided"),
         equivalence_p=equivalence_p(log_ratios, math.log1p(plan.margin)),
     )
 

@@ -47,7 +47,10 @@ class Comparison:
     confidence
         Of the interval, such as 0.95.
     p
-        Wilcoxon signed-rank, exact, two-sided, of the pairs used; not adjusted.
+        Exact and two-sided, of the pairs used, by the better of Wilcoxon's signed-rank test and
+        the sign test (`paired_statistics.location_p`); not adjusted for other benchmarks.
+    wilcoxon_p
+        Of Wilcoxon's test alone.
     equivalence_p
         The larger p-value of the two one-sided tests against the margin.
     pairs_used, pairs_discarded
@@ -66,6 +69,7 @@ class Comparison:
     interval: tuple[float, float] | None = None
     confidence: float | None = None
     p: float | None = None
+    wilcoxon_p: float | None = None
     equivalence_p: float | None = None
     pairs_used: int = 0
     pairs_discarded: int = 0
@@ -84,6 +88,7 @@ class Comparison:
             "interval": None if self.interval is None else list(self.interval),
             "confidence": self.confidence,
             "p": self.p,
+            "wilcoxon_p": self.wilcoxon_p,
             "equivalence_p": self.equivalence_p,
             "pairs_used": self.pairs_used,
             "pairs_discarded": self.pairs_discarded,

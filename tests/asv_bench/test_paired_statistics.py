@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm, rankdata, wilcoxon
+from scipy.stats import binomtest, norm, rankdata, wilcoxon
 
 from asv_bench.errors import Refused
 from asv_bench.verdicts.group_sequential import holm, look_levels, one_sided_look_levels
@@ -16,6 +16,7 @@ from asv_bench.verdicts.paired_statistics import (
     equivalence_p,
     hodges_lehmann,
     hodges_lehmann_interval,
+    location_p,
     robust_sigma,
     smallest_p,
     wilcoxon_p,
@@ -50,6 +51,46 @@ def test_wilcoxon_with_ties_and_zeros_is_the_count_over_all_signs() -> None:
 def test_wilcoxon_of_equal_differences_depends_on_their_number_alone() -> None:
     assert wilcoxon_p([0.7] * 12, "two-sided") == smallest_p(12) == 2 / 2**12
     assert wilcoxon_p([0.0] * 12, "two-sided") == 1.0
+
+
+def counted_location_p(values: np.ndarray, alternative: Alternative) -> float:
+    """The same by trying all signs: how often the smaller p-value is as small as observed."""
+    magnitudes = np.abs(values)
+    signs = itertools.product((-1.0, 1.0), repeat=len(values))
+
+    def smaller(signed: np.ndarray) -> float:
+        up, of = int((signed > 0).sum()), int((signed != 0).sum())
+        if alternative == "less":
+            up = of - up
+        sided = "two-sided" if alternative == "two-sided" else "greater"
+        sign_p = binomtest(up, of, 0.5, alternative=sided).pvalue
+        return min(wilcoxon_p(signed, alternative), sign_p)
+
+    observed = smaller(values)
+    as_small = [smaller(magnitudes * np.array(one)) <= observed * (1 + 1e-9) for one in signs]
+    return sum(as_small) / len(as_small)
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.02, 0.03, 0.025, 0.01, 0.04, 0.035, 0.015, -0.05],
+        [0.02, 0.02, -0.02, 0.03, 0.0, 0.01, 0.03],
+        [-0.01, 0.3, -0.02, -0.03, -0.015, -0.04],
+    ],
+)
+def test_the_better_of_two_tests_is_the_count_over_all_signs(
+    values: list[float], alternative: Alternative
+) -> None:
+    expected = counted_location_p(np.array(values), alternative)
+    assert location_p(values, alternative) == pytest.approx(expected)
+
+
+def test_three_outliers_on_the_wrong_side_do_not_hide_a_difference() -> None:
+    values = np.array([0.02 + 0.0001 * number for number in range(21)] + [-0.1, -0.2, -0.3])
+    assert wilcoxon_p(values, "two-sided") > 0.01
+    assert location_p(values, "two-sided") < 0.0005
 
 
 def test_hodges_lehmann_is_the_median_of_all_means_of_two() -> None:
