@@ -10,6 +10,7 @@ from rich.text import Text
 from asv_bench import headline
 from asv_bench.commands import (
     bench,
+    calibrate,
     compare,
     counters,
     history,
@@ -33,6 +34,7 @@ COMMANDS = (
     peers,
     history,
     compare,
+    calibrate,
     report,
     profile,
     roofline,

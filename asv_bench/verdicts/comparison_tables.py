@@ -123,7 +123,7 @@ def _cells(comparison: Comparison, unit: str) -> tuple[str, ...]:
     return (
         str(comparison.verdict),
         MISSING if comparison.effect is None else percentage(comparison.effect, 2, signed=True),
-        _interval(comparison),
+        interval_text(comparison),
         _value(comparison.base_value, unit),
         _value(comparison.head_value, unit),
         pairs,
@@ -131,7 +131,8 @@ def _cells(comparison: Comparison, unit: str) -> tuple[str, ...]:
     )
 
 
-def _interval(comparison: Comparison) -> str:
+def interval_text(comparison: Comparison) -> str:
+    """The interval of the effect in per cent, or a dash where there is none."""
     if comparison.interval is None:
         return MISSING
     low, high = (percentage(bound, 2, signed=True) for bound in comparison.interval)

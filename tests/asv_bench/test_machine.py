@@ -21,10 +21,12 @@ from asv_bench.machine import (
     GpuState,
     MachineFacts,
     clock_events,
+    gpu_reader,
     gpu_state,
     has_cuda_gpu,
     machine_facts,
     machine_name,
+    visible_gpus,
 )
 
 
@@ -77,6 +79,9 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
         return {"GPU-aa": 0, "GPU-bb": 1}[uuid]
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802
+        return [b"GPU-aa", b"GPU-bb"][handle]
 
     def nvmlDeviceGetName(self, handle: int) -> bytes:  # noqa: N802
         return [b"NVIDIA H200", b"NVIDIA L4"][handle]
@@ -221,3 +226,35 @@ def test_a_machine_cannot_pass_for_a_reference(facts: MachineFacts) -> None:
 def test_the_variable_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MACHINE_VARIABLE, "desk")
     assert machine_facts().name == "own-desk"
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, ["GPU-aa", "GPU-bb"]),
+        ("1,0", ["GPU-bb", "GPU-aa"]),
+        ("GPU-bb", ["GPU-bb"]),
+        ("", []),
+    ],
+)
+def test_visible_gpus_are_told_by_uuid(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[str]
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_gpus() == expected
+    assert nvml.users == 0
+
+
+def test_without_nvml_no_gpu_is_visible_and_none_can_be_read(nvml: FakeNvml) -> None:
+    nvml.driverless = True
+    assert visible_gpus() == []
+    with pytest.raises(Refused, match="there is no NVML here"), gpu_reader("GPU-aa"):
+        raise AssertionError("a reader was given")
+
+
+def test_a_gpu_is_read_again_and_again_while_nvml_is_held(nvml: FakeNvml) -> None:
+    with gpu_reader("GPU-bb") as read:
+        assert [read().throttled, read().throttled] == [True, True]
+        assert nvml.users == 1
+    assert nvml.users == 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from toy_project import ToyProject, make_project
 
 from asv_bench.errors import Refused
 from asv_bench.machine import GpuState
-from asv_bench.verdicts import bench_setup
+from asv_bench.verdicts import bench_setup, gpu_watch
 from asv_bench.verdicts.bench_setup import devices_named
 from asv_bench.verdicts.catalog import Entry, entries_of, select
 from asv_bench.verdicts.commit_sources import CommitSources
@@ -201,6 +204,34 @@ def test_moments_of_idleness_do_not_count() -> None:
     assert found == GpuConditions(1980, 1965, 1980, ("sw_power_cap",), 69, 3)
     assert conditions_of(idle) == GpuConditions(345, 345, 345, ("gpu_idle",), 53, 20)
     assert conditions_of([]) is None
+
+
+def test_a_watch_reads_until_it_is_left_and_tells_moments_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = itertools.count(1000)
+
+    @contextmanager
+    def reader(device: str) -> Iterator[Callable[[], GpuState]]:
+        assert device == "GPU-a"
+        yield lambda: state(next(clocks))
+
+    monkeypatch.setattr(gpu_watch, "gpu_reader", reader)
+    monkeypatch.setattr(gpu_watch, "POLL_SECONDS", 0.005)
+    begun = time.monotonic()
+    with gpu_watch.GpuWatch("GPU-a") as watch:
+        time.sleep(0.1)
+        middle = time.monotonic()
+        time.sleep(0.1)
+    early, late = watch.conditions(begun, middle), watch.conditions(middle, time.monotonic())
+    assert early is not None
+    assert late is not None
+    assert early.readings > 3
+    assert early.sm_clock_highest_mhz < late.sm_clock_lowest_mhz
+    assert watch.conditions(begun - 2, begun - 1) is None
+    taken = next(clocks)
+    time.sleep(0.05)
+    assert next(clocks) == taken + 1
 
 
 def test_repeats_are_odd_and_bounded() -> None:

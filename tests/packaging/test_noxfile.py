@@ -16,6 +16,7 @@ QUICK = {"lint", "types", "tests"}
 HEAVY = {
     "bench",
     "bundle",
+    "calibrate",
     "codegen",
     "compare",
     "headline",
