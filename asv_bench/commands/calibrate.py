@@ -23,7 +23,6 @@ from asv_bench.verdicts.bench_setup import BenchSetup, set_up, termination_as_in
 from asv_bench.verdicts.commit_sources import CommitSources
 from asv_bench.verdicts.comparison import compare_commits
 from asv_bench.verdicts.comparison_tables import STYLES, interval_text, percentage
-from asv_bench.verdicts.measured_process import ProcessRunner
 from asv_bench.verdicts.plan import ComparisonPlan
 from asv_bench.verdicts.planting import Planted, ScratchClone
 from asv_bench.verdicts.process_pairs import ProcessPairs, shared_out
@@ -191,10 +190,8 @@ class Calibration:
     ) -> None:
         self._place = shared_out(setup.devices)[0]
         self._clone = ScratchClone(directory, self._place)
-        sources = CommitSources(directory)
         # Today's ruler, on the clone's commits.
-        runner = ProcessRunner(REPOSITORY / "asv_bench" / "benchmarks", sources.environment)
-        self._setup = replace(setup, sources=sources, runner=runner)
+        self._setup = replace(setup, sources=CommitSources(directory))
         self._plan = plan
         self._record = record
         self._console = console

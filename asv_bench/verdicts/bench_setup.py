@@ -23,10 +23,10 @@ ALL_DEVICES = "all"
 
 @dataclass(frozen=True, slots=True)
 class BenchSetup:
-    """What is measured, where, and how commits get there."""
+    """What is measured, where, and how commits get there; `folder` holds asv's benchmarks."""
 
     sources: CommitSources
-    runner: ProcessRunner
+    folder: Path
     entries: tuple[Entry, ...]
     devices: tuple[str, ...]
 
@@ -37,8 +37,17 @@ class BenchSetup:
 
     def pairs(self) -> ProcessPairs:
         """A source of pairs of processes; leaving it as a context ends them."""
+        return self.pairs_of(self.benchmarks)
+
+    def pairs_of(self, benchmarks: Sequence[str]) -> ProcessPairs:
+        """The same for some of the selected benchmarks."""
         identifiers = {entry.name: entry.identifier for entry in self.entries}
-        return ProcessPairs(self.sources, self.runner, identifiers, self.devices)
+        return ProcessPairs(
+            self.sources,
+            ProcessRunner(self.folder, self.sources.environment),
+            {name: identifiers[name] for name in benchmarks},
+            self.devices,
+        )
 
     def sentence(self, shown: int = 4) -> str:
         """What was selected, for the user to check."""
@@ -70,11 +79,12 @@ def set_up(root: Path, patterns: Sequence[str], devices: str | None) -> BenchSet
     """
     chosen = devices_named(devices)
     sources = CommitSources(root)
-    runner = ProcessRunner(root / "asv_bench" / "benchmarks", sources.environment)
+    folder = root / "asv_bench" / "benchmarks"
+    described = ProcessRunner(folder, sources.environment).discover()
     entries = select(
-        entries_of(runner.discover()), patterns or DEFAULT_BENCHMARKS, has_gpu=chosen != (CPU,)
+        entries_of(described), patterns or DEFAULT_BENCHMARKS, has_gpu=chosen != (CPU,)
     )
-    return BenchSetup(sources, runner, tuple(entries), chosen)
+    return BenchSetup(sources, folder, tuple(entries), chosen)
 
 
 def devices_named(devices: str | None) -> tuple[str, ...]:
