@@ -274,7 +274,7 @@ class _PairProgress:
             transient=True,
         )
         self._task = self._bar.add_task("warming up", total=plan.cap, left="both commits run once")
-        self._warm: float | None = None
+        self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> _PairProgress:
         self._bar.start()
@@ -286,7 +286,11 @@ class _PairProgress:
 
     def show(self, now: Progress) -> None:
         """Draw what is done; where nobody watches, a line at each look."""
-        left = time_left(time.monotonic() - self._begun, now)
+        at = time.monotonic()
+        # From the first pair on: warming up may compile kernels, and says nothing about the rest.
+        since, before = self._first or (self._begun, 0)
+        self._first = self._first or (at, now.measured)
+        left = time_left((at - since) / (now.measured - before), now)
         self._bar.update(
             self._task,
             description=f"comparing, next look at {now.next_look}",
@@ -299,6 +303,6 @@ class _PairProgress:
 
 
 def time_left(seconds: float, now: Progress) -> str:
-    """How long the rest takes at most, as long as pairs take what they took so far."""
-    remaining = seconds / now.measured * (now.cap - now.kept)
+    """How long the rest takes at most, where a pair takes so many seconds."""
+    remaining = seconds * (now.cap - now.kept)
     return f"at most {int(remaining) // 60}:{int(remaining) % 60:02d} left"

@@ -16,8 +16,8 @@ from asv_bench.verdicts.measured_process import Answer, Outcome, Place, ProcessF
 from asv_bench.verdicts.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
 
 MEASURED_SECONDS = 2.0
-"""A process repeats runs that are shorter: importing torch takes longer than they do, and a median
-of several runs is steadier than one."""
+"""Without a GPU a process repeats runs that are shorter: importing torch takes longer than they do,
+and a median of several runs is steadier than one. With a GPU workloads have their full size."""
 MOST_REPEATS = 7
 
 
@@ -149,7 +149,8 @@ class ProcessPairs:
                 seconds[run] = seconds.get(run, 0.0) + outcome.seconds
         for run, spent in seconds.items():
             # Settled by the first commit and kept: both halves of a pair are measured alike.
-            self._repeats.setdefault(run, repeats_for(spent))
+            on_gpu = self._places[self.devices[0]].is_gpu
+            self._repeats.setdefault(run, 1 if on_gpu else repeats_for(spent))
 
     def _measure(self, commit: str, names: Sequence[str], place: Place) -> dict[str, Reading]:
         started = time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from toy_project import ToyProject, git, make_project
+
+from asv_bench.commands import compare as compare_module
+from asv_bench.commands.compare import time_left
+from asv_bench.verdicts.comparison import Progress
+from asv_bench.verdicts.plan import ComparisonPlan
 
 STEP = r"Toy\.track_step"
 
@@ -204,6 +211,22 @@ def test_a_gpu_that_is_demanded_must_be_there(
     code, said, _ = compare(toy.root, "HEAD", "HEAD", "-b", STEP, "--require-gpu")
     assert code == 1
     assert "there is no GPU" in said
+
+
+def test_the_time_left_is_that_of_the_pairs_left() -> None:
+    now = Progress(measured=9, kept=8, next_look=12, cap=24, open_benchmarks=("b",))
+    assert time_left(10.0, now) == "at most 2:40 left"
+
+
+def test_progress_does_not_count_the_warming_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 100.0, 110.0, 120.0))
+    monkeypatch.setattr(compare_module.time, "monotonic", lambda: next(clock))
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=120)
+    with compare_module._PairProgress(console, ComparisonPlan()) as progress:
+        for measured in (1, 2, 3):
+            progress.show(Progress(measured, measured, 12, 24, ("b",)))
+    assert "at most 3:30 left" in output.getvalue()
 
 
 def children_of(folder: Path) -> list[str]:

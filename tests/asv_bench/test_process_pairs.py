@@ -115,6 +115,8 @@ def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProj
     pairs = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"], device="GPU-b")
     assert [asked.place.device for asked in runner.asked] == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
     assert pairs["a.step"].base.device == pairs["a.step"].head.device == "GPU-b"
+    # A GPU's workloads have their full size: one run a process.
+    assert {asked.repeats for asked in runner.asked} == {1}
 
 
 def test_a_commit_is_prepared_once_whatever_came_of_it(toy: ToyProject) -> None:
