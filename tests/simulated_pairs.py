@@ -57,7 +57,7 @@ class ScriptedPairs:
     ratio: Callable[[str, int], float]
     benchmarks: tuple[str, ...] = ("b",)
     devices: Sequence[str] = ("cpu",)
-    discard: Callable[[int], str | None] = lambda number: None
+    discard: Callable[[str, int], str | None] = lambda name, number: None
     unusable: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, Mapping[str, Absence]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -104,7 +104,7 @@ class ScriptedPairs:
                     self.ratio(name, number),
                     benchmark=name,
                     head_first=head_first,
-                    discarded=self.discard(number),
+                    discarded=self.discard(name, number),
                     device=where,
                 )
                 for name in wanted

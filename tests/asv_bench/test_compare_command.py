@@ -102,7 +102,8 @@ def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
             samples.setdefault(pair["benchmark"], []).append(tuple(pair[side]["samples"]))
     processes = samples["toy.Toy.track_process(8)"]
     assert len(processes) == len(samples["toy.Toy.track_step(8)"]) == 22
-    assert all(len(set(values)) == 1 for values in processes)
+    # A run as short as this is repeated, in the same process.
+    assert all(len(values) == 7 and len(set(values)) == 1 for values in processes)
     assert len(set(processes)) == 22
     orders = [
         pair["head_first"]

@@ -85,15 +85,29 @@ def test_discarded_pairs_are_replaced_and_never_judged_by() -> None:
         return 2.0 if number % 3 == 0 else math.exp(NOISE[number])
 
     source = ScriptedPairs(
-        ratio, discard=lambda number: "the clock moved" if number % 3 == 0 else None
+        ratio, discard=lambda name, number: "the clock moved" if number % 3 == 0 else None
     )
     (answer,) = compare(source)
     assert answer.verdict is Verdict.EQUIVALENT
     assert (answer.pairs_used, answer.pairs_discarded) == (12, 6)
 
 
+def test_a_look_judges_by_as_many_pairs_as_were_planned() -> None:
+    """A benchmark that lost no pair has more of them by then than the one that did."""
+
+    def discard(name: str, number: int) -> str | None:
+        return "hot" if name == "unlucky" and number < 4 else None
+
+    source = ScriptedPairs(
+        ratio_of({"lucky": 0.03, "unlucky": 0.03}), ("lucky", "unlucky"), discard=discard
+    )
+    answers = compare(source)
+    assert len(source.asked) == PLAN.looks[1] + 4
+    assert [answer.pairs_used for answer in answers] == [PLAN.looks[1]] * 2
+
+
 def test_replacements_are_bounded() -> None:
-    source = ScriptedPairs(ratio_of({"b": 0.03}), discard=lambda number: "the clock moved")
+    source = ScriptedPairs(ratio_of({"b": 0.03}), discard=lambda name, number: "the clock moved")
     (answer,) = compare(source)
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert len(source.asked) == answer.pairs_discarded == PLAN.max_discarded
@@ -193,7 +207,7 @@ def test_nothing_is_measured_where_nothing_is_left() -> None:
 def test_progress_is_told_after_each_pair() -> None:
     heard: list[tuple[Progress, Mapping[str, Pair]]] = []
     source = ScriptedPairs(
-        ratio_of({"b": 0.0098}), discard=lambda number: "hot" if number == 2 else None
+        ratio_of({"b": 0.0098}), discard=lambda name, number: "hot" if number == 2 else None
     )
     compare(source, on_pair=lambda progress, pairs: heard.append((progress, pairs)))
     assert [progress.measured for progress, _ in heard] == list(range(1, 26))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from toy_project import ToyProject, make_project
 
 from asv_bench.errors import Refused
 from asv_bench.machine import GpuState
-from asv_bench.verdicts import bench_setup, gpu_watch
+from asv_bench.verdicts import bench_setup, gpu_watch, measured_process
 from asv_bench.verdicts.bench_setup import devices_named
 from asv_bench.verdicts.catalog import Entry, entries_of, select
 from asv_bench.verdicts.commit_sources import CommitSources
@@ -234,6 +235,37 @@ def test_a_watch_reads_until_it_is_left_and_tells_moments_apart(
     taken = next(clocks)
     time.sleep(0.05)
     assert next(clocks) == taken + 1
+
+
+def test_stopping_ends_a_process_at_once_and_no_other_begins(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", commits=1)
+    (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(60)\n")
+    commit = project.commit("never ready")
+    sources = CommitSources(project.root)
+    sources.checkout(commit)
+    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", sources.environment)
+    begun = time.monotonic()
+    timer = threading.Timer(1.5, runner.stop)
+    timer.start()
+    with pytest.raises(ProcessFailed, match="ended by signal 9"):
+        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
+    assert 1 < time.monotonic() - begun < 20
+    with pytest.raises(ProcessFailed, match="measuring was stopped"):
+        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
+
+
+def test_a_process_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured_process, "TIMEOUT_SECONDS", 1.0)
+    project = make_project(tmp_path / "project", commits=1)
+    (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(60)\n")
+    commit = project.commit("never ready")
+    sources = CommitSources(project.root)
+    sources.checkout(commit)
+    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", sources.environment)
+    with pytest.raises(ProcessFailed, match="did not end within 1 s"):
+        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
 
 
 def test_repeats_are_odd_and_bounded() -> None:
