@@ -10,6 +10,7 @@ from rich.text import Text
 from asv_bench import headline
 from asv_bench.commands import (
     bench,
+    bisect,
     calibrate,
     compare,
     counters,
@@ -34,6 +35,7 @@ COMMANDS = (
     peers,
     history,
     compare,
+    bisect,
     calibrate,
     report,
     profile,

@@ -324,6 +324,7 @@ def test_every_command_is_registered() -> None:
     group: Any = typer.main.get_command(build_app())
     assert set(group.commands) == {
         "bench",
+        "bisect",
         "calibrate",
         "compare",
         "headline",

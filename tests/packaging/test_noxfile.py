@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
 HEAVY = {
     "bench",
+    "bisect",
     "bundle",
     "calibrate",
     "codegen",
