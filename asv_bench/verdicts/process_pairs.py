@@ -55,6 +55,7 @@ class ProcessPairs:
         self._prepared: dict[str, Mapping[str, Absence] | CommitUnusable] = {}
         self._runs: dict[str, str] = {}
         self._repeats: dict[str, int] = {}
+        self._trying: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> ProcessPairs:
@@ -82,16 +83,7 @@ class ProcessPairs:
 
         That process compiles the kernels, which stay on disk, for GPUs of this kind.
         """
-        with self._lock:
-            if commit not in self._prepared:
-                try:
-                    self._prepared[commit] = self._try(commit)
-                except CommitUnusable as error:
-                    self._prepared[commit] = error
-            prepared = self._prepared[commit]
-        if isinstance(prepared, CommitUnusable):
-            raise CommitUnusable(commit, prepared.reason, is_lacking=prepared.is_lacking)
-        return prepared
+        return self._prepare(commit, self._places[self.devices[0]])
 
     def pair(
         self,
@@ -103,9 +95,10 @@ class ProcessPairs:
         device: str | None = None,
     ) -> Mapping[str, Pair]:
         """See `PairSource`."""
-        lacking = {*self.prepare(base), *self.prepare(head)}
-        wanted = [name for name in benchmarks or self._ids if name not in lacking]
         place = self._places[device or self.devices[0]]
+        # Tried where the pair runs: on another device a pair may be running meanwhile.
+        lacking = {*self._prepare(base, place), *self._prepare(head, place)}
+        wanted = [name for name in benchmarks or self._ids if name not in lacking]
         groups: dict[str, list[str]] = {}
         for name in wanted:
             groups.setdefault(self._runs[name], []).append(name)
@@ -119,11 +112,26 @@ class ProcessPairs:
                 pairs[name] = Pair(of_base[name], of_head[name], head_first, discarded)
         return pairs
 
-    def _try(self, commit: str) -> dict[str, Absence]:
+    def _prepare(self, commit: str, place: Place) -> Mapping[str, Absence]:
+        with self._lock:
+            trying = self._trying.setdefault(commit, threading.Lock())
+        # Different commits are tried at the same time, each on the device that asked for it.
+        with trying:
+            if commit not in self._prepared:
+                try:
+                    self._prepared[commit] = self._try(commit, place)
+                except CommitUnusable as error:
+                    self._prepared[commit] = error
+            prepared = self._prepared[commit]
+        if isinstance(prepared, CommitUnusable):
+            raise CommitUnusable(commit, prepared.reason, is_lacking=prepared.is_lacking)
+        return prepared
+
+    def _try(self, commit: str, place: Place) -> dict[str, Absence]:
         self._sources.checkout(commit)
         identifiers = list(self._names)
         try:
-            answer = self._runner.measure(commit, identifiers, self._places[self.devices[0]])
+            answer = self._runner.measure(commit, identifiers, place)
         except ProcessFailed as failure:
             raise CommitUnusable(commit, str(failure)) from None
         absences = {
@@ -135,7 +143,8 @@ class ProcessPairs:
             first = next(iter(absences.values()))
             is_lacking = not any(absence.has_failed for absence in absences.values())
             raise CommitUnusable(commit, first.reason, is_lacking=is_lacking)
-        self._learn(answer)
+        with self._lock:
+            self._learn(answer)
         return absences
 
     def _learn(self, answer: Answer) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProj
     runner = ScriptedRunner()
     source = pairs_of(toy, runner, "GPU-a", "GPU-b")
     pairs = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"], device="GPU-b")
-    assert [asked.place.device for asked in runner.asked] == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
+    assert [asked.place.device for asked in runner.asked] == ["GPU-b"] * 4
     assert pairs["a.step"].base.device == pairs["a.step"].head.device == "GPU-b"
     # A GPU's workloads have their full size: one run a process.
     assert {asked.repeats for asked in runner.asked} == {1}
@@ -367,3 +368,26 @@ S, F, E, I, X, N = (  # noqa: E741
 def test_exit_codes(verdicts: list[Verdict], gate: str, code: ExitCode) -> None:
     assert exit_code(verdicts, parse_gate(gate)) is code
     assert len({int(entry) for entry in ExitCode}) == 7
+
+
+def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProject) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(number: int, outcome: Outcome) -> Outcome:
+        if outcome.name == "a.step" and number < 2:
+            # Passed only if two processes that try different commits run at once.
+            both.wait()
+        return outcome
+
+    runner = ScriptedRunner(change=meet)
+    source = pairs_of(toy, runner, "GPU-0", "GPU-1")
+    with ThreadPoolExecutor(2) as pool:
+        for pair in [
+            pool.submit(source.pair, commit, commit, head_first=False, device=device)
+            for commit, device in zip(toy.commits, source.devices, strict=True)
+        ]:
+            pair.result(timeout=20)
+    tried = {asked.commit: asked.place.device for asked in runner.asked[:2]}
+    assert tried == dict(zip(toy.commits, source.devices, strict=True))
+    busy = {(asked.commit, asked.place.device) for asked in runner.asked}
+    assert busy == set(tried.items())
