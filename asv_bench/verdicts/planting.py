@@ -116,10 +116,11 @@ class ScratchClone:
         text = self._original + template.format(length=length)
         (self.root / PLANTED_IN).write_text(text, encoding="utf-8")
         return Planted(
-            self._commit(f"Make a decode step longer by {1e6 * seconds:.3g} µs"), length, seconds
+            self.commit(f"Make a decode step longer by {1e6 * seconds:.3g} µs"), length, seconds
         )
 
-    def _commit(self, subject: str) -> str:
+    def commit(self, subject: str) -> str:
+        """Commit the measured packages as they are; returns the full hash."""
         identity = {
             f"GIT_{role}_{key}": value
             for role in ("AUTHOR", "COMMITTER")

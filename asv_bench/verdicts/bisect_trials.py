@@ -1,0 +1,248 @@
+"""`python -m asv_bench.verdicts.bisect_trials`: bisect planted slowdowns, and see who is right.
+
+Each trial makes a scratch clone with harmless commits and one commit that slows the decode step by
+a known time, or none; it runs `bisect` there, as a user would, and on request gives the same task
+to `asv find`. This repository's own history is only read.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from asv_bench.asv_runs import AsvProject
+from asv_bench.console import add_figure_columns, make_console, print_table
+from asv_bench.errors import MeasurementFailed
+from asv_bench.record import REPOSITORY, Record
+from asv_bench.snapshots import run_git
+from asv_bench.tables import MISSING
+from asv_bench.verdicts.bench_setup import set_up
+from asv_bench.verdicts.comparison_tables import percentage
+from asv_bench.verdicts.harmless_commits import make_harmless_change
+from asv_bench.verdicts.measured_process import Place
+from asv_bench.verdicts.planting import PLANTED_IN, ScratchClone
+
+STEP_TIME = r"^scheduler\.Scheduler\.track_step_time"
+"""What is bisected; asv finds it by the same name, and skips the model that is not for here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tool said of a range: the commit that it named, if any, and the seconds it took."""
+
+    named: str | None
+    outcome: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One range with a culprit, or without one, and what the tools said.
+
+    `place` counts from 1; `planted_s` is what the culprit adds to a step. Both are None without.
+    """
+
+    seed: int
+    commits: int
+    place: int | None
+    planted_s: float | None
+    planted: float | None
+    culprit: str | None
+    bisect: Answer
+    measured: float | None
+    probability: float | None
+    pairs: int
+    asv_find: Answer | None
+
+    def is_right(self, answer: Answer) -> bool:
+        """Whether an answer names the culprit; where there is none, whether it says so."""
+        if self.culprit is None:
+            return answer.named is None and answer.outcome == "none"
+        return answer.named == self.culprit
+
+    def to_json(self) -> dict[str, Any]:
+        """The trial as JSON-ready values, with who was right."""
+        return {
+            **asdict(self),
+            "bisect_right": self.is_right(self.bisect),
+            "asv_find_right": None if self.asv_find is None else self.is_right(self.asv_find),
+        }
+
+
+def run(
+    positions: Annotated[int, typer.Option(min=0, help="Trials with a culprit.")] = 3,
+    nulls: Annotated[int, typer.Option(min=0, help="Trials without one.")] = 2,
+    commits: Annotated[int, typer.Option(min=2, help="Commits in each range.")] = 32,
+    effect: Annotated[float, typer.Option(help="What is planted, as a fraction.")] = 0.03,
+    seed: Annotated[int, typer.Option(help="Of positions and harmless changes.")] = 0,
+    devices: Annotated[
+        str | None, typer.Option(help="As for bisect: numbers of GPUs, or all.")
+    ] = None,
+    asv_find: Annotated[
+        bool, typer.Option("--asv-find", help="Give the same task to asv find.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where clones go, which stay (default: they are removed).")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Where the record goes (default: reports/runs).")
+    ] = None,
+) -> None:
+    """Run the trials, print who was right, and write the record."""
+    console = make_console()
+    setup = set_up(REPOSITORY, [STEP_TIME], devices)
+    settings = {"commits": commits, "effect": effect, "seed": seed, "benchmark": setup.benchmarks}
+    record = Record("bisect_trials", {**settings, "devices": list(setup.devices)})
+    head = setup.sources.resolve("HEAD").hash
+    with setup.pairs() as source:
+        [pair] = source.pair(head, head, head_first=False).values()
+    step_s = (pair.base.value + pair.head.value) / 2
+    console.print(f"a step takes {1e3 * step_s:.3f} ms at {head[:8]}", highlight=False)
+    record.results["step_s"] = step_s
+    trials: list[Trial] = []
+    for number in range(positions + nulls):
+        planted_s = effect * step_s if number < positions else None
+        with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as temporary:
+            directory = Path(temporary if folder is None else folder) / f"trial-{number}"
+            clone = ScratchClone(directory, Place(setup.devices[0]))
+            trial = run_trial(
+                clone, seed + number, commits, planted_s, effect, devices, asv_find=asv_find
+            )
+        trials.append(trial)
+        record.samples.append(trial.to_json())
+        verdict = "right" if trial.is_right(trial.bisect) else "WRONG"
+        console.print(
+            f"trial {number}: {trial.bisect.outcome}, {verdict}, {trial.pairs} pairs, "
+            f"{trial.bisect.seconds:.0f} s",
+            highlight=False,
+        )
+    record.results |= {
+        "bisect_right": sum(trial.is_right(trial.bisect) for trial in trials),
+        "trials": len(trials),
+    }
+    print_table(console, trial_table(trials))
+    console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+
+
+def run_trial(
+    clone: ScratchClone,
+    seed: int,
+    commits: int,
+    planted_s: float | None,
+    effect: float,
+    devices: str | None,
+    *,
+    asv_find: bool,
+) -> Trial:
+    """Make one range in a fresh clone and let the tools search it."""
+    choices = random.Random(seed)
+    place = choices.randint(1, commits) if planted_s is not None else None
+    # The good end has the planted work too, of no length: its own cost is not the culprit's.
+    good = clone.plant(0.0).hash
+    culprit = None
+    for number in range(1, commits + 1):
+        if number == place and planted_s is not None:
+            planted = clone.plant(planted_s)
+            culprit, planted_s = planted.hash, planted.seconds
+        else:
+            clone.commit(make_harmless_change(clone.root, number, choices, PLANTED_IN))
+    bad = run_git("rev-parse", "HEAD", directory=clone.root).strip()
+    answer, record = bisect_in(clone.root, good, bad, devices)
+    finding = record["results"]["finding"]
+    confirmations = finding["confirmations"]
+    return Trial(
+        seed=seed,
+        commits=commits,
+        place=place,
+        planted_s=planted_s,
+        planted=effect if culprit else None,
+        culprit=culprit,
+        bisect=answer,
+        measured=confirmations[-1]["effect"] if answer.named else finding["gate"]["effect"],
+        probability=finding["probability"],
+        pairs=sum(record["results"]["pairs"].values()),
+        asv_find=find_in(clone.root, good, bad) if asv_find else None,
+    )
+
+
+def bisect_in(
+    root: Path, good: str, bad: str, devices: str | None
+) -> tuple[Answer, dict[str, Any]]:
+    """Run `bisect` in a clone; returns what it named, and its record.
+
+    Raises
+    ------
+    MeasurementFailed
+        If it gave no answer.
+    """
+    path = root / "reports" / "runs" / "trial.json"
+    command = [sys.executable, "-m", "asv_bench", "bisect", good, bad, "--benchmark", STEP_TIME]
+    command += ["--json", str(path), *(["--devices", devices] if devices else [])]
+    begun = time.monotonic()
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - begun
+    record = json_format.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if record is None or record["results"]["finding"] is None:
+        raise MeasurementFailed(f"bisect gave no answer in {root}: {done.stdout}{done.stderr}")
+    finding = record["results"]["finding"]
+    found = finding["outcome"] == "found" and len(finding["suspects"]) == 1
+    named = finding["suspects"][0] if found else None
+    return Answer(named, finding["outcome"], seconds), record
+
+
+def find_in(root: Path, good: str, bad: str) -> Answer:
+    """Run `asv find` in a clone; returns the commit that it blames."""
+    project = AsvProject(root, root, root / "reports" / "asv-find", branch="HEAD")
+    command = [sys.executable, "-m", "asv", "--config", str(project.write_config()), "find"]
+    command += ["--skip-save", f"{good}..{bad}", STEP_TIME]
+    begun = time.monotonic()
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - begun
+    said = done.stdout + done.stderr
+    lines = [line.strip(" ·") for line in said.splitlines() if line.strip(" ·")]
+    listed = run_git("rev-list", f"{good}..{bad}", directory=root).split()
+    blamed = [line for line in lines if "regression found" in line.lower()]
+    named = next((commit for commit in listed if blamed and commit[:8] in blamed[-1]), None)
+    outcome = "found" if named else "none" if done.returncode == 0 else "failed"
+    return Answer(named, outcome if outcome != "failed" else f"failed: {lines[-1:]}", seconds)
+
+
+def trial_table(trials: list[Trial]) -> Table:
+    """A row for each trial."""
+    table = Table(
+        title="bisection of planted slowdowns",
+        title_justify="left",
+        caption="Right: it names the culprit, or says that there is none where none was planted.",
+    )
+    table.add_column("trial", overflow="fold")
+    add_figure_columns(table, "planted", "measured", "bisect", "pairs", "seconds", "asv find")
+    for trial in trials:
+        where = "nothing planted" if trial.place is None else f"commit {trial.place}"
+        table.add_row(
+            f"{where} of {trial.commits}",
+            MISSING if trial.planted is None else percentage(trial.planted, 1, signed=True),
+            MISSING if trial.measured is None else percentage(trial.measured, 2, signed=True),
+            _said(trial, trial.bisect),
+            str(trial.pairs),
+            f"{trial.bisect.seconds:.0f}",
+            MISSING if trial.asv_find is None else _said(trial, trial.asv_find),
+        )
+    return table
+
+
+def _said(trial: Trial, answer: Answer) -> str:
+    return f"{'right' if trial.is_right(answer) else 'wrong'}, {answer.outcome}"
+
+
+if __name__ == "__main__":
+    typer.run(run)

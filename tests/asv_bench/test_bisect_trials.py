@@ -1,0 +1,160 @@
+"""Trials of bisect: harmless changes that are harmless, and a fair account of who was right."""
+
+from __future__ import annotations
+
+import ast
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asv_bench.record import REPOSITORY
+from asv_bench.verdicts import bisect_trials
+from asv_bench.verdicts.bisect_trials import Answer, Trial, run_trial, trial_table
+from asv_bench.verdicts.harmless_commits import make_harmless_change
+from asv_bench.verdicts.measured_process import CPU, Place
+from asv_bench.verdicts.planting import PLANTED_IN, ScratchClone
+
+LOADS = """
+import engine, kernels, importlib, pathlib
+for package in ("engine", "kernels"):
+    for path in sorted(pathlib.Path(package).glob("*.py")):
+        if path.stem.startswith(("gluon", "hopper")):
+            continue
+        importlib.import_module(f"{package}.{path.stem}")
+from engine import Engine, EngineConfig, SamplingParams
+engine = Engine(EngineConfig(model="random:gpt2-tiny", device="cpu"))
+[done] = engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=8))
+print(engine.__class__.__module__, done.token_ids)
+"""
+
+
+def names_and_calls(path: Path) -> str:
+    """What runs of a file: its tree without docstrings."""
+    tree = ast.parse(path.read_text())
+    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+        del tree.body[0]
+    return ast.dump(tree)
+
+
+def test_sixty_harmless_changes_leave_an_engine_that_says_the_same(tmp_path: Path) -> None:
+    for package in ("engine", "kernels"):
+        shutil.copytree(REPOSITORY / package, tmp_path / package)
+    kept = (tmp_path / PLANTED_IN).read_bytes()
+    before = {path: path.read_text() for path in tmp_path.rglob("*.py")}
+    choices = random.Random(3)
+    subjects = [
+        make_harmless_change(tmp_path, number, choices, PLANTED_IN) for number in range(1, 61)
+    ]
+    assert len(set(subjects)) == 60
+    assert {subject.split(" in ")[0] for subject in subjects} == {
+        "Add comment",
+        "Extend docstring",
+        "Rename private constant",
+    }
+    assert (tmp_path / PLANTED_IN).read_bytes() == kept
+    changed = [path for path, text in before.items() if path.read_text() != text]
+    assert len(changed) > 20
+    renamed = " ".join(subject for subject in subjects if subject.startswith("Rename"))
+    for path in changed:
+        if str(path.relative_to(tmp_path)) not in renamed:
+            assert names_and_calls(path) == ast.dump(_without_docstring(ast.parse(before[path])))
+
+    def said(folder: Path) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", LOADS], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert said(tmp_path) == said(REPOSITORY)
+
+
+def _without_docstring(tree: ast.Module) -> ast.Module:
+    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+        del tree.body[0]
+    return tree
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
+    """Ranges that were bisected, by a tool that blames the last commit."""
+    ranges: list[tuple[Path, str, str]] = []
+
+    def blame_last(root: Path, good: str, bad: str, devices: str | None):
+        ranges.append((root, good, bad))
+        comparison = {"effect": 0.03}
+        finding = {
+            "confirmations": [comparison],
+            "gate": comparison,
+            "probability": 0.99,
+        }
+        return Answer(bad, "found", 1.0), {
+            "results": {"finding": finding, "pairs": {"gate": 16, "search": 4}}
+        }
+
+    monkeypatch.setattr(bisect_trials, "bisect_in", blame_last)
+    return ranges
+
+
+def git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    trial = run_trial(clone, 4, 6, 1e-4, 0.03, None, asv_find=False)
+    [(root, good, bad)] = asked
+    assert trial.place == random.Random(4).randint(1, 6)
+    listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
+    assert len(listed) == 6
+    assert trial.culprit == listed[trial.place - 1]
+    # The planted work is of no length at the good end and before the culprit, and of full after.
+    lengths = [
+        git(root, "show", f"{commit}:{PLANTED_IN}").rpartition("_plant(")[2].rpartition(", ")[2]
+        for commit in (good, *listed)
+    ]
+    assert lengths == ["0.0)"] * trial.place + ["0.0001)"] * (7 - trial.place)
+    changed = git(root, "show", "--format=", "--name-only", trial.culprit)
+    assert changed == str(PLANTED_IN)
+    assert trial.is_right(trial.bisect) == (trial.culprit == bad)
+    assert trial.pairs == 20
+
+
+def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path, asked) -> None:
+    trees = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run_trial(
+            ScratchClone(tmp_path / name, Place(CPU)), seed, 5, 1e-4, 0.03, None, asv_find=False
+        )
+        trees.append(git(tmp_path / name, "rev-parse", "HEAD^{tree}"))
+    assert trees[0] == trees[1] != trees[2]
+
+
+def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    trial = run_trial(clone, 4, 3, None, 0.03, None, asv_find=False)
+    assert trial.culprit is None
+    assert trial.place is None
+    assert not trial.is_right(trial.bisect)
+    assert trial.is_right(Answer(None, "none", 1.0))
+    assert not trial.is_right(Answer(None, "inconclusive", 1.0))
+    assert trial.to_json()["bisect_right"] is False
+
+
+def test_the_table_says_who_was_right() -> None:
+    found, other = Answer("c", "found", 60.0), Answer("d", "found", 30.0)
+    trial = Trial(0, 32, 7, 1e-5, 0.03, "c", found, 0.031, 0.995, 40, other)
+    table = trial_table([trial])
+    cells = [next(iter(column.cells)) for column in table.columns]
+    assert cells == [
+        "commit 7 of 32",
+        "+3.0 %",
+        "+3.10 %",
+        "right, found",
+        "40",
+        "60",
+        "wrong, found",
+    ]
