@@ -68,6 +68,7 @@ COMMANDS = (
     Command("history", "Measure a range of commits: nox -s history -- RANGE."),
     Command("compare", "Compare two commits: nox -s compare -- BASE HEAD."),
     Command("bisect", "Find the commit that made it slower: nox -s bisect -- GOOD BAD."),
+    Command("changes", "Find where the stored histories moved, and confirm it by comparing."),
     Command("calibrate", "See whether compare's verdicts hold here, against planted slowdowns."),
     Command("profile", "Trace decoding and print the time per range and per kernel."),
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),

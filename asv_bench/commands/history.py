@@ -15,7 +15,9 @@ from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history_table import history_tables
 from asv_bench.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.sessions import SESSIONS, write_session
 from asv_bench.snapshots import GitError, measured_changes, run_git
+from asv_bench.verdicts.commit_sources import CommitSources
 
 SELECTION = Selection(
     (
@@ -57,6 +59,14 @@ def history(
     steps: Annotated[
         int | None, typer.Option("--steps", help="At most this many commits, evenly spaced.")
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            help="A commit measured in the same rounds; `changes` judges ratios to it, which the "
+            "machine's drift between sessions does not move.",
+        ),
+    ] = None,
 ) -> None:
     """Measure the commits of a range, print how the main figures moved and build the pages.
 
@@ -69,11 +79,14 @@ def history(
     """
     selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
     commits = every_nth(commits_of(commit_range, REPOSITORY), steps)
+    pinned = None if reference is None else CommitSources(REPOSITORY).resolve(reference).hash
+    if pinned is not None and pinned not in commits:
+        commits = [*commits, pinned]
     console = make_console()
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     console.print(
         f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "
-        f"in {selection.rounds} rounds",
+        f"in {selection.rounds} rounds" + (f", beside {pinned[:8]}" if pinned else ""),
         highlight=False,
         soft_wrap=True,
     )
@@ -84,6 +97,12 @@ def history(
             console.print(f"{commit[:8]} gave no figure: it lacks what the benchmarks measure")
     for table in history_tables(measured.figures, REPOSITORY):
         print_table(console, table)
+    if pinned is not None:
+        session = write_session(REPOSITORY / "reports" / SESSIONS, pinned, measured.figures)
+        line = f"ratios to {pinned[:8]}: {session}"
+        if session is None:
+            line = f"{pinned[:8]}, the reference, gave no figure; nothing is divided by it"
+        console.print(line, highlight=False, soft_wrap=True)
     page = build_all_pages(project)
     console.print(f"every figure, with its samples: {page}", highlight=False, soft_wrap=True)
     if measured.failed:

@@ -38,7 +38,13 @@ class Plot:
     svg: str
 
 
-def plot_history(title: str, figures: Sequence[Figure], commits: Sequence[Commit]) -> Plot:
+def plot_history(
+    title: str,
+    figures: Sequence[Figure],
+    commits: Sequence[Commit],
+    *,
+    marked: str | None = None,
+) -> Plot:
     """Draw one series over commits: every sample, the medians, and the interquartile range.
 
     Parameters
@@ -49,6 +55,8 @@ def plot_history(title: str, figures: Sequence[Figure], commits: Sequence[Commit
         Figures of one series with samples, one per commit, in any order.
     commits
         The x axis: commits without a figure leave a gap.
+    marked
+        Full hash of a commit before which a line is drawn: what is to its right is after it.
     """
     by_commit = {figure.commit: figure for figure in figures}
     shown = [commit for commit in commits if commit.hash in by_commit]
@@ -65,6 +73,9 @@ def plot_history(title: str, figures: Sequence[Figure], commits: Sequence[Commit
         axes = canvas.add_subplot()
         _draw(axes, [by_commit[commit.hash] for commit in shown], factor)
         _label(axes, shown, unit)
+        for position, commit in enumerate(shown):
+            if commit.hash == marked:
+                axes.axvline(position - 0.5, color=_INK, linewidth=1.0, linestyle="--", zorder=1)
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return Plot(title, _inline(buffer.getvalue(), title))

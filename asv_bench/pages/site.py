@@ -62,23 +62,31 @@ def build_page(root: Path) -> Path:
     worktree = read_results(root / "reports" / "asv-worktree")
     machines = sorted({**committed.machines, **worktree.machines})
     sections = [_section(name, committed, worktree, root) for name in machines]
-    environment = Environment(
+    page = (
+        page_templates()
+        .get_template("index.html.j2")
+        .render(
+            sections=[section for section in sections if section.tables],
+            titles=TITLES,
+            built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            has_asv_pages=(root / "reports" / "html" / "index.html").is_file(),
+        )
+    )
+    path = root / "reports" / "pages" / "index.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def page_templates() -> Environment:
+    """The templates of all pages; what they show is escaped."""
+    return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template("index.html.j2").render(
-        sections=[section for section in sections if section.tables],
-        titles=TITLES,
-        built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        has_asv_pages=(root / "reports" / "html" / "index.html").is_file(),
-    )
-    path = root / "reports" / "pages" / "index.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
-    return path
 
 
 def _section(name: str, committed: Results, worktree: Results, root: Path) -> MachineSection:

@@ -72,3 +72,16 @@ def _is_ancestor(older: str, newer: str, repository: Path) -> bool:
     except GitError:
         return False
     return True
+
+
+def described(commit: str, repository: Path) -> HistoryCommit | None:
+    """A commit with its author and subject; None where the repository does not hold it."""
+    try:
+        line = run_git(
+            *("log", "--max-count=1", "--format=%H%x00%an%x00%s", commit, "--"),
+            directory=repository,
+        )
+    except GitError:
+        return None
+    found, author, subject = line.rstrip("\n").split("\0")
+    return HistoryCommit(found, author, subject)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from asv_bench.commands import history as history_module
 from asv_bench.commands.history import commits_of, every_nth
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history_table import history_tables
+from asv_bench.sessions import read_ratios
 
 
 @pytest.fixture
@@ -50,6 +52,35 @@ def test_a_range_is_measured_and_shown(
     assert "no verdict" in said
     assert said.rstrip().endswith(str(toy.root / "reports" / "pages" / "index.html"))
     assert toy.git("status", "--porcelain").split() == ["??", "README.md"]
+
+
+def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    history_module.history(
+        "HEAD~2..HEAD", benchmark=["track_step"], rounds=2, reference=toy.commits[0]
+    )
+    folder = toy.root / "reports" / "asv-sessions"
+    [session] = folder.glob("*/*.json")
+    content = json.loads(session.read_text())
+    assert content["reference"] == toy.commits[0]
+    assert {row["commit"]: row["ratio"] for row in content["figures"]} == {
+        toy.commits[0]: 1.0,
+        toy.commits[1]: 2.0,
+        toy.commits[2]: 3.0,
+    }
+    figures = read_results(toy.root / "reports" / "asv").figures
+    ratios = read_ratios(folder, session.parent.name)
+    assert all(
+        ratios[figure.series, figure.commit, figure.started_ms] == (toy.commits[0], 1.0)
+        for figure in figures
+    )
+    assert len(figures) == 3
+    said = capsys.readouterr().out
+    assert f"beside {toy.commits[0][:8]}" in said
+    assert f"ratios to {toy.commits[0][:8]}" in said
 
 
 def test_commits_are_first_parents_newest_first(toy: ToyProject) -> None:

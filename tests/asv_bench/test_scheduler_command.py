@@ -326,6 +326,7 @@ def test_every_command_is_registered() -> None:
         "bench",
         "bisect",
         "calibrate",
+        "changes",
         "compare",
         "headline",
         "history",

@@ -18,6 +18,7 @@ HEAVY = {
     "bisect",
     "bundle",
     "calibrate",
+    "changes",
     "codegen",
     "compare",
     "headline",

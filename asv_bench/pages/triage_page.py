@@ -1,0 +1,123 @@
+"""The page of changes: each with its commit, its figures before and after, and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from asv_bench.figure_rows import duration
+from asv_bench.pages.plots import plot_history
+from asv_bench.pages.site import page_templates
+from asv_bench.tables import MISSING
+from asv_bench.verdicts.comparison_tables import percentage
+from asv_bench.verdicts.confirmation import Standing
+from asv_bench.verdicts.triage import Triaged
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """What the template shows of one change."""
+
+    title: str
+    change_text: str
+    standing: str
+    is_bad: bool
+    machine: str
+    commit: str
+    subject: str
+    author: str | None
+    rows: list[tuple[str, ...]]
+    remark: str
+    svg: str
+
+
+def build_triage_page(triaged: Sequence[Triaged], path: Path) -> Path:
+    """Write the page of these changes: one file, nothing fetched; returns its path."""
+    page = (
+        page_templates()
+        .get_template("changes.html.j2")
+        .render(
+            entries=[_section(entry) for entry in triaged],
+            built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _section(entry: Triaged) -> _Section:
+    change = entry.change
+    figures = [point.figure for point in entry.points]
+    commits = [point.commit for point in entry.points]
+    plot = plot_history(
+        f"{entry.title} on {change.machine}", figures, commits, marked=change.commit.hash
+    )
+    return _Section(
+        title=entry.title,
+        change_text=percentage(change.effect, 1, signed=True),
+        standing=entry.standing,
+        is_bad=entry.standing == str(Standing.REGRESSION),
+        machine=change.machine,
+        commit=change.commit.short,
+        subject=change.commit.subject,
+        author=None if entry.author is None else entry.author.author,
+        rows=_rows(entry),
+        remark=_remark(entry),
+        svg=plot.svg,
+    )
+
+
+def _rows(entry: Triaged) -> list[tuple[str, ...]]:
+    change = entry.change
+    rows: list[tuple[str, ...]] = [
+        (
+            "stored history",
+            _value(change.before_value, change.unit),
+            _value(change.after_value, change.unit),
+            percentage(change.effect, 2, signed=True),
+            _interval(change.interval),
+            f"{change.commits_before} + {change.commits_after} commits",
+        )
+    ]
+    if entry.confirmation is not None:
+        compared = entry.confirmation.comparison
+        rows.append(
+            (
+                f"compared: {compared.verdict}",
+                _value(compared.base_value, change.unit),
+                _value(compared.head_value, change.unit),
+                MISSING if compared.effect is None else percentage(compared.effect, 2, signed=True),
+                MISSING if compared.interval is None else _interval(compared.interval),
+                f"{compared.pairs_used} pairs",
+            )
+        )
+    return rows
+
+
+def _remark(entry: Triaged) -> str:
+    change = entry.change
+    sentences = [
+        f"{change.before.short} is the last commit measured before it, {change.commit.short} the "
+        f"first after it."
+    ]
+    if change.reference is not None:
+        sentences.append(
+            f"Judged by ratios to {change.reference[:8]}, measured in the same sessions."
+        )
+    if entry.confirmation is not None and entry.confirmation.comparison.reason:
+        sentences.append(entry.confirmation.comparison.reason)
+    return " ".join(sentences)
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return MISSING
+    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    low, high = (percentage(bound, 2, signed=True) for bound in interval)
+    return f"{low} to {high}"
