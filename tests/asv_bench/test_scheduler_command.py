@@ -328,6 +328,7 @@ def test_every_command_is_registered() -> None:
         "calibrate",
         "changes",
         "compare",
+        "counters",
         "headline",
         "history",
         "memcheck",
