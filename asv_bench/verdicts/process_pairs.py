@@ -135,9 +135,9 @@ class ProcessPairs:
         except ProcessFailed as failure:
             raise CommitUnusable(commit, str(failure)) from None
         absences = {
-            self._names[outcome.name]: Absence(outcome.reason, outcome.status == "failed")
+            self._names[outcome.name]: Absence(reason, outcome.status == "failed")
             for outcome in answer.outcomes
-            if outcome.status != "measured"
+            if (reason := _why_unusable(outcome))
         }
         if len(absences) == len(self._ids):
             first = next(iter(absences.values()))
@@ -174,8 +174,8 @@ class ProcessPairs:
         samples: dict[str, list[float]] = {}
         for outcome in answer.outcomes:
             name = self._names[outcome.name]
-            if outcome.status != "measured":
-                raise SampleFailed(commit, (name,), _sentence(outcome))
+            if reason := _why_unusable(outcome):
+                raise SampleFailed(commit, (name,), reason)
             samples.setdefault(name, []).extend(outcome.samples)
         return {
             name: Reading(
@@ -210,5 +210,10 @@ def shared_out(devices: Sequence[str]) -> list[Place]:
     ]
 
 
-def _sentence(outcome: Outcome) -> str:
-    return outcome.reason or f"the benchmark was {outcome.status}"
+def _why_unusable(outcome: Outcome) -> str:
+    """Why an outcome gives no figure to compare; empty where it does."""
+    if outcome.status != "measured":
+        return outcome.reason or f"the benchmark was {outcome.status}"
+    if min(outcome.samples) <= 0:
+        return f"it gave {min(outcome.samples):g}, and only positive figures have a ratio"
+    return ""

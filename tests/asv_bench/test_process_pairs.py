@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -145,6 +145,25 @@ def test_what_one_commit_lacks_is_told_and_the_rest_is_measured(toy: ToyProject)
     assert {name: absence.reason for name, absence in absences.items()} == {"a.ttft": "not yet"}
     assert not absences["a.ttft"].has_failed
     assert set(source.pair(*toy.commits, head_first=False)) == {"a.step", "b.time(1)"}
+
+
+def test_a_count_of_nothing_has_no_ratio_and_is_left_out(toy: ToyProject) -> None:
+    def zero(number: int, outcome: Outcome) -> Outcome:
+        if outcome.name == "b.time-0" and number in (1, 4):
+            return replace(outcome, samples=(0.0,))
+        return outcome
+
+    source = pairs_of(toy, ScriptedRunner(change=zero))
+    assert source.prepare(toy.commits[0]) == {}
+    (absence,) = source.prepare(toy.commits[1]).values()
+    assert (absence.reason, absence.has_failed) == (
+        "it gave 0, and only positive figures have a ratio",
+        False,
+    )
+    with pytest.raises(SampleFailed, match="it gave 0"):
+        pairs_of(toy, ScriptedRunner(change=zero)).pair(
+            toy.commits[0], toy.commits[0], head_first=False, benchmarks=["b.time(1)"]
+        )
 
 
 def test_a_failure_after_the_first_process_is_one_samples(toy: ToyProject) -> None:
