@@ -11,6 +11,7 @@ _DEVICES = ("auto", "cpu", "cuda")
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _DECODE_MODES = ("auto", "eager", "graph")
 _ADMISSIONS = ("fifo", "pack")
+_MOST_IN_FLIGHT = 8  # with a step's two launches, well below what the token ring holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,10 @@ class EngineConfig:
     decode_first
         Launch the decode step before the prefill of the same step rather than after it: running
         requests do not wait for newcomers' prompts.
+    steps_in_flight
+        Launches whose tokens the host need not have seen when it launches the next: 0 waits for
+        every step's tokens. At most 8. None: 2 on CUDA, so that the device never waits for the
+        host, and 0 on the CPU, where tokens are there at once.
     seed
         Seeds random weights and the sampling of requests that bring no seed.
 
@@ -92,6 +97,7 @@ class EngineConfig:
     max_active_requests: int | None = None
     max_inflight_requests: int | None = None
     decode_first: bool = False
+    steps_in_flight: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -118,6 +124,12 @@ class EngineConfig:
         ):
             if getattr(self, name) is not None:
                 self._require_positive(name)
+        in_flight = self.steps_in_flight
+        if in_flight is not None and not (_is_int(in_flight) and 0 <= in_flight <= _MOST_IN_FLIGHT):
+            raise ConfigError(
+                f"steps_in_flight is {in_flight!r}; it must be a whole number of 0 to "
+                f"{_MOST_IN_FLIGHT}, or None."
+            )
         for name in ("prefix_cache", "decode_first", "fuse"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False.")

@@ -25,8 +25,8 @@ from engine.scheduler import Scheduler
 from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
 
-_STEPS_IN_FLIGHT = 2
-"""Launches whose tokens the host has not seen yet, on CUDA: the device never waits for it."""
+_STEPS_IN_FLIGHT_ON_CUDA = 2
+"""Launches whose tokens the host has not seen yet, by default: the device never waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,10 @@ class StepLoop:
     ) -> None:
         device, num_rows = model.device, config.max_batch_size
         self._decode_first = config.decode_first
-        self._steps_in_flight = _STEPS_IN_FLIGHT if device.type == "cuda" else 0
+        in_flight = _STEPS_IN_FLIGHT_ON_CUDA if device.type == "cuda" else 0
+        if config.steps_in_flight is not None:
+            in_flight = config.steps_in_flight
+        self._steps_in_flight = in_flight
         self._staging = StagingBuffers(device)
         self._cache = KVCache(
             model.config.num_layers,

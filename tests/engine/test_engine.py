@@ -19,6 +19,7 @@ from engine import (
     RequestError,
     SamplingParams,
 )
+from engine.token_ring import TokenRing
 
 GREEDY = SamplingParams(max_new_tokens=20, ignore_eos=True)
 """As in the fixture `greedy_alone`."""
@@ -315,6 +316,9 @@ def test_bad_sampling_parameters_are_refused(fields):
         {"num_kv_blocks": -3},
         {"prefill_max_tokens": 0},
         {"prefix_cache": "yes"},
+        {"steps_in_flight": -1},
+        {"steps_in_flight": 9},
+        {"steps_in_flight": True},
         {"model": ""},
         {"seed": "x"},
     ],
@@ -323,6 +327,19 @@ def test_bad_sampling_parameters_are_refused(fields):
 def test_bad_options_are_refused(fields):
     with pytest.raises(ConfigError, match=next(iter(fields))):
         EngineConfig(**fields)
+
+
+@pytest.mark.parametrize(("steps_in_flight", "unseen"), [(0, 0), (1, 1), (3, 3), (8, 8), (None, 0)])
+def test_steps_in_flight_are_launched_before_their_tokens_are_seen(
+    make_engine, monkeypatch, greedy_alone, prompts, steps_in_flight, unseen
+):
+    # Tokens that are never there before they are waited for: a device that lags as far as it may.
+    monkeypatch.setattr(TokenRing, "has_arrived", lambda ring, ticket: False)
+    engine = make_engine(steps_in_flight=steps_in_flight)
+    engine.submit(prompts[0], GREEDY)
+    received = [len(engine.step()) for _ in range(12)]
+    assert received == [0] * unseen + [1] * (12 - unseen)
+    assert _tokens(make_engine(steps_in_flight=steps_in_flight), prompts) == greedy_alone
 
 
 def test_options_that_do_not_fit_the_model_or_device_are_refused():
