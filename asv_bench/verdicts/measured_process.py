@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +65,110 @@ class Place:
         return self.device != CPU
 
 
-class ProcessRunner:
-    """Runs measured processes, at most one at a time in each thread that asks.
+class ScriptRunner:
+    """Runs scripts in processes of their own, at most one at a time in each thread that asks.
+
+    A script finds its job, a JSON file, on its command line: with what it was given, the "parent"
+    that it must not outlive, its "cores", and the path of the "answer" that it writes, JSON too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+
+    def run(
+        self,
+        script: Path,
+        job: Mapping[str, Any],
+        place: Place,
+        variables: Mapping[str, str],
+        *,
+        is_watched: bool,
+    ) -> tuple[Any, GpuWatch | None]:
+        """Run a script to its end.
+
+        Parameters
+        ----------
+        script
+            The file.
+        job
+            JSON-ready.
+        place
+            Where it runs.
+        variables
+            Its environment, but for what names the GPU.
+        is_watched
+            Whether the place's GPU is watched meanwhile.
+
+        Returns
+        -------
+        tuple
+            The answer, and the watch.
+
+        Raises
+        ------
+        ProcessFailed
+            If the process gave no answer.
+        """
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            folder = Path(scratch)
+            facts = {
+                "parent": os.getpid(),
+                "cores": place.cores,
+                "answer": str(folder / "answer.json"),
+            }
+            (folder / "job.json").write_text(json.dumps({**job, **facts}))
+            watch = GpuWatch(place.device) if place.is_gpu and is_watched else None
+            with (folder / "said.log").open("wb") as said, watch or nullcontext():
+                process = self._start(script, {**variables, **_gpu(place)}, folder, said.fileno())
+                try:
+                    code = process.wait(TIMEOUT_SECONDS)
+                except subprocess.TimeoutExpired:
+                    raise ProcessFailed(f"it did not end within {TIMEOUT_SECONDS:.0f} s.") from None
+                finally:
+                    self._end(process)
+            if code or not (folder / "answer.json").is_file():
+                raise ProcessFailed(_last_words(folder / "said.log", code))
+            return json.loads((folder / "answer.json").read_text()), watch
+
+    def stop(self) -> None:
+        """End every process that runs; none is started from now on."""
+        with self._lock:
+            self._is_stopped = True
+            for process in self._running:
+                _kill(process)
+
+    def _start(
+        self, script: Path, variables: Mapping[str, str], folder: Path, output: int
+    ) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._is_stopped:
+                raise ProcessFailed("measuring was stopped.")
+            process = subprocess.Popen(
+                # -P: the script's own folder holds parts of the ruler, not what it imports.
+                [sys.executable, "-P", str(script), str(folder / "job.json")],
+                cwd=folder,
+                env=dict(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C at the terminal is for the parent, which ends the group itself.
+                start_new_session=True,
+            )
+            self._running.add(process)
+            return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        # The group too: a process may have started others, such as compilers.
+        _kill(process)
+        process.wait()
+        with self._lock:
+            self._running.discard(process)
+
+
+class ProcessRunner(ScriptRunner):
+    """Runs asv's benchmarks in measured processes.
 
     Parameters
     ----------
@@ -77,11 +179,9 @@ class ProcessRunner:
     """
 
     def __init__(self, benchmarks: Path, environment: Path) -> None:
+        super().__init__()
         self._benchmarks = benchmarks
         self._environment = environment
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._is_stopped = False
 
     def discover(self) -> list[dict[str, Any]]:
         """asv's descriptions of all benchmarks.
@@ -112,70 +212,15 @@ class ProcessRunner:
         gpu = None if watch is None else watch.conditions(content["begun"], content["ended"])
         return Answer(outcomes, gpu)
 
-    def stop(self) -> None:
-        """End every process that runs; none is started from now on."""
-        with self._lock:
-            self._is_stopped = True
-            for process in self._running:
-                _kill(process)
-
     def _run(
         self, commit: str | None, place: Place, benchmarks: list[str] | None, repeats: int
     ) -> tuple[Any, GpuWatch | None]:
-        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-            folder = Path(scratch)
-            job = {
-                "parent": os.getpid(),
-                "cores": place.cores,
-                "folder": str(self._benchmarks),
-                "benchmarks": benchmarks,
-                "repeats": repeats,
-                "answer": str(folder / "answer.json"),
-            }
-            (folder / "job.json").write_text(json.dumps(job))
-            watch = GpuWatch(place.device) if place.is_gpu and benchmarks else None
-            with (folder / "said.log").open("wb") as said, watch or nullcontext():
-                process = self._start(commit, place, folder, said.fileno())
-                try:
-                    code = process.wait(TIMEOUT_SECONDS)
-                except subprocess.TimeoutExpired:
-                    raise ProcessFailed(f"it did not end within {TIMEOUT_SECONDS:.0f} s.") from None
-                finally:
-                    self._end(process)
-            if code or not (folder / "answer.json").is_file():
-                raise ProcessFailed(_last_words(folder / "said.log", code))
-            return json.loads((folder / "answer.json").read_text()), watch
+        job = {"folder": str(self._benchmarks), "benchmarks": benchmarks, "repeats": repeats}
+        return self.run(_SCRIPT, job, place, self._variables(commit), is_watched=bool(benchmarks))
 
-    def _start(
-        self, commit: str | None, place: Place, folder: Path, output: int
-    ) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self._is_stopped:
-                raise ProcessFailed("measuring was stopped.")
-            process = subprocess.Popen(
-                # -P: the script's own folder holds parts of the ruler, not what it imports.
-                [sys.executable, "-P", str(_SCRIPT), str(folder / "job.json")],
-                cwd=folder,
-                env=self._variables(commit, place),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for the parent, which ends the group itself.
-                start_new_session=True,
-            )
-            self._running.add(process)
-            return process
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        # The group too: a process may have started others, such as compilers.
-        _kill(process)
-        process.wait()
-        with self._lock:
-            self._running.discard(process)
-
-    def _variables(self, commit: str | None, place: Place) -> dict[str, str]:
+    def _variables(self, commit: str | None) -> dict[str, str]:
         checkout = [] if commit is None else [str(self._environment / "commits" / commit)]
-        variables = {
+        return {
             # As in the asv environment: a tiny model's operators are too short to be split.
             "OMP_NUM_THREADS": "1",
             **os.environ,
@@ -184,9 +229,13 @@ class ProcessRunner:
             "ASV_ENV_DIR": str(self._environment),
             "ASV_COMMIT": commit or "",
         }
-        if place.is_gpu:
-            variables |= {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        return variables
+
+
+def _gpu(place: Place) -> dict[str, str]:
+    """The variables that leave a process the place's GPU alone."""
+    if not place.is_gpu:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
