@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import util
@@ -15,6 +15,9 @@ from typing import Any
 
 ENGINE_PACKAGES = ("engine", "kernels")
 """Whose calls are counted as the engine's own."""
+
+GENERATED = "<string>"
+"""What stands for a file where a function was generated."""
 
 UNCOUNTED_PACKAGES = ("numpy",)
 """Baselines are not kept for each of its versions, so what it calls inside itself is left out."""
@@ -29,7 +32,7 @@ class PythonCalls:
     total
         Of all functions but numpy's.
     engine
-        Of functions defined in the files of `engine` and `kernels`.
+        Of functions defined in the files of the engine's packages.
     by_function
         The engine's own, by function.
     """
@@ -40,10 +43,16 @@ class PythonCalls:
 
 
 @contextmanager
-def python_calls() -> Iterator[PythonCalls]:
-    """Count calls in this thread, inside the block. The garbage collector rests meanwhile."""
+def python_calls(
+    packages: Sequence[str] = ENGINE_PACKAGES, *, with_generated: bool = False
+) -> Iterator[PythonCalls]:
+    """Count calls in this thread, inside the block. The garbage collector rests meanwhile.
+
+    Those of the functions of `packages` are counted as the engine's own; `with_generated`, those of
+    functions without a file too: constructors of named tuples and of dataclasses.
+    """
     calls = PythonCalls()
-    ours = _folders(ENGINE_PACKAGES)
+    ours = (*_folders(packages), *((GENERATED,) if with_generated else ()))
     uncounted = _folders(UNCOUNTED_PACKAGES)
 
     def count(code: CodeType) -> None:
@@ -98,6 +107,6 @@ def _counting_each(count: Any) -> Iterator[None]:
         sys.setprofile(None)
 
 
-def _folders(packages: tuple[str, ...]) -> tuple[str, ...]:
+def _folders(packages: Sequence[str]) -> tuple[str, ...]:
     found = (util.find_spec(package) for package in packages)
     return tuple(f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin)
