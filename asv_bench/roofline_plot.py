@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 
 from asv_bench.roofline import Roofline
+from asv_bench.standalone_svg import standalone
 
 PANEL_INCHES = (7.6, 3.1)
 
@@ -49,7 +49,7 @@ def roofline_svg(results: Sequence[Roofline], title: str) -> str:
             _draw(axes, result)
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return _standalone(buffer.getvalue())
+    return standalone(buffer.getvalue(), _VARIABLES, _STYLE)
 
 
 def _draw(axes: Axes, result: Roofline) -> None:
@@ -91,11 +91,3 @@ def _draw(axes: Axes, result: Roofline) -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_FAINT)
-
-
-def _standalone(document: str) -> str:
-    """The `svg` element alone, with its own style sheet and colours that follow the scheme."""
-    svg = document[document.index("<svg") :]
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, f"var(--{variable})")
-    return re.sub(r"(<svg\b[^>]*>)", rf"\1\n{_STYLE}", svg, count=1)
