@@ -70,6 +70,7 @@ COMMANDS = (
     Command("bisect", "Find the commit that made it slower: nox -s bisect -- GOOD BAD."),
     Command("changes", "Find where the stored histories moved, and confirm it by comparing."),
     Command("calibrate", "See whether compare's verdicts hold here, against planted slowdowns."),
+    Command("ladder", "Run every earlier host path, and try what was claimed of each."),
     Command("profile", "Trace decoding and print the time per range and per kernel."),
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
     Command("tune", "Choose tiles by timing the whole step on a Hopper GPU; write the table."),

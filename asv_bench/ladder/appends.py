@@ -112,8 +112,8 @@ class NarrowestKernelAppend(GenericKernelAppend):
 
 def write_token(keys: Tensor, values: Tensor, slot: Slot, key: Tensor, value: Tensor) -> None:
     """Write one token's key and value, [H, D] each."""
-    keys[slot.block, :, slot.position] = key
-    values[slot.block, :, slot.position] = value
+    keys.select(0, slot.block).select(1, slot.position).copy_(key)
+    values.select(0, slot.block).select(1, slot.position).copy_(value)
 
 
 def _index(values: list[int], like: Tensor) -> Tensor:

@@ -87,7 +87,8 @@ class RungEngine:
             config.max_batch_size,
             self._blocks_of(config.max_model_len),
         )
-        self.path = HostPath(shape, parts, self.device, self.dtype)
+        with device_scope(self.device):
+            self.path = HostPath(shape, parts, self.device, self.dtype)
         self._scales = [sizes.attention_scale(layer) for layer in range(sizes.num_layers)]
         self._staging = StagingBuffers(self.device)
         self._prefixes = Prefixes(self.path) if config.prefix_cache else None

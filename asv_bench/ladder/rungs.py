@@ -46,7 +46,7 @@ class Rung:
     what: str
     seed: str = ""
     parts: Parts | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     needs: str = "any"
 
     @property

@@ -26,6 +26,7 @@ from asv_bench.ladder.today import (
     load_model,
     random_weights,
 )
+from asv_bench.workloads import BLOCK_SIZE as WORKLOAD_BLOCK_SIZE
 
 BLOCK_SIZE = 16
 NEW_TOKENS = 36
@@ -39,18 +40,18 @@ _HEAD_START = 3
 _PLAIN_GRAPH = 8
 
 
-def check_config(model: str, device: str, dtype: str) -> EngineConfig:
+def check_config(model: str, device: str, dtype: str, block_size: int = BLOCK_SIZE) -> EngineConfig:
     """What the check runs on: a small batch, so that requests join and leave, and a prefix cache.
 
     Prompts' blocks are shared, the partly filled last one too, and copied when they are appended
     to.
     """
-    blocks_each = -(-_MAX_LENGTH // BLOCK_SIZE) + 1
+    blocks_each = -(-_MAX_LENGTH // block_size) + 1
     return EngineConfig(
         model=model,
         device=device,
         dtype=dtype,  # type: ignore[arg-type]
-        block_size=BLOCK_SIZE,
+        block_size=block_size,
         max_batch_size=BATCH_SIZE,
         max_model_len=_MAX_LENGTH,
         num_kv_blocks=blocks_each * (BATCH_SIZE + len(check_prompts(2))),
@@ -112,7 +113,8 @@ def check_fused(rung: Rung, model: str, device: str) -> int:
     MeasurementFailed
         If one parts where the tokens are not tied.
     """
-    config = check_config(model, device, "float16")
+    # Blocks as in every workload: what the fused kernels were tuned and tested for.
+    config = check_config(model, device, "float16", WORKLOAD_BLOCK_SIZE)
     fused, plain = _tokens(rung, config), _tokens(RUNGS[_PLAIN_GRAPH], config)
     half = load_model(
         model, device=torch.device(device), dtype=torch.float16, seed=config.seed

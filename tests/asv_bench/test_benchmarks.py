@@ -98,6 +98,7 @@ def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> Non
         "kernels.Append",
         "kernels.DecodeAttention",
         "kernels.PrefillAttention",
+        "ladder.Ladder",
         "scheduler.Scheduler",
         "scheduler.Single",
         "scheduler.Wide",

@@ -26,6 +26,7 @@ HEAVY = {
     "counters",
     "history",
     "kernels",
+    "ladder",
     "lock",
     "mutants",
     "peers",

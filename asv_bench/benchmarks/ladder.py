@@ -1,0 +1,92 @@
+"""The ladder's rungs: each earlier host path on the model and kernels of the commit."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from .engine_runs import GPU_MODEL, MODELS, require_model_here
+from .guard import check_identity
+from .sharing import Figures, Samples, SharesRuns, shared_figure, tracked
+
+RUNGS = [
+    "0-rebuild",
+    "1-row-cache",
+    "2-batched-append",
+    "3-triton-append",
+    "4-identity-append",
+    "5-mutable-info",
+    "6-array-metadata",
+    "7-shared-table",
+    "8-graph",
+    "9-fused",
+    "10-overlap",
+]
+"""By name, since `asv_bench.ladder` imports the engine and asv's discovery must not."""
+
+
+class Ladder(SharesRuns):
+    """One rung on a tenth of the workload `scheduler`."""
+
+    params = (RUNGS, MODELS)
+    param_names: ClassVar = ["rung", "model"]
+
+    def setup(self, rung: str, model: str) -> None:
+        check_identity()
+        require_model_here(model)
+        require_rung_here(rung, model)
+
+    @tracked()
+    def track_step_time(self, rung: str, model: str) -> Samples:
+        """Seconds of one decode step."""
+        return _figure("step_time", rung, model)
+
+    @tracked()
+    def track_decode_seconds_per_token(self, rung: str, model: str) -> Samples:
+        """Decode time over the token ids that were generated."""
+        return _figure("decode_seconds_per_token", rung, model)
+
+
+def require_rung_here(label: str, model: str) -> None:
+    """Skip a rung that this machine cannot run, or whose parts the commit does not have.
+
+    Raises
+    ------
+    NotImplementedError
+        Where there is nothing to measure.
+    """
+    from engine import EngineConfig
+
+    try:
+        from asv_bench.ladder.rungs import rung_named
+    except ImportError as error:
+        raise NotImplementedError(f"this commit lacks what the ladder stands on: {error}") from None
+    rung = rung_named(label)
+    if not rung.runs_on(_device(model)):
+        raise NotImplementedError(f"rung {label} needs a GPU")
+    missing = rung.options.keys() - EngineConfig.__dataclass_fields__.keys()
+    if missing:
+        raise NotImplementedError(f"this commit's engine has no option {', '.join(missing)}")
+
+
+def _figure(figure: str, rung: str, model: str) -> Samples:
+    return shared_figure(f"ladder-{rung}-{model}", figure, lambda: _measure(rung, model))
+
+
+def _measure(rung: str, model: str) -> Figures:
+    from asv_bench.ladder.rung_run import WATERFALL_WORKLOAD, measure_rung, workload_of
+    from asv_bench.ladder.rungs import rung_named
+
+    device = _device(model)
+    measured = measure_rung(
+        rung_named(rung),
+        workload_of(WATERFALL_WORKLOAD, quick=True),
+        model=f"random:{model}",
+        device=device,
+        dtype="float32" if device == "cpu" else "float16",
+        repeats=3,
+    )
+    return measured.figures
+
+
+def _device(model: str) -> str:
+    return "cuda" if model == GPU_MODEL else "cpu"

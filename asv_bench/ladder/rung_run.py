@@ -1,0 +1,132 @@
+"""One rung in this process: its engine built, warmed up and run, and the figures of the runs."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from asv_bench.drive import run_workload
+from asv_bench.ladder.claims import SECONDS_PER_TOKEN
+from asv_bench.ladder.rungs import Rung
+from asv_bench.run_sample import RunSample
+from asv_bench.workloads import BLOCK_SIZE, WORKLOADS, Workload
+
+STEP_TIME = "step_time"
+WATERFALL_WORKLOAD = "scheduler"
+"""What every rung is measured on, and its steps are counted on."""
+
+WARMUP_TOKENS = BLOCK_SIZE + 16
+"""New tokens of the run before the measured ones: more than a block, so that a boundary is in."""
+
+MEASURED_SECONDS = 2.0
+MOST_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RungFigures:
+    """What one process measured of one rung on one workload.
+
+    Attributes
+    ----------
+    figures
+        Seconds by name: medians over the runs.
+    runs
+        The same for each run.
+    digests
+        One hash for each request, of the token ids that it generated.
+    """
+
+    figures: dict[str, float]
+    runs: list[dict[str, float]]
+    digests: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as JSON-ready values."""
+        return asdict(self)
+
+
+def workload_of(name: str, *, quick: bool) -> Workload:
+    """The named workload, or a tenth of it: enough for rungs to differ, in a second."""
+    workload = WORKLOADS[name]
+    if not quick:
+        return workload
+    return replace(
+        workload,
+        name=f"{name}-quick",
+        num_requests=min(workload.num_requests, 32),
+        batch_size=min(workload.batch_size, 32),
+        new_tokens=WARMUP_TOKENS,
+    )
+
+
+def measure_rung(
+    rung: Rung, workload: Workload, *, model: str, device: str, dtype: str, repeats: int | None
+) -> RungFigures:
+    """Run a workload on a rung, after a shorter run that is not measured.
+
+    Parameters
+    ----------
+    rung, workload
+        What to run.
+    model, device, dtype
+        As for the engine.
+    repeats
+        Measured runs; None: as many as take about two seconds, an odd number.
+
+    Raises
+    ------
+    Refused
+        If the rung does not run there.
+    MeasurementFailed
+        If a request did not generate what the workload asks for.
+    """
+    engine: Any = rung.build(workload.engine_config(model, device=device, dtype=dtype))
+    vocab_size = engine.model_config.vocab_size
+    warmup = replace(
+        workload,
+        num_requests=workload.resident,
+        new_tokens=min(workload.new_tokens, WARMUP_TOKENS),
+    )
+    run_workload(engine, warmup, vocab_size, mode="online")
+    samples = [run_workload(engine, workload, vocab_size, mode="online")]
+    wanted = repeats_for(samples[0].wall_s) if repeats is None else repeats
+    while len(samples) < wanted:
+        samples.append(run_workload(engine, workload, vocab_size, mode="online"))
+    engine.check_integrity()
+    runs = [run_figures(sample) for sample in samples]
+    figures = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    return RungFigures(figures, runs, request_digests(samples[0]))
+
+
+def run_figures(sample: RunSample) -> dict[str, float]:
+    """The figures of one run, in seconds; see `claims.FIGURES` for all but the step's."""
+    tpot, itl = sample.tpot_s, sample.itl_s
+    return {
+        STEP_TIME: 1e-3 * sample.decode_step_ms,
+        SECONDS_PER_TOKEN: sample.decode_s / sample.generated_tokens,
+        "tpot_p50": float(np.median(tpot)),
+        "tpot_mean": float(np.mean(tpot)),
+        "tpot_p99": float(np.percentile(tpot, 99)),
+        "itl_p99": float(np.percentile(itl, 99)),
+    }
+
+
+def repeats_for(seconds: float) -> int:
+    """Measured runs for runs of so many seconds; odd, so that one of them is the median."""
+    wanted = int(-(-MEASURED_SECONDS // max(seconds, 1e-9)))
+    return min(MOST_REPEATS, wanted | 1)
+
+
+def request_digests(sample: RunSample) -> list[str]:
+    """A short hash for each request's tokens."""
+    return [digest_of(trace.token_ids) for trace in sample.traces]
+
+
+def digest_of(token_ids: Sequence[int]) -> str:
+    """A short hash of token ids."""
+    return hashlib.sha256(np.asarray(token_ids, np.int64).tobytes()).hexdigest()[:12]
