@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,6 +45,7 @@ from asv_bench.workloads import default_model
 
 REPORTS = REPOSITORY / "reports"
 README = REPOSITORY / "README.md"
+_LINES = 10
 
 
 def register(app: typer.Typer) -> None:
@@ -242,10 +244,16 @@ class Climb:
 
 
 class _Shown:
-    """A bar of processes with the time left at most; drawn between processes only."""
+    """A bar of processes with the time left at most; drawn between processes only.
+
+    Where nobody watches it, a line now and then.
+    """
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
+        self._total = total
+        self._begun = time.monotonic()
+        self._done = 0
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
@@ -276,13 +284,27 @@ class _Shown:
 
     def ran(self, rung: Rung, answer: RungAnswer) -> None:
         """See `ladder_run.Watcher`."""
+        self._done += 1
         self._bar.advance(self._task)
         self.says(rung.label)
+        if not self._console.is_terminal and self._done % max(1, self._total // _LINES) == 0:
+            seconds = time.monotonic() - self._begun
+            left = seconds / self._done * max(0, self._total - self._done)
+            self._console.print(
+                f"{self._done} of at most {self._total} processes, {clock(seconds)} gone, at most "
+                f"{clock(left)} left",
+                highlight=False,
+            )
 
     def found(self, claim: FoundClaim) -> None:
         """See `ladder_run.Watcher`."""
         self._console.print(found_line(claim), highlight=False, soft_wrap=True)
         self._bar.refresh()
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def found_line(claim: FoundClaim) -> str:

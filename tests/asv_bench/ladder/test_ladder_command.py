@@ -48,6 +48,7 @@ def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, t
     assert "all rungs generate the same tokens" in done.output
     assert "8.0" in re.search(r"to 7-shared-table a step became (\S+)", done.output)[1]
     assert "036 block-table rows cached: faster" in done.output
+    assert "44 of at most 46 processes" in done.output
     record = json.loads((tmp_path / "ladder-mine.json").read_text())
     assert [rung["rung"] for rung in record["results"]["rungs"]] == [
         rung.label for rung in RUNGS if rung.needs == "any"
