@@ -60,7 +60,9 @@ def _check_length(
                 f"and hold {expected} tokens, but is {info}."
             )
         start += info.length
-    if start != length or (block_ids and blocks.infos[block_ids[-1]].length == 0):
+    if start != length:
         raise IntegrityError(
             f"Sequence {number} has {length} tokens, but its blocks of layer {layer} hold {start}."
         )
+    if block_ids and blocks.infos[block_ids[-1]].length == 0:
+        raise IntegrityError(f"Block {block_ids[-1]} of sequence {number} holds no token.")

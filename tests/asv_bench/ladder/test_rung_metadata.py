@@ -260,6 +260,20 @@ def test_the_engines_own_metadata_passes_the_same_test():
     run_state_machine_as_test(model_of(None, SharedTablePath), settings=QUICK)
 
 
+def test_tokens_without_a_block_and_blocks_without_a_token_are_found():
+    shape = CacheShape(LAYERS, 4, 1, 2, 1, MAX_BATCH, 4)
+    path = LadderPath(shape, parts_of(6), CPU, torch.float32)
+    sequence = path.new_sequence()
+    path.extend(sequence, 2)
+    path.check([sequence])
+    with pytest.raises(IntegrityError, match="has 3 tokens, but its blocks of layer 0 hold 0"):
+        path.check([sequence, LadderSequence([[], []], length=3)])
+    for layer in range(LAYERS):
+        sequence.block_ids[layer].append(path.blocks._allocate(layer, 2, 0))
+    with pytest.raises(IntegrityError, match="of sequence 0 holds no token"):
+        path.check([sequence])
+
+
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_rung_does_not_pass(fault):
     model = model_of(BROKEN[fault])

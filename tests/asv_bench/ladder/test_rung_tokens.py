@@ -187,3 +187,15 @@ def test_only_near_ties_may_part():
     require_near_tie(half, exact, known, (token, token), RUNGS[9])
     with pytest.raises(MeasurementFailed, match="9-fused generated token"):
         require_near_tie(half, exact, known, ((token + 1) % VOCAB, token), RUNGS[9])
+
+
+def test_a_prompt_that_is_known_as_a_whole_is_computed_again(alone):
+    engine = RungEngine(check_config(MODEL, "cpu", "float32"), parts_of(6))
+    prompt = check_prompts(VOCAB)[0]
+    for _ in range(2):
+        tokens = []
+        engine.submit(prompt, PARAMS)
+        while engine.has_unfinished:
+            tokens += [event.token_id for event in engine.step()]
+        assert tokens == alone[0]
+    engine.check_integrity()
