@@ -122,7 +122,6 @@ def measure_waterfall(
     ProcessFailed
         If a process gave no answer.
     """
-    counters = processes.count(rungs)
     free: queue.SimpleQueue[Place] = queue.SimpleQueue()
     for place in places:
         free.put(place)
@@ -136,9 +135,14 @@ def measure_waterfall(
         watcher.ran(rung, answer)
         return answer
 
-    with ThreadPoolExecutor(len(places)) as pool:
+    with ThreadPoolExecutor(len(places) + 1) as pool:
         try:
+            counting = pool.submit(processes.count, rungs)
+            if not places[0].is_gpu:
+                # Where the processor is what is measured, nothing runs beside it.
+                counting.result()
             answers = list(pool.map(measure, rungs))
+            counters = counting.result()
         except BaseException:
             # The threads wait for processes, and leaving the pool waits for the threads.
             processes.stop()

@@ -113,13 +113,12 @@ class RungEngine:
         if params.temperature > 0 or not params.ignore_eos or params.stop_token_ids:
             raise Refused("a rung decodes greedily and to the last token; set ignore_eos.")
         length = len(prompt) + params.max_new_tokens
-        longest = min(
-            self.config.max_model_len or 0, (self.config.num_kv_blocks or 0) * self._block_size
-        )
-        if not prompt or length > longest:
+        wanted, there = self._blocks_wanted(length), self.path.blocks.max_blocks
+        if not prompt or length > (self.config.max_model_len or 0) or wanted > there:
             raise Refused(
-                f"the request takes {length} tokens, {len(prompt)} of them its prompt; this rung "
-                f"runs requests with a prompt and up to {longest} tokens."
+                f"the request takes {length} tokens, {len(prompt)} of them its prompt, and up to "
+                f"{wanted} blocks; this rung runs requests with a prompt, of up to "
+                f"{self.config.max_model_len} tokens and {there} blocks."
             )
         session = Session(
             self._next_id, list(prompt), params.max_new_tokens, self.path.new_sequence()
@@ -152,6 +151,10 @@ class RungEngine:
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
 
+    def _blocks_wanted(self, tokens: int) -> int:
+        """Blocks of each layer that a sequence may take, the copy of a shared one included."""
+        return self._blocks_of(tokens) + (self._prefixes is not None)
+
     def _admit(self) -> list[Session]:
         """Move sessions from the queue to the batch, as many as surely fit to their ends."""
         admitted: list[Session] = []
@@ -165,9 +168,9 @@ class RungEngine:
     def _has_room(self, session: Session) -> bool:
         if len(self._running) == self.config.max_batch_size:
             return False
-        # Its own blocks only: what is shared is on top, and is given up first.
+        # As if nothing were shared: what prefixes hold is on top, and is given up first.
         wanted = sum(
-            self._blocks_of(len(one.prompt) + one.max_new_tokens)
+            self._blocks_wanted(len(one.prompt) + one.max_new_tokens)
             for one in (*self._running, session)
         )
         kept = 0 if self._prefixes is None else self._prefixes.num_blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,9 +149,14 @@ def test_requests_that_a_rung_cannot_run_are_refused(params):
     assert not engine.has_unfinished
 
 
-def test_a_rung_waits_for_blocks_and_gives_up_what_it_keeps():
+@pytest.mark.parametrize("num_kv_blocks", [4, 5, 8, 9])
+def test_a_rung_waits_for_blocks_and_gives_up_what_it_keeps(num_kv_blocks):
     config = EngineConfig(
-        device="cpu", block_size=16, max_batch_size=4, max_model_len=64, num_kv_blocks=5
+        device="cpu",
+        block_size=16,
+        max_batch_size=4,
+        max_model_len=64,
+        num_kv_blocks=num_kv_blocks,
     )
     engine = RungEngine(config, parts_of(6))
     prompts = [[token] * 20 for token in range(1, 7)]
@@ -162,6 +168,18 @@ def test_a_rung_waits_for_blocks_and_gives_up_what_it_keeps():
             tokens[event.request_id] += 1
         engine.check_integrity()
     assert set(tokens.values()) == {20}
+
+
+def test_a_request_that_could_never_be_admitted_is_refused():
+    config = EngineConfig(device="cpu", block_size=16, max_model_len=64, num_kv_blocks=3)
+    params = SamplingParams(max_new_tokens=20, ignore_eos=True)
+    with pytest.raises(Refused, match="up to 4 blocks"):
+        RungEngine(config, parts_of(6)).submit([1] * 20, params)
+    alone = RungEngine(replace(config, prefix_cache=False), parts_of(6))
+    alone.submit([1] * 20, params)
+    while alone.has_unfinished:
+        alone.step()
+    alone.check_integrity()
 
 
 def test_rungs_are_named_and_chosen_by_number():
