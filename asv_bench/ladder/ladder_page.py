@@ -100,7 +100,7 @@ def readme_part(records: Mapping[str, Json], folder: str) -> str:
         f"![Step time from rung 0 to today on {machine}]({folder}/{PREFIX}{machine}.svg)"
         for machine in records
     ]
-    header = ["write-up", "reported", *(f"found on {machine}" for machine in records)]
+    header = ["write-up", "throughput reported", *(f"found on {machine}" for machine in records)]
     rows = [header, ["---", "---:", *("---:" for _ in records)]]
     for claim in CLAIMS:
         cells = [f"{claim.seed} {claim.what}", percent(claim.reported[0].change)]
