@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -57,13 +60,14 @@ class DecodeGraphs:
         paused = remaining.clone()
         remaining.zero_()
         try:
-            for bucket in reversed(self._buckets):
-                self._runner.decode(bucket, is_sampled=is_sampled)
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self._pool):
+            with _resting_collector():
+                for bucket in reversed(self._buckets):
                     self._runner.decode(bucket, is_sampled=is_sampled)
-                self._graphs[bucket, is_sampled] = graph
+                    torch.cuda.synchronize()
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph, pool=self._pool):
+                        self._runner.decode(bucket, is_sampled=is_sampled)
+                    self._graphs[bucket, is_sampled] = graph
         except torch.cuda.OutOfMemoryError as error:
             raise DeviceError(
                 "The GPU has too little memory to capture the decode step: lower max_batch_size "
@@ -73,3 +77,17 @@ class DecodeGraphs:
             remaining.copy_(paused)
             self._runner.ring.rewind()
             torch.cuda.synchronize()
+
+
+@contextmanager
+def _resting_collector() -> Iterator[None]:
+    """Collect garbage now and not again within: what an earlier engine held on the device or in
+    pinned memory must not be freed during a capture, which that would invalidate."""
+    was_collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_collecting:
+            gc.enable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -158,3 +160,18 @@ def _logits_and_tokens(engine: Engine, prompt: list[int]) -> tuple[torch.Tensor,
     (completion,) = engine.generate([prompt], params)
     logits = torch.cat([engine.model.logits(hidden) for hidden in hidden_states])
     return logits.double().cpu(), completion.token_ids
+
+
+def test_an_earlier_engine_that_is_garbage_spoils_no_capture(prompts, on_the_cpu):
+    """Freeing what it held in the middle of a capture would invalidate the capture."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20, 2, 2)
+    try:
+        for _ in range(3):
+            earlier = _engine()
+            earlier.itself = earlier
+            del earlier
+            engine = _engine()
+        assert _outputs(engine, prompts) == on_the_cpu
+    finally:
+        gc.set_threshold(*thresholds)
