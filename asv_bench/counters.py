@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import track
 
-from asv_bench.codegen_compile import KernelFigures
 from asv_bench.step_counters import BATCHES, LARGE, PATHS, SMALL, calls_per_request, count_steps
+
+if TYPE_CHECKING:
+    from asv_bench.codegen_compile import KernelFigures
 
 Counters = dict[str, dict[str, Any]]
 """By what was counted ("cpu, batch 8, step", or a kernel), then by the counter's name."""

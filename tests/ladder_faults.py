@@ -8,6 +8,7 @@ from asv_bench.ladder.appends import GenericKernelAppend, IndexedAppend, Narrowe
 from asv_bench.ladder.block_managers import ArrayBlocks, BatchSlots, MutableBlocks, TupleBlocks
 from asv_bench.ladder.block_tables import CachedRows, RebuiltTables
 from asv_bench.ladder.host_path import Parts
+from asv_bench.ladder.rung_build import PARTS
 from asv_bench.ladder.rungs import RUNGS
 
 
@@ -150,9 +151,7 @@ class SlowRowsUnwritten(IndexedAppend):
 
 def parts_of(number: int) -> Parts:
     """What a rung is made of; its kernels run in torch on a CPU."""
-    parts = RUNGS[number].parts
-    assert parts is not None
-    return parts
+    return PARTS[RUNGS[number].name]
 
 
 BROKEN = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import ClassVar
 
 from .engine_runs import GPU_MODEL, MODELS, require_model_here
@@ -54,10 +55,11 @@ def require_rung_here(label: str, model: str) -> None:
     NotImplementedError
         Where there is nothing to measure.
     """
+    from asv_bench.ladder.rungs import rung_named
     from engine import EngineConfig
 
     try:
-        from asv_bench.ladder.rungs import rung_named
+        import_module("asv_bench.ladder.rung_build")
     except ImportError as error:
         raise NotImplementedError(f"this commit lacks what the ladder stands on: {error}") from None
     rung = rung_named(label)

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from asv_bench.codegen import compile_all
 from asv_bench.console import add_figure_columns, make_console, print_table
 from asv_bench.counter_baselines import (
     Acceptance,
@@ -137,6 +136,8 @@ def difference_table(found: Sequence[Difference]) -> Table:
 
 
 def _compiled(console: Console) -> Counters:
+    from asv_bench.codegen import compile_all
+
     figures, failures = compile_all((), console)
     if failures:
         raise MeasurementFailed("; ".join(failures))

@@ -18,7 +18,6 @@ from asv_bench.profile_child import Window
 from asv_bench.profilers import torch_trace
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.roofline import Roofline, roofline, roofline_table
-from asv_bench.roofline_plot import roofline_svg
 from asv_bench.step_timeline import timed_steps
 from asv_bench.step_traffic import step_traffic
 from asv_bench.tables import markdown
@@ -101,6 +100,9 @@ def run(
         "read_bandwidth": bandwidth.to_json(),
         "rooflines": [result.to_json() for result in results],
     }
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.roofline_plot import roofline_svg
+
     path = record.write(folder / "roofline.json")
     machine = record.machine.gpu or record.machine.cpu
     title = f"{machine}, {model} {dtype}, commit {(record.tree.label or 'none')[:9]}"

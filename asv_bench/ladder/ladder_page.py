@@ -10,7 +10,6 @@ from typing import Any
 from asv_bench.errors import Refused
 from asv_bench.ladder.claims import CLAIMS
 from asv_bench.ladder.ladder_tables import claim_table, interval, percent, rung_table
-from asv_bench.ladder.waterfall_plot import waterfall_svg
 from asv_bench.tables import MISSING, markdown
 
 Json = Mapping[str, Any]
@@ -49,6 +48,9 @@ def write_page(folder: Path) -> Path:
     Refused
         If there is no record.
     """
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.ladder.waterfall_plot import waterfall_svg
+
     records = read_records(folder)
     parts = [INTRODUCTION]
     for machine, record in records.items():

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.ladder.rungs import Rung
-from asv_bench.operator_ledger import OperatorLedger
-from asv_bench.pretend_cuda import Traffic, pretended_cuda
 from asv_bench.python_calls import ENGINE_PACKAGES, python_calls
 from asv_bench.workloads import Workload
+
+if TYPE_CHECKING:
+    from asv_bench.pretend_cuda import Traffic
 
 STEADY_AFTER = 6
 """Steps before the counted ones; they and the counted ones lie within one block."""
@@ -77,10 +78,13 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
     MeasurementFailed
         If a step did not yield one token of each request.
     """
+    from asv_bench.ladder.rung_build import build_rung
+    from asv_bench.operator_ledger import OperatorLedger
+
     with _device(pretends) as traffic:
         device, dtype = ("cuda", "float16") if pretends else ("cpu", "float32")
         alike = replace(workload, num_requests=workload.resident)
-        engine: Any = rung.build(alike.engine_config(model, device=device, dtype=dtype))
+        engine: Any = build_rung(rung, alike.engine_config(model, device=device, dtype=dtype))
         for prompt in alike.prompts(engine.model_config.vocab_size):
             engine.submit(prompt, alike.sampling_params())
         received = 0
@@ -104,6 +108,8 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
 
 @contextmanager
 def _device(pretends: bool) -> Iterator[Traffic]:
+    from asv_bench.pretend_cuda import Traffic, pretended_cuda
+
     if not pretends:
         yield Traffic()
         return

@@ -85,7 +85,9 @@ def measure_rung(
     MeasurementFailed
         If a request did not generate what the workload asks for.
     """
-    engine: Any = rung.build(workload.engine_config(model, device=device, dtype=dtype))
+    from asv_bench.ladder.rung_build import build_rung
+
+    engine: Any = build_rung(rung, workload.engine_config(model, device=device, dtype=dtype))
     vocab_size = engine.model_config.vocab_size
     warmup = replace(
         workload,

@@ -1,24 +1,16 @@
-"""The rungs, in order: what each does, and how its engine is built."""
+"""The rungs, in order: what each does, and where it runs.
+
+Commands read this before anything is measured, so nothing of the engine is imported here: see
+`rung_build` for the engines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from asv_bench.drive import EngineFace
 from asv_bench.errors import Refused
-from asv_bench.ladder.appends import (
-    GenericKernelAppend,
-    IndexedAppend,
-    NarrowestKernelAppend,
-    PerTokenAppend,
-)
-from asv_bench.ladder.block_managers import ArrayBlocks, MutableBlocks, TupleBlocks
-from asv_bench.ladder.block_tables import CachedRows, RebuiltTables
-from asv_bench.ladder.host_path import Parts
-from asv_bench.ladder.rung_engine import RungEngine
-from asv_bench.ladder.today import Engine, EngineConfig, interpreting
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +25,8 @@ class Rung:
         What it does differently from the one before.
     seed
         The write-up that it comes from; "" where there is none.
-    parts
-        Of a host path; None for today's engine.
     options
-        Of today's engine.
+        Of today's engine; empty for a host path of before it.
     needs
         "any" device, one with "triton" kernels, or "cuda".
     """
@@ -45,7 +35,6 @@ class Rung:
     name: str
     what: str
     seed: str = ""
-    parts: Parts | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     needs: str = "any"
 
@@ -61,32 +50,11 @@ class Rung:
         """
         if device != "cpu":
             return True
-        return self.needs == "any" or (self.needs == "triton" and interpreting())
+        if self.needs == "triton":
+            from kernels.backend import interpreting
 
-    def build(self, config: EngineConfig) -> EngineFace:
-        """The rung's engine.
-
-        Raises
-        ------
-        Refused
-            If the rung does not run on the configured device.
-        """
-        if not self.runs_on(config.device):
-            raise Refused(
-                f"rung {self.label} does not run on a CPU; it needs "
-                + ("a GPU." if self.needs == "cuda" else "a GPU or TRITON_INTERPRET=1.")
-            )
-        if self.parts is None:
-            return Engine(replace(config, **self.options))
-        return RungEngine(config, self._parts_on(config.device))
-
-    def _parts_on(self, device: str) -> Parts:
-        """The parts; where Triton does not run, appends are what they were before it came."""
-        assert self.parts is not None
-        has_triton = device != "cpu" or interpreting()
-        if issubclass(self.parts.append, GenericKernelAppend) and not has_triton:
-            return replace(self.parts, append=IndexedAppend)
-        return self.parts
+            return interpreting()
+        return self.needs == "any"
 
 
 _EAGER = {"decode": "eager", "fuse": False, "steps_in_flight": 0}
@@ -101,28 +69,24 @@ RUNGS = (
         "block-table rows rebuilt from lists each step and layer, an append for each token and "
         "layer, metadata in dicts of tuples",
         "before 036",
-        Parts(TupleBlocks, PerTokenAppend, RebuiltTables),
     ),
     Rung(
         1,
         "row-cache",
         "rows kept until their last block changes, stacked into a pinned buffer, one copy a step",
         "036",
-        Parts(TupleBlocks, PerTokenAppend, CachedRows),
     ),
     Rung(
         2,
         "batched-append",
         "one append a layer: an indexed write for all rows with room and one holder",
         "038",
-        Parts(TupleBlocks, IndexedAppend, CachedRows),
     ),
     Rung(
         3,
         "triton-append",
         "the write is a Triton kernel that is told row, block and position",
         "before 061",
-        Parts(TupleBlocks, GenericKernelAppend, CachedRows),
         needs="triton",
     ),
     Rung(
@@ -130,7 +94,6 @@ RUNGS = (
         "identity-append",
         "narrower kernels for the whole batch: one common position, or one a row",
         "061, 062",
-        Parts(TupleBlocks, NarrowestKernelAppend, CachedRows),
         needs="triton",
     ),
     Rung(
@@ -138,14 +101,12 @@ RUNGS = (
         "mutable-info",
         "a block's info is lengthened in place, and the second loop over the batch goes",
         "064",
-        Parts(MutableBlocks, NarrowestKernelAppend, CachedRows),
     ),
     Rung(
         6,
         "array-metadata",
         "metadata in lists indexed by global id",
         "065",
-        Parts(ArrayBlocks, NarrowestKernelAppend, CachedRows),
     ),
     Rung(
         7,

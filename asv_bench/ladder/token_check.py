@@ -18,6 +18,7 @@ from torch import Tensor
 
 from asv_bench.drive import EngineFace
 from asv_bench.errors import MeasurementFailed
+from asv_bench.ladder.rung_build import build_rung
 from asv_bench.ladder.rungs import RUNGS, Rung
 from asv_bench.ladder.today import (
     GPT2,
@@ -151,7 +152,7 @@ def require_near_tie(
 
 
 def _tokens(rung: Rung, config: EngineConfig) -> list[list[int]]:
-    engine: Any = rung.build(replace(config))
+    engine: Any = build_rung(rung, replace(config))
     tokens = run_check(engine, engine.model_config.vocab_size)
     engine.check_integrity()
     short = [index for index, ids in enumerate(tokens) if len(ids) != NEW_TOKENS]

@@ -15,8 +15,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.stats import norm
+import scipy  # its parts are loaded when they are first used, so no other command waits
 
 SPENDING_POWER = 2.0
 _GRID = 801
@@ -56,7 +55,7 @@ def look_levels(
     for look in looks:
         now = look / looks[-1]
         bound = paths.bound_crossed_by(spending(now, alpha) - spent, now)
-        levels.append(float(2 * norm.sf(bound / np.sqrt(now))))
+        levels.append(float(2 * scipy.stats.norm.sf(bound / np.sqrt(now))))
         spent += paths.crossing(bound, now)
         paths = paths.within(bound, now)
     return tuple(levels)
@@ -85,21 +84,23 @@ class _Paths:
     def crossing(self, bound: float, at: float) -> float:
         """Probability of having crossed no bound so far and being beyond ±`bound` then."""
         step = np.sqrt(at - self.time)
-        above = norm.sf((bound - self.positions) / step)
-        below = norm.cdf((-bound - self.positions) / step)
+        above = scipy.stats.norm.sf((bound - self.positions) / step)
+        below = scipy.stats.norm.cdf((-bound - self.positions) / step)
         return float(np.sum(self.weights * self.density * (above + below)))
 
     def bound_crossed_by(self, probability: float, at: float) -> float:
         """The bound that paths cross with this probability."""
         return float(
-            brentq(lambda bound: self.crossing(bound, at) - probability, 0, _FAR, xtol=1e-10)
+            scipy.optimize.brentq(
+                lambda bound: self.crossing(bound, at) - probability, 0, _FAR, xtol=1e-10
+            )
         )
 
     def within(self, bound: float, at: float) -> _Paths:
         """The paths that do not cross it, at that later time."""
         step = np.sqrt(at - self.time)
         grid = np.linspace(-bound, bound, _GRID)
-        moves = norm.pdf((grid[:, None] - self.positions[None, :]) / step) / step
+        moves = scipy.stats.norm.pdf((grid[:, None] - self.positions[None, :]) / step) / step
         simpson = np.full(_GRID, 2.0)
         simpson[1::2] = 4.0
         simpson[[0, -1]] = 1.0

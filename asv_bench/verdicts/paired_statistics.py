@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+import scipy  # its parts are loaded when they are first used, so no other command waits
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
@@ -77,7 +77,7 @@ def _signed_ranks(
     """Signs and doubled ranks of the magnitudes, ascending, without those of zeros."""
     values = np.asarray(log_ratios, np.float64)
     # Doubled, midranks are whole numbers.
-    doubled = np.rint(2 * rankdata(np.abs(values))).astype(np.int64)
+    doubled = np.rint(2 * scipy.stats.rankdata(np.abs(values))).astype(np.int64)
     order = np.argsort(doubled, kind="stable")
     order = order[values[order] != 0]
     return np.sign(values[order]).astype(np.int64), doubled[order]

@@ -331,6 +331,7 @@ def test_every_command_is_registered() -> None:
         "counters",
         "headline",
         "history",
+        "ladder",
         "memcheck",
         "peers",
         "profile",

@@ -242,6 +242,12 @@ def test_a_workspace_too_small_for_the_split_is_refused(triton_device: torch.dev
     whole = SplitWorkspace.for_tiles(4, [(64, LinearTile(16, 32, 64))], triton_device)
     with pytest.raises(KernelArgumentError, match="workspace must hold 2048 partial products"):
         fused_linear(x, linear, y, split, whole)
+    enough = torch.zeros(64, dtype=torch.int32, device=triton_device)
+    for partials, arrivals in ((2047, enough), (2048, enough[:1])):
+        small = SplitWorkspace(torch.empty(partials, device=triton_device), arrivals)
+        with pytest.raises(KernelArgumentError, match="workspace must hold 2048 partial products"):
+            fused_linear(x, linear, y, split, small)
+    assert not y.any()
     both = SplitWorkspace.for_tiles(4, [(64, split), (32, split)], triton_device)
     fused_linear(x, linear, y, split, both)
     assert y.any()

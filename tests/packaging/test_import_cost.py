@@ -73,3 +73,11 @@ def test_engine_import_leaves_heavy_modules_alone(best, module):
 def test_kernels_import_needs_neither_torch_nor_triton():
     code = "import kernels, sys; print('torch' in sys.modules, 'triton' in sys.modules)"
     assert in_fresh_process(code).split() == ["False", "False"]
+
+
+def test_no_command_imports_torch_or_the_engine_before_it_is_run():
+    """Ranges can be switched on only until the engine is imported, and every command waits."""
+    code = "import asv_bench.__main__, sys; print(*sorted(sys.modules))"
+    imported = set(in_fresh_process(code).split())
+    assert "asv_bench.commands.ladder" in imported
+    assert not imported & {"engine", "torch", "triton", "transformers", "matplotlib", "asv"}

@@ -13,6 +13,7 @@ import torch
 from ladder_faults import BROKEN, SAME_TOKENS, parts_of
 
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.ladder.rung_build import build_rung
 from asv_bench.ladder.rung_engine import RungEngine
 from asv_bench.ladder.rungs import RUNGS, rung_named, rungs_between
 from asv_bench.ladder.token_check import (
@@ -92,6 +93,7 @@ def test_a_rung_that_frees_twice_falls_over():
 
 KERNELS = """
 import torch
+from asv_bench.ladder.rung_build import build_rung
 from asv_bench.ladder.rungs import RUNGS
 from asv_bench.ladder.today import EngineConfig, SamplingParams, interpreting
 assert interpreting()
@@ -101,7 +103,7 @@ config = EngineConfig(device="cpu", dtype="float32", block_size=16, max_batch_si
                       max_model_len=32, num_kv_blocks=16, prefix_cache=False)
 seen = []
 for number in (2, 3, 4):
-    engine = RUNGS[number].build(config)
+    engine = build_rung(RUNGS[number], config)
     tokens = {engine.submit(prompt, params): [] for prompt in prompts}
     while engine.has_unfinished:
         for event in engine.step():
@@ -129,7 +131,7 @@ def test_rungs_of_a_gpu_are_refused_on_a_cpu():
         assert rung.runs_on("cpu") == (rung.needs == "any")
         if rung.needs != "any":
             with pytest.raises(Refused, match=f"{rung.label} does not run on a CPU"):
-                rung.build(config)
+                build_rung(rung, config)
 
 
 @pytest.mark.parametrize(
