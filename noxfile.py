@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +115,9 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs, env=_compiled())
         return
-    session.run("python", "-m", "pytest", "--ignore=tests/kernels", env=_compiled())
-    session.run("python", "-m", "pytest", "tests/kernels", env=_triton_environment())
+    shared = ("python", "-m", "pytest", *_spread())
+    session.run(*shared, "--ignore=tests/kernels", env=_compiled())
+    session.run(*shared, "tests/kernels", env=_triton_environment())
 
 
 @nox.session(python=PYTHON, requires=["stack"], default=False)
@@ -128,7 +129,8 @@ def kernels(session: nox.Session, triton: TritonChoice) -> None:
     # The engine's own GPU tests have nowhere else to run where they must not be skipped.
     on_gpu = [str(path) for path in sorted(Path("tests/engine").glob("test_*on_gpu.py"))]
     targets = ["tests/kernels", *(on_gpu if TORCH.has_gpu else [])]
-    session.run("python", "-m", "pytest", *targets, *session.posargs, env=_triton_environment())
+    arguments = [*_spread(), *targets, *session.posargs]
+    session.run("python", "-m", "pytest", *arguments, env=_triton_environment())
 
 
 @nox.session(python=PYTHON, requires=["stack"], default=False)
@@ -197,6 +199,14 @@ def _install(session: nox.Session, requirements: Iterable[str]) -> None:
     lock_text = (LOCKS / "cpu.txt").read_text("utf-8")
     path.write_text(host_torch.constraints(lock_text, TORCH.host), encoding="utf-8")
     session.install("-c", str(path), *missing)
+
+
+def _spread() -> Sequence[str]:
+    """Options that spread tests over cores, where they do not share a GPU.
+
+    No more than four: some tests hold what one process does to seconds.
+    """
+    return () if TORCH.has_gpu else ("--numprocesses=auto", "--maxprocesses=4")
 
 
 def _choose_triton(session: nox.Session, triton: TritonChoice) -> None:
