@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import html
-import io
 import math
 import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 
 from asv_bench.asv_results import Figure
+from asv_bench.drawing import Palette, draw_svg, quieten
 from asv_bench.pages.commits import Commit
 
 SIZE_INCHES = (4.3, 2.0)
 MAX_TICKS = 10
 
-# matplotlib knows no CSS, so it draws in stand-ins that are replaced by the page's variables; then
-# a plot follows the reader's light or dark scheme.
-_INK, _FAINT, _ACCENT = "#010203", "#040506", "#070809"
-_VARIABLES = {_INK: "var(--ink)", _FAINT: "var(--faint)", _ACCENT: "var(--accent)"}
+# Variables of the page.
+PALETTE = Palette("ink", "faint", "accent")
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
@@ -62,51 +57,42 @@ def plot_history(
     shown = [commit for commit in commits if commit.hash in by_commit]
     medians = [by_commit[commit.hash].median for commit in shown]
     unit, factor = _unit(figures[0].unit, max(medians))
-    options: dict[Any, Any] = {
-        "svg.fonttype": "none",  # text stays text, in the page's font
-        "svg.hashsalt": title,
-        "font.size": 8.5,
-    }
-    with mpl.rc_context(options):
-        canvas = Canvas(figsize=SIZE_INCHES, layout="constrained")
-        FigureCanvasSVG(canvas)
+
+    def draw(canvas: Canvas) -> None:
         axes = canvas.add_subplot()
         _draw(axes, [by_commit[commit.hash] for commit in shown], factor)
         _label(axes, shown, unit)
         for position, commit in enumerate(shown):
             if commit.hash == marked:
-                axes.axvline(position - 0.5, color=_INK, linewidth=1.0, linestyle="--", zorder=1)
-        buffer = io.StringIO()
-        canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return Plot(title, _inline(buffer.getvalue(), title))
+                ink = PALETTE["ink"]
+                axes.axvline(position - 0.5, color=ink, linewidth=1.0, linestyle="--", zorder=1)
+
+    svg = draw_svg(draw, PALETTE, size=SIZE_INCHES, font_size=8.5, salt=title)
+    return Plot(title, _inline(svg, title))
 
 
 def _draw(axes: Axes, figures: Sequence[Figure], factor: float) -> None:
+    faint, accent = PALETTE["faint"], PALETTE["accent"]
     lower, middle, upper = [], [], []
     for position, figure in enumerate(figures):
         values = [factor * sample for sample in figure.samples]
-        axes.scatter([position] * len(values), values, s=9, color=_FAINT, linewidths=0, zorder=2)
+        axes.scatter([position] * len(values), values, s=9, color=faint, linewidths=0, zorder=2)
         first, second, third = _quartiles(values)
         lower.append(first)
         middle.append(second)
         upper.append(third)
     positions = range(len(figures))
-    axes.fill_between(positions, lower, upper, color=_ACCENT, alpha=0.18, linewidth=0, zorder=1)
-    axes.plot(positions, middle, color=_ACCENT, linewidth=1.6, marker="o", markersize=3.5, zorder=3)
+    axes.fill_between(positions, lower, upper, color=accent, alpha=0.18, linewidth=0, zorder=1)
+    axes.plot(positions, middle, color=accent, linewidth=1.6, marker="o", markersize=3.5, zorder=3)
 
 
 def _label(axes: Axes, commits: Sequence[Commit], unit: str) -> None:
     every = math.ceil(len(commits) / MAX_TICKS)
     ticks = range(0, len(commits), every)
     axes.set_xticks(list(ticks), [commits[tick].short for tick in ticks], rotation=30, ha="right")
-    axes.set_ylabel(unit, color=_INK)
+    axes.set_ylabel(unit)
     axes.margins(x=0.04, y=0.15)
-    axes.grid(axis="y", color=_FAINT, alpha=0.25, linewidth=0.6)
-    axes.tick_params(colors=_INK, length=2.5)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_FAINT)
+    quieten(axes, PALETTE, grid="y")
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -125,11 +111,8 @@ def _unit(unit: str, largest: float) -> tuple[str, float]:
     return _UNITS[-1]
 
 
-def _inline(document: str, title: str) -> str:
-    """The `svg` element alone, in the page's colours and as wide as its place."""
-    svg = document[document.index("<svg") :]
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, variable)
+def _inline(svg: str, title: str) -> str:
+    """The element named for those who do not see it, and as wide as its place."""
     # A fixed size would not follow the column; the view box keeps the proportions.
     svg = re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r'\1 role="img"', svg, count=1)
