@@ -10,6 +10,7 @@ import typer
 from asv_bench.asv_measuring import Measured, measure_with_progress
 from asv_bench.asv_runs import AsvProject
 from asv_bench.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
+from asv_bench.commands.options import Full, Patterns
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.figure_rows import figure_rows
@@ -30,13 +31,8 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few benchmarks, one process each: does it run?")
     ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Every benchmark, 12 processes a figure.")
-    ] = False,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
-    ] = None,
+    full: Full = False,
+    benchmark: Patterns = None,
     rounds: Annotated[
         int | None,
         typer.Option(

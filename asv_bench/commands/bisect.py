@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from asv_bench.commands.options import Devices, RecordPath, RequireGpu, insist_on_gpu
 from asv_bench.console import make_console, print_table
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.machine import machine_facts
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.verdicts.bench_setup import BenchSetup, set_up, termination_as_interrupt
@@ -21,18 +22,17 @@ from asv_bench.verdicts.commit_range import HistoryCommit, commits_between
 from asv_bench.verdicts.exit_codes import ExitCode
 from asv_bench.verdicts.finding import Direction, Finding, Outcome, Probe, Stage
 from asv_bench.verdicts.kept_pairs import KeptFile, KeptPairs
-from asv_bench.verdicts.measured_process import CPU
 from asv_bench.verdicts.samples import CommitUnusable
 from asv_bench.verdicts.search import find_first_changed
 from asv_bench.verdicts.search_plan import SearchPlan
 
-HELP = """Find the first commit after GOOD, up to BAD, that made a benchmark slower.
-
-The two ends are compared first; without a regression between them nothing is searched. Exit code 3:
-the commit was found and confirmed; 0: no regression; 4: inconclusive; 5: the benchmark does not
-exist at one of the ends; 1: a failure; 2: refused; 130: interrupted, and the same command goes on
-where it stopped.
-"""
+HELP = (
+    "Find the first commit after GOOD, up to BAD, that made a benchmark slower.\n\n"
+    "The two ends are compared first; without a regression between them nothing is searched. Exit "
+    "code 3: the commit was found and confirmed; 0: no regression; 4: inconclusive; 5: the "
+    "benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: interrupted, and "
+    "the same command goes on where it stopped."
+)
 STATES = REPOSITORY / ".asv" / "bisect"
 EXIT_CODES = {
     Outcome.FOUND: ExitCode.REGRESSION,
@@ -63,14 +63,7 @@ def bisect(
     improvement: Annotated[
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            "--devices",
-            help="GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
-            "(default: the first).",
-        ),
-    ] = None,
+    devices: Devices = None,
     resume: Annotated[
         bool | None,
         typer.Option(
@@ -85,13 +78,8 @@ def bisect(
     most_pairs: Annotated[
         int, typer.Option("--most-pairs", help="Pairs of the search at most.")
     ] = SearchPlan().most_pairs,
-    require_gpu: Annotated[
-        bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
-    ] = False,
-    json: Annotated[
-        Path | None,
-        typer.Option("--json", help="Where the record goes (default: a new file in reports/runs)."),
-    ] = None,
+    require_gpu: RequireGpu = False,
+    json: RecordPath = None,
 ) -> None:
     """Bisect a range of commits and say what came of it.
 
@@ -112,8 +100,8 @@ def bisect(
             f"--benchmark {benchmark!r} finds {len(setup.entries)} benchmarks, and one is bisected "
             f"at a time: {shown}."
         )
-    if require_gpu and setup.devices == (CPU,):
-        raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
+    if require_gpu:
+        insist_on_gpu(setup.devices)
     good_hash = setup.sources.resolve(good).hash
     commits = commits_between(good_hash, setup.sources.resolve(bad).hash, REPOSITORY)
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from asv_bench.commands.options import Devices, RecordPath
 from asv_bench.console import add_figure_columns, make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.record import REPOSITORY, Record
@@ -106,12 +107,8 @@ def calibrate(
     pairs: Annotated[
         int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 24).")
     ] = None,
-    devices: Annotated[
-        str | None, typer.Option("--devices", help="As for compare (default: the first GPU).")
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Where the record goes (default: reports/runs).")
-    ] = None,
+    devices: Devices = None,
+    json: RecordPath = None,
     markdown_path: Annotated[
         Path | None, typer.Option("--markdown", help="Where the table goes as markdown.")
     ] = None,

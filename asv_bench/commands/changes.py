@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asv_bench.asv_results import Figure, Series, read_results
+from asv_bench.commands.options import Devices, RecordPath
 from asv_bench.console import add_figure_columns, make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.machine import machine_facts
@@ -67,11 +68,8 @@ def changes(
     most: Annotated[
         int, typer.Option("--most", min=1, help="Compare at most so many, the largest first.")
     ] = 12,
-    devices: Annotated[str | None, typer.Option("--devices", help="As for compare.")] = None,
-    json: Annotated[
-        Path | None,
-        typer.Option("--json", help="Where the record goes (default: a new file in reports/runs)."),
-    ] = None,
+    devices: Devices = None,
+    json: RecordPath = None,
 ) -> None:
     """Find changes in stored results, confirm them, and build the triage page.
 

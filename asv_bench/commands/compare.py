@@ -12,24 +12,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
+from asv_bench.commands.options import Devices, RecordPath, RequireGpu, insist_on_gpu
 from asv_bench.console import make_console, print_table
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.verdicts.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.verdicts.commit_sources import Commit
 from asv_bench.verdicts.comparison import Progress, compare_commits, summarize_pairs
 from asv_bench.verdicts.comparison_tables import comparison_table, headline, markdown
 from asv_bench.verdicts.exit_codes import ExitCode, exit_code, parse_gate
-from asv_bench.verdicts.measured_process import CPU
 from asv_bench.verdicts.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.verdicts.samples import CommitUnusable, Pair
 from asv_bench.verdicts.verdict import Comparison, Verdict
 
-HELP = """Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.
-
-Exit code 0: nothing the gate is for; 3: a regression; 4: inconclusive; 5: nothing could be
-measured; 1: a failure; 2: refused; 130: interrupted, with what was measured written down.
-"""
+HELP = (
+    "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
+    "Exit code 0: nothing the gate is for; 3: a regression; 4: inconclusive; 5: nothing could be "
+    "measured; 1: a failure; 2: refused; 130: interrupted, with what was measured written down."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -58,14 +58,7 @@ def compare(
     quick: Annotated[
         bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs and one look at them.")
     ] = False,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            "--devices",
-            help="GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
-            "(default: the first).",
-        ),
-    ] = None,
+    devices: Devices = None,
     gate: Annotated[
         str,
         typer.Option(
@@ -73,13 +66,8 @@ def compare(
             help="Verdicts that end with an exit code of their own, separated by commas, or none.",
         ),
     ] = f"{Verdict.SLOWER},{Verdict.INCONCLUSIVE}",
-    require_gpu: Annotated[
-        bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
-    ] = False,
-    json: Annotated[
-        Path | None,
-        typer.Option("--json", help="Where the record goes (default: a new file in reports/runs)."),
-    ] = None,
+    require_gpu: RequireGpu = False,
+    json: RecordPath = None,
     markdown_path: Annotated[
         Path | None, typer.Option("--markdown", help="Where a summary in markdown goes.")
     ] = None,
@@ -97,8 +85,8 @@ def compare(
     plan = _plan(pairs, quick)
     console = make_console()
     setup = set_up(REPOSITORY, benchmark or (), devices)
-    if require_gpu and setup.devices == (CPU,):
-        raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
+    if require_gpu:
+        insist_on_gpu(setup.devices)
     _refuse_hopeless(plan, setup)
     commits = setup.sources.resolve(base), setup.sources.resolve(head)
     comparing = Comparing(setup, *commits, plan, console)

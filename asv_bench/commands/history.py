@@ -10,6 +10,7 @@ import typer
 from asv_bench.asv_measuring import measure_with_progress
 from asv_bench.asv_runs import AsvProject
 from asv_bench.asv_selection import FULL, Selection
+from asv_bench.commands.options import Full, Patterns
 from asv_bench.commands.report import build_all_pages
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
@@ -43,13 +44,8 @@ def history(
         str,
         typer.Argument(metavar="RANGE", help="As git understands it: HEAD~5..HEAD, v1..main."),
     ],
-    full: Annotated[
-        bool, typer.Option("--full", help="Every benchmark, 12 processes a figure.")
-    ] = False,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
-    ] = None,
+    full: Full = False,
+    benchmark: Patterns = None,
     rounds: Annotated[
         int | None,
         typer.Option(

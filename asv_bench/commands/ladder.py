@@ -18,8 +18,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from asv_bench.commands.options import Devices, RequireGpu, insist_on_gpu
 from asv_bench.console import make_console, print_table
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.ladder.findings import PAIRS, QUICK_PAIRS, FoundClaim, ladder_plan
 from asv_bench.ladder.ladder_page import PREFIX, title_of, write_page, write_readme
@@ -77,16 +78,8 @@ def run(
         bool,
         typer.Option("--quick", help=f"A tenth of each workload, and {QUICK_PAIRS} pairs."),
     ] = False,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            help="GPUs to spread processes over: numbers or UUIDs separated by commas, or all "
-            "(default: the first)."
-        ),
-    ] = None,
-    require_gpu: Annotated[
-        bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
-    ] = False,
+    devices: Devices = None,
+    require_gpu: RequireGpu = False,
     machine: Annotated[
         str | None,
         typer.Option(help="The machine's name in the names of the files (default: its own)."),
@@ -117,9 +110,9 @@ def run(
         _write_pages(output or REPORTS, console)
         return
     chosen = devices_named(devices)
+    if require_gpu:
+        insist_on_gpu(chosen)
     device = CPU if chosen == (CPU,) else "cuda"
-    if require_gpu and device == CPU:
-        raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
     climbed, left_out = _rungs_here(rungs, device)
     trials = trials_here(claims_named(claims), climbed, device)
     wanted = QUICK_PAIRS if quick and pairs is None else pairs or PAIRS

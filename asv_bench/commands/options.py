@@ -1,0 +1,47 @@
+"""Options that several commands have, with the same words in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.verdicts.measured_process import CPU
+
+Patterns: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
+]
+Full: TypeAlias = Annotated[
+    bool, typer.Option("--full", help="Every benchmark, 12 processes a figure.")
+]
+Devices: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        help="GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
+        "(default: the first).",
+    ),
+]
+RequireGpu: TypeAlias = Annotated[
+    bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
+]
+RecordPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--json", help="Where the record goes (default: a new file in reports/runs)."),
+]
+
+
+def insist_on_gpu(devices: Sequence[str]) -> None:
+    """Refuse to measure anything but GPUs.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the processes would run on the CPU.
+    """
+    if tuple(devices) == (CPU,):
+        raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
