@@ -99,6 +99,8 @@ def run(
     ] = None,
 ) -> None:
     """Run the trials, print who was right, and write the record."""
+    if not positions + nulls:
+        raise typer.BadParameter("--positions 0 --nulls 0 leaves nothing to search.")
     console = make_console()
     setup = set_up(REPOSITORY, [STEP_TIME], devices)
     settings = {"commits": commits, "effect": effect, "seed": seed, "benchmark": setup.benchmarks}
@@ -119,19 +121,25 @@ def run(
                 clone, seed + number, commits, planted_s, effect, devices, asv_find=asv_find
             )
         trials.append(trial)
-        record.samples.append(trial.to_json())
+        path = note(trial, record, json)
         verdict = "right" if trial.is_right(trial.bisect) else "WRONG"
         console.print(
             f"trial {number}: {trial.bisect.outcome}, {verdict}, {trial.pairs} pairs, "
             f"{trial.bisect.seconds:.0f} s",
             highlight=False,
         )
-    record.results |= {
-        "bisect_right": sum(trial.is_right(trial.bisect) for trial in trials),
-        "trials": len(trials),
-    }
     print_table(console, trial_table(trials))
-    console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+
+
+def note(trial: Trial, record: Record, path: Path | None) -> Path:
+    """Write the record with one more trial: the next takes minutes, and may be cut short."""
+    record.samples.append(trial.to_json())
+    record.results |= {
+        "bisect_right": sum(sample["bisect_right"] for sample in record.samples),
+        "trials": len(record.samples),
+    }
+    return record.write(path)
 
 
 def run_trial(

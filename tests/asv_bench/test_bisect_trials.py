@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from asv_bench.record import REPOSITORY
+from asv_bench.record import REPOSITORY, Record
 from asv_bench.verdicts import bisect_trials
-from asv_bench.verdicts.bisect_trials import Answer, Trial, run_trial, trial_table
+from asv_bench.verdicts.bisect_trials import Answer, Trial, note, run_trial, trial_table
 from asv_bench.verdicts.harmless_commits import make_harmless_change
 from asv_bench.verdicts.measured_process import CPU, Place
 from asv_bench.verdicts.planting import PLANTED_IN, ScratchClone
@@ -144,10 +146,21 @@ def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) 
     assert trial.to_json()["bisect_right"] is False
 
 
+FOUND, OTHER = Answer("c", "found", 60.0), Answer("d", "found", 30.0)
+RIGHT = Trial(0, 32, 7, 1e-5, 0.03, "c", FOUND, 0.031, 0.995, 40, OTHER)
+
+
+def test_the_record_is_written_after_each_trial(tmp_path: Path) -> None:
+    record, path = Record("bisect_trials", {}), tmp_path / "trials.json"
+    for number, trial in enumerate((RIGHT, replace(RIGHT, bisect=OTHER)), 1):
+        assert note(trial, record, path) == path
+        written = json.loads(path.read_text())
+        assert written["results"] == {"trials": number, "bisect_right": 1}
+        assert len(written["samples"]) == number
+
+
 def test_the_table_says_who_was_right() -> None:
-    found, other = Answer("c", "found", 60.0), Answer("d", "found", 30.0)
-    trial = Trial(0, 32, 7, 1e-5, 0.03, "c", found, 0.031, 0.995, 40, other)
-    table = trial_table([trial])
+    table = trial_table([RIGHT])
     cells = [next(iter(column.cells)) for column in table.columns]
     assert cells == [
         "commit 7 of 32",
