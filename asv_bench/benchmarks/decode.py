@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from asv_bench.workloads import Workload
 
 from .engine_runs import CPU_MODEL, MODELS, measure, require_model_here
 from .guard import check_identity
-from .sharing import Samples, SharesRuns, shared_figure, tracked
+from .sharing import Samples, SharesRuns, one_sample, shared_figure, tracked
 
 NEW_TOKENS = 224
 """More than 200 steps in which the whole batch decodes, after the prompts are in."""
 MOST_ROWS = 160
 """Rows of an engine in which every batch of `BucketPadding` has room to be padded."""
+CAPTURED_ROWS = 256
+"""Rows of the engine whose captures `GraphCapture` times."""
 CPU_TOKENS_AT_ONCE = 8 * 1024
 """Batch times context beyond which a CPU takes too long."""
 
@@ -70,6 +74,27 @@ class BucketPadding(SharesRuns):
         return _padding_figure("exact", model, batch, batch)
 
 
+class GraphCapture(SharesRuns):
+    """Capturing the decode step of every batch size up to 256, when an engine is built."""
+
+    params = (MODELS,)
+    param_names: ClassVar = ["model"]
+    timeout = 300.0
+
+    def setup(self, model: str) -> None:
+        check_identity()
+        require_model_here(model)
+        if model == CPU_MODEL:
+            raise NotImplementedError("a CPU captures no graphs")
+
+    @tracked()
+    def track_time(self, model: str) -> Samples:
+        """Seconds that captures add to building an engine, its kernels compiled."""
+        captures_s = capture_seconds(model)
+        check_identity()
+        return one_sample(captures_s)
+
+
 def decode_workload(batch: int, context: int) -> Workload:
     """`batch` sequences whose contexts run from half the new tokens below `context` to above it."""
     return Workload(
@@ -80,6 +105,39 @@ def decode_workload(batch: int, context: int) -> Workload:
         new_tokens=NEW_TOKENS,
         unique_prompts=True,
     )
+
+
+def capture_seconds(model: str) -> float:
+    """What building an engine with graphs takes longer than building one without."""
+    # Compiles and loads kernels, which both engines to come find in place.
+    _build_seconds(model, "graph")
+    return _build_seconds(model, "graph") - _build_seconds(model, "eager")
+
+
+def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
+    import torch
+
+    from engine import Engine, EngineConfig
+
+    gc.collect()  # an earlier engine's memory
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    engine = Engine(
+        EngineConfig(
+            model=f"random:{model}",
+            device="cuda",
+            dtype="float16",
+            decode=decode,
+            max_batch_size=CAPTURED_ROWS,
+            max_model_len=512,
+            num_kv_blocks=1024,
+        )
+    )
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - started
+    if engine.decode_mode != decode:
+        raise RuntimeError(f"the engine decodes by {engine.decode_mode}, not by {decode}.")
+    return seconds
 
 
 def _padding_figure(name: str, model: str, batch: int, most_rows: int) -> Samples:

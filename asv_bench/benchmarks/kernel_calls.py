@@ -49,6 +49,7 @@ SHAPES = {
     "cpu-small": Shape(4, 4, 4, 32, 96, block_size=16, on_gpu=False),
     "gpt2-b64-c257": Shape(64, 12, 12, 64, 257),
     "gpt2-b64-c512": Shape(64, 12, 12, 64, 512),
+    "gpt2-b256-c256": Shape(256, 12, 12, 64, 256),
     "llama8b-b32-c4096": Shape(32, 32, 8, 128, 4096),
     "llama8b-b1-c1024": Shape(1, 32, 8, 128, 1024),
 }

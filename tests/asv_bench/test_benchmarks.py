@@ -30,6 +30,7 @@ from asv_bench.benchmarks import (
 from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.benchmarks.guard import WrongEngineError
 from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, tracked
+from asv_bench.pretend_cuda import pretended_cuda
 from asv_bench.run_sample import RequestTrace, RunSample
 from asv_bench.workloads import WORKLOADS
 
@@ -89,6 +90,7 @@ def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> Non
         "counters.Steps",
         "decode.BucketPadding",
         "decode.Decode",
+        "decode.GraphCapture",
         "host.AppendBookkeeping",
         "host.BlockMetadata",
         "host.BlockTables",
@@ -150,13 +152,34 @@ def test_each_machine_skips_the_others_parameters(
     assert ("gpt2-tiny", 64, 128) in kept(decode.Decode)
     assert ("gpt2-tiny", 256, 900) not in kept(decode.Decode)
     assert kept(kernels.DecodeAttention) == [("cpu-small",)]
-    assert kept(decode.BucketPadding) == kept(host.HostShare) == []
+    assert kept(decode.BucketPadding) == kept(host.HostShare) == kept(decode.GraphCapture) == []
     on_gpu(True)
     assert len(kept(decode.Decode)) == 12
     assert kept(host.HostShare) == [("gpt2", batch) for batch in (8, 64, 256)]
     assert len(kept(decode.BucketPadding)) == 5
+    assert kept(decode.GraphCapture) == [("gpt2",)]
     assert {model for model, _, _ in kept(decode.Decode)} == {"gpt2"}
     assert {shape for _, shape in kept(kernels.Append)} == set(kernel_calls.SHAPES) - {"cpu-small"}
+
+
+def test_captures_are_timed_without_the_rest_of_an_engines_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+
+    def build_seconds(model: str, decode_mode: str) -> float:
+        built.append(decode_mode)
+        return {"graph": 2.5, "eager": 1.0}[decode_mode]
+
+    monkeypatch.setattr(decode, "_build_seconds", build_seconds)
+    assert decode.capture_seconds("gpt2") == 1.5
+    assert built[0] == "graph", "the first builds compile, and are not timed"
+
+
+def test_engines_are_built_as_captures_need_them() -> None:
+    with pretended_cuda():
+        assert decode._build_seconds("gpt2-tiny", "graph") > 0
+        assert decode._build_seconds("gpt2-tiny", "eager") > 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import numpy as np
 import pytest
@@ -160,6 +161,17 @@ def _logits_and_tokens(engine: Engine, prompt: list[int]) -> tuple[torch.Tensor,
     (completion,) = engine.generate([prompt], params)
     logits = torch.cat([engine.model.logits(hidden) for hidden in hidden_states])
     return logits.double().cpu(), completion.token_ids
+
+
+def test_captures_of_all_batch_sizes_up_to_256_take_at_most_ten_seconds():
+    """With kernels compiled, as they are wherever an engine ran before."""
+    options = {"model": "random:gpt2", "dtype": "float16", "max_batch_size": 256}
+    _engine(**options)
+    gc.collect()
+    started = time.perf_counter()
+    _engine(**options)
+    torch.cuda.synchronize()
+    assert time.perf_counter() - started <= 10
 
 
 def test_an_earlier_engine_that_is_garbage_spoils_no_capture(prompts, on_the_cpu):
