@@ -20,6 +20,7 @@ from .guard import check_identity
 
 if TYPE_CHECKING:
     from asv_bench.run_sample import RunSample
+    from engine import Engine
 
 CPU_MODEL = "gpt2-tiny"
 GPU_MODEL = "gpt2"
@@ -34,6 +35,12 @@ that stays valid should its vocabulary change."""
 STEPS_PER_WINDOW = 8
 """Steps that one reading of the step time spans. The engine may hand out the tokens of several
 steps together, so single gaps say when tokens were collected, not how long a step took."""
+
+
+RUNS_ON_CPU = 5
+"""Measured runs in a process on a CPU, of which the least disturbed is kept: what else runs on the
+machine only ever adds time. On two shared cores the step time of `scheduler` scattered by 8.9 %
+between 12 processes with one run each, and by 0.8 % with the best of five."""
 
 
 def require_model_here(model: str) -> None:
@@ -79,6 +86,14 @@ def steady_step_s(sample: RunSample) -> float:
     return float(np.median(all_readings))
 
 
+def least_disturbed(engine: Engine, workload: Workload, prompt_ids: int, *, runs: int) -> RunSample:
+    """The run of several whose decode steps were the shortest; all figures are to be its own."""
+    from asv_bench.drive import run_workload
+
+    samples = (run_workload(engine, workload, prompt_ids) for _ in range(runs))
+    return min(samples, key=steady_step_s)
+
+
 def measure(
     workload: Workload, model: str, *, warmup_tokens: int | None = None
 ) -> dict[str, float]:
@@ -108,7 +123,8 @@ def measure(
     engine = Engine(workload.engine_config(f"random:{model}", device=device, dtype=dtype))
     warmup = replace(workload, new_tokens=warmup_tokens or workload.new_tokens)
     run_workload(engine, warmup, PROMPT_IDS[model])
-    sample = run_workload(engine, workload, PROMPT_IDS[model])
+    runs = RUNS_ON_CPU if device == "cpu" else 1
+    sample = least_disturbed(engine, workload, PROMPT_IDS[model], runs=runs)
 
     step = steady_step_s(sample)
     figures = {"step_time": step, "seconds_per_token": sample.wall_s / sample.generated_tokens}

@@ -54,7 +54,7 @@ class MeasuredRung:
     rung
         Which.
     step_ms
-        Milliseconds of a decode step, the median of the process's runs.
+        Milliseconds of a decode step, in the least disturbed of the process's runs.
     runs_ms
         Of each run.
     same_requests, requests

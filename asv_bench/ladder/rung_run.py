@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import statistics
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ WATERFALL_WORKLOAD = "scheduler"
 WARMUP_TOKENS = BLOCK_SIZE + 16
 """New tokens of the run before the measured ones: more than a block, so that a boundary is in."""
 
-MEASURED_SECONDS = 2.0
+MEASURED_SECONDS = 4.0
 MOST_REPEATS = 5
 
 
@@ -34,7 +34,8 @@ class RungFigures:
     Attributes
     ----------
     figures
-        Seconds by name: medians over the runs.
+        Seconds by name, of the run whose steps were the shortest: what else runs on the machine
+        only ever adds time.
     runs
         The same for each run.
     digests
@@ -76,7 +77,7 @@ def measure_rung(
     model, device, dtype
         As for the engine.
     repeats
-        Measured runs; None: as many as take about two seconds, an odd number.
+        Measured runs; None: as many as take about four seconds.
 
     Raises
     ------
@@ -101,8 +102,8 @@ def measure_rung(
         samples.append(run_workload(engine, workload, vocab_size, mode="online"))
     engine.check_integrity()
     runs = [run_figures(sample) for sample in samples]
-    figures = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-    return RungFigures(figures, runs, request_digests(samples[0]))
+    least_disturbed = min(runs, key=lambda run: run[STEP_TIME])
+    return RungFigures(least_disturbed, runs, request_digests(samples[0]))
 
 
 def run_figures(sample: RunSample) -> dict[str, float]:
@@ -119,9 +120,8 @@ def run_figures(sample: RunSample) -> dict[str, float]:
 
 
 def repeats_for(seconds: float) -> int:
-    """Measured runs for runs of so many seconds; odd, so that one of them is the median."""
-    wanted = int(-(-MEASURED_SECONDS // max(seconds, 1e-9)))
-    return min(MOST_REPEATS, wanted | 1)
+    """Measured runs for runs of so many seconds, so that one of them is little disturbed."""
+    return min(MOST_REPEATS, math.ceil(MEASURED_SECONDS / seconds))
 
 
 def request_digests(sample: RunSample) -> list[str]:

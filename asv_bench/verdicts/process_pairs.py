@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ from asv_bench.verdicts.samples import Absence, CommitUnusable, Pair, Reading, S
 
 MEASURED_SECONDS = 2.0
 """Without a GPU a process repeats runs that are shorter: importing torch takes longer than they do,
-and a median of several runs is steadier than one. With a GPU workloads have their full size."""
+and the least of several is steadier than one. With a GPU workloads have their full size."""
 MOST_REPEATS = 7
 
 
@@ -181,7 +180,8 @@ class ProcessPairs:
             name: Reading(
                 commit=commit,
                 benchmark=name,
-                value=statistics.median(values),
+                # What else runs on the machine only ever adds time.
+                value=min(values),
                 samples=tuple(values),
                 device=place.device,
                 started_at=started,
@@ -193,9 +193,8 @@ class ProcessPairs:
 
 
 def repeats_for(seconds: float) -> int:
-    """How often a process repeats a run of so many seconds; odd, so that one is the median."""
-    wanted = math.ceil(MEASURED_SECONDS / max(seconds, 1e-9))
-    return min(MOST_REPEATS, wanted | 1)
+    """How often a process repeats a run of so many seconds, so that one is little disturbed."""
+    return min(MOST_REPEATS, math.ceil(MEASURED_SECONDS / max(seconds, 1e-9)))
 
 
 def shared_out(devices: Sequence[str]) -> list[Place]:

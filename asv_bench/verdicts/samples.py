@@ -87,7 +87,7 @@ class Reading:
     benchmark
         asv's name with parameters, such as "scheduler.Scheduler.track_step_time('gpt2')".
     value
-        The process' figure, its samples' median: seconds or another positive number.
+        The process' figure, its least disturbed sample: seconds or another positive number.
     samples
         The raw values.
     device
