@@ -83,8 +83,8 @@ class Record:
         return {
             "schema": SCHEMA,
             "command": self.command,
-            # Without the program's own path: it tells of this machine's folders only.
-            "argv": sys.argv[1:],
+            # Without the program's own path, for the same reason.
+            "argv": [without_folders(argument) for argument in sys.argv[1:]],
             "started": self.started,
             "commit": self.tree.commit,
             "dirty": self.tree.dirty,
@@ -111,6 +111,19 @@ class Record:
         target = path or self.default_path()
         write_json(target, self.to_json())
         return target
+
+
+def without_folders(argument: str) -> str:
+    """An argument as a record keeps it: of an absolute path only what is in this checkout.
+
+    What is before that, and where else files lie, tells of one machine's folders only.
+    """
+    option, equals, value = argument.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return argument
+    kept = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path.name
+    return f"{option}{equals}{kept}"
 
 
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from asv_bench.record import RUNS, Record, WorkingTree, finite, working_tree, write_json
+from asv_bench.record import (
+    REPOSITORY,
+    RUNS,
+    Record,
+    WorkingTree,
+    finite,
+    without_folders,
+    working_tree,
+    write_json,
+)
 
 
 @pytest.fixture
@@ -75,6 +84,21 @@ def test_a_record_holds_where_its_figures_come_from(
     assert content["results"] == {"step_ms": 2.0}
     assert content["notes"] == ["A note."]
     assert content["started"].endswith("+00:00")
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [
+        ("--json=reports/runs/a.json", "--json=reports/runs/a.json"),
+        (f"{REPOSITORY}/reports/a.json", "reports/a.json"),
+        ("/home/somebody/a.json", "a.json"),
+        ("--json=/home/somebody/a.json", "--json=a.json"),
+        ("HEAD~3..HEAD", "HEAD~3..HEAD"),
+        ("Scheduler.*'gpt2'", "Scheduler.*'gpt2'"),
+    ],
+)
+def test_a_record_names_no_folders_of_the_machine(argument: str, kept: str) -> None:
+    assert without_folders(argument) == kept
 
 
 def test_by_default_records_go_where_git_ignores_them() -> None:
