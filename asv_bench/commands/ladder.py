@@ -31,7 +31,7 @@ from asv_bench.ladder.ladder_run import (
     processes_expected,
     try_claims,
 )
-from asv_bench.ladder.ladder_tables import claim_table, percent, rung_table
+from asv_bench.ladder.ladder_tables import agreement, claim_table, percent, rung_table
 from asv_bench.ladder.rung_process import RungAnswer, RungProcesses, RungSettings
 from asv_bench.ladder.rung_run import WATERFALL_WORKLOAD
 from asv_bench.ladder.rungs import RUNGS, Rung, rungs_between
@@ -222,8 +222,8 @@ class Climb:
             print_table(self._console, rung_table(rungs, title))
             first, last = rungs[0], rungs[-1]
             self._console.print(
-                f"all rungs generate the same tokens; from {first['rung']} to {last['rung']} a "
-                f"step became {first['step_ms'] / last['step_ms']:.2f} times as fast.",
+                f"{agreement(rungs)} From {first['rung']} to {last['rung']} a step became "
+                f"{first['step_ms'] / last['step_ms']:.2f} times as fast.",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -237,9 +237,10 @@ class Climb:
 
 
 class _Shown:
-    """A bar of processes with the time left at most; drawn between processes only.
+    """A bar of processes with the time left; drawn between processes only.
 
-    Where nobody watches it, a line now and then.
+    Pairs that are discarded are measured anew, so there can be more processes than expected. Where
+    nobody watches it, a line now and then.
     """
 
     def __init__(self, console: Console, total: int) -> None:
@@ -251,7 +252,7 @@ class _Shown:
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("processes at most,"),
+            TextColumn("processes or so,"),
             TimeElapsedColumn(),
             TextColumn("gone,"),
             TimeRemainingColumn(),
@@ -284,7 +285,7 @@ class _Shown:
             seconds = time.monotonic() - self._begun
             left = seconds / self._done * max(0, self._total - self._done)
             self._console.print(
-                f"{self._done} of at most {self._total} processes, {clock(seconds)} gone, at most "
+                f"{self._done} of about {self._total} processes, {clock(seconds)} gone, about "
                 f"{clock(left)} left",
                 highlight=False,
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.ladder.claims import CLAIMS
-from asv_bench.ladder.ladder_tables import claim_table, interval, percent, rung_table
+from asv_bench.ladder.ladder_tables import agreement, claim_table, interval, percent, rung_table
 from asv_bench.tables import MISSING, markdown
 
 Json = Mapping[str, Any]
@@ -23,7 +23,7 @@ INTRODUCTION = """# The ladder
 Five write-ups of one inference project are where this one comes from. Each changes one thing in how
 a token is decoded. The ladder runs every step of that way on this project's model and kernels, from
 the first write-up's starting point to today's engine: each rung changes one thing from the rung
-before, and all generate the same tokens. Two rungs are compared as two commits are: fresh
+before, and has to generate the first one's tokens. Two rungs are compared as two commits are: fresh
 processes in pairs, one after the other, exact tests on the log-ratios.
 
 `nox -s ladder` measures it on your machine. This page is made from the records beside it.
@@ -131,14 +131,8 @@ def _section(machine: str, record: Json) -> str:
         markdown(rung_table(results["rungs"], "### Rungs")),
         *(f"- **{rung['rung']}**: {rung['what']}" for rung in results["rungs"]),
         "",
+        f"{agreement(results['rungs'])}\n",
     ]
-    parted = {rung["rung"]: rung["parted"] for rung in results["rungs"] if rung["parted"]}
-    if parted:
-        said = ", ".join(f"{count} in {label}" for label, count in parted.items())
-        lines.append(
-            "Fused kernels exist in half precision only. Requests of the token check that part "
-            f"from the plain kernels' tokens, each at a proven near tie: {said}.\n"
-        )
     if results["claims"]:
         lines.append(markdown(claim_table(results["claims"], "### Claims")))
     if any(not claim["as_claimed"] for claim in results["claims"]):
