@@ -18,22 +18,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from asv_bench.asv_runs import AsvProject
-from asv_bench.console import add_figure_columns, make_console, print_table
+from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.snapshots import run_git
-from asv_bench.tables import MISSING
 from asv_bench.verdicts.bench_setup import set_up
-from asv_bench.verdicts.comparison_tables import percentage
 from asv_bench.verdicts.harmless_commits import make_harmless_change
 from asv_bench.verdicts.measured_process import Place
 from asv_bench.verdicts.planting import PLANTED_IN, ScratchClone
+from asv_bench.verdicts.trial_page import trial_table, write_page
 
 STEP_TIME = r"^scheduler\.Scheduler\.track_step_time"
 """What is bisected; asv finds it by the same name, and skips the model that is not for here."""
+
+KEPT = REPOSITORY / "reports" / "verdicts"
+"""Where the records of the reference machines are, and their page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,14 @@ def run(
     json: Annotated[
         Path | None, typer.Option(help="Where the record goes (default: reports/runs).")
     ] = None,
+    render: Annotated[
+        bool, typer.Option("--render", help="Write the page of the kept records; measure nothing.")
+    ] = False,
 ) -> None:
     """Run the trials, print who was right, and write the record."""
+    if render:
+        make_console().print(f"page: {write_page(KEPT)}", highlight=False, soft_wrap=True)
+        return
     if not positions + nulls:
         raise typer.BadParameter("--positions 0 --nulls 0 leaves nothing to search.")
     console = make_console()
@@ -111,7 +118,6 @@ def run(
     step_s = (pair.base.value + pair.head.value) / 2
     console.print(f"a step takes {1e3 * step_s:.3f} ms at {head[:8]}", highlight=False)
     record.results["step_s"] = step_s
-    trials: list[Trial] = []
     for number in range(positions + nulls):
         planted_s = effect * step_s if number < positions else None
         with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as temporary:
@@ -120,7 +126,6 @@ def run(
             trial = run_trial(
                 clone, seed + number, commits, planted_s, effect, devices, asv_find=asv_find
             )
-        trials.append(trial)
         path = note(trial, record, json)
         verdict = "right" if trial.is_right(trial.bisect) else "WRONG"
         console.print(
@@ -128,7 +133,7 @@ def run(
             f"{trial.bisect.seconds:.0f} s",
             highlight=False,
         )
-    print_table(console, trial_table(trials))
+    print_table(console, trial_table(record.samples))
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
 
 
@@ -223,33 +228,6 @@ def find_in(root: Path, good: str, bad: str) -> Answer:
     named = next((commit for commit in listed if blamed and commit[:8] in blamed[-1]), None)
     outcome = "found" if named else "none" if done.returncode == 0 else "failed"
     return Answer(named, outcome if outcome != "failed" else f"failed: {lines[-1:]}", seconds)
-
-
-def trial_table(trials: list[Trial]) -> Table:
-    """A row for each trial."""
-    table = Table(
-        title="bisection of planted slowdowns",
-        title_justify="left",
-        caption="Right: it names the culprit, or says that there is none where none was planted.",
-    )
-    table.add_column("trial", overflow="fold")
-    add_figure_columns(table, "planted", "measured", "bisect", "pairs", "seconds", "asv find")
-    for trial in trials:
-        where = "nothing planted" if trial.place is None else f"commit {trial.place}"
-        table.add_row(
-            f"{where} of {trial.commits}",
-            MISSING if trial.planted is None else percentage(trial.planted, 1, signed=True),
-            MISSING if trial.measured is None else percentage(trial.measured, 2, signed=True),
-            _said(trial, trial.bisect),
-            str(trial.pairs),
-            f"{trial.bisect.seconds:.0f}",
-            MISSING if trial.asv_find is None else _said(trial, trial.asv_find),
-        )
-    return table
-
-
-def _said(trial: Trial, answer: Answer) -> str:
-    return f"{'right' if trial.is_right(answer) else 'wrong'}, {answer.outcome}"
 
 
 if __name__ == "__main__":

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from asv_bench.errors import Refused
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.verdicts import bisect_trials
-from asv_bench.verdicts.bisect_trials import Answer, Trial, note, run_trial, trial_table
+from asv_bench.verdicts.bisect_trials import Answer, Trial, note, run_trial
 from asv_bench.verdicts.harmless_commits import make_harmless_change
 from asv_bench.verdicts.measured_process import CPU, Place
 from asv_bench.verdicts.planting import PLANTED_IN, ScratchClone
+from asv_bench.verdicts.trial_page import trial_table, write_page
 
 LOADS = """
 import engine, kernels, importlib, pathlib
@@ -160,7 +162,7 @@ def test_the_record_is_written_after_each_trial(tmp_path: Path) -> None:
 
 
 def test_the_table_says_who_was_right() -> None:
-    table = trial_table([RIGHT])
+    table = trial_table([RIGHT.to_json()])
     cells = [next(iter(column.cells)) for column in table.columns]
     assert cells == [
         "commit 7 of 32",
@@ -170,4 +172,23 @@ def test_the_table_says_who_was_right() -> None:
         "40",
         "60",
         "wrong, found",
+        "30",
     ]
+
+
+def test_the_page_has_every_record_that_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="holds no bisect-trials"):
+        write_page(tmp_path)
+    nothing = Trial(1, 32, None, None, None, None, Answer(None, "none", 9.0), 0.001, 0.99, 24, None)
+    for machine, trial in (("a", RIGHT), ("b", nothing)):
+        record = Record("bisect_trials", {"benchmark": ["step"], "devices": ["cpu"]})
+        record.results["step_s"] = 1e-3
+        note(trial, record, tmp_path / f"bisect-trials-{machine}.json")
+    page = write_page(tmp_path).read_text()
+    first, second = page.partition("## b")[::2]
+    assert (
+        "| commit 7 of 32 | +3.0 % | +3.10 % | right, found | 40 | 60 | wrong, found | 30 |"
+        in first
+    )
+    assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 | - | - |" in second
+    assert "step, 1.000 ms" in second
