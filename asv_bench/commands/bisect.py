@@ -11,7 +11,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from asv_bench.commands.options import Devices, RecordPath, RequireGpu, insist_on_gpu
+from asv_bench.commands.options import (
+    Devices,
+    Margin,
+    RecordPath,
+    RequireGpu,
+    insist_on_gpu,
+)
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import Refused
 from asv_bench.machine import machine_facts
@@ -22,9 +28,10 @@ from asv_bench.verdicts.commit_range import HistoryCommit, commits_between
 from asv_bench.verdicts.exit_codes import ExitCode
 from asv_bench.verdicts.finding import Direction, Finding, Outcome, Probe, Stage
 from asv_bench.verdicts.kept_pairs import KeptFile, KeptPairs
+from asv_bench.verdicts.plan import DEFAULT_MARGIN
 from asv_bench.verdicts.samples import CommitUnusable
 from asv_bench.verdicts.search import find_first_changed
-from asv_bench.verdicts.search_plan import SearchPlan
+from asv_bench.verdicts.search_plan import SearchPlan, thorough_plan
 
 HELP = (
     "Find the first commit after GOOD, up to BAD, that made a benchmark slower.\n\n"
@@ -63,6 +70,7 @@ def bisect(
     improvement: Annotated[
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
+    margin: Margin = 100 * DEFAULT_MARGIN,
     devices: Devices = None,
     resume: Annotated[
         bool | None,
@@ -92,7 +100,12 @@ def bisect(
     typer.Exit
         With the code of the answer.
     """
-    plan = SearchPlan(certain=certain, most_pairs=most_pairs)
+    plan = SearchPlan(
+        gate=thorough_plan().with_margin(margin / 100),
+        confirmation=thorough_plan().with_margin(margin / 100),
+        certain=certain,
+        most_pairs=most_pairs,
+    )
     setup = set_up(REPOSITORY, [benchmark] if benchmark else (), devices)
     if len(setup.entries) > 1:
         shown = ", ".join(setup.benchmarks[:6])

@@ -12,7 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
-from asv_bench.commands.options import Devices, RecordPath, RequireGpu, insist_on_gpu
+from asv_bench.commands.options import (
+    Devices,
+    Margin,
+    RecordPath,
+    RequireGpu,
+    insist_on_gpu,
+)
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import Refused
 from asv_bench.record import REPOSITORY, Record
@@ -21,7 +27,7 @@ from asv_bench.verdicts.commit_sources import Commit
 from asv_bench.verdicts.comparison import Progress, compare_commits, summarize_pairs
 from asv_bench.verdicts.comparison_tables import comparison_table, headline, markdown
 from asv_bench.verdicts.exit_codes import ExitCode, exit_code, parse_gate
-from asv_bench.verdicts.plan import QUICK_PAIRS, ComparisonPlan
+from asv_bench.verdicts.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.verdicts.samples import CommitUnusable, Pair
 from asv_bench.verdicts.verdict import Comparison, Verdict
 
@@ -58,6 +64,7 @@ def compare(
     quick: Annotated[
         bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs and one look at them.")
     ] = False,
+    margin: Margin = 100 * DEFAULT_MARGIN,
     devices: Devices = None,
     gate: Annotated[
         str,
@@ -82,7 +89,7 @@ def compare(
         With the code that the verdicts call for.
     """
     closing = parse_gate(gate)
-    plan = _plan(pairs, quick)
+    plan = _plan(pairs, quick).with_margin(margin / 100)
     console = make_console()
     setup = set_up(REPOSITORY, benchmark or (), devices)
     if require_gpu:

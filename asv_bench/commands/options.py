@@ -26,6 +26,16 @@ Devices: TypeAlias = Annotated[
         "(default: the first).",
     ),
 ]
+Margin: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--margin",
+        min=0.1,
+        max=50,
+        help="Difference that matters, in per cent: slower and faster are by at least as much, "
+        "equivalent is shown to be within it. A noisy machine answers sooner to a wider one.",
+    ),
+]
 RequireGpu: TypeAlias = Annotated[
     bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
 ]

@@ -44,9 +44,9 @@ def comparison_table(
 def definition(plan: ComparisonPlan) -> str:
     """What the verdicts mean under this plan."""
     return (
-        f"slower, faster: by at least {percentage(plan.minimum_effect, 0)} and significant; "
+        f"slower, faster: by at least {100 * plan.minimum_effect:g} % and significant; "
         f"{percentage(plan.alpha, 1)} of comparisons without a difference say so. equivalent: "
-        f"shown to be within {percentage(plan.margin, 0)}. Intervals are of "
+        f"shown to be within {100 * plan.margin:g} %. Intervals are of "
         f"{percentage(plan.confidence, 0)} confidence, p of signed-rank and sign test together."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from asv_bench.errors import Refused
@@ -12,6 +12,8 @@ from asv_bench.verdicts.paired_statistics import smallest_p
 
 LOOK_FRACTIONS = (1 / 2, 2 / 3, 5 / 6)
 QUICK_PAIRS = 12
+DEFAULT_MARGIN = 0.01
+"""What matters where nobody says otherwise, as a fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class ComparisonPlan:
 
     alpha: float = 0.002
     equivalence_alpha: float = 0.01
-    minimum_effect: float = 0.01
-    margin: float = 0.01
+    minimum_effect: float = DEFAULT_MARGIN
+    margin: float = DEFAULT_MARGIN
     looks: tuple[int, ...] = (12, 16, 20, 24)
     max_discarded: int = 12
     confidence: float = 0.95
@@ -66,6 +68,10 @@ class ComparisonPlan:
         while smallest_p(looks[0]) > look_levels(looks, cls().alpha)[0]:
             looks = looks[1:]
         return cls(looks=looks, max_discarded=max(4, pairs // 2))
+
+    def with_margin(self, fraction: float) -> ComparisonPlan:
+        """The plan for which so large a difference matters, and a smaller one does not."""
+        return replace(self, minimum_effect=fraction, margin=fraction)
 
     def least_pairs(self, benchmarks: int) -> int:
         """Pairs below which none of so many benchmarks could be called slower or faster."""

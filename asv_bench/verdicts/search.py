@@ -265,7 +265,7 @@ class _Search:
         if gate.verdict is Verdict.INCONCLUSIVE:
             reason = gate.reason or (
                 f"no {self._direction} of the range was shown, nor that there is none of "
-                f"{self._plan.gate.margin:.0%}"
+                f"{100 * self._plan.gate.margin:g} %"
             )
             return self._finding(Outcome.INCONCLUSIVE, reason, gate, None)
         reason = f"the last commit is {gate.verdict} to the first"

@@ -140,6 +140,15 @@ def test_nothing_to_find_is_no_regression(bench: Bench) -> None:
     assert record["results"]["finding"]["gate"]["verdict"] == "equivalent"
 
 
+def test_a_step_within_the_margin_is_no_regression(bench: Bench) -> None:
+    bench.with_step(8)
+    code, said, record = bench.run("--margin", "10")
+    assert code == ExitCode.GOOD
+    assert "no regression: the last commit is equivalent to the first" in said
+    plan = record["settings"]["plan"]
+    assert plan["gate"]["margin"] == plan["confirmation"]["minimum_effect"] == 0.1
+
+
 def test_an_improvement_is_looked_for_where_asked(bench: Bench) -> None:
     bench.with_step(8, effect=-0.04)
     assert bench.run()[0] == ExitCode.GOOD

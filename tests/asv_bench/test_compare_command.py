@@ -124,6 +124,15 @@ def test_equal_engines_are_equivalent_and_so_is_a_commit_with_itself(toy: ToyPro
         assert len(record["samples"]) == 10
 
 
+def test_the_margin_is_told_in_per_cent(toy: ToyProject) -> None:
+    options = ("-b", STEP, "--quick", "--margin")
+    _, said, record = compare(toy.root, "HEAD", "HEAD", *options, "2.5")
+    plan = record["settings"]["plan"]
+    assert (plan["margin"], plan["minimum_effect"]) == (0.025, 0.025)
+    assert "by at least 2.5 %" in said
+    assert compare(toy.root, "HEAD", "HEAD", *options, "0")[0] == 2
+
+
 def test_todays_ruler_measures_the_working_tree_as_it_stands(toy: ToyProject) -> None:
     toy.set_engine(1.5)
     before = toy.git("status", "--porcelain"), toy.git("worktree", "list"), toy.git("stash", "list")

@@ -52,6 +52,14 @@ def test_a_clear_answer_is_given_at_the_first_look(effect: float, verdict: Verdi
     assert answer.interval[1] - answer.interval[0] < 0.005
 
 
+@pytest.mark.parametrize(
+    ("margin", "verdict"), [(0.02, Verdict.SLOWER), (0.05, Verdict.EQUIVALENT)]
+)
+def test_the_margin_is_what_a_difference_is_held_to(margin: float, verdict: Verdict) -> None:
+    (answer,) = compare(ScriptedPairs(ratio_of({"b": 0.03})), PLAN.with_margin(margin))
+    assert answer.verdict is verdict
+
+
 @pytest.mark.parametrize("effect", [0.0098, -0.0098])
 def test_an_effect_at_the_margin_is_inconclusive_after_the_cap(effect: float) -> None:
     source = ScriptedPairs(lambda name, number: 1 + effect + (0.004 if number % 2 else -0.004))
