@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from asv_bench.snapshots import run_git
 from asv_bench.verdicts.bench_setup import set_up
 from asv_bench.verdicts.harmless_commits import make_harmless_change
 from asv_bench.verdicts.measured_process import Place
+from asv_bench.verdicts.plan import DEFAULT_MARGIN
 from asv_bench.verdicts.planting import PLANTED_IN, ScratchClone
 from asv_bench.verdicts.trial_page import trial_table, write_page
 
@@ -89,6 +91,9 @@ def run(
     devices: Annotated[
         str | None, typer.Option(help="As for bisect: numbers of GPUs, or all.")
     ] = None,
+    margin: Annotated[
+        float, typer.Option(help="As for bisect: the difference that matters, in per cent.")
+    ] = 100 * DEFAULT_MARGIN,
     asv_find: Annotated[
         bool, typer.Option("--asv-find", help="Give the same task to asv find.")
     ] = False,
@@ -110,8 +115,15 @@ def run(
         raise typer.BadParameter("--positions 0 --nulls 0 leaves nothing to search.")
     console = make_console()
     setup = set_up(REPOSITORY, [STEP_TIME], devices)
-    settings = {"commits": commits, "effect": effect, "seed": seed, "benchmark": setup.benchmarks}
-    record = Record("bisect_trials", {**settings, "devices": list(setup.devices)})
+    settings = {
+        "commits": commits,
+        "effect": effect,
+        "seed": seed,
+        "benchmark": setup.benchmarks,
+        "devices": list(setup.devices),
+        "margin": margin,
+    }
+    record = Record("bisect_trials", settings)
     head = setup.sources.resolve("HEAD").hash
     with setup.pairs() as source:
         [pair] = source.pair(head, head, head_first=False).values()
@@ -124,7 +136,13 @@ def run(
             directory = Path(temporary if folder is None else folder) / f"trial-{number}"
             clone = ScratchClone(directory, Place(setup.devices[0]))
             trial = run_trial(
-                clone, seed + number, commits, planted_s, effect, devices, asv_find=asv_find
+                clone,
+                seed + number,
+                commits,
+                planted_s,
+                effect,
+                ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])],
+                asv_find=asv_find,
             )
         path = note(trial, record, json)
         verdict = "right" if trial.is_right(trial.bisect) else "WRONG"
@@ -153,7 +171,7 @@ def run_trial(
     commits: int,
     planted_s: float | None,
     effect: float,
-    devices: str | None,
+    options: Sequence[str],
     *,
     asv_find: bool,
 ) -> Trial:
@@ -170,7 +188,7 @@ def run_trial(
         else:
             clone.commit(make_harmless_change(clone.root, number, choices, PLANTED_IN))
     bad = run_git("rev-parse", "HEAD", directory=clone.root).strip()
-    answer, record = bisect_in(clone.root, good, bad, devices)
+    answer, record = bisect_in(clone.root, good, bad, options)
     finding = record["results"]["finding"]
     confirmations = finding["confirmations"]
     return Trial(
@@ -189,7 +207,7 @@ def run_trial(
 
 
 def bisect_in(
-    root: Path, good: str, bad: str, devices: str | None
+    root: Path, good: str, bad: str, options: Sequence[str]
 ) -> tuple[Answer, dict[str, Any]]:
     """Run `bisect` in a clone; returns what it named, and its record.
 
@@ -200,7 +218,7 @@ def bisect_in(
     """
     path = root / "reports" / "runs" / "trial.json"
     command = [sys.executable, "-m", "asv_bench", "bisect", good, bad, "--benchmark", STEP_TIME]
-    command += ["--json", str(path), *(["--devices", devices] if devices else [])]
+    command += ["--json", str(path), *options]
     begun = time.monotonic()
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - begun

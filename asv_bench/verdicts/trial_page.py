@@ -13,6 +13,7 @@ from asv_bench.console import add_figure_columns
 from asv_bench.errors import Refused
 from asv_bench.tables import MISSING, markdown
 from asv_bench.verdicts.comparison_tables import percentage
+from asv_bench.verdicts.plan import DEFAULT_MARGIN
 
 Json = Mapping[str, Any]
 
@@ -76,13 +77,14 @@ def _section(path: Path, record: Json) -> str:
     machine, settings, results = record["machine"], record["settings"], record["results"]
     where = machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores"
     count = len(settings["devices"])
+    margin = settings.get("margin", 100 * DEFAULT_MARGIN)
     table = trial_table(record["samples"])
     table.title = None
     return (
         f"## {path.stem.removeprefix('bisect-trials-')}\n\n"
         f"{', '.join(settings['benchmark'])}, {1e3 * results['step_s']:.3f} ms, on "
         f"{f'{count} ' if count > 1 else ''}{where}; commit {record['commit'][:9]}, "
-        f"{record['started'][:10]}.\n\n{markdown(table)}"
+        f"{record['started'][:10]}; a difference of {margin:g} % matters.\n\n{markdown(table)}"
     )
 
 

@@ -86,7 +86,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
     """Ranges that were bisected, by a tool that blames the last commit."""
     ranges: list[tuple[Path, str, str]] = []
 
-    def blame_last(root: Path, good: str, bad: str, devices: str | None):
+    def blame_last(root: Path, good: str, bad: str, options):
         ranges.append((root, good, bad))
         comparison = {"effect": 0.03}
         finding = {
@@ -109,7 +109,7 @@ def git(root: Path, *arguments: str) -> str:
 
 def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -> None:
     clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, 6, 1e-4, 0.03, None, asv_find=False)
+    trial = run_trial(clone, 4, 6, 1e-4, 0.03, (), asv_find=False)
     [(root, good, bad)] = asked
     assert trial.place == random.Random(4).randint(1, 6)
     listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
@@ -131,7 +131,7 @@ def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path,
     trees = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run_trial(
-            ScratchClone(tmp_path / name, Place(CPU)), seed, 5, 1e-4, 0.03, None, asv_find=False
+            ScratchClone(tmp_path / name, Place(CPU)), seed, 5, 1e-4, 0.03, (), asv_find=False
         )
         trees.append(git(tmp_path / name, "rev-parse", "HEAD^{tree}"))
     assert trees[0] == trees[1] != trees[2]
@@ -139,7 +139,7 @@ def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path,
 
 def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) -> None:
     clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, 3, None, 0.03, None, asv_find=False)
+    trial = run_trial(clone, 4, 3, None, 0.03, (), asv_find=False)
     assert trial.culprit is None
     assert trial.place is None
     assert not trial.is_right(trial.bisect)
@@ -181,7 +181,7 @@ def test_the_page_has_every_record_that_is_kept(tmp_path: Path) -> None:
         write_page(tmp_path)
     nothing = Trial(1, 32, None, None, None, None, Answer(None, "none", 9.0), 0.001, 0.99, 24, None)
     for machine, trial in (("a", RIGHT), ("b", nothing)):
-        record = Record("bisect_trials", {"benchmark": ["step"], "devices": ["cpu"]})
+        record = Record("bisect_trials", {"benchmark": ["step"], "devices": ["cpu"], "margin": 2.0})
         record.results["step_s"] = 1e-3
         note(trial, record, tmp_path / f"bisect-trials-{machine}.json")
     page = write_page(tmp_path).read_text()
@@ -192,3 +192,4 @@ def test_the_page_has_every_record_that_is_kept(tmp_path: Path) -> None:
     )
     assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 | - | - |" in second
     assert "step, 1.000 ms" in second
+    assert "a difference of 2 % matters" in second
