@@ -62,7 +62,7 @@ def write_page(folder: Path) -> Path:
     Refused
         If there is no record.
     """
-    paths = sorted(folder.glob(RECORDS))
+    paths = sorted(folder.glob(RECORDS), key=lambda path: path.stem)
     if not paths:
         raise Refused(f"{folder} holds no {RECORDS}; measure one with --json.")
     parts = [_INTRODUCTION]
