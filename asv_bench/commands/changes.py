@@ -41,7 +41,7 @@ STYLES = {
     Standing.UNRESOLVED: "yellow",
     Standing.NOT_COMPARED: "dim",
 }
-HELP = """Find where the stored histories moved, and compare the two commits of each change.
+HELP = """Find where the stored histories moved, and compare the commits around each change.
 
 Without --confirm, or where results are of another machine, a change is an unconfirmed candidate.
 Exit code 3: a regression was confirmed; 0: none was; 1: a failure; 2: refused.
@@ -106,6 +106,10 @@ def changes(
     else:
         console.print("no series moved by 1 % or more")
     regressions = [entry for entry in triaged if entry.standing == str(Standing.REGRESSION)]
+    for entry in regressions:
+        if not entry.change.is_placed and entry.confirmation:
+            found_by = bisection_of(entry.change, entry.confirmation)
+            console.print(found_by, highlight=False, soft_wrap=True)
     code = ExitCode.REGRESSION if regressions else ExitCode.GOOD
     record.results = {
         "exit_code": int(code),
@@ -160,7 +164,7 @@ def confirmations(
             console.print(str(refusal), highlight=False, soft_wrap=True)
             continue
         suspicions[change] = Suspicion(
-            entry.name, change.before.hash, change.commit.hash, change.effect
+            entry.name, change.since.hash, change.until.hash, change.effect
         )
     pairs = 0
 
@@ -174,13 +178,21 @@ def confirmations(
     return dict(zip(suspicions, done, strict=True))
 
 
+def bisection_of(change: Change, confirmation: Confirmation) -> str:
+    """How to find the commit of a change that may lie in several places."""
+    return (
+        f"which commit it was: nox -s bisect -- {change.since.short} {change.until.short} "
+        f"--benchmark '^{re.escape(confirmation.comparison.benchmark)}$'"
+    )
+
+
 def change_table(triaged: Sequence[Triaged]) -> Table:
     """A row for each change."""
     table = Table(
         title="changes in the stored histories",
         title_justify="left",
-        caption="A candidate is a change of level in stored figures; only a comparison of its two "
-        "commits makes it a regression or an improvement.",
+        caption="A candidate is a change of level in stored figures; only a comparison of the "
+        "commits around it makes it a regression or an improvement.",
     )
     table.add_column("benchmark and commit", overflow="fold")
     add_figure_columns(table, "machine", "change", "interval", "compared", "standing")
@@ -188,6 +200,8 @@ def change_table(triaged: Sequence[Triaged]) -> Table:
         change = entry.change
         name = Text(entry.title)
         name.append(f"\n{change.commit.short} {change.commit.subject}", style="dim")
+        if not change.is_placed:
+            name.append(f"\nor another after {change.since.short}, up to {change.until.short}")
         low, high = (percentage(bound, 1, signed=True) for bound in change.interval)
         effect = entry.confirmation.comparison.effect if entry.confirmation else None
         style = STYLES[entry.confirmation.standing] if entry.confirmation else "yellow"

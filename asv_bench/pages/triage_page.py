@@ -103,6 +103,11 @@ def _remark(entry: Triaged) -> str:
         f"{change.before.short} is the last commit measured before it, {change.commit.short} the "
         f"first after it."
     ]
+    if not change.is_placed:
+        sentences.append(
+            f"Noise may have misplaced it: it lies after {change.since.short} and not after "
+            f"{change.until.short}, and those two are compared."
+        )
     if change.reference is not None:
         sentences.append(
             f"Judged by ratios to {change.reference[:8]}, measured in the same sessions."

@@ -3,7 +3,8 @@
 Segments of equal level are fitted to the logs of a series by kernel change point detection with a
 linear kernel (Arlot, Celisse & Harchaoui 2019, as in `ruptures`), in units of the series' own
 noise, at a penalty of 5 ln n for each change. A change found so is a candidate: one look at stored
-figures, which noise and a machine's drift can make too.
+figures, which noise and a machine's drift can make too. Nor is its place certain: a commit beside
+it that was measured badly moves it by one. So a candidate has a range in which it lies.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ LEAST_NOISE = 0.002
 """What a figure is taken to be uncertain by at least, however alike a few stored ones are."""
 LEAST_EFFECT = 0.01
 """Smaller changes are none that a comparison would call slower or faster."""
+PLACE_PROBABILITY = 0.99
+"""Of the range in which a change lies."""
+_TAIL = 3.0
 _FEW = 12
 _Z95 = 1.96
 _MEDIAN_OVER_MEAN = 1.2533
@@ -58,7 +62,10 @@ class Change:
     series, machine, unit
         Of what, and where.
     before, commit
-        The last measured commit before the change, and the first one after it.
+        The last measured commit before the change, and the first one after it, where it most
+        probably is.
+    since, until
+        Measured commits on both sides of every place where it may be.
     effect
         after / before - 1, from the levels of the segments on both sides.
     interval
@@ -76,6 +83,8 @@ class Change:
     unit: str
     before: Commit
     commit: Commit
+    since: Commit
+    until: Commit
     effect: float
     interval: tuple[float, float]
     before_value: float
@@ -83,6 +92,11 @@ class Change:
     commits_before: int
     commits_after: int
     reference: str | None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it can lie in one place only."""
+        return (self.since, self.until) == (self.before, self.commit)
 
     def to_json(self) -> dict[str, Any]:
         """The change as JSON-ready values."""
@@ -93,6 +107,8 @@ class Change:
             "unit": self.unit,
             "before": self.before.hash,
             "commit": self.commit.hash,
+            "since": self.since.hash,
+            "until": self.until.hash,
             "subject": self.commit.subject,
             "effect": self.effect,
             "interval": list(self.interval),
@@ -170,12 +186,17 @@ def _change(before: Sequence[Point], after: Sequence[Point], noise: float) -> Ch
     shift = _level(after) - _level(before)
     width = _Z95 * noise * math.sqrt(1 / len(before) + 1 / len(after))
     last, first = before[-1], after[0]
+    points = [*before, *after]
+    levels = np.array([point.level for point in points])
+    earliest, latest = places_of(levels / noise, len(before))
     return Change(
         series=first.figure.series,
         machine=first.figure.machine,
         unit=first.figure.unit,
         before=last.commit,
         commit=first.commit,
+        since=points[earliest - 1].commit,
+        until=points[latest].commit,
         effect=math.expm1(shift),
         interval=(math.expm1(shift - width), math.expm1(shift + width)),
         before_value=statistics.median(point.figure.median for point in before),
@@ -184,6 +205,34 @@ def _change(before: Sequence[Point], after: Sequence[Point], noise: float) -> Ch
         commits_after=len(after),
         reference=first.reference,
     )
+
+
+def places_of(levels: Floats, found: int) -> tuple[int, int]:
+    """The first and last place where the one step of `levels` may be, `found` among them.
+
+    Every place is as probable beforehand; errors around the medians of both sides are of a Student
+    t distribution, whose heavy tails let single commits be far off.
+
+    Parameters
+    ----------
+    levels
+        In units of their noise.
+    found
+        Where the step was placed: the number of levels before it.
+    """
+    places = range(1, len(levels))
+    costs = np.array([_cost(levels[:place]) + _cost(levels[place:]) for place in places])
+    weights = np.exp(costs.min() - costs)
+    below = np.cumsum(weights) / weights.sum()
+    outside = (1.0 - PLACE_PROBABILITY) / 2.0
+    earliest = 1 + int(np.searchsorted(below, outside))
+    latest = 1 + int(np.searchsorted(below, 1.0 - outside))
+    return min(earliest, found), max(min(latest, places[-1]), found)
+
+
+def _cost(levels: Floats) -> float:
+    errors = levels - np.median(levels)
+    return float(np.log1p(errors**2 / _TAIL).sum() * (_TAIL + 1.0) / 2.0)
 
 
 def _level(points: Sequence[Point]) -> float:

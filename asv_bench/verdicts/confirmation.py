@@ -38,7 +38,7 @@ class Suspicion:
     benchmark
         Name with parameters, as asv prints it.
     before, after
-        Full hashes: the last measured commit before the change, and the first after it.
+        Full hashes of measured commits surely before the change and surely after it.
     change
         What the results say it was: 0.03 is 3 % slower.
     """

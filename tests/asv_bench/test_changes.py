@@ -113,6 +113,34 @@ def test_two_changes_have_the_level_between_them() -> None:
     assert first.effect > 0 > second.effect
 
 
+def test_a_clear_step_has_one_place() -> None:
+    [change] = changes_of(steps(20, c12=0.05), noise=0.002)
+    assert change.is_placed
+    assert (change.since.hash, change.until.hash) == (hash_of(11), hash_of(12))
+
+
+def test_a_neighbour_that_was_measured_badly_hides_no_change_from_its_comparison() -> None:
+    levels = steps(12, c6=0.075)
+    levels[5] += 0.06
+    [change] = changes_of(levels, noise=0.015)
+    assert change.commit.hash == hash_of(5)
+    assert not change.is_placed
+    assert int(change.since.hash, 16) < 5
+    assert int(change.until.hash, 16) == 6
+
+
+def test_the_range_of_a_change_holds_its_place() -> None:
+    held = ranges = 0
+    for seed in range(60):
+        for change in changes_of(steps(30, c18=0.03), seed=seed):
+            if change.effect == pytest.approx(0.03, abs=0.015):
+                since, until = int(change.since.hash, 16), int(change.until.hash, 16)
+                held += since < 18 <= until
+                ranges += until - since
+    assert held >= 55
+    assert ranges < 60 * 4
+
+
 def test_changes_below_one_per_cent_are_none() -> None:
     assert changes_of(steps(60, c30=0.008), noise=0.0001) == []
 
@@ -256,6 +284,24 @@ def test_a_change_that_stands_is_a_regression_and_another_machines_is_a_candidat
     assert "compared: slower" in page
     # Names of XML's dialects look like addresses; nothing is fetched.
     assert not re.search(r'<script|<link|\b(src|href)="(?!#)|url\((?!#)|@import', page)
+
+
+def test_a_change_that_noise_may_have_misplaced_is_compared_around_its_range(
+    project: Project,
+) -> None:
+    levels = steps(20, c12=0.05)
+    levels[11] += 0.04
+    for figure in figures(levels, noise=0.008):
+        project.store(project.root / "reports" / "asv" / machine_facts().name, figure)
+    code, said, found = project.run("--machine", machine_facts().name)
+    assert code == 3
+    [change] = found
+    assert change["commit"] == hash_of(11)
+    assert set(project.compared) == {(change["since"], change["until"])}
+    assert int(change["until"], 16) >= 12
+    assert "nox -s bisect -- " in said
+    page = (project.root / "reports" / "pages" / "changes.html").read_text()
+    assert "Noise may have misplaced it" in page
 
 
 def test_a_change_that_does_not_stand_is_refuted(project: Project) -> None:
