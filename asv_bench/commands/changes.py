@@ -180,9 +180,11 @@ def confirmations(
 
 def bisection_of(change: Change, confirmation: Confirmation) -> str:
     """How to find the commit of a change that may lie in several places."""
+    # Quotes around texts would end the shell's own; a dot finds them too.
+    pattern = re.escape(confirmation.comparison.benchmark).replace("'", ".")
     return (
         f"which commit it was: nox -s bisect -- {change.since.short} {change.until.short} "
-        f"--benchmark '^{re.escape(confirmation.comparison.benchmark)}$'"
+        f"--benchmark '^{pattern}$'"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import statistics
 from contextlib import contextmanager
 from pathlib import Path
@@ -299,7 +300,9 @@ def test_a_change_that_noise_may_have_misplaced_is_compared_around_its_range(
     assert change["commit"] == hash_of(11)
     assert set(project.compared) == {(change["since"], change["until"])}
     assert int(change["until"], 16) >= 12
-    assert "nox -s bisect -- " in said
+    command_line = shlex.split(said.partition("nox -s bisect -- ")[2].splitlines()[0])
+    assert command_line[:2] == [change["since"][:8], change["until"][:8]]
+    assert re.search(command_line[-1], f"{SERIES.benchmark}('gpt2-tiny')")
     page = (project.root / "reports" / "pages" / "changes.html").read_text()
     assert "Noise may have misplaced it" in page
 
