@@ -36,6 +36,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "linear_row": ("vector", ("N", "K", "BLOCK_N")),
     "ring_attention_append": ("attention", (*_ATTENTION, "STAGES")),
     "decode_attention_append": ("attention", _ATTENTION),
+    "head_row": ("vector", ("K", "BLOCK_N")),
     "head_tiles": ("head", (*_HEAD, "EVEN")),
     "head_stream": ("head", _HEAD),
     "pick_tokens": ("rows", ("TILES",)),

@@ -29,6 +29,7 @@ KERNEL_ROLES = {
     "embed_rows": EMBED,
     "ring_attention_append": ATTENTION,
     "decode_attention_append": ATTENTION,
+    "head_row": HEAD,
     "head_stream": HEAD,
     "head_tiles": HEAD,
     "pick_tokens": PICK,

@@ -215,10 +215,13 @@ class FusedDecode:
         most_tiles = embed // min(
             min(tiles.attention_out.block_n, tiles.feed_forward_out.block_n) for tiles in every
         )
-        head_tiles = self._head.out_features // min(tiles.head.block_n for tiles in every)
+        head_places = max(
+            count * (self._head.out_features // tiles.head.block_n)
+            for count, tiles in enumerate(every, 1)
+        )
         self._stats = torch.empty(2, rows * 2 * most_tiles, dtype=torch.float32, device=device)
-        self._tile_max = torch.empty(rows * head_tiles, dtype=torch.float32, device=device)
-        self._tile_token = torch.empty(rows * head_tiles, dtype=torch.int32, device=device)
+        self._tile_max = torch.empty(head_places, dtype=torch.float32, device=device)
+        self._tile_token = torch.empty(head_places, dtype=torch.int32, device=device)
         cuts = [
             (out_features, tile)
             for tiles in every

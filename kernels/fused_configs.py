@@ -187,9 +187,13 @@ class ConfigTable:
     buckets: tuple[Bucket, ...]
     rings: tuple[Ring, ...]
 
+    def place(self, rows: int) -> int:
+        """The number of the bucket that a step of `rows` rows belongs to."""
+        return next(place for place, bucket in enumerate(self.buckets) if rows <= bucket.most_rows)
+
     def tiles(self, rows: int) -> StepTiles:
         """The tiles of a step of `rows` rows."""
-        return next(bucket.tiles for bucket in self.buckets if rows <= bucket.most_rows)
+        return self.buckets[self.place(rows)].tiles
 
     def ring(self, head_dim: int) -> RingTile:
         """The ring for one head shape; it depends on nothing else."""

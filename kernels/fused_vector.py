@@ -21,6 +21,28 @@ from kernels.launch import padded
 
 
 @triton.jit
+def load_strip(weight, n, k, K: tl.constexpr):
+    """Rows `n` of weight [N, K], zero beyond K: [BLOCK_N, K_PAD]."""
+    return tl.load(weight + n[:, None] * K + k[None, :], mask=(k < K)[None, :], other=0.0)
+
+
+@triton.jit
+def times_row(
+    strip, x, row, k, column_sum, epsilon, K: tl.constexpr, NORMALIZE: tl.constexpr
+):  # fmt: skip
+    """The strip times one row of x [rows, K], LayerNorm first where asked: float32 [BLOCK_N]."""
+    in_row = k < K
+    values = tl.load(x + row * K + k, mask=in_row, other=0.0).to(tl.float32)
+    result = tl.sum(strip.to(tl.float32) * values[None, :], axis=1)
+    if NORMALIZE:
+        mean = tl.sum(values, axis=0) / K
+        centred = tl.where(in_row, values - mean, 0.0)
+        rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / K + epsilon)
+        result = rstd * (result - mean * column_sum)
+    return result
+
+
+@triton.jit
 def linear_row(
     x,
     weight,
@@ -40,23 +62,16 @@ def linear_row(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1)
     k = tl.arange(0, K_PAD)
-    in_row = k < K
     release_consumers(PDL)
-    strip = tl.load(weight + n[:, None] * K + k[None, :], mask=in_row[None, :], other=0.0)
+    strip = load_strip(weight, n, k, K)
     shift = tl.load(bias + n)
+    column_sum = shift
     if NORMALIZE:
         column_sum = tl.load(column_sums + n)
     await_producers(PDL)
     if EPILOGUE == 2:
         residual = tl.load(y + row * N + n).to(tl.float32)
-    values = tl.load(x + row * K + k, mask=in_row, other=0.0).to(tl.float32)
-    result = tl.sum(strip.to(tl.float32) * values[None, :], axis=1)
-    if NORMALIZE:
-        mean = tl.sum(values, axis=0) / K
-        centred = tl.where(in_row, values - mean, 0.0)
-        rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / K + epsilon)
-        result = rstd * (result - mean * column_sum)
-    result += shift
+    result = times_row(strip, x, row, k, column_sum, epsilon, K, NORMALIZE) + shift
     if EPILOGUE == 1:
         u = 0.7978845608028654 * (result + 0.044715 * result * result * result)
         result = result / (1.0 + tl.exp(-2.0 * u))

@@ -19,12 +19,25 @@ from kernels.dependent_launch import (
 from kernels.folded_linear import FoldedLinear
 from kernels.fused_configs import LinearTile
 from kernels.fused_linear import runs_one_shot
+from kernels.fused_vector import load_strip, times_row
 from kernels.launch import padded
 from kernels.row_statistics import (
     combine_tile_statistics,
     load_tile_statistics,
     whole_row_statistics,
 )
+
+
+@triton.jit
+def _store_best(tile_max, tile_token, place, in_batch, logits, n, vocab_size):
+    """The best of `logits` [M, N] of the tokens `n` [N], and which it is, at `place` [M]."""
+    logits = tl.where((n < vocab_size)[None, :], logits, float("-inf"))
+    best = tl.max(logits, axis=1)
+    # The lowest id among equals. A maximum passes NaN by; it must not be lost.
+    token = tl.min(tl.where(logits == best[:, None], n[None, :], 2147483647), axis=1)
+    has_nan = tl.max((logits != logits).to(tl.int32), axis=1) > 0
+    tl.store(tile_max + place, tl.where(has_nan, float("nan"), best), mask=in_batch)
+    tl.store(tile_token + place, token, mask=in_batch)
 
 
 @triton.jit(do_not_specialize=["rows", "vocab_size"])
@@ -91,14 +104,39 @@ def head_tiles(
     if X_TILES > 0 and BLOCK_M < 128:
         mean, rstd = combine_tile_statistics(sums, squares, epsilon, K, X_TILES, X_TILES_PAD)
     logits = rstd[:, None] * (logits - mean[:, None] * column_sum[None, :]) + shift[None, :]
-    logits = tl.where((n < vocab_size)[None, :], logits, float("-inf"))
-    best = tl.max(logits, axis=1)
-    # The lowest id among equals. A maximum passes NaN by; it must not be lost.
-    token = tl.min(tl.where(logits == best[:, None], n[None, :], 2147483647), axis=1)
-    has_nan = tl.max((logits != logits).to(tl.int32), axis=1) > 0
     place = m * TILES + tile_n
-    tl.store(tile_max + place, tl.where(has_nan, float("nan"), best), mask=in_batch)
-    tl.store(tile_token + place, token, mask=in_batch)
+    _store_best(tile_max, tile_token, place, in_batch, logits, n, vocab_size)
+
+
+@triton.jit(do_not_specialize=["vocab_size"])
+def head_row(
+    x,
+    weight,
+    bias,
+    column_sums,
+    tile_max,
+    tile_token,
+    vocab_size,
+    epsilon,
+    K: tl.constexpr,
+    K_PAD: tl.constexpr,
+    TILES: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One row against BLOCK_N tokens, as `kernels.fused_vector.linear_row` multiplies."""
+    row = tl.program_id(0)
+    tile = tl.program_id(1)
+    n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, K_PAD)
+    release_consumers(PDL)
+    strip = load_strip(weight, n.to(tl.int64), k, K)
+    shift = tl.load(bias + n)
+    column_sum = tl.load(column_sums + n)
+    await_producers(PDL)
+    logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORMALIZE=True) + shift
+    place = row * TILES + tile + tl.arange(0, 1)
+    _store_best(tile_max, tile_token, place, place >= 0, logits[None, :], n, vocab_size)
 
 
 def best_of_tiles(
@@ -120,7 +158,8 @@ def best_of_tiles(
     head
         The head with the final LayerNorm folded in. Its rows from `vocab_size` on are padding.
     tile
-        Must divide the head; it cannot split K. With `tma` the Hopper kernel serves up to `block_m`
+        Must divide the head; it cannot split K. Of one row: the matrix-vector kernel, which makes
+        its own statistics. With `tma` the Hopper kernel serves up to `block_m`
         rows of half precision with `x_stats`.
     tile_max, tile_token
         float32 and int32 [rows, N / block_n], written. NaN where any logit of the tile is NaN;
@@ -129,13 +168,31 @@ def best_of_tiles(
         As in `kernels.fused_linear.fused_linear`.
     """
     rows, in_features = x.shape
+    tiles = head.out_features // tile.block_n
+    if tile.block_m == 1:
+        head_row[(rows, tiles)](
+            x,
+            head.weight,
+            head.bias,
+            head.column_sums,
+            tile_max,
+            tile_token,
+            vocab_size,
+            head.epsilon,
+            K=in_features,
+            K_PAD=padded(in_features),
+            TILES=tiles,
+            BLOCK_N=tile.block_n,
+            num_warps=tile.warps,
+            **launch_options(launches_early(x)),
+        )
+        return
     if tile.tma and x_stats is not None and rows <= tile.block_m and runs_one_shot(x):
         from kernels.lm_head_tma import launch_stream
 
         launch_stream(x, head, vocab_size, tile, tile_max, tile_token, x_stats)
         return
     x_tiles = 0 if x_stats is None else x_stats.shape[2]
-    tiles = head.out_features // tile.block_n
     head_tiles[(-(-rows // tile.block_m), tiles)](
         x,
         head.weight,

@@ -104,9 +104,7 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
                 _meant(tile, slot.role)
                 for tile in (*_tiles(present, rows), *_elsewhere(slot, table))
             )
-            if tile.fitted(*sizes) == tile
-            and not (slot.role == "head" and tile.split_k > 1)
-            and not (slot.role == "head" and tile.block_m == 1)
+            if tile.fitted(*sizes) == tile and not (slot.role == "head" and tile.split_k > 1)
         ]
         present = _meant(present, slot.role)
     return [choice for choice in dict.fromkeys(found) if choice != present]

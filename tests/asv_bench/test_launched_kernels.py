@@ -34,7 +34,7 @@ assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
 assert launched == {
     "embed_rows", "linear_tiles", "one_shot_linear", "linear_row", "ring_attention_append",
-    "head_tiles", "head_stream", "pick_tokens",
+    "head_row", "head_tiles", "head_stream", "pick_tokens",
     "append_identity", "prefill_attention", "decode_attention",
 }, launched
 for first in ("embed_rows", "pick_tokens", "ring_attention_append"):
@@ -50,7 +50,7 @@ assert all(one.is_dependent == (one.family != "rows" or "pick" in one.name) for 
 assert all(one.options["num_warps"] == 1 for one in kernels if one.name.startswith("ring_"))
 # The rows of an engine of one are not aligned as those of a larger one.
 assert sorted(name for name in names if name.startswith("pick_tokens")) == [
-    "pick_tokens-TILES393", "pick_tokens-TILES393-2"
+    "pick_tokens-TILES393", "pick_tokens-TILES6288", "pick_tokens-TILES6288-2"
 ]
 """
 
@@ -65,7 +65,7 @@ import dataclasses
 from kernels import fused_configs
 table = fused_configs.committed_table()
 narrower = dataclasses.replace(table.tiles(8).attention_out, block_n=16)
-changed = table.with_tile(1, "attention_out", narrower)
+changed = table.with_tile(table.place(8), "attention_out", narrower)
 fused_configs.committed_table = lambda: changed
 from asv_bench.launched_kernels import launched_kernels
 print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in one.name))

@@ -35,15 +35,17 @@ def test_the_committed_table_is_right_and_takes_time(bench: StepBench, rows: int
 def test_a_candidate_that_does_not_fit_is_rejected_and_the_next_one_is_not(
     bench: StepBench,
 ) -> None:
+    table = committed_table()
     huge = LinearTile(128, 256, 256, stages=6, warps=8)
     with pytest.raises(Rejected):
-        bench.prepare(committed_table().with_tile(1, "feed_forward_in", huge), POINT)
+        bench.prepare(table.with_tile(table.place(POINT.rows), "feed_forward_in", huge), POINT)
     assert bench.prepare(committed_table(), POINT)() > 0
 
 
 def test_other_tiles_are_timed_as_such(bench: StepBench) -> None:
     """A head of 16 columns a program is so much slower that no noise hides it."""
-    slow = committed_table().with_tile(1, "head", LinearTile(16, 16, 32, stages=2))
+    table = committed_table()
+    slow = table.with_tile(table.place(POINT.rows), "head", LinearTile(16, 16, 32, stages=2))
     good = bench.prepare(committed_table(), POINT)
     assert bench.prepare(slow, POINT)() > 1.05 * good()
 

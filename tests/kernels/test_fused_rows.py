@@ -52,11 +52,22 @@ def _best(
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
-@pytest.mark.parametrize("rows", [1, 4, 16, 21, 33])
-@pytest.mark.parametrize("x_tiles", [None, 2, 4])
+@pytest.mark.parametrize(
+    ("block_m", "rows", "x_tiles"),
+    [
+        *((16, rows, x_tiles) for rows in (1, 4, 16, 21, 33) for x_tiles in (None, 2, 4)),
+        # Single rows make their own statistics.
+        *((1, rows, None) for rows in (1, 2, 5)),
+    ],
+)
 @pytest.mark.parametrize("kind", ["ordinary", "outliers"])
 def test_every_tile_leaves_its_best(
-    triton_device: torch.device, dtype: torch.dtype, rows: int, x_tiles: int | None, kind: str
+    triton_device: torch.device,
+    dtype: torch.dtype,
+    block_m: int,
+    rows: int,
+    x_tiles: int | None,
+    kind: str,
 ) -> None:
     def make(*shape: int, seed: int, scale: float, center: float = 0.0) -> torch.Tensor:
         made = random_tensor(*shape, seed=seed) * scale + center
@@ -70,8 +81,7 @@ def test_every_tile_leaves_its_best(
     # What lies beyond the vocabulary would win if it were looked at.
     head.bias[VOCAB:] = 1e4
     stats = None if x_tiles is None else poisoned_rows(reference_statistics(x, x_tiles).float())
-    tile = LinearTile(16, 32, 32)
-    best, token = _best(x, head, tile, stats)
+    best, token = _best(x, head, LinearTile(block_m, 32, 32), stats)
 
     exact = reference_linear(x, weight, None, gain=gain, shift=shift, epsilon=EPSILON)[:, :VOCAB]
     expected, _ = reference_best_of_tiles(exact, 3, 32)
@@ -91,7 +101,10 @@ def test_every_tile_leaves_its_best(
     assert float((named - best).abs().max()) <= float((best - expected).abs().max()) + 1e-2
 
 
-def test_the_lowest_of_equals_wins_and_nan_is_kept(triton_device: torch.device) -> None:
+@pytest.mark.parametrize("block_m", [1, 16], ids=["vectors", "tiles"])
+def test_the_lowest_of_equals_wins_and_nan_is_kept(
+    triton_device: torch.device, block_m: int
+) -> None:
     """Whole numbers through a weight of unit vectors, so that logits are exact and tie."""
     rows = torch.zeros(4, 16)
     rows[0, [3, 5, 9]] = 2.0
@@ -107,21 +120,26 @@ def test_the_lowest_of_equals_wins_and_nan_is_kept(triton_device: torch.device) 
     )
     # Sum 0 and squares 0 with epsilon 1: the LayerNorm does nothing.
     stats = torch.zeros(4, 2, 1, device=triton_device)
-    best, token = _best(rows.to(triton_device), neutral, LinearTile(16, 16, 16), stats, 47)
+    tile = LinearTile(block_m, 16, 16)
+    best, token = _best(rows.to(triton_device), neutral, tile, stats, 47)
     assert token[0].tolist() == [3, 19, 35]
     assert token[1].tolist() == [0, 16, 32]
     assert best[2].isnan().all()
     assert token[3].tolist()[:2] == [15, 31]
     # Token 47 is padding, so the last tile's best is one of its zeros.
     assert token[3].tolist()[2] == 32
-    assert best[3].tolist() == [8.0, 8.0, 0.0]
+    if block_m == 1:
+        # It looks at the row itself: variance 3.75, and the column sums of 0 keep the mean in.
+        assert best[3].tolist() == pytest.approx([8.0 / 4.75**0.5, 8.0 / 4.75**0.5, 0.0])
+    else:
+        assert best[3].tolist() == [8.0, 8.0, 0.0]
 
 
 def _rows(device: torch.device, *values: list[int]) -> list[torch.Tensor]:
     return [torch.tensor(one, dtype=torch.int32, device=device) for one in values]
 
 
-@pytest.mark.parametrize("tiles", [1, 3, 24, 393])
+@pytest.mark.parametrize("tiles", [1, 3, 24, 393, 6288])
 def test_finish_picks_and_advances(triton_device: torch.device, tiles: int) -> None:
     count = 6
     tile_max = random_tensor(count, tiles, seed=tiles).round().to(triton_device)

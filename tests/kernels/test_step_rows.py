@@ -55,8 +55,9 @@ class Spoilt:
 def test_a_step_is_accepted_however_it_is_cut(rows: StepRows) -> None:
     rows.check(rows.fused)
     table = committed_table()
-    narrow = table.with_tile(1, "head", LinearTile(16, 64, 32))
-    narrow = narrow.with_tile(1, "feed_forward_out", LinearTile(16, 16, 32, split_k=2))
+    place = table.place(3)
+    narrow = table.with_tile(place, "head", LinearTile(16, 64, 32))
+    narrow = narrow.with_tile(place, "feed_forward_out", LinearTile(16, 16, 32, split_k=2))
     rows.check(rows.fused.retabled(narrow))
 
 

@@ -119,8 +119,8 @@ MUTANTS = (
     ),
     Mutant(
         VECTOR,
-        "mask=in_row[None, :], other=0.0)\n    shift",
-        "other=0.0)\n    shift",
+        "mask=(k < K)[None, :], other=0.0)\n\n",
+        "other=0.0)\n\n",
         "weights beyond a row, and beyond their memory, are read",
         LINEAR_TESTS,
         "vector or beside",
@@ -156,6 +156,22 @@ MUTANTS = (
         "half of each row is left out",
         LINEAR_TESTS,
         "vector",
+    ),
+    Mutant(
+        HEAD,
+        "place = row * TILES + tile + tl.arange(0, 1)",
+        "place = tile + tl.arange(0, 1)",
+        "every row's best is written where the first row's belongs",
+        ROWS_TESTS,
+        "every_tile",
+    ),
+    Mutant(
+        HEAD,
+        "logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORMALIZE=True) + shift",
+        "logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORMALIZE=True)",
+        "a single row's logits lose the bias",
+        ROWS_TESTS,
+        "every_tile",
     ),
     Mutant(
         FOLDED,
