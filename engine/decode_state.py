@@ -153,12 +153,15 @@ class DecodeState:
         # duplicates open.
         offsets = np.unique(np.concatenate(self._changed))
         self._changed.clear()
-        pairs = np.empty((2, len(offsets)), np.int64)
-        pairs[0] = offsets
-        pairs[1] = self._staged_words[offsets]
-        on_device = self._staging.to_device(pairs)
-        self._words.scatter_(0, on_device[0], on_device[1].to(torch.int32))
-        return len(offsets)
+        count = len(offsets)
+        # Offsets of 64 bits, and behind them words of 32: one copy, and nothing to convert.
+        sent = np.zeros(count + (count + 1) // 2, np.int64)
+        sent[:count] = offsets
+        sent[count:].view(np.int32)[:count] = self._staged_words[offsets]
+        on_device = self._staging.to_device(sent)
+        words = on_device[count:].view(torch.int32)[:count]
+        self._words.scatter_(0, on_device[:count], words)
+        return count
 
     def _stage_words(self, field: str, index: int, words: IntArray) -> None:
         start = self._offsets[field] + index

@@ -149,6 +149,9 @@ class StepLoop:
             if plan is None:
                 return False
             self.scheduler.stage_rows(plan)
+        if not plan.chunks and not plan.copies:
+            # Rows that only enter are sent with what the decode step changes.
+            return False
         self._flush(plan.copies)
         if not plan.chunks:
             return False

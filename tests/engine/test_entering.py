@@ -51,6 +51,19 @@ def test_prompts_of_one_token_are_never_prefilled(make_engine):
     assert len({tuple(one) for one in tokens}) == 4
 
 
+def test_rows_that_enter_are_sent_with_their_first_step(make_engine):
+    engine = _entering(make_engine(), KNOWN_TAIL)
+    flush = engine._loop._state.flush
+    sent: list[int] = []
+    engine._loop._state.flush = lambda: sent.append(flush())
+    for prompt in _prompts(1, 3, 2):
+        engine.submit(prompt, GREEDY)
+    engine.step()
+    # One copy for all that the three rows and their first blocks change.
+    assert len(sent) == 1
+    assert sent[0] > 3 * KNOWN_TAIL
+
+
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
     "options",
