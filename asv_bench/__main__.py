@@ -24,6 +24,7 @@ from asv_bench.commands import (
     roofline,
     scheduler,
     streaming,
+    sweep,
     tune,
 )
 from asv_bench.console import make_console
@@ -44,6 +45,7 @@ COMMANDS = (
     report,
     profile,
     roofline,
+    sweep,
     tune,
     counters,
     memcheck,

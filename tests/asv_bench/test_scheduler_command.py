@@ -339,6 +339,7 @@ def test_every_command_is_registered() -> None:
         "roofline",
         "scheduler",
         "streaming",
+        "sweep",
         "tune",
     }
 

@@ -36,6 +36,7 @@ HEAVY = {
     "scheduler",
     "stack",
     "streaming",
+    "sweep",
     "tune",
 }
 

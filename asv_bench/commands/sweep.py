@@ -1,0 +1,98 @@
+"""`sweep`: decode attention and append at every batch size, against the bandwidth of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from asv_bench.bandwidth import read_bandwidth
+from asv_bench.console import make_console, print_table
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.machine import REFERENCE_MACHINES, chosen_device, machine_facts
+from asv_bench.record import REPOSITORY, Record
+from asv_bench.sweep import CALLS, Swept, sweep, sweep_table
+from asv_bench.tables import markdown
+
+REPORTS = REPOSITORY / "reports"
+ROUNDS = 3
+MOST_SEQUENCES = 256
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        "sweep",
+        help="Time decode attention and append at every batch size: TB/s, and where time falls.",
+    )(run)
+
+
+def run(
+    most: Annotated[int, typer.Option(min=1, help="Largest batch.")] = MOST_SEQUENCES,
+    every: Annotated[int, typer.Option(min=1, help="Batch sizes 1, 1 + EVERY, ...")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Times over all batch sizes.")] = ROUNDS,
+    device: Annotated[str, typer.Option(help="auto, cuda or cuda:N.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of sweep.json, .md and .svg (default: reports).")
+    ] = None,
+) -> None:
+    """Time every call of `asv_bench.sweep.CALLS` and write what came out.
+
+    Raises
+    ------
+    Refused
+        Without a GPU.
+    """
+    place = chosen_device(device)
+    if not place.startswith("cuda"):
+        raise Refused(
+            "sweep needs a GPU: it times kernels, and a CPU runs torch operators in their place."
+        )
+    facts = machine_facts()
+    if output is None and not facts.is_reference:
+        raise Refused(
+            f"reports/ holds the sweep of a reference machine ({', '.join(REFERENCE_MACHINES)}) "
+            f"and this one is {facts.name!r}; say where its own goes with --output."
+        )
+    folder = output or REPORTS
+    # The largest is always there.
+    batches = sorted({*range(1, most + 1, every), most})
+    record = Record("sweep", {"batches": batches, "rounds": rounds}, machine=facts)
+    console = make_console()
+    bandwidth = read_bandwidth(place)
+    if bandwidth is None:
+        raise MeasurementFailed(f"the read bandwidth of {place} could not be measured.")
+
+    # Not at the top: torch and matplotlib would make every command wait.
+    import torch
+
+    from asv_bench.sweep_calls import SweepCalls
+    from asv_bench.sweep_plot import sweep_svg
+
+    results: list[Swept] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(CALLS) * rounds * len(batches))
+        for call in CALLS:
+            progress.update(task, description=str(call))
+            result = sweep(
+                call,
+                batches,
+                SweepCalls(call, most, torch.device(place)).timer,
+                rounds=rounds,
+                bytes_per_second=bandwidth.bytes_per_second,
+                on_batch=lambda: progress.advance(task),
+            )
+            results.append(result)
+            record.samples.append(result.to_json())
+    machine = record.machine.gpu or record.machine.cpu
+    title = f"{machine}, float16, commit {(record.tree.label or 'none')[:9]}"
+    table = sweep_table(results, f"read bandwidth {bandwidth.bytes_per_second / 1e12:.2f} TB/s")
+    print_table(console, table)
+    record.results = {"read_bandwidth": bandwidth.to_json()}
+    path = record.write(folder / "sweep.json")
+    text = f"# Sweep over the batch: {title}\n\n{markdown(table)}"
+    (folder / "sweep.md").write_text(text, encoding="utf-8")
+    (folder / "sweep.svg").write_text(sweep_svg(results, title), encoding="utf-8")
+    console.print(f"record: {path}, beside it sweep.md and sweep.svg", soft_wrap=True)

@@ -1,0 +1,164 @@
+"""Decode attention and KV append at every batch size: time, bytes, and where more takes less."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.table import Table
+
+from asv_bench.console import add_figure_columns
+from asv_bench.tables import MISSING
+
+Kind = Literal["attention", "attention, append", "append"]
+
+SHOWN = (1, 8, 32, 64, 128, 256)
+"""Batch sizes that the table shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kernel call of a decode step: what it does, for which heads, at which context.
+
+    Attributes
+    ----------
+    kind
+        "attention" reads `context` cached tokens of each sequence; "attention, append", the fused
+        call, reads one less and writes the new one; "append" writes the new one alone.
+    context
+        Tokens of each sequence, its new one included.
+    """
+
+    kind: Kind
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+
+    def __str__(self) -> str:
+        heads = f"{self.query_heads}/{self.kv_heads} heads of {self.head_dim}"
+        return f"{self.kind}, {heads}, context {self.context}"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of K and V of one token, of 2-byte elements."""
+        return 2 * 2 * self.kv_heads * self.head_dim
+
+    def bytes_moved(self, batch: int) -> int:
+        """Bytes that a call must move: K and V as cached, and for an append its input too."""
+        if self.kind == "append":
+            return 2 * batch * self.row_bytes
+        return batch * self.context * self.row_bytes
+
+
+CALLS = (
+    Call("attention", 12, 12, 64, 512),
+    Call("attention, append", 12, 12, 64, 512),
+    Call("attention", 32, 8, 128, 1024),
+    Call("attention, append", 32, 8, 128, 1024),
+    Call("attention", 32, 8, 128, 4096),
+    Call("attention, append", 32, 8, 128, 4096),
+    Call("append", 12, 12, 64, 256),
+)
+"""GPT-2's heads and those of an 8B Llama, at the contexts that the project's targets name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """The largest drop of a time below that of a smaller batch, as a fraction of the latter."""
+
+    fraction: float
+    before: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The seconds of one call by batch size, ascending, and the bandwidth they are held against."""
+
+    call: Call
+    seconds: Mapping[int, float]
+    bytes_per_second: float
+
+    def rate(self, batch: int) -> float:
+        """Bytes per second."""
+        return self.call.bytes_moved(batch) / self.seconds[batch]
+
+    @property
+    def fall(self) -> Fall | None:
+        """The largest fall; None where no batch takes less time than any smaller one."""
+        worst: Fall | None = None
+        slowest = next(iter(self.seconds))
+        for batch, seconds in self.seconds.items():
+            fraction = 1 - seconds / self.seconds[slowest]
+            if fraction > (worst.fraction if worst else 0.0):
+                worst = Fall(fraction, slowest, batch)
+            if seconds > self.seconds[slowest]:
+                slowest = batch
+        return worst
+
+    def to_json(self) -> dict[str, Any]:
+        """The sweep as JSON-ready values."""
+        fall = self.fall
+        return {
+            "call": asdict(self.call),
+            "seconds": dict(self.seconds),
+            "largest_fall": None if fall is None else asdict(fall),
+        }
+
+
+def sweep(
+    call: Call,
+    batches: Sequence[int],
+    timer_of: Callable[[int], Callable[[], float]],
+    *,
+    rounds: int,
+    bytes_per_second: float,
+    on_batch: Callable[[], None] = lambda: None,
+) -> Swept:
+    """Time a call at every batch size, `rounds` times over, and keep each batch's median.
+
+    Every round goes over all batches, so that drift falls on all alike, every other one downwards.
+
+    Parameters
+    ----------
+    batches
+        Ascending.
+    timer_of
+        For a batch size, what returns the seconds of a call, measured anew each time.
+    bytes_per_second
+        The machine's read bandwidth.
+    """
+    timers = {batch: timer_of(batch) for batch in batches}
+    times: dict[int, list[float]] = {batch: [] for batch in batches}
+    for number in range(rounds):
+        for batch in batches if number % 2 == 0 else reversed(batches):
+            times[batch].append(timers[batch]())
+            on_batch()
+    medians = {batch: statistics.median(each) for batch, each in times.items()}
+    return Swept(call, medians, bytes_per_second)
+
+
+def sweep_table(results: Sequence[Swept], title: str) -> Table:
+    """Time and rate at a few batch sizes, and by how much the time ever falls."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("call")
+    shown = [batch for batch in SHOWN if any(batch in one.seconds for one in results)]
+    add_figure_columns(table, *(f"B={batch}, µs (TB/s)" for batch in shown), "falls by at most")
+    for one in results:
+        cells = (
+            f"{1e6 * one.seconds[batch]:.1f} ({one.rate(batch) / 1e12:.2f})"
+            if batch in one.seconds
+            else MISSING
+            for batch in shown
+        )
+        table.add_row(str(one.call), *cells, _fall_words(one.fall))
+    return table
+
+
+def _fall_words(fall: Fall | None) -> str:
+    if fall is None:
+        return "never"
+    return f"{100 * fall.fraction:.1f} %, B={fall.before} to {fall.batch}"

@@ -1,0 +1,120 @@
+# mypy: disable-error-code="no-untyped-call"
+"""The calls of a sweep on a GPU, over caches that no L2 holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from asv_bench.sweep import Call
+from kernels import kv_append, paged_attention_decode
+from kernels.fused_attention import fused_attention
+
+BLOCK_SIZE = 64
+COLD_BYTES = 256 * 2**20
+"""Bytes between two reads of one place: more than any L2 holds."""
+LEAST_CALLS, MOST_CALLS = 4, 256
+WARM_REPLAYS, REPLAYS = 1, 3
+
+
+class SweepCalls:
+    """Makes a timer of a call for any batch size up to `most`, in float16.
+
+    Parameters
+    ----------
+    call
+        What is timed.
+    most
+        The largest batch.
+    device
+        A CUDA device.
+    """
+
+    def __init__(self, call: Call, most: int, device: torch.device) -> None:
+        self._call = call
+        self._device = device
+        self._blocks_each = math.ceil(call.context / BLOCK_SIZE)
+        block_bytes = BLOCK_SIZE * call.row_bytes
+        self._num_blocks = max(most * self._blocks_each, math.ceil(COLD_BYTES / block_bytes))
+        shape = (self._num_blocks, call.kv_heads, BLOCK_SIZE, call.head_dim)
+        self._generator = torch.Generator(device).manual_seed(0)
+        self._caches = self._normal(*shape), self._normal(*shape)
+        order = torch.randperm(self._num_blocks, device=device, generator=self._generator)
+        self._order = order.to(torch.int32)
+
+    def timer(self, batch: int) -> Callable[[], float]:
+        """What returns the seconds of a call at this batch, measured anew each time.
+
+        As many calls as it takes to leave every cache behind are captured in one graph, each over
+        other blocks; the device's clock is read around a replay.
+        """
+        with torch.inference_mode(), torch.cuda.device(self._device):
+            calls = list(self._calls(batch))
+            calls[0]()  # compiles what is not compiled yet, which capture forbids
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for call in calls:
+                    call()
+
+        def seconds() -> float:
+            for _ in range(WARM_REPLAYS):
+                graph.replay()
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before.record()
+            for _ in range(REPLAYS):
+                graph.replay()
+            after.record()
+            after.synchronize()
+            # The graph's inputs must live as long as it may be replayed.
+            return 1e-3 * float(before.elapsed_time(after)) / (REPLAYS * len(calls))
+
+        return seconds
+
+    def _calls(self, batch: int) -> Iterator[Callable[[], object]]:
+        count = math.ceil(COLD_BYTES / self._call.bytes_moved(batch))
+        count = min(max(count, LEAST_CALLS), MOST_CALLS)
+        size = batch * self._blocks_each
+        places = max(self._num_blocks // size, 1)
+        call = self._call
+        last = torch.full((batch,), call.context - 1, dtype=torch.int32, device=self._device)
+        query = self._normal(batch, call.query_heads, call.head_dim)
+        key, value = (self._normal(batch, call.kv_heads, call.head_dim) for _ in range(2))
+        heads = torch.cat([query, key, value], dim=1).flatten(1)
+        for number in range(count):
+            start = number % places * size
+            tables = self._order[start : start + size].view(batch, self._blocks_each)
+            if call.kind == "append":
+                yield self._append(tables, last, key, value)
+            elif call.kind == "attention":
+                yield self._attention(tables, last + 1, query)
+            else:
+                yield self._fused(tables, last, heads)
+
+    def _append(
+        self, tables: torch.Tensor, last: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> Callable[[], object]:
+        blocks, slots = tables[:, -1].contiguous(), last % BLOCK_SIZE
+        return lambda: kv_append(*self._caches, key, value, blocks, slots)
+
+    def _attention(
+        self, tables: torch.Tensor, lengths: torch.Tensor, query: torch.Tensor
+    ) -> Callable[[], object]:
+        out = torch.empty_like(query)
+        return lambda: paged_attention_decode(query, *self._caches, tables, lengths, out=out)
+
+    def _fused(
+        self, tables: torch.Tensor, last: torch.Tensor, heads: torch.Tensor
+    ) -> Callable[[], object]:
+        runs = torch.ones_like(last)
+        width = self._call.query_heads * self._call.head_dim
+        out = torch.empty(len(last), width, dtype=heads.dtype, device=self._device)
+        scale = self._call.head_dim**-0.5
+        return lambda: fused_attention(heads, *self._caches, tables, last, runs, out, scale=scale)
+
+    def _normal(self, *size: int) -> torch.Tensor:
+        return torch.randn(
+            *size, device=self._device, dtype=torch.float16, generator=self._generator
+        )
