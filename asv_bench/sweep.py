@@ -26,7 +26,8 @@ class Call:
     ----------
     kind
         "attention" reads `context` cached tokens of each sequence; "attention, append", the fused
-        call, reads one less and writes the new one; "append" writes the new one alone.
+        call, launched dependently as in a step, reads one less and writes the new one; "append"
+        writes the new one alone.
     context
         Tokens of each sequence, its new one included.
     """

@@ -112,7 +112,10 @@ class SweepCalls:
         width = self._call.query_heads * self._call.head_dim
         out = torch.empty(len(last), width, dtype=heads.dtype, device=self._device)
         scale = self._call.head_dim**-0.5
-        return lambda: fused_attention(heads, *self._caches, tables, last, runs, out, scale=scale)
+        # Dependent launches, as a step makes them: nothing that is read early is ever written.
+        return lambda: fused_attention(
+            heads, *self._caches, tables, last, runs, out, scale=scale, pdl=True
+        )
 
     def _normal(self, *size: int) -> torch.Tensor:
         return torch.randn(
