@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -81,9 +82,12 @@ def _counting_each(count: Any) -> Iterator[None]:
         monitoring = sys.monitoring
         tool = monitoring.PROFILER_ID
         events = monitoring.events.PY_START | monitoring.events.PY_RESUME
+        this_thread = get_ident()
 
         def on_call(code: CodeType, offset: int) -> None:
-            count(code)
+            # All threads are monitored: one that draws progress must not be counted.
+            if get_ident() == this_thread:
+                count(code)
 
         monitoring.use_tool_id(tool, "kvtrail counters")
         monitoring.register_callback(tool, monitoring.events.PY_START, on_call)

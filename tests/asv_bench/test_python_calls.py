@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -47,6 +49,32 @@ def test_the_engines_own_calls_are_told_by_function() -> None:
     assert calls.by_function["launch.padded"] == 2
     assert calls.engine == calls.by_function.total()
     assert calls.engine <= calls.total
+
+
+def test_other_threads_are_not_counted() -> None:
+    going, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            _twice(1)
+            going.set()
+
+    with python_calls() as alone:
+        _twice(1)
+    beside = threading.Thread(target=work)
+    beside.start()
+    try:
+        counts = set()
+        for _ in range(20):
+            going.wait()
+            with python_calls() as calls:
+                _twice(1)
+                time.sleep(0.001)
+            counts.add(calls.total)
+    finally:
+        done.set()
+        beside.join()
+    assert counts == {alone.total}
 
 
 def test_counting_ends_with_its_block_also_when_that_fails() -> None:
