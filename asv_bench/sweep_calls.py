@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from asv_bench.replays import seconds_per_replay
 from asv_bench.sweep import Call
 from kernels import kv_append, paged_attention_decode
 from kernels.fused_attention import fused_attention
@@ -59,19 +60,8 @@ class SweepCalls:
                 for call in calls:
                     call()
 
-        def seconds() -> float:
-            for _ in range(WARM_REPLAYS):
-                graph.replay()
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            before.record()
-            for _ in range(REPLAYS):
-                graph.replay()
-            after.record()
-            after.synchronize()
-            # The graph's inputs must live as long as it may be replayed.
-            return 1e-3 * float(before.elapsed_time(after)) / (REPLAYS * len(calls))
-
-        return seconds
+        # Holding the calls keeps alive what the graph reads and writes.
+        return lambda: seconds_per_replay(graph, REPLAYS, warm=WARM_REPLAYS) / len(calls)
 
     def _calls(self, batch: int) -> Iterator[Callable[[], object]]:
         count = math.ceil(COLD_BYTES / self._call.bytes_moved(batch))

@@ -8,7 +8,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.machine import REFERENCE_MACHINES, MachineFacts
+from asv_bench.record import REPOSITORY
 from asv_bench.verdicts.measured_process import CPU
 
 Patterns: TypeAlias = Annotated[
@@ -55,3 +57,19 @@ def insist_on_gpu(devices: Sequence[str]) -> None:
     """
     if tuple(devices) == (CPU,):
         raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
+
+
+def figures_folder(what: str, output: Path | None, facts: MachineFacts) -> Path:
+    """Where a command's figures go: to `output`, or those of a reference machine to reports/.
+
+    Raises
+    ------
+    Refused
+        If neither is given.
+    """
+    if output is None and not facts.is_reference:
+        raise Refused(
+            f"reports/ holds the {what} of a reference machine ({', '.join(REFERENCE_MACHINES)}) "
+            f"and this one is {facts.name!r}; say where its own goes with --output."
+        )
+    return output or REPOSITORY / "reports"

@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from asv_bench.bandwidth import Bandwidth, read_bandwidth
+from asv_bench.commands.options import figures_folder
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.floor import ModelConfig
-from asv_bench.machine import REFERENCE_MACHINES, chosen_device, machine_facts
+from asv_bench.machine import chosen_device, machine_facts
 from asv_bench.profile_child import Window
 from asv_bench.profilers import torch_trace
-from asv_bench.record import REPOSITORY, Record
+from asv_bench.record import Record
 from asv_bench.roofline import Roofline, roofline, roofline_table
 from asv_bench.step_timeline import timed_steps
 from asv_bench.step_traffic import step_traffic
@@ -24,7 +25,6 @@ from asv_bench.tables import markdown
 from asv_bench.trace import read_events
 from asv_bench.workloads import HEADLINE_WORKLOADS, Workload, default_model, workload_named
 
-REPORTS = REPOSITORY / "reports"
 STEPS = 48
 DTYPES = ("float16", "bfloat16")
 
@@ -70,12 +70,7 @@ def run(
             "shows where a CPU's time goes."
         )
     facts = machine_facts()
-    if output is None and not facts.is_reference:
-        raise Refused(
-            f"reports/ holds the roofline of a reference machine ({', '.join(REFERENCE_MACHINES)}) "
-            f"and this one is {facts.name!r}; say where its own goes with --output."
-        )
-    folder = output or REPORTS
+    folder = figures_folder("roofline", output, facts)
     model = hf_model_id or default_model("cuda")
     _sizes(model)
     record = Record(

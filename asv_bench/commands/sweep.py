@@ -9,14 +9,14 @@ import typer
 from rich.progress import Progress
 
 from asv_bench.bandwidth import read_bandwidth
+from asv_bench.commands.options import figures_folder
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.machine import REFERENCE_MACHINES, chosen_device, machine_facts
-from asv_bench.record import REPOSITORY, Record
+from asv_bench.machine import chosen_device, machine_facts
+from asv_bench.record import Record
 from asv_bench.sweep import CALLS, Swept, sweep, sweep_table
 from asv_bench.tables import markdown
 
-REPORTS = REPOSITORY / "reports"
 ROUNDS = 3
 MOST_SEQUENCES = 256
 
@@ -51,12 +51,7 @@ def run(
             "sweep needs a GPU: it times kernels, and a CPU runs torch operators in their place."
         )
     facts = machine_facts()
-    if output is None and not facts.is_reference:
-        raise Refused(
-            f"reports/ holds the sweep of a reference machine ({', '.join(REFERENCE_MACHINES)}) "
-            f"and this one is {facts.name!r}; say where its own goes with --output."
-        )
-    folder = output or REPORTS
+    folder = figures_folder("sweep", output, facts)
     # The largest is always there.
     batches = sorted({*range(1, most + 1, every), most})
     record = Record("sweep", {"batches": batches, "rounds": rounds}, machine=facts)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.replays import seconds_per_replay
 from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.step_rows import StepRows
 from asv_bench.tuning.workbench import Rejected, Timer
@@ -85,15 +86,7 @@ def _time(rows: StepRows, graph: torch.cuda.CUDAGraph, fused: FusedDecode) -> fl
     `fused` owns the scratch that the graph writes: it must live as long.
     """
     rows.reset()
-    for _ in range(WARM_REPLAYS):
-        graph.replay()
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    for _ in range(REPLAYS):
-        graph.replay()
-    after.record()
-    after.synchronize()
-    return 1e3 * float(before.elapsed_time(after)) / REPLAYS
+    return 1e6 * seconds_per_replay(graph, REPLAYS, warm=WARM_REPLAYS)
 
 
 def _require_working_device(error: Exception) -> None:
