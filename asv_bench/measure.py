@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asv_bench.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.drive import require_complete, run_requests
 from asv_bench.flags import StreamingFlags
-from asv_bench.floor import describe, floor_ms, fraction_of_floor, step_bytes
+from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
+from asv_bench.memory.floor import describe, floor_ms, fraction_of_floor, step_bytes
 from asv_bench.percentiles import Summary, summarize
 from asv_bench.run_sample import Mode, RunSample
 from asv_bench.settings import PROFILE_DIR, Settings

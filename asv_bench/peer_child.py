@@ -12,11 +12,11 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from asv_bench.bandwidth import read_bandwidth
 from asv_bench.drive import run_workload
 from asv_bench.errors import BenchError, MeasurementFailed
-from asv_bench.floor import floor_ms, fraction_of_floor, step_bytes
 from asv_bench.machine import gpu_state
+from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.floor import floor_ms, fraction_of_floor, step_bytes
 from asv_bench.peer_model import PeerModel, load_peer_model
 from asv_bench.peer_runs import STATIC, run_peer
 from asv_bench.run_sample import RunSample

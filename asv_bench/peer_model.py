@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.floor import GPT2Shape
+from asv_bench.memory.floor import GPT2Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.bandwidth import read_bandwidth
-from asv_bench.floor import GPT2Shape, floor_ms, step_bytes
 from asv_bench.machine import has_cuda_gpu
+from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.floor import GPT2Shape, floor_ms, step_bytes
 from asv_bench.workloads import Workload
 
 from .guard import check_identity

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asv_bench.bandwidth import read_bandwidth
 from asv_bench.machine import has_cuda_gpu
+from asv_bench.memory.bandwidth import read_bandwidth
 
 from .guard import check_identity
 

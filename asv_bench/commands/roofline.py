@@ -9,18 +9,18 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.commands.options import figures_folder
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.floor import ModelConfig
 from asv_bench.machine import chosen_device, machine_facts
+from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
+from asv_bench.memory.floor import ModelConfig
+from asv_bench.memory.roofline import Roofline, roofline, roofline_table
+from asv_bench.memory.step_timeline import timed_steps
+from asv_bench.memory.step_traffic import step_traffic
 from asv_bench.profile_child import Window
 from asv_bench.profilers import torch_trace
 from asv_bench.record import Record
-from asv_bench.roofline import Roofline, roofline, roofline_table
-from asv_bench.step_timeline import timed_steps
-from asv_bench.step_traffic import step_traffic
 from asv_bench.tables import markdown
 from asv_bench.trace import read_events
 from asv_bench.workloads import HEADLINE_WORKLOADS, Workload, default_model, workload_named
@@ -96,7 +96,7 @@ def run(
         "rooflines": [result.to_json() for result in results],
     }
     # Not at the top: every command would wait for matplotlib.
-    from asv_bench.roofline_plot import roofline_svg
+    from asv_bench.memory.roofline_plot import roofline_svg
 
     path = record.write(folder / "roofline.json")
     machine = record.machine.gpu or record.machine.cpu

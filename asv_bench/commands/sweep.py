@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from asv_bench.bandwidth import read_bandwidth
 from asv_bench.commands.options import figures_folder
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.machine import chosen_device, machine_facts
+from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.sweep import CALLS, Swept, sweep, sweep_table
 from asv_bench.record import Record
-from asv_bench.sweep import CALLS, Swept, sweep, sweep_table
 from asv_bench.tables import markdown
 
 ROUNDS = 3
@@ -38,7 +38,7 @@ def run(
         Path | None, typer.Option(help="Folder of sweep.json, .md and .svg (default: reports).")
     ] = None,
 ) -> None:
-    """Time every call of `asv_bench.sweep.CALLS` and write what came out.
+    """Time every call of `asv_bench.memory.sweep.CALLS` and write what came out.
 
     Raises
     ------
@@ -63,8 +63,8 @@ def run(
     # Not at the top: torch and matplotlib would make every command wait.
     import torch
 
-    from asv_bench.sweep_calls import SweepCalls
-    from asv_bench.sweep_plot import sweep_svg
+    from asv_bench.memory.sweep_calls import SweepCalls
+    from asv_bench.memory.sweep_plot import sweep_svg
 
     results: list[Swept] = []
     with Progress(console=console, transient=True) as progress:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeAlias
 
-from asv_bench.floor import ModelConfig
+from asv_bench.memory.floor import ModelConfig
 from kernels.fused_configs import ROLES, ConfigTable, LinearTile, RingTile
 
 Choice: TypeAlias = LinearTile | RingTile

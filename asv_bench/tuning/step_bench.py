@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.replays import seconds_per_replay
+from asv_bench.memory.replays import seconds_per_replay
 from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.step_rows import StepRows
 from asv_bench.tuning.workbench import Rejected, Timer

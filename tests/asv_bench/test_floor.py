@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from asv_bench.bandwidth import read_bandwidth
 from asv_bench.errors import Refused
-from asv_bench.floor import (
+from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.floor import (
     GPT2Shape,
     floor_ms,
     fraction_of_floor,

@@ -18,7 +18,7 @@ import asv_bench.headline as headline
 from asv_bench.__main__ import build_app
 from asv_bench.drive import run_workload
 from asv_bench.errors import MeasurementFailed
-from asv_bench.floor import weight_elements
+from asv_bench.memory.floor import weight_elements
 from asv_bench.peer_child import PeerTask, measure_peer, require_engine_tokens, run_figures
 from asv_bench.peer_model import load_peer_model
 from asv_bench.peer_runs import DYNAMIC, PEERS, STATIC, run_peer

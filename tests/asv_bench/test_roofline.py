@@ -15,16 +15,14 @@ from typer.testing import CliRunner
 import asv_bench.commands.roofline as command
 import asv_bench.profile_child as profile_child
 from asv_bench.__main__ import build_app
-from asv_bench.bandwidth import Bandwidth
 from asv_bench.commands.roofline import trace_roofline, window_context
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.floor import GPT2Shape, step_bytes
-from asv_bench.profile_child import Decoded, Window, decode_window
-from asv_bench.profilers import Outcome, Traced
-from asv_bench.roofline import Roofline, roofline, roofline_table
-from asv_bench.roofline_plot import roofline_svg
-from asv_bench.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
-from asv_bench.step_traffic import (
+from asv_bench.memory.bandwidth import Bandwidth
+from asv_bench.memory.floor import GPT2Shape, step_bytes
+from asv_bench.memory.roofline import Roofline, roofline, roofline_table
+from asv_bench.memory.roofline_plot import roofline_svg
+from asv_bench.memory.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
+from asv_bench.memory.step_traffic import (
     ATTENTION,
     ATTENTION_IN,
     ATTENTION_OUT,
@@ -36,6 +34,8 @@ from asv_bench.step_traffic import (
     ROLES,
     step_traffic,
 )
+from asv_bench.profile_child import Decoded, Window, decode_window
+from asv_bench.profilers import Outcome, Traced
 from asv_bench.trace import summarize_trace
 from asv_bench.workloads import WORKLOADS
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from asv_bench.__main__ import build_app
 from asv_bench.errors import Refused
 from asv_bench.machine import has_cuda_gpu
-from asv_bench.sweep import Call, Fall, Swept, sweep, sweep_table
-from asv_bench.sweep_plot import sweep_svg
+from asv_bench.memory.sweep import Call, Fall, Swept, sweep, sweep_table
+from asv_bench.memory.sweep_plot import sweep_svg
 from asv_bench.tables import markdown
 
 FUSED = Call("attention, append", 12, 12, 64, 512)

@@ -1,7 +1,8 @@
 """The bytes that each kernel of a decode step must move, from the model's sizes alone.
 
 What an implementation adds, such as partial products or row statistics, is not owed and not
-counted. Weights and cached tokens, added up over the kernels, are `asv_bench.floor.step_bytes`.
+counted. Weights and cached tokens, added up over the kernels, are what
+`asv_bench.memory.floor.step_bytes` gives.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.floor import BYTES_PER_ELEMENT, ModelConfig
+from asv_bench.memory.floor import BYTES_PER_ELEMENT, ModelConfig
 
 EMBED = "embedding"
 ATTENTION_IN = "attention in"

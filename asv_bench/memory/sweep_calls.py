@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from asv_bench.replays import seconds_per_replay
-from asv_bench.sweep import Call
+from asv_bench.memory.replays import seconds_per_replay
+from asv_bench.memory.sweep import Call
 from kernels import kv_append, paged_attention_decode
 from kernels.fused_attention import fused_attention
 

@@ -11,8 +11,8 @@ from typing import Any
 from rich.table import Table
 
 from asv_bench.console import add_figure_columns
-from asv_bench.step_timeline import StepKernel, TimedStep
-from asv_bench.step_traffic import ROLES, Traffic
+from asv_bench.memory.step_timeline import StepKernel, TimedStep
+from asv_bench.memory.step_traffic import ROLES, Traffic
 from asv_bench.tables import MISSING, figure, percent
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.step_traffic import (
+from asv_bench.memory.step_traffic import (
     ATTENTION,
     ATTENTION_IN,
     ATTENTION_OUT,
@@ -129,7 +129,7 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
             if event["name"] not in LINEAR_KERNELS:
                 raise MeasurementFailed(
                     f"the step holds a kernel {event['name']!r} whose role is not known; name it "
-                    f"in asv_bench/step_timeline.py."
+                    f"in asv_bench/memory/step_timeline.py."
                 )
             role = _AFTER_ATTENTION[place % len(_AFTER_ATTENTION)]
             place += 1

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from asv_bench.drawing import GROUND, Palette, draw_svg, quieten, standalone
-from asv_bench.roofline import Roofline
+from asv_bench.memory.roofline import Roofline
 
 PANEL_INCHES = (7.6, 3.1)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure as Canvas
 
 from asv_bench.drawing import GROUND, Palette, draw_svg, quieten, standalone
-from asv_bench.sweep import Swept
+from asv_bench.memory.sweep import Swept
 
 PANEL_INCHES = (7.6, 2.4)
 

@@ -45,7 +45,7 @@ def read_bandwidth(device: str, buffer_bytes: int = BUFFER_BYTES) -> Bandwidth |
         return None
     import torch
 
-    from asv_bench.read_kernel import TILE, read_kernel
+    from asv_bench.memory.read_kernel import TILE, read_kernel
 
     free, _ = torch.cuda.mem_get_info(device)
     tiles = min(buffer_bytes, free // 4) // (4 * TILE)

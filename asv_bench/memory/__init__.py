@@ -1,0 +1,1 @@
+"""What a decode step owes to memory, and how near its kernels come: floors, rooflines, sweeps."""
