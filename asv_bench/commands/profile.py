@@ -14,12 +14,12 @@ from rich.console import Console
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import Refused
 from asv_bench.machine import chosen_device
-from asv_bench.profile_child import Window
-from asv_bench.profile_tables import window_tables
-from asv_bench.profilers import Outcome, nsight_compute, nsight_systems, torch_traces
 from asv_bench.record import Record
 from asv_bench.settings import PROFILE_DIR
-from asv_bench.trace import RANGES
+from asv_bench.tracing.profile_child import Window
+from asv_bench.tracing.profile_tables import window_tables
+from asv_bench.tracing.profilers import Outcome, nsight_compute, nsight_systems, torch_traces
+from asv_bench.tracing.trace import RANGES
 from asv_bench.workloads import WORKLOADS, default_model, workload_named
 
 

@@ -18,11 +18,11 @@ from asv_bench.memory.floor import ModelConfig
 from asv_bench.memory.roofline import Roofline, roofline, roofline_table
 from asv_bench.memory.step_timeline import timed_steps
 from asv_bench.memory.step_traffic import step_traffic
-from asv_bench.profile_child import Window
-from asv_bench.profilers import torch_trace
 from asv_bench.record import Record
 from asv_bench.tables import markdown
-from asv_bench.trace import read_events
+from asv_bench.tracing.profile_child import Window
+from asv_bench.tracing.profilers import torch_trace
+from asv_bench.tracing.trace import read_events
 from asv_bench.workloads import HEADLINE_WORKLOADS, Workload, default_model, workload_named
 
 STEPS = 48

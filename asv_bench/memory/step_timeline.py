@@ -23,7 +23,7 @@ from asv_bench.memory.step_traffic import (
     HEAD,
     PICK,
 )
-from asv_bench.trace import DEVICE_CATEGORIES, Event
+from asv_bench.tracing.trace import DEVICE_CATEGORIES, Event
 
 KERNEL_ROLES = {
     "embed_rows": EMBED,

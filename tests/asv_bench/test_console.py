@@ -14,8 +14,8 @@ import asv_bench
 from asv_bench import codegen
 from asv_bench.codegen_compile import KernelFigures
 from asv_bench.console import LEAST_WIDTH, add_figure_columns, make_console, print_table
-from asv_bench.kernel_names import short_kernel_name
 from asv_bench.tables import headline_table
+from asv_bench.tracing.kernel_names import short_kernel_name
 
 FIGURES = [f"{number},234.56 µs" for number in range(6)]
 

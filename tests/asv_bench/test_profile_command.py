@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.profile_child import Decoded, Window, decode_window
-from asv_bench.profile_tables import window_tables
-from asv_bench.profilers import Traced, nsight_compute, nsight_systems, torch_traces
-from asv_bench.trace import (
+from asv_bench.tracing.profile_child import Decoded, Window, decode_window
+from asv_bench.tracing.profile_tables import window_tables
+from asv_bench.tracing.profilers import Traced, nsight_compute, nsight_systems, torch_traces
+from asv_bench.tracing.trace import (
     RANGES,
     DeviceTime,
     RangeTime,
@@ -284,7 +284,7 @@ def test_a_usable_nsys_profiles_the_window(tmp_path: Path, monkeypatch: pytest.M
     outcome = nsight_systems(replace(WINDOW, device="cuda"), tmp_path)
     assert outcome.files == (tmp_path / "nsys.nsys-rep",)
     trivial, real = (tmp_path / "bin" / "nsys.log").read_text().splitlines()
-    assert "asv_bench.profile_child" in real
+    assert "asv_bench.tracing.profile_child" in real
     assert real.startswith("1 profile")
     assert "--capture-range=cudaProfilerApi" in real
     assert "asv_bench" not in trivial

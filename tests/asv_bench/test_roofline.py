@@ -13,7 +13,7 @@ from fake_engine import FakeEvent
 from typer.testing import CliRunner
 
 import asv_bench.commands.roofline as command
-import asv_bench.profile_child as profile_child
+import asv_bench.tracing.profile_child as profile_child
 from asv_bench.__main__ import build_app
 from asv_bench.commands.roofline import trace_roofline, window_context
 from asv_bench.errors import MeasurementFailed, Refused
@@ -34,9 +34,9 @@ from asv_bench.memory.step_traffic import (
     ROLES,
     step_traffic,
 )
-from asv_bench.profile_child import Decoded, Window, decode_window
-from asv_bench.profilers import Outcome, Traced
-from asv_bench.trace import summarize_trace
+from asv_bench.tracing.profile_child import Decoded, Window, decode_window
+from asv_bench.tracing.profilers import Outcome, Traced
+from asv_bench.tracing.trace import summarize_trace
 from asv_bench.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]

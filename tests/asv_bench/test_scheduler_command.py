@@ -21,7 +21,7 @@ from asv_bench.measure import Measurement
 from asv_bench.record import REPOSITORY
 from asv_bench.run_sample import RunSample
 from asv_bench.settings import settle
-from asv_bench.trace import read_trace
+from asv_bench.tracing.trace import read_trace
 
 # The names that the write-ups use.
 FLAGS = """

@@ -15,9 +15,9 @@ from typing import Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure import NVTX_VARIABLE
-from asv_bench.profile_child import Decoded, Window
 from asv_bench.record import REPOSITORY
-from asv_bench.trace import TraceSummary, read_trace
+from asv_bench.tracing.profile_child import Decoded, Window
+from asv_bench.tracing.trace import TraceSummary, read_trace
 
 NCU_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
 
@@ -156,7 +156,7 @@ def nsight_compute(window: Window, directory: Path, *, nvtx_range: str, kernels:
 
 
 def _child(window: Window) -> list[str]:
-    return [sys.executable, "-m", "asv_bench.profile_child", window.to_argument()]
+    return [sys.executable, "-m", "asv_bench.tracing.profile_child", window.to_argument()]
 
 
 def _run(command: Sequence[str], *, ranges: bool = True) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-call"
 """The process that `profile` looks into: a warm engine that decodes a window of steps.
 
-Run as `python -m asv_bench.profile_child '{"workload": ...}'`; KVTRAIL_NVTX=1 turns the ranges on.
+Run as `python -m asv_bench.tracing.profile_child '{"workload": ...}'`; KVTRAIL_NVTX=1 turns the
+ranges on.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from asv_bench.console import add_figure_columns
-from asv_bench.kernel_names import short_kernel_name
-from asv_bench.profilers import Traced
 from asv_bench.tables import MISSING, figure, percent
-from asv_bench.trace import DeviceTime, WorkTime
+from asv_bench.tracing.kernel_names import short_kernel_name
+from asv_bench.tracing.profilers import Traced
+from asv_bench.tracing.trace import DeviceTime, WorkTime
 
 SHOWN = 20
 NAME_WIDTH = 56
