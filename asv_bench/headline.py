@@ -17,8 +17,8 @@ from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.headline_rows import MODE, child_figures, headline_row, throttle_warnings
 from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
-from asv_bench.peers import PROCESSES as PEER_PROCESSES
-from asv_bench.peers import measure_peers, merged_rows, peer_jobs
+from asv_bench.peers.jobs import PROCESSES as PEER_PROCESSES
+from asv_bench.peers.jobs import measure_peers, merged_rows, peer_jobs
 from asv_bench.record import REPOSITORY, Record, write_json
 from asv_bench.tables import headline_table, markdown
 from asv_bench.workloads import HEADLINE_WORKLOADS, default_model, workload_named

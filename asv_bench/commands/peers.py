@@ -10,8 +10,8 @@ import typer
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed
 from asv_bench.machine import chosen_device
-from asv_bench.peer_runs import PEERS
-from asv_bench.peers import PROCESSES, REPEATS, measure_peers, merged_rows, peer_jobs
+from asv_bench.peers.jobs import PROCESSES, REPEATS, measure_peers, merged_rows, peer_jobs
+from asv_bench.peers.runs import PEERS
 from asv_bench.record import Record
 from asv_bench.tables import headline_table
 from asv_bench.workloads import HEADLINE_WORKLOADS, default_model, workload_named

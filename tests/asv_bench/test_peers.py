@@ -19,10 +19,10 @@ from asv_bench.__main__ import build_app
 from asv_bench.drive import run_workload
 from asv_bench.errors import MeasurementFailed
 from asv_bench.memory.floor import weight_elements
-from asv_bench.peer_child import PeerTask, measure_peer, require_engine_tokens, run_figures
-from asv_bench.peer_model import load_peer_model
-from asv_bench.peer_runs import DYNAMIC, PEERS, STATIC, run_peer
-from asv_bench.peers import PeerJob, measure_peers, merged_rows, peer_jobs, run_peer_job
+from asv_bench.peers.child import PeerTask, measure_peer, require_engine_tokens, run_figures
+from asv_bench.peers.jobs import PeerJob, measure_peers, merged_rows, peer_jobs, run_peer_job
+from asv_bench.peers.model import load_peer_model
+from asv_bench.peers.runs import DYNAMIC, PEERS, STATIC, run_peer
 from asv_bench.run_sample import RequestTrace, RunSample
 from asv_bench.tables import headline_table, markdown
 from asv_bench.workloads import Workload
@@ -112,7 +112,7 @@ def test_full_precision_is_compared_with_the_engine(
         asked.append(workload.name)
         require_engine_tokens(task, workload, sample)
 
-    monkeypatch.setattr("asv_bench.peer_child.require_engine_tokens", require)
+    monkeypatch.setattr("asv_bench.peers.child.require_engine_tokens", require)
     save_reference(tmp_path)
     outcome = measure_peer(replace(TASK, model=str(tmp_path), dtype=dtype))
     assert outcome["dtype"] == ("float32" if dtype == "auto" else dtype)

@@ -15,8 +15,8 @@ from rich.progress import Progress
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.headline_rows import ENGINE, headline_row, throttle_warnings
-from asv_bench.peer_child import PeerTask
-from asv_bench.peer_runs import PEERS, STATIC
+from asv_bench.peers.child import PeerTask
+from asv_bench.peers.runs import PEERS, STATIC
 from asv_bench.record import REPOSITORY, write_json
 
 PROCESSES = 2
@@ -150,7 +150,7 @@ def run_peer_job(job: PeerJob, execute: Callable[..., Any] = subprocess.run) -> 
         If the process failed; the sentence ends with what it said. A compiler that inductor needs
         and the machine lacks is named in it.
     """
-    command = [sys.executable, "-m", "asv_bench.peer_child", job.task.to_argument()]
+    command = [sys.executable, "-m", "asv_bench.peers.child", job.task.to_argument()]
     done = execute(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:]

@@ -1,6 +1,6 @@
 """The process that measures one peer on one workload.
 
-Run as `python -m asv_bench.peer_child '{"workload": ...}'`; the last line it prints is JSON.
+Run as `python -m asv_bench.peers.child '{"workload": ...}'`; the last line it prints is JSON.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from asv_bench.errors import BenchError, MeasurementFailed
 from asv_bench.machine import gpu_state
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.memory.floor import floor_ms, fraction_of_floor, step_bytes
-from asv_bench.peer_model import PeerModel, load_peer_model
-from asv_bench.peer_runs import STATIC, run_peer
+from asv_bench.peers.model import PeerModel, load_peer_model
+from asv_bench.peers.runs import STATIC, run_peer
 from asv_bench.run_sample import RunSample
 from asv_bench.workloads import Workload, workload_named
 

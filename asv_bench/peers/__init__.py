@@ -1,0 +1,1 @@
+"""transformers' `generate` on the engine's workloads."""
