@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, Literal
 
 from asv_bench.codegen_compile import target
+from asv_bench.counting.pretend_cuda import HOPPER, Launch, pretended_cuda
 from asv_bench.errors import MeasurementFailed
-from asv_bench.pretend_cuda import HOPPER, Launch, pretended_cuda
 
 MODEL = "random:gpt2"
 AMPERE = (8, 0)

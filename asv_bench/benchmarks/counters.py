@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import ClassVar
 
+from asv_bench.counting.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
 from asv_bench.errors import MeasurementFailed
-from asv_bench.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
 
 from .guard import check_identity
 from .sharing import Samples, SharesRuns, shared_figure, tracked

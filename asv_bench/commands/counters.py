@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from asv_bench.console import add_figure_columns, make_console, print_table
-from asv_bench.counter_baselines import (
+from asv_bench.counting.counter_baselines import (
     Acceptance,
     Baseline,
     Difference,
@@ -21,7 +21,7 @@ from asv_bench.counter_baselines import (
     read_baseline,
     write_baseline,
 )
-from asv_bench.counters import Counters, broken_rules, kernel_counters, step_counters
+from asv_bench.counting.counters import Counters, broken_rules, kernel_counters, step_counters
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.record import REPOSITORY, WorkingTree, working_tree, write_json
 from asv_bench.tables import MISSING

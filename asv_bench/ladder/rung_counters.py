@@ -1,7 +1,7 @@
 """What one steady decode step of a rung does, counted exactly: it says why times differ.
 
-For a GPU the counts are of a pretended one (`asv_bench.pretend_cuda`), so that a machine without a
-GPU has them too, and a process that counts must not measure.
+For a GPU the counts are of a pretended one (`asv_bench.counting.pretend_cuda`), so that a machine
+without a GPU has them too, and a process that counts must not measure.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from asv_bench.counting.python_calls import ENGINE_PACKAGES, python_calls
 from asv_bench.errors import MeasurementFailed
 from asv_bench.ladder.rungs import Rung
-from asv_bench.python_calls import ENGINE_PACKAGES, python_calls
 from asv_bench.workloads import Workload
 
 if TYPE_CHECKING:
-    from asv_bench.pretend_cuda import Traffic
+    from asv_bench.counting.pretend_cuda import Traffic
 
 STEADY_AFTER = 6
 """Steps before the counted ones; they and the counted ones lie within one block."""
@@ -78,8 +78,8 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
     MeasurementFailed
         If a step did not yield one token of each request.
     """
+    from asv_bench.counting.operator_ledger import OperatorLedger
     from asv_bench.ladder.rung_build import build_rung
-    from asv_bench.operator_ledger import OperatorLedger
 
     with _device(pretends) as traffic:
         device, dtype = ("cuda", "float16") if pretends else ("cpu", "float32")
@@ -108,7 +108,7 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
 
 @contextmanager
 def _device(pretends: bool) -> Iterator[Traffic]:
-    from asv_bench.pretend_cuda import Traffic, pretended_cuda
+    from asv_bench.counting.pretend_cuda import Traffic, pretended_cuda
 
     if not pretends:
         yield Traffic()

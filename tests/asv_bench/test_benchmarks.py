@@ -30,7 +30,7 @@ from asv_bench.benchmarks import (
 from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.benchmarks.guard import WrongEngineError
 from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, tracked
-from asv_bench.pretend_cuda import pretended_cuda
+from asv_bench.counting.pretend_cuda import pretended_cuda
 from asv_bench.run_sample import RequestTrace, RunSample
 from asv_bench.workloads import WORKLOADS
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import typer
 
-from asv_bench import counter_baselines
 from asv_bench.codegen_compile import KernelFigures
 from asv_bench.commands import counters as command
 from asv_bench.commands.counters import NO_BASELINE, counters
-from asv_bench.counter_baselines import (
+from asv_bench.counting import counter_baselines
+from asv_bench.counting.counter_baselines import (
     FOLDER,
     Difference,
     Versions,
@@ -23,9 +23,9 @@ from asv_bench.counter_baselines import (
     installed_versions,
     read_baseline,
 )
-from asv_bench.counters import kernel_counters, step_name
+from asv_bench.counting.counters import kernel_counters, step_name
+from asv_bench.counting.step_counters import BATCHES, COUNTERS, PATHS
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.step_counters import BATCHES, COUNTERS, PATHS
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = KernelFigures(
@@ -207,7 +207,7 @@ SPILLING = """
 import dataclasses, json
 from asv_bench.codegen import fresh_compiler
 from asv_bench.codegen_compile import compile_variant
-from asv_bench.counters import kernel_counters
+from asv_bench.counting.counters import kernel_counters
 from kernels.variants import kernel_variants
 with fresh_compiler():
     good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRELUDE = """
 import numpy as np, torch
 from asv_bench.errors import MeasurementFailed
-from asv_bench.pretend_cuda import pretended_cuda
+from asv_bench.counting.pretend_cuda import pretended_cuda
 
 def crossed(traffic):
     counts = (traffic.copies_to_device, traffic.bytes_to_device,

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from asv_bench.python_calls import python_calls
+from asv_bench.counting.python_calls import python_calls
 
 
 def _twice(value: int) -> int:

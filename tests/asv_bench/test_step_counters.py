@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from asv_bench.counter_baselines import Difference, differences
-from asv_bench.counters import broken_rules
+from asv_bench.counting.counter_baselines import Difference, differences
+from asv_bench.counting.counters import broken_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 
 COUNT = """
 import json, sys
-from asv_bench.counters import step_name
-from asv_bench.step_counters import count_steps, path_named
+from asv_bench.counting.counters import step_name
+from asv_bench.counting.step_counters import count_steps, path_named
 counted = {}
 for name in sys.argv[1:]:
     path, batch = name.split("-")

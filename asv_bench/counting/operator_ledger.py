@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from asv_bench.pretend_cuda import PretendTensor
+from asv_bench.counting.pretend_cuda import PretendTensor
 
 
 class OperatorLedger(TorchDispatchMode):

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import track
 
-from asv_bench.step_counters import BATCHES, LARGE, PATHS, SMALL, calls_per_request, count_steps
+from asv_bench.counting.step_counters import (
+    BATCHES,
+    LARGE,
+    PATHS,
+    SMALL,
+    calls_per_request,
+    count_steps,
+)
 
 if TYPE_CHECKING:
     from asv_bench.codegen_compile import KernelFigures

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from asv_bench.counters import Counters
+from asv_bench.counting.counters import Counters
 from asv_bench.errors import Refused
 from asv_bench.record import REPOSITORY, write_json
 

@@ -1,8 +1,8 @@
 """What one decode step of the engine does, counted: the same in every process and on any machine.
 
 Four paths are counted: the CPU's, with torch; and three of a GPU's, on a GPU that is only pretended
-(`asv_bench.pretend_cuda`): the captured graph that a server replays, and the launches that it
-stands for, with fused kernels and with plain ones. Nothing of the engine but its public face is
+(`asv_bench.counting.pretend_cuda`): the captured graph that a server replays, and the launches that
+it stands for, with fused kernels and with plain ones. Nothing of the engine but its public face is
 used, so the counters of any commit can be had.
 """
 
@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from asv_bench.counting.python_calls import python_calls
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.python_calls import python_calls
 
 if TYPE_CHECKING:
-    from asv_bench.pretend_cuda import Traffic
+    from asv_bench.counting.pretend_cuda import Traffic
     from engine import Engine
 
 MODEL = "random:gpt2-tiny"
@@ -148,7 +148,7 @@ def _device(path: StepPath) -> Iterator[Traffic | None]:
     if not path.is_pretended:
         yield None
         return
-    from asv_bench.pretend_cuda import pretended_cuda
+    from asv_bench.counting.pretend_cuda import pretended_cuda
 
     with pretended_cuda() as traffic:
         yield traffic
@@ -191,8 +191,8 @@ def _run(engine: Engine, batch: int, steps: int) -> None:
 def _torch_counters(
     engine: Engine, batch: int, steps: int, traffic: Traffic | None
 ) -> dict[str, int]:
-    from asv_bench.operator_ledger import OperatorLedger
-    from asv_bench.pretend_cuda import Traffic
+    from asv_bench.counting.operator_ledger import OperatorLedger
+    from asv_bench.counting.pretend_cuda import Traffic
 
     traffic = traffic or Traffic()
     traffic.clear()

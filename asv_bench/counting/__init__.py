@@ -1,0 +1,1 @@
+"""Exact counts of what decode steps do, compared with what was accepted."""
