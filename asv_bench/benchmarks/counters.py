@@ -115,9 +115,9 @@ def _count(path: str, batch: int) -> dict[str, float]:
 
 
 def _compile() -> dict[str, float]:
-    from asv_bench.codegen import fresh_compiler
-    from asv_bench.codegen_compile import compile_launched
-    from asv_bench.launched_kernels import launched_kernels
+    from asv_bench.codegen.check import fresh_compiler
+    from asv_bench.codegen.compiled import compile_launched
+    from asv_bench.codegen.launched_kernels import launched_kernels
 
     with fresh_compiler():
         try:

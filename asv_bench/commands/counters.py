@@ -136,7 +136,7 @@ def difference_table(found: Sequence[Difference]) -> Table:
 
 
 def _compiled(console: Console) -> Counters:
-    from asv_bench.codegen import compile_all
+    from asv_bench.codegen.check import compile_all
 
     figures, failures = compile_all((), console)
     if failures:

@@ -18,7 +18,7 @@ from asv_bench.counting.step_counters import (
 )
 
 if TYPE_CHECKING:
-    from asv_bench.codegen_compile import KernelFigures
+    from asv_bench.codegen.compiled import KernelFigures
 
 Counters = dict[str, dict[str, Any]]
 """By what was counted ("cpu, batch 8, step", or a kernel), then by the counter's name."""

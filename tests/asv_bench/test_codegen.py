@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from asv_bench.codegen_compile import KernelFigures
-from asv_bench.codegen_rules import MAX_COMPILE_S, KnownException, violations
-from asv_bench.codegen_sass import (
+from asv_bench.codegen.compiled import KernelFigures
+from asv_bench.codegen.rules import MAX_COMPILE_S, KnownException, violations
+from asv_bench.codegen.sass import (
     ASYNC_COPY,
     FLOAT_ATOMIC,
     GLOBAL_LOAD,
@@ -232,7 +232,7 @@ bad = [
     dataclasses.replace(decode, name="wrong", constants={**decode.constants, "BLOCK_N": 48}),
 ]
 variants.kernel_variants = lambda: iter(bad)
-from asv_bench import codegen
+from asv_bench.codegen import check as codegen
 codegen.launched.launched_kernels = lambda: []
 sys.exit(codegen.main([]))
 """

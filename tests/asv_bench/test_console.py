@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 import asv_bench
-from asv_bench import codegen
-from asv_bench.codegen_compile import KernelFigures
+from asv_bench.codegen import check as codegen
+from asv_bench.codegen.compiled import KernelFigures
 from asv_bench.console import LEAST_WIDTH, add_figure_columns, make_console, print_table
 from asv_bench.tables import headline_table
 from asv_bench.tracing.kernel_names import short_kernel_name

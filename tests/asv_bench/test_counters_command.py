@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from asv_bench.codegen_compile import KernelFigures
+from asv_bench.codegen.compiled import KernelFigures
 from asv_bench.commands import counters as command
 from asv_bench.commands.counters import NO_BASELINE, counters
 from asv_bench.counting import counter_baselines
@@ -205,8 +205,8 @@ def test_the_locked_versions_have_a_baseline() -> None:
 
 SPILLING = """
 import dataclasses, json
-from asv_bench.codegen import fresh_compiler
-from asv_bench.codegen_compile import compile_variant
+from asv_bench.codegen.check import fresh_compiler
+from asv_bench.codegen.compiled import compile_variant
 from asv_bench.counting.counters import kernel_counters
 from kernels.variants import kernel_variants
 with fresh_compiler():

@@ -24,7 +24,7 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
 
 
 EVERY_BUCKET = """
-from asv_bench.launched_kernels import launched_kernels
+from asv_bench.codegen.launched_kernels import launched_kernels
 from engine.decode_graphs import bucket_sizes
 from kernels.fused_configs import step_tiles
 
@@ -67,7 +67,7 @@ table = fused_configs.committed_table()
 narrower = dataclasses.replace(table.tiles(8).attention_out, block_n=16)
 changed = table.with_tile(table.place(8), "attention_out", narrower)
 fused_configs.committed_table = lambda: changed
-from asv_bench.launched_kernels import launched_kernels
+from asv_bench.codegen.launched_kernels import launched_kernels
 print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in one.name))
 """
 
@@ -82,7 +82,7 @@ def test_a_changed_tile_is_compiled_as_changed() -> None:
 
 
 UNKNOWN = """
-from asv_bench import launched_kernels
+from asv_bench.codegen import launched_kernels
 launched_kernels._KERNELS = {
     name: family for name, family in launched_kernels._KERNELS.items() if name != "pick_tokens"
 }
@@ -97,12 +97,12 @@ def test_a_kernel_without_rules_is_refused() -> None:
 
 
 PLAIN_ONLY = """
-from asv_bench import launched_kernels
+from asv_bench.codegen import launched_kernels
 launched_kernels.has_gluon = lambda: False
 names = {one.name.split("-")[0] for one in launched_kernels.launched_kernels(batch_sizes=(64,))}
 assert not names & {"one_shot_linear", "ring_attention_append", "head_stream"}, names
 assert {"linear_tiles", "decode_attention_append", "head_tiles"} <= names, names
-from asv_bench.codegen import main
+from asv_bench.codegen.check import main
 print(main(["--only", "pick_tokens"]))
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from asv_bench.codegen_compile import target
+from asv_bench.codegen.target import target
 from asv_bench.counting.pretend_cuda import HOPPER, Launch, pretended_cuda
 from asv_bench.errors import MeasurementFailed
 
@@ -70,7 +70,7 @@ class LaunchedKernel:
     Attributes
     ----------
     family
-        Which rules it is held to, see `asv_bench.codegen_rules`.
+        Which rules it is held to, see `asv_bench.codegen.rules`.
     source, options
         What `triton.compile` takes.
     is_dependent
@@ -150,8 +150,9 @@ def _specialised(launch: Launch, dtype: str) -> LaunchedKernel:
     """The launch as Triton specialises it when it meets it for the first time."""
     if launch.name not in _KERNELS:
         raise MeasurementFailed(
-            f"the engine launches the kernel {launch.name}, which asv_bench.launched_kernels does "
-            "not know: add it there, with the family of rules that it must keep."
+            f"the engine launches the kernel {launch.name}, which "
+            "asv_bench.codegen.launched_kernels does not know: add it there, with the family of "
+            "rules that it must keep."
         )
     kernel = launch.kernel
     backend, bind = _binder(kernel)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asv_bench.codegen_sass import (
+from asv_bench.codegen.sass import (
     ASYNC_COPY,
     CONSUMER_RELEASE,
     DEPENDENCY_WAIT,
@@ -19,14 +19,12 @@ from asv_bench.codegen_sass import (
     TENSOR_CORE,
     disassemble,
 )
+from asv_bench.codegen.target import target
 from asv_bench.errors import MeasurementFailed
 
 if TYPE_CHECKING:
-    from asv_bench.launched_kernels import LaunchedKernel
+    from asv_bench.codegen.launched_kernels import LaunchedKernel
     from kernels.variants import KernelVariant
-
-CAPABILITY = 90
-WARP_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +60,6 @@ class KernelFigures:
     float_atomics: int
     cubin_sha256: str
     compile_s: float
-
-
-def target() -> Any:
-    """What is compiled for."""
-    from triton.backends.compiler import GPUTarget
-
-    return GPUTarget("cuda", CAPABILITY, WARP_SIZE)
 
 
 def compile_variant(variant: KernelVariant) -> KernelFigures:

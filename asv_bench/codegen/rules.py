@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from asv_bench.codegen_compile import KernelFigures
+from asv_bench.codegen.compiled import KernelFigures
 
 MAX_COMPILE_S = 20.0
 HALF_PRECISION = frozenset({"fp16", "bf16"})
@@ -80,7 +80,7 @@ def _excepted_memory(figures: KernelFigures, known: KnownException) -> Iterator[
     if found == (0, 0):
         yield (
             f"no longer spills on Triton {known.triton}: take its exception out of "
-            "asv_bench.codegen_rules"
+            "asv_bench.codegen.rules"
         )
     elif found != (known.stack_bytes, known.spill_instructions):
         yield (

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +23,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from asv_bench import launched_kernels as launched
-from asv_bench.codegen_compile import KernelFigures, compile_launched, compile_variant
-from asv_bench.codegen_rules import KNOWN_EXCEPTIONS, violations
+from asv_bench.codegen import launched_kernels as launched
+from asv_bench.codegen.compiled import KernelFigures, compile_launched, compile_variant
+from asv_bench.codegen.rules import KNOWN_EXCEPTIONS, violations
 from asv_bench.console import add_figure_columns, make_console, print_table
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
 
@@ -196,7 +195,3 @@ def _parser() -> argparse.ArgumentParser:
         help="only variants with TEXT in their name; may be given several times",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
