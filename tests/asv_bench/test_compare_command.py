@@ -231,6 +231,8 @@ def test_the_time_left_is_that_of_the_pairs_left() -> None:
 def test_progress_does_not_count_the_warming_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((0.0, 100.0, 110.0, 120.0))
     monkeypatch.setattr(compare_module.time, "monotonic", lambda: next(clock))
+    # A dumb terminal, such as the tests may run in, is shown no progress.
+    monkeypatch.setenv("TERM", "xterm")
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=120)
     with compare_module._PairProgress(console, ComparisonPlan()) as progress:
