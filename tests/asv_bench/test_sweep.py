@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from asv_bench.__main__ import build_app
 from asv_bench.errors import Refused
 from asv_bench.machine import has_cuda_gpu
-from asv_bench.memory.sweep import Call, Fall, Swept, sweep, sweep_table
+from asv_bench.memory.sweep import Call, Fall, Kind, Swept, sweep, sweep_table
 from asv_bench.memory.sweep_plot import sweep_svg
 from asv_bench.tables import markdown
 
@@ -88,6 +90,41 @@ def test_without_a_gpu_it_is_refused() -> None:
     done = CliRunner().invoke(build_app(), ["sweep", "--device", "cpu"])
     assert isinstance(done.exception, Refused)
     assert "needs a GPU" in str(done.exception)
+
+
+@pytest.mark.parametrize("kind", ["attention", "attention, append", "append"])
+def test_a_timer_captures_calls_until_every_cache_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """On a CPU, with the device's side of it pretended: the calls run as they are captured."""
+    import torch
+
+    from asv_bench.memory import sweep_calls
+
+    calls: list[tuple[int, ...]] = []
+
+    def counted(name: str) -> Callable[..., object]:
+        kernel = getattr(sweep_calls, name)
+
+        def call(*arguments: Any, **options: Any) -> object:
+            calls.append(tuple(arguments[0].shape))
+            return kernel(*arguments, **options)
+
+        return call
+
+    for name in ("kv_append", "paged_attention_decode", "fused_attention"):
+        monkeypatch.setattr(sweep_calls, name, counted(name))
+    for name in ("graph", "device"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(sweep_calls, "seconds_per_replay", lambda graph, replays, warm: 60.0)
+    call = Call(kind, 4, 2, 64, 130)
+    monkeypatch.setattr(sweep_calls, "COLD_BYTES", 5 * call.bytes_moved(2))
+    timer = sweep_calls.SweepCalls(call, 3, torch.device("cpu")).timer(2)
+    # One more than the graph has, to compile the kernel.
+    assert len(calls) == 5 + 1
+    assert timer() == 60.0 / 5
 
 
 @pytest.mark.skipif(not has_cuda_gpu(), reason="needs a CUDA GPU: run `nox -s tests` on one")
