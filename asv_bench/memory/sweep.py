@@ -77,27 +77,36 @@ class Fall:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The seconds of one call by batch size, ascending, and the bandwidth they are held against."""
+    """What one call took.
+
+    Attributes
+    ----------
+    readings
+        Seconds of every round, by batch size, ascending.
+    bytes_per_second
+        The bandwidth that the call is held against.
+    """
 
     call: Call
-    seconds: Mapping[int, float]
+    readings: Mapping[int, Sequence[float]]
     bytes_per_second: float
 
-    def rate(self, batch: int) -> float:
-        """Bytes per second."""
-        return self.call.bytes_moved(batch) / self.seconds[batch]
+    @property
+    def seconds(self) -> dict[int, float]:
+        """The median of the rounds by batch size."""
+        return {batch: statistics.median(each) for batch, each in self.readings.items()}
 
     @property
     def fall(self) -> Fall | None:
         """The largest fall; None where no batch takes less time than any smaller one."""
         worst: Fall | None = None
-        slowest = next(iter(self.seconds))
+        slowest, most = 0, 0.0
         for batch, seconds in self.seconds.items():
-            fraction = 1 - seconds / self.seconds[slowest]
+            if seconds > most:
+                slowest, most = batch, seconds
+            fraction = 1 - seconds / most
             if fraction > (worst.fraction if worst else 0.0):
                 worst = Fall(fraction, slowest, batch)
-            if seconds > self.seconds[slowest]:
-                slowest = batch
         return worst
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +114,8 @@ class Swept:
         fall = self.fall
         return {
             "call": asdict(self.call),
-            "seconds": dict(self.seconds),
+            "seconds": self.seconds,
+            "readings": {batch: list(each) for batch, each in self.readings.items()},
             "largest_fall": None if fall is None else asdict(fall),
         }
 
@@ -119,7 +129,7 @@ def sweep(
     bytes_per_second: float,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Swept:
-    """Time a call at every batch size, `rounds` times over, and keep each batch's median.
+    """Time a call at every batch size, `rounds` times over.
 
     Every round goes over all batches, so that drift falls on all alike, every other one downwards.
 
@@ -138,20 +148,21 @@ def sweep(
         for batch in batches if number % 2 == 0 else reversed(batches):
             times[batch].append(timers[batch]())
             on_batch()
-    medians = {batch: statistics.median(each) for batch, each in times.items()}
-    return Swept(call, medians, bytes_per_second)
+    return Swept(call, times, bytes_per_second)
 
 
 def sweep_table(results: Sequence[Swept], title: str) -> Table:
     """Time and rate at a few batch sizes, and by how much the time ever falls."""
     table = Table(title=title, title_justify="left")
     table.add_column("call")
-    shown = [batch for batch in SHOWN if any(batch in one.seconds for one in results)]
+    shown = [batch for batch in SHOWN if any(batch in one.readings for one in results)]
     add_figure_columns(table, *(f"B={batch}, µs (TB/s)" for batch in shown), "falls by at most")
     for one in results:
+        seconds = one.seconds
         cells = (
-            f"{1e6 * one.seconds[batch]:.1f} ({one.rate(batch) / 1e12:.2f})"
-            if batch in one.seconds
+            f"{1e6 * seconds[batch]:.1f} "
+            f"({one.call.bytes_moved(batch) / seconds[batch] / 1e12:.2f})"
+            if batch in seconds
             else MISSING
             for batch in shown
         )

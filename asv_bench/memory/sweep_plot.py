@@ -27,9 +27,10 @@ def sweep_svg(results: Sequence[Swept], title: str) -> str:
         canvas.suptitle(title, fontsize=10)
         panels = canvas.subplots(len(results), 1, squeeze=False)[:, 0]
         for axes, one in zip(panels, results, strict=True):
-            batches = list(one.seconds)
+            seconds = one.seconds
+            batches = list(seconds)
             floors = [1e6 * one.call.bytes_moved(b) / one.bytes_per_second for b in batches]
-            times = [1e6 * seconds for seconds in one.seconds.values()]
+            times = [1e6 * each for each in seconds.values()]
             axes.fill_between(batches, floors, color=PALETTE["floor"], linewidth=0)
             axes.plot(batches, times, color=PALETTE["time"], linewidth=1.4)
             axes.set_xlim(0, batches[-1])

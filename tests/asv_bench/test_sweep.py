@@ -24,8 +24,8 @@ APPEND = Call("append", 32, 8, 128, 4096)
 
 
 def swept(*microseconds: float, call: Call = FUSED) -> Swept:
-    seconds = {batch: 1e-6 * one for batch, one in enumerate(microseconds, 1)}
-    return Swept(call, seconds, 4e12)
+    readings = {batch: [1e-6 * one] for batch, one in enumerate(microseconds, 1)}
+    return Swept(call, readings, 4e12)
 
 
 def test_bytes_are_the_cached_keys_and_values_and_an_append_reads_what_it_writes() -> None:
@@ -67,11 +67,12 @@ def test_every_round_goes_over_all_batches_and_the_median_stays() -> None:
 
     done = sweep(FUSED, [1, 4], timer_of, rounds=3, bytes_per_second=4e12)
     assert order == [1, 4, 4, 1, 1, 4]
-    assert dict(done.seconds) == {1: 2.0, 4: 8.0}
+    assert done.seconds == {1: 2.0, 4: 8.0}
+    assert done.to_json()["readings"] == {1: [3.0, 1.0, 2.0], 4: [9.0, 7.0, 8.0]}
 
 
 def test_the_table_has_time_rate_and_fall() -> None:
-    one = Swept(FUSED, {1: 10e-6, 8: 9e-6, 200: 100e-6}, 4e12)
+    one = Swept(FUSED, {1: [10e-6], 8: [9e-6], 200: [100e-6]}, 4e12)
     text = markdown(sweep_table([one, swept(2.0, call=APPEND)], "a GPU"))
     rate = 512 * 12 * 64 * 4 / 10e-6 / 1e12
     assert f"| 10.0 ({rate:.2f}) | 9.0 (" in text
