@@ -149,11 +149,10 @@ class StepLoop:
             if plan is None:
                 return False
             self.scheduler.stage_rows(plan)
-        if not plan.chunks and not plan.copies:
-            # Rows that only enter are sent with what the decode step changes.
-            return False
-        self._flush(plan.copies)
+        if plan.chunks or plan.copies:
+            self._flush(plan.copies)
         if not plan.chunks:
+            # Rows that only enter are sent with what the decode step changes.
             return False
         is_sampled = self._runner.prefill(plan)
         self.scheduler.note_prefilled(plan)
