@@ -27,9 +27,7 @@ def load_strip(weight, n, k, K: tl.constexpr):
 
 
 @triton.jit
-def times_row(
-    strip, x, row, k, column_sum, epsilon, K: tl.constexpr, NORMALIZE: tl.constexpr
-):  # fmt: skip
+def times_row(strip, x, row, k, column_sum, epsilon, K: tl.constexpr, NORMALIZE: tl.constexpr):
     """The strip times one row of x [rows, K], LayerNorm first where asked: float32 [BLOCK_N]."""
     in_row = k < K
     values = tl.load(x + row * K + k, mask=in_row, other=0.0).to(tl.float32)

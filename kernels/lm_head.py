@@ -136,6 +136,7 @@ def head_row(
     await_producers(PDL)
     logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORMALIZE=True) + shift
     place = row * TILES + tile + tl.arange(0, 1)
+    # Every program has a row, so nothing is masked.
     _store_best(tile_max, tile_token, place, place >= 0, logits[None, :], n, vocab_size)
 
 
