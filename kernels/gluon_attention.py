@@ -4,17 +4,16 @@
 The same computation as `kernels.triton_fused_attention`, split by split, with what plain Triton
 cannot say: keys and values come through a ring of `STAGES` tiles that the bulk copy engine
 fills, and the ring is full before the projection that makes the query has ended. One warp a
-program; the products run on tensor cores with the query group padded to 16 rows. Why the early
-launch is safe stands in `kernels.triton_fused_attention`; here whole tiles are copied, so the slot
-being appended to may be copied too, before or after the write: what stands at or beyond the
-cached tokens never enters a result.
+program; `kernels.gluon_softmax` has its arithmetic. Why the early launch is safe stands in
+`kernels.triton_fused_attention`; here whole tiles are copied, so the slot being appended to may be
+copied too, before or after the write: what stands at or beyond the cached tokens never enters a
+result.
 """
 
 import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -25,6 +24,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.dependent_launch import launch_options
 from kernels.fused_configs import RingTile
 from kernels.fused_linear_tma import copy_tile
+from kernels.gluon_softmax import (
+    BY_HEAD,
+    BY_QUERY_DIM,
+    BY_QUERY_HEAD,
+    BY_ROW,
+    LEFT,
+    attend_tile,
+    combine,
+    empty_part,
+    store_combined,
+    store_total,
+)
 from kernels.launch import decode_is_serial, padded, ring_stages, ring_tile
 from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
 from kernels.workspace import reserved_workspace
@@ -36,98 +47,17 @@ _ELEMENTS = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 
 @gluon.jit
-def _combine(max_a, sum_a, acc_a, max_b, sum_b, acc_b, ROWS: gl.constexpr):
-    """The running softmax of two consecutive ranges of keys. Either may be empty."""
-    new_max = gl.maximum(max_a, max_b)
-    base = gl.where(new_max == float("-inf"), 0.0, new_max)
-    weight_a = gl.exp2(max_a - base)
-    weight_b = gl.exp2(max_b - base)
-    new_sum = gl.fma(sum_a, weight_a, sum_b * weight_b)
-    fade_a = gl.convert_layout(weight_a, ROWS)[:, None]
-    fade_b = gl.convert_layout(weight_b, ROWS)[:, None]
-    new_acc = gl.fma(acc_a, fade_a + gl.zeros_like(acc_a), acc_b * fade_b)
-    return new_max, new_sum, new_acc
-
-
-@gluon.jit
-def _store_total(
-    total_max, total_sum, total_acc, new_score, new_value, runs, place, mask, ROWS: gl.constexpr
-):
-    """Take the new token, which every running sequence has, normalise, and write."""
-    one = gl.full(new_score.shape, 1.0, gl.float32, layout=new_score.type.layout)
-    new_acc = new_value[None, :].to(gl.float32) + gl.zeros_like(total_acc)
-    total_max, total_sum, total_acc = _combine(
-        total_max, total_sum, total_acc, new_score, one, new_acc, ROWS
-    )
-    # Rows that do not run get zeros, whatever their queries hold.
-    result = gl.where(runs, total_acc / total_sum[:, None], 0.0)
-    gl.store(place, result.to(place.dtype.element_ty), mask=mask)
-
-
-@gluon.jit
-def _load_part(part, dim, in_group, D: gl.constexpr):
-    """Maximum, sum and weighted values of one split; of no keys where masked."""
-    acc = gl.load(
-        part[:, None] + dim[None, :], mask=in_group[:, None] & (dim < D)[None, :], other=0.0,
-        cache_modifier=".cg",
-    )  # fmt: skip
-    run_max = gl.load(part + D, mask=in_group, other=float("-inf"), cache_modifier=".cg")
-    run_sum = gl.load(part + D + 1, mask=in_group, other=0.0, cache_modifier=".cg")
-    return run_max, run_sum, acc
-
-
-@gluon.jit
-def _store_combined(
-    parts, splits, new_value, out,
-    G: gl.constexpr, G_PAD: gl.constexpr, D: gl.constexpr,
-):  # fmt: skip
-    """Combine a pair's parts from the first to the last and write its rows of `out`.
-
-    In a layout without the padding that tensor cores take, so that the parts of several splits fit
-    into registers: they are requested together, and one way from memory is waited for, not one
-    each.
-    """
-    RECORD: gl.constexpr = D + PART_HEADER
-    AT_ONCE: gl.constexpr = 8 if G_PAD * D <= 128 else 4 if G_PAD * D <= 512 else 1
-    FLAT: gl.constexpr = gl.BlockedLayout([1, D // 32], [1, 32], [1, 1], [1, 0])
-    ROWS: gl.constexpr = gl.SliceLayout(1, FLAT)
-    group = gl.arange(0, G_PAD, layout=ROWS)
-    dim = gl.arange(0, D, layout=gl.SliceLayout(0, FLAT))
-    in_group = group < G
-    first = parts + group * RECORD
-    new_score = gl.load(first + D + 2, mask=in_group, other=0.0, cache_modifier=".cg")
-    value = gl.load(new_value + dim)
-    total_max = gl.full([G_PAD], float("-inf"), gl.float32, layout=ROWS)
-    total_sum = gl.zeros([G_PAD], gl.float32, layout=ROWS)
-    total_acc = gl.zeros([G_PAD, D], gl.float32, layout=FLAT)
-    for s in range(0, splits, AT_ONCE):
-        waiting = ()
-        for i in gl.static_range(AT_ONCE):
-            is_there = s + i < splits
-            waiting += _load_part(first + (s + i) * (G * RECORD), dim, in_group & is_there, D)
-        for i in gl.static_range(AT_ONCE):
-            total_max, total_sum, total_acc = _combine(
-                total_max, total_sum, total_acc,
-                waiting[3 * i], waiting[3 * i + 1], waiting[3 * i + 2], ROWS,
-            )  # fmt: skip
-    _store_total(
-        total_max, total_sum, total_acc, new_score, value, True,
-        out + group[:, None] * D + dim[None, :], in_group[:, None] & (dim < D)[None, :], ROWS,
-    )  # fmt: skip
-
-
-@gluon.jit
 def _request(
-    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, table, kv_head, start, last, stage,
+    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head, start, last, stage,
     KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, TAIL: gl.constexpr,
     D: gl.constexpr,
 ):  # fmt: skip
-    """Have the copy engine fill a stage with the tile of tokens from `start` on.
+    """Have the copy engine fill a stage with the tile of tokens from `start` on, in page `block`.
 
     Of a tile that the context ends in, pieces of TAIL tokens are copied, as many as it takes: what
     stands in the rest of the stage is masked like whatever lies beyond the context.
     """
-    row = (gl.load(table + start // PAGE) * KV_HEADS + kv_head) * PAGE + start % PAGE
+    row = (block * KV_HEADS + kv_head) * PAGE + start % PAGE
     barrier = ready.index(stage)
     PIECES: gl.constexpr = BLOCK_N // TAIL
     # Keys and values of one piece, of 2-byte elements.
@@ -151,6 +81,21 @@ def _request(
             piece = stage * PIECES + i
             copy_tile(tail_keys, [row + i * TAIL, 0], barrier, k_pieces.index(piece), pred=wanted)
             copy_tile(tail_values, [row + i * TAIL, 0], barrier, v_pieces.index(piece), pred=wanted)
+
+
+@gluon.jit
+def _refill(
+    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head, start, last, stage,
+    KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, TAIL: gl.constexpr,
+    D: gl.constexpr,
+):  # fmt: skip
+    """`_request` into a stage that all threads have read, if the context reaches `start`."""
+    _program_barrier()
+    if start < last:
+        _request(
+            keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head,
+            start, last, stage, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+        )  # fmt: skip
 
 
 @gluon.jit(
@@ -213,80 +158,82 @@ def ring_attention_append(
         fence_async_shared()
         for stage in gl.static_range(STAGES):
             if stage < tiles:
+                start = first + stage * BLOCK_N
                 _request(
-                    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, table, kv_head,
-                    first + stage * BLOCK_N, last, stage, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+                    keys, values, tail_keys, tail_values, k_ring, v_ring, ready,
+                    gl.load(table + start // PAGE), kv_head, start, last, stage,
+                    KV_HEADS, PAGE, BLOCK_N, TAIL, D,
                 )  # fmt: skip
 
-        MMA: gl.constexpr = gl.NVMMADistributedLayout(
-            version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]
-        )
-        LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
-        RIGHT: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=MMA, k_width=2)
-        ROWS: gl.constexpr = gl.SliceLayout(1, MMA)
-        COLUMNS: gl.constexpr = gl.SliceLayout(0, MMA)
-        group = gl.arange(0, 16, layout=ROWS)
-        dim = gl.arange(0, D, layout=COLUMNS)
-        token = gl.arange(0, BLOCK_N, layout=COLUMNS)
-        value_token = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, RIGHT))
+        HEADS: gl.constexpr = G_PAD if G_PAD > 8 else 8
+        # Once a stage is in registers it can be filled again, before its tile is worked on. Those
+        # of wide heads do not all fit beside the sums.
+        EARLY: gl.constexpr = D <= 64
+        group = gl.arange(0, HEADS, layout=BY_HEAD)
+        dim = gl.arange(0, D, layout=BY_ROW)
         in_group = group < G
-        row_mask = in_group[:, None] & (dim < D)[None, :]
-        head = kv_head * G + group
+        mask = in_group[None, :] & (dim < D)[:, None]
+        query_group = gl.arange(0, HEADS, layout=BY_QUERY_HEAD)
+        query_dim = gl.arange(0, D, layout=BY_QUERY_DIM)
+        query_mask = (query_group < G)[None, :] & (query_dim < D)[:, None]
+        query_place = (kv_head * G + query_group)[None, :] * D + query_dim[:, None]
         new_block = gl.load(table + cached // PAGE, mask=runs, other=0).to(gl.int64)
         if PDL:
             gdc_wait()
 
         row = qkv + sequence * qkv_stride_row
-        query = gl.load(row + head[:, None] * D + dim[None, :], mask=row_mask, other=0.0)
-        new_key = gl.load(row + (KV_HEADS * G + kv_head) * D + dim)
+        q = gl.load(row + query_place, mask=query_mask, other=0.0)
+        new_key = gl.load(row + (KV_HEADS * G + kv_head) * D + query_dim)
         new_value = gl.load(row + (KV_HEADS * G + KV_HEADS + kv_head) * D + dim)
         if split == 0:
             slot = ((new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE) * D
             if runs:
-                gl.store(k_cache + slot + dim, new_key)
+                gl.store(k_cache + slot + query_dim, new_key)
                 gl.store(v_cache + slot + dim, new_value)
-        new_score = gl.sum(query.to(gl.float32) * new_key[None, :].to(gl.float32), 1) * scale_log2
-        q = gl.convert_layout(query, LEFT)
+        products = q.to(gl.float32) * new_key[:, None].to(gl.float32)
+        new_score = gl.convert_layout(gl.sum(products, 0), BY_HEAD) * scale_log2
 
-        total_max = gl.full([16], float("-inf"), gl.float32, layout=ROWS)
-        total_sum = gl.zeros([16], gl.float32, layout=ROWS)
-        total_acc = gl.zeros([16, D], gl.float32, layout=MMA)
-        run_max = total_max
-        run_sum = total_sum
-        run_acc = total_acc
-        for tile in range(tiles):
+        total_max, total_sum, total_acc = empty_part(HEADS, D)
+        run_max, run_sum, run_acc = empty_part(HEADS, D)
+        whole_tiles = (last - first) // BLOCK_N
+        for tile in range(whole_tiles):
             start = first + tile * BLOCK_N
             here = tile % STAGES
-            if SERIAL:  # noqa: SIM102
-                if (tile > 0) & (start % SPLIT == 0):
-                    total_max, total_sum, total_acc = _combine(
-                        total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
-                    )
-                    run_max = gl.full([16], float("-inf"), gl.float32, layout=ROWS)
-                    run_sum = gl.zeros([16], gl.float32, layout=ROWS)
-                    run_acc = gl.zeros([16, D], gl.float32, layout=MMA)
+            # The tile that will stand in this stage next: its page is read before the wait.
+            ahead = start + STAGES * BLOCK_N
+            block = gl.load(table + ahead // PAGE, mask=ahead < last, other=0)
             mbarrier.wait(ready.index(here), (tile // STAGES) & 1)
-            k = k_ring.index(here).permute((1, 0)).load(RIGHT)
-            v = v_ring.index(here).load(RIGHT)
-            scores = mma_v2(q, k, gl.zeros([16, BLOCK_N], gl.float32, layout=MMA)) * scale_log2
-            scores = gl.where((start + token < last)[None, :], scores, float("-inf"))
-            new_max = gl.maximum(run_max, gl.max(scores, 1))
-            fade = gl.exp2(run_max - new_max)
-            weights = gl.exp2(scores - new_max[:, None])
-            run_sum = gl.fma(run_sum, fade, gl.sum(weights, 1))
-            if start + BLOCK_N > last:
-                # A weight of zero times NaN is NaN.
-                v = gl.where((start + value_token < last)[:, None], v, gl.zeros_like(v))
-            run_acc = mma_v2(
-                gl.convert_layout(weights.to(v.dtype), LEFT), v, run_acc * fade[:, None]
-            )
-            run_max = new_max
-            _program_barrier()
-            if tile + STAGES < tiles:
-                _request(
-                    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, table, kv_head,
-                    start + STAGES * BLOCK_N, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+            k = k_ring.index(here).load(LEFT)
+            v = v_ring.index(here).permute((1, 0)).load(LEFT)
+            if EARLY:
+                _refill(
+                    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head,
+                    ahead, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
                 )  # fmt: skip
+            run_max, run_sum, run_acc = attend_tile(
+                q, k, v, BLOCK_N, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, False
+            )
+            if not EARLY:
+                _refill(
+                    keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head,
+                    ahead, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+                )  # fmt: skip
+            if SERIAL:  # noqa: SIM102
+                if (start + BLOCK_N) % SPLIT == 0:
+                    total_max, total_sum, total_acc = combine(
+                        total_max, total_sum, total_acc, run_max, run_sum, run_acc
+                    )
+                    run_max, run_sum, run_acc = empty_part(HEADS, D)
+        # Apart from the others, so that only the last tile pays for being cut short.
+        if whole_tiles < tiles:
+            here = whole_tiles % STAGES
+            mbarrier.wait(ready.index(here), (whole_tiles // STAGES) & 1)
+            k = k_ring.index(here).load(LEFT)
+            v = v_ring.index(here).permute((1, 0)).load(LEFT)
+            tokens = last - first - whole_tiles * BLOCK_N
+            run_max, run_sum, run_acc = attend_tile(
+                q, k, v, tokens, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, True
+            )
 
         splits = 1
         if not SERIAL:
@@ -296,7 +243,7 @@ def ring_attention_append(
                 pair = sequence * KV_HEADS + kv_head
                 parts = partials + pair * gl.num_programs(2) * (G * RECORD)
                 part = parts + (split * G + group) * RECORD
-                gl.store(part[:, None] + dim[None, :], run_acc, mask=row_mask)
+                gl.store(part[None, :] + dim[:, None], run_acc, mask=mask)
                 gl.store(part + D, run_max, mask=in_group)
                 gl.store(part + D + 1, run_sum, mask=in_group)
                 gl.store(part + D + 2, new_score, mask=in_group)
@@ -306,18 +253,19 @@ def ring_attention_append(
                 arrived = gl.atomic_add(counters + pair, 1, sem="acq_rel")
                 _program_barrier()
                 if arrived == splits - 1:
-                    _store_combined(
+                    store_combined(
                         parts, splits, row + (KV_HEADS * G + KV_HEADS + kv_head) * D,
                         out + sequence * out_stride_row + kv_head * G * D, G, G_PAD, D,
                     )  # fmt: skip
                     gl.store(counters + pair, 0)
         if splits == 1:
-            total_max, total_sum, total_acc = _combine(
-                total_max, total_sum, total_acc, run_max, run_sum, run_acc, ROWS
+            total_max, total_sum, total_acc = combine(
+                total_max, total_sum, total_acc, run_max, run_sum, run_acc
             )
-            _store_total(
+            place = (kv_head * G + group)[None, :] * D + dim[:, None]
+            store_total(
                 total_max, total_sum, total_acc, new_score, new_value, runs,
-                out + sequence * out_stride_row + head[:, None] * D + dim[None, :], row_mask, ROWS,
+                out + sequence * out_stride_row + place, mask,
             )  # fmt: skip
 
 

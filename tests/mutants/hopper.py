@@ -10,6 +10,7 @@ from .mutant import Mutant
 LINEAR = "kernels/fused_linear_tma.py"
 HEAD = "kernels/lm_head_tma.py"
 RING = "kernels/gluon_attention.py"
+SOFTMAX = "kernels/gluon_softmax.py"
 LINEAR_TESTS = ("tests/kernels/test_fused_on_gpu.py",)
 RING_TESTS = ("tests/kernels/test_gluon_attention.py",)
 
@@ -137,8 +138,8 @@ MUTANTS = (
         check="gpu",
     ),
     Mutant(
-        RING,
-        'scores = gl.where((start + token < last)[None, :], scores, float("-inf"))',
+        SOFTMAX,
+        'scores = gl.where((token < tokens)[:, None], scores, float("-inf"))',
         "scores = scores",
         "what lies past the context takes part",
         RING_TESTS,
@@ -146,8 +147,8 @@ MUTANTS = (
         check="gpu",
     ),
     Mutant(
-        RING,
-        "v = gl.where((start + value_token < last)[:, None], v, gl.zeros_like(v))",
+        SOFTMAX,
+        "v = gl.where((value_token < tokens)[None, :], v, gl.zeros_like(v))",
         "v = v",
         "a weight of zero times NaN is NaN",
         RING_TESTS,
@@ -156,17 +157,17 @@ MUTANTS = (
     ),
     Mutant(
         RING,
-        "if (tile > 0) & (start % SPLIT == 0):",
-        "if (tile > 0) & (start % (2 * SPLIT) == 0):",
+        "if (start + BLOCK_N) % SPLIT == 0:",
+        "if (start + BLOCK_N) % (2 * SPLIT) == 0:",
         "the serial launch combines in another order than the parallel one",
         RING_TESTS,
         "reference",
         check="gpu",
     ),
     Mutant(
-        RING,
-        "result = gl.where(runs, total_acc / total_sum[:, None], 0.0)",
-        "result = total_acc / total_sum[:, None]",
+        SOFTMAX,
+        "result = gl.where(runs, total_acc / total_sum[None, :], 0.0)",
+        "result = total_acc / total_sum[None, :]",
         "rows that do not run get more than zeros",
         RING_TESTS,
         "reference",
@@ -190,7 +191,7 @@ MUTANTS = (
         check="gpu",
     ),
     Mutant(
-        RING,
+        SOFTMAX,
         "            is_there = s + i < splits\n",
         "            is_there = s + i < splits - 1\n",
         "the last part is left out",
@@ -212,6 +213,24 @@ MUTANTS = (
         "+ start % PAGE\n",
         "\n",
         "every tile of a page is its first",
+        RING_TESTS,
+        "reference",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "        if whole_tiles < tiles:\n",
+        "        if whole_tiles + 1 < tiles:\n",
+        "the tile that the context ends in is left out",
+        RING_TESTS,
+        "reference",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "block = gl.load(table + ahead // PAGE, mask=ahead < last, other=0)",
+        "block = gl.load(table + start // PAGE, mask=ahead < last, other=0)",
+        "a stage is filled from the page that it was filled from before",
         RING_TESTS,
         "reference",
         check="gpu",
