@@ -104,14 +104,14 @@ def test_the_depth_of_the_ring_changes_no_bit(
 
 
 def test_shallower_rings_let_more_programs_run_at_once() -> None:
-    """Up to six programs a multiprocessor all are there at once, in its 227 KB of shared memory.
+    """Up to nine programs a multiprocessor all are there at once, in its 227 KB of shared memory.
 
     A program has stages of 32 keys and values of 64 two-byte elements, their barriers, and 1 KB
     that the device adds.
     """
     depths = [ring_stages(64, programs, 132) for programs in range(1, 4000)]
     assert depths == sorted(depths, reverse=True)
-    for programs in range(1, 6 * 132 + 1):
+    for programs in range(1, 9 * 132 + 1):
         together = -(-programs // 132)
         bytes_each = depths[programs - 1] * (2 * 32 * 64 * 2 + 8) + 1024
         assert together * bytes_each <= 227 * 1024
