@@ -8,14 +8,13 @@ neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import torch
 
-from kernels.backend import device_of, uses_triton
+from kernels.backend import device_of, ring_serves, uses_triton
 from kernels.checks import check_fused_attention
 from kernels.fused_configs import RingTile
-from kernels.launch import ring_tile
 from kernels.torch_ops import torch_append, torch_decode
 from kernels.value_checks import used_blocks
 
@@ -83,10 +82,11 @@ def fused_attention(
         from kernels.dependent_launch import launches_early
 
         launch: Callable[..., None]
-        if ring_serves(k_cache, out.shape[1] // (k_cache.shape[1] * k_cache.shape[3]), ring):
-            from kernels.gluon_attention import launch_ring
+        group = out.shape[1] // (k_cache.shape[1] * k_cache.shape[3])
+        if ring_serves(k_cache, v_cache, group, append=True, ring=ring):
+            from kernels.gluon_attention import launch_ring_append
 
-            launch = partial(launch_ring, ring=ring)
+            launch = partial(launch_ring_append, ring=ring)
         else:
             from kernels.triton_fused_attention import launch_fused as launch
 
@@ -105,33 +105,6 @@ def fused_attention(
     else:
         _append_then_attend(qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale)
     return out
-
-
-def ring_serves(k_cache: torch.Tensor, group: int, ring: RingTile | None = None) -> bool:
-    """Whether the Hopper kernel is used rather than the plain one, for this cache and group.
-
-    It takes half precision, dense pages that whole tiles divide, and the head shapes for which it
-    is the faster: 64 with a KV head for each query head (4.0 TB/s to the plain kernel's 3.1 at
-    B=64, context 257), and 128 (4.3 to 3.3 at B=32, context 4096, groups of 4). Groups of heads
-    of 64 go faster in the plain one (3.8 to 3.1 at B=64, context 1024, groups of 4).
-    """
-    num_blocks, kv_heads, block_size, head_dim = k_cache.shape
-    return (
-        k_cache.is_cuda
-        and _is_hopper(k_cache.device)
-        and k_cache.dtype in (torch.float16, torch.bfloat16)
-        and (group == 1 if head_dim == 64 else head_dim == 128 and group <= 16)
-        and block_size % (ring or ring_tile(head_dim)).block_n == 0
-        and k_cache.is_contiguous()
-        and k_cache.data_ptr() % 16 == 0
-        # The copy engine counts rows in 32 bits.
-        and num_blocks * kv_heads * block_size < 2**31
-    )
-
-
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def _append_then_attend(

@@ -79,14 +79,16 @@ def combine(max_a, sum_a, acc_a, max_b, sum_b, acc_b):
 
 
 @gluon.jit
-def store_total(total_max, total_sum, total_acc, new_score, new_value, runs, place, mask):
-    """Take the new token, which every running sequence has, normalise, and write."""
+def take_new_token(total_max, total_sum, total_acc, new_score, new_value):
+    """The running softmax with one more key, of scores [HEADS] and value [D]."""
     one = gl.full(new_score.shape, 1.0, gl.float32, layout=new_score.type.layout)
     new_acc = new_value[:, None].to(gl.float32) + gl.zeros_like(total_acc)
-    total_max, total_sum, total_acc = combine(
-        total_max, total_sum, total_acc, new_score, one, new_acc
-    )
-    # Sequences that do not run get zeros, whatever their queries hold.
+    return combine(total_max, total_sum, total_acc, new_score, one, new_acc)
+
+
+@gluon.jit
+def store_output(total_sum, total_acc, runs, place, mask):
+    """Normalise and write; zeros for a sequence that does not run, whatever its queries hold."""
     result = gl.where(runs, total_acc / total_sum[None, :], 0.0)
     gl.store(place, result.to(place.dtype.element_ty), mask=mask)
 
@@ -105,10 +107,10 @@ def _load_part(part, dim, in_group, D: gl.constexpr):
 
 @gluon.jit
 def store_combined(
-    parts, splits, new_value, out,
-    G: gl.constexpr, G_PAD: gl.constexpr, D: gl.constexpr,
+    parts, splits, new_value, out, out_stride_head,
+    G: gl.constexpr, G_PAD: gl.constexpr, D: gl.constexpr, APPEND: gl.constexpr,
 ):  # fmt: skip
-    """Combine a pair's parts from the first to the last and write its rows of `out`.
+    """Combine a pair's parts from the first to the last, and the new token, and write its heads.
 
     In a layout without the padding that tensor cores take, so that the parts of several splits fit
     into registers: they are requested together, and one way from memory is waited for, not one
@@ -121,8 +123,9 @@ def store_combined(
     dim = gl.arange(0, D, layout=gl.SliceLayout(1, FLAT))
     in_group = group < G
     first = parts + group * RECORD
-    new_score = gl.load(first + D + 2, mask=in_group, other=0.0, cache_modifier=".cg")
-    value = gl.load(new_value + dim)
+    if APPEND:
+        new_score = gl.load(first + D + 2, mask=in_group, other=0.0, cache_modifier=".cg")
+        value = gl.load(new_value + dim)
     total_max = gl.full([G_PAD], float("-inf"), gl.float32, layout=gl.SliceLayout(0, FLAT))
     total_sum = gl.zeros([G_PAD], gl.float32, layout=gl.SliceLayout(0, FLAT))
     total_acc = gl.zeros([D, G_PAD], gl.float32, layout=FLAT)
@@ -136,7 +139,9 @@ def store_combined(
                 total_max, total_sum, total_acc,
                 waiting[3 * i], waiting[3 * i + 1], waiting[3 * i + 2],
             )  # fmt: skip
-    store_total(
-        total_max, total_sum, total_acc, new_score, value, True,
-        out + group[None, :] * D + dim[:, None], in_group[None, :] & (dim < D)[:, None],
-    )  # fmt: skip
+    if APPEND:
+        total_max, total_sum, total_acc = take_new_token(
+            total_max, total_sum, total_acc, new_score, value
+        )
+    place = out + group[None, :] * out_stride_head + dim[:, None]
+    store_output(total_sum, total_acc, True, place, in_group[None, :] & (dim < D)[:, None])

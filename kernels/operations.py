@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from kernels.backend import device_of, uses_triton
+from kernels.backend import device_of, ring_serves, uses_triton
 from kernels.checks import check_append, check_decode, check_prefill
 from kernels.torch_ops import torch_append, torch_decode, torch_prefill
 from kernels.value_checks import used_blocks
@@ -109,10 +111,15 @@ def paged_attention_decode(
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if uses_triton(k_cache):
-        from kernels.triton_decode import launch_decode
+        launch: Callable[..., None]
+        group = query.shape[1] // k_cache.shape[1]
+        if ring_serves(k_cache, v_cache, group, append=False):
+            from kernels.gluon_attention import launch_ring_decode as launch
+        else:
+            from kernels.triton_decode import launch_decode as launch
 
         with device_of(k_cache):
-            launch_decode(query, k_cache, v_cache, block_tables, context_lens, factor, out)
+            launch(query, k_cache, v_cache, block_tables, context_lens, factor, out)
     else:
         num_blocks, _, block_size, _ = k_cache.shape
         lengths, blocks = used_blocks(num_blocks, block_size, block_tables, context_lens)

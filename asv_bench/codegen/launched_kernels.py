@@ -34,7 +34,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "linear_tiles": ("linear", (*_LINEAR, "EVEN")),
     "one_shot_linear": ("linear", _LINEAR),
     "linear_row": ("vector", ("N", "K", "BLOCK_N")),
-    "ring_attention_append": ("attention", (*_ATTENTION, "STAGES")),
+    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "STAGES")),
     "decode_attention_append": ("attention", _ATTENTION),
     "head_row": ("vector", ("K", "BLOCK_N")),
     "head_tiles": ("head", (*_HEAD, "EVEN")),
@@ -59,6 +59,8 @@ _WORDS = {
     ("EVEN", False): "ragged",
     ("SERIAL", True): "serial",
     ("SERIAL", False): "parallel",
+    ("APPEND", True): "append",
+    ("APPEND", False): "cached",
 }
 _DTYPES: Mapping[str, Literal["float16", "bfloat16"]] = {"fp16": "float16", "bf16": "bfloat16"}
 

@@ -27,7 +27,7 @@ from asv_bench.tracing.trace import DEVICE_CATEGORIES, Event
 
 KERNEL_ROLES = {
     "embed_rows": EMBED,
-    "ring_attention_append": ATTENTION,
+    "ring_attention": ATTENTION,
     "decode_attention_append": ATTENTION,
     "head_row": HEAD,
     "head_stream": HEAD,

@@ -33,11 +33,14 @@ names = [one.name for one in kernels]
 assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
 assert launched == {
-    "embed_rows", "linear_tiles", "one_shot_linear", "linear_row", "ring_attention_append",
+    "embed_rows", "linear_tiles", "one_shot_linear", "linear_row", "ring_attention",
     "head_row", "head_tiles", "head_stream", "pick_tokens",
-    "append_identity", "prefill_attention", "decode_attention",
+    "append_identity", "prefill_attention",
 }, launched
-for first in ("embed_rows", "pick_tokens", "ring_attention_append"):
+# Fused steps append as they attend; sampled ones attend over tokens that are there.
+rings = {name.split("-")[4] for name in names if name.startswith("ring_attention")}
+assert rings == {"append", "cached"}, rings
+for first in ("embed_rows", "pick_tokens", "ring_attention"):
     rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
     assert rows == bucket_sizes(256), (first, rows)
 for rows in (16, 64, 256):
@@ -100,7 +103,7 @@ PLAIN_ONLY = """
 from asv_bench.codegen import launched_kernels
 launched_kernels.has_gluon = lambda: False
 names = {one.name.split("-")[0] for one in launched_kernels.launched_kernels(batch_sizes=(64,))}
-assert not names & {"one_shot_linear", "ring_attention_append", "head_stream"}, names
+assert not names & {"one_shot_linear", "ring_attention", "head_stream"}, names
 assert {"linear_tiles", "decode_attention_append", "head_tiles"} <= names, names
 from asv_bench.codegen.check import main
 print(main(["--only", "pick_tokens"]))

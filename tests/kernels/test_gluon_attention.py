@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 from fused_attention_cases import FusedProblem, fused_problem
-from paged_cases import NAN, assert_close_to_reference, same_bits
+from paged_cases import (
+    NAN,
+    PagedProblem,
+    assert_close_to_reference,
+    paged_problem,
+    same_bits,
+)
 
-from kernels.fused_attention import fused_attention, ring_serves
+from kernels import paged_attention_decode
+from kernels.backend import ring_serves
+from kernels.fused_attention import fused_attention
 from kernels.launch import SPLIT_TOKENS, ring_stages
 from kernels.reference import reference_decode
 
@@ -32,13 +40,13 @@ def _launched(
     problem: FusedProblem, device: torch.device, *, serial: bool | None = None, ring: bool = True
 ) -> torch.Tensor:
     """The result, with the whole cache compared after the append."""
-    from kernels.gluon_attention import launch_ring
+    from kernels.gluon_attention import launch_ring_append
     from kernels.triton_fused_attention import launch_fused
 
     moved = problem.on(device)
     rows = problem.qkv.shape[0]
     out = torch.full((rows, problem.num_columns), NAN, dtype=problem.qkv.dtype, device=device)
-    launch = launch_ring if ring else launch_fused
+    launch = launch_ring_append if ring else launch_fused
     launch(*moved.arguments, out, problem.scale, False, serial=serial)
     assert same_bits(moved.k_cache.cpu(), problem.after.k_cache)
     assert same_bits(moved.v_cache.cpu(), problem.after.v_cache)
@@ -63,6 +71,75 @@ def test_against_the_reference_and_the_plain_kernel(
     assert_close_to_reference(plain, reference, problem.after)
     unit = 4 * torch.finfo(dtype).eps
     assert float((plain.double() - results[0].double()).abs().max()) <= unit
+
+
+def _attended(problem: PagedProblem, *, serial: bool | None = None) -> torch.Tensor:
+    """The result over tokens that are all in the cache."""
+    from kernels.gluon_attention import launch_ring_decode
+
+    out = torch.full_like(problem.query, NAN)
+    launch_ring_decode(
+        *problem.decode_arguments, problem.query.shape[2] ** -0.5, out, serial=serial
+    )
+    return out
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("group", [1, 3, 4, 16])
+def test_cached_tokens_against_the_reference_and_the_plain_kernel(
+    hopper: torch.device, dtype: torch.dtype, head_dim: int, group: int
+) -> None:
+    from kernels.triton_decode import launch_decode
+
+    contexts = [context or 0 for context in RAGGED]
+    shape = {"heads": (2 * group, 2), "head_dim": head_dim, "block_size": 64}
+    problem = paged_problem(contexts, dtype=dtype, seed=group, **shape).on(hopper)  # type: ignore[arg-type]
+    reference = reference_decode(*problem.decode_arguments)
+    results = [_attended(problem, serial=serial) for serial in (False, True)]
+    assert same_bits(*results)
+    assert_close_to_reference(results[0], reference, problem)
+    assert not results[0][problem.context_lens == 0].any()
+    plain = torch.full_like(problem.query, NAN)
+    launch_decode(*problem.decode_arguments, head_dim**-0.5, plain)
+    assert_close_to_reference(plain, reference, problem)
+    unit = 4 * torch.finfo(dtype).eps
+    assert float((plain.double() - results[0].double()).abs().max()) <= unit
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_cached_tokens_alone_equal_themselves_in_a_batch(
+    hopper: torch.device, dtype: torch.dtype
+) -> None:
+    contexts = [context or 0 for context in RAGGED]
+    problem = paged_problem(contexts, head_dim=64, block_size=64, dtype=dtype).on(hopper)
+    together = _attended(problem, serial=True)
+    for row in (0, 1, 3, 4, 5, 8):
+        alone = paged_attention_decode(*problem.alone(row).decode_arguments)
+        assert same_bits(alone[0], together[row])
+
+
+def test_a_length_beyond_the_table_is_as_long_as_the_table(hopper: torch.device) -> None:
+    shape = {"heads": (2, 2), "head_dim": 64, "block_size": 64}
+    problem = paged_problem([128, 64], dtype=torch.float16, **shape).on(hopper)  # type: ignore[arg-type]
+    problem.block_tables[1] = problem.block_tables[1, 0]
+    for serial in (False, True):
+        problem.context_lens.copy_(torch.tensor([128, 128]))
+        within = _attended(problem, serial=serial)
+        problem.context_lens.copy_(torch.tensor([4096, 129]))
+        assert same_bits(_attended(problem, serial=serial), within)
+
+
+def test_heads_of_a_wider_row(hopper: torch.device) -> None:
+    """Queries and results that are slices, as those of a projection for all heads are."""
+    problem = paged_problem([100, 0, 65], head_dim=64, block_size=64, dtype=torch.float16)
+    problem = problem.on(hopper)
+    expected = _attended(problem)
+    wide = torch.full((3, 6, 64), NAN, dtype=torch.float16, device=hopper)
+    wide[:, ::3] = problem.query
+    out = torch.full((3, 2, 128), NAN, dtype=torch.float16, device=hopper)[..., :64]
+    _, *others = problem.decode_arguments
+    assert same_bits(paged_attention_decode(wide[:, ::3], *others, out=out), expected)
 
 
 @pytest.mark.parametrize("block_size", [32, 64, 128])
@@ -134,19 +211,27 @@ def test_extreme_scores(hopper: torch.device, sign: int) -> None:
 
 
 def test_the_rule_that_chooses_it(hopper: torch.device) -> None:
-    def serves(dtype: torch.dtype, head_dim: int, block_size: int, group: int = 1) -> bool:
+    def serves(
+        dtype: torch.dtype, head_dim: int, block_size: int, group: int = 1, append: bool = True
+    ) -> bool:
         cache = torch.empty(4, 2, block_size, head_dim, dtype=dtype, device=hopper)
-        return ring_serves(cache, group)
+        return ring_serves(cache, cache.clone(), group, append=append)
 
     assert serves(torch.float16, 64, 64)
+    assert serves(torch.float16, 64, 64, append=False)
+    assert serves(torch.float16, 64, 64, group=4)
     assert serves(torch.bfloat16, 128, 64, group=4)
+    assert not serves(torch.bfloat16, 128, 64, group=4, append=False)
     assert not serves(torch.float32, 64, 64)
     assert not serves(torch.float16, 96, 64)
     assert not serves(torch.float16, 64, 8)
-    assert not serves(torch.float16, 64, 64, group=4)
+    assert not serves(torch.float16, 64, 64, group=5)
     assert not serves(torch.float16, 128, 64, group=17)
     wide = torch.empty(4, 2, 64, 128, dtype=torch.float16, device=hopper)
-    assert not ring_serves(wide[..., :64], 1)
+    assert not ring_serves(wide[..., :64], wide[..., 64:], 1, append=True)
+    shifted = torch.empty(4 * 2 * 64 * 64 + 1, dtype=torch.float16, device=hopper)[1:]
+    dense = wide[..., :64].contiguous()
+    assert not ring_serves(dense, shifted.view(4, 2, 64, 64), 1, append=True)
 
 
 @pytest.mark.parametrize("pdl", [False, True])

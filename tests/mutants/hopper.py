@@ -11,6 +11,7 @@ LINEAR = "kernels/fused_linear_tma.py"
 HEAD = "kernels/lm_head_tma.py"
 RING = "kernels/gluon_attention.py"
 SOFTMAX = "kernels/gluon_softmax.py"
+REQUESTS = "kernels/gluon_ring.py"
 LINEAR_TESTS = ("tests/kernels/test_fused_on_gpu.py",)
 RING_TESTS = ("tests/kernels/test_gluon_attention.py",)
 
@@ -36,15 +37,15 @@ MUTANTS = (
         "        if PDL:\n            gdc_wait()\n",
         "",
         "queries are read before their producer has written them",
-        ("ring_attention_append",),
+        ("ring_attention-D64-G1-serial-append",),
         check="codegen",
     ),
     Mutant(
         RING,
         "        if PDL:\n            gdc_wait()\n",
-        "        if PDL:\n            gl.atomic_add(partials, 1.0)\n            gdc_wait()\n",
+        "        if PDL:\n            gdc_wait()\n            gl.atomic_add(partials, 1.0)\n",
         "a floating-point atomic makes results differ from run to run",
-        ("ring_attention_append-D64-G1-parallel",),
+        ("ring_attention-D64-G1-parallel-append",),
         check="codegen",
     ),
     Mutant(
@@ -182,7 +183,7 @@ MUTANTS = (
         check="gpu",
     ),
     Mutant(
-        RING,
+        REQUESTS,
         "tail_values, [row + i * TAIL, 0]",
         "tail_values, [row, 0]",
         "every piece of a tile's values is its first",
@@ -209,12 +210,57 @@ MUTANTS = (
         check="gpu",
     ),
     Mutant(
-        RING,
+        REQUESTS,
         "+ start % PAGE\n",
         "\n",
         "every tile of a page is its first",
         RING_TESTS,
         "reference",
+        check="gpu",
+    ),
+    Mutant(
+        REQUESTS,
+        "copy_tile(values, [row, 0], barrier, v_ring.index(stage))",
+        "copy_tile(keys, [row, 0], barrier, v_ring.index(stage))",
+        "the values of whole tiles are their keys",
+        RING_TESTS,
+        "reference",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "ready, blocks[stage],\n",
+        "ready, blocks[0],\n",
+        "every stage is filled from the first page at the start",
+        RING_TESTS,
+        "reference",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "        cached = gl.minimum(length, max_context)\n",
+        "        cached = length\n",
+        "a length beyond the table reads blocks that no table names",
+        RING_TESTS,
+        "beyond_the_table",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "        runs = cached > 0\n",
+        "        runs = cached >= 0\n",
+        "a sequence of no tokens gets more than zeros",
+        RING_TESTS,
+        "cached_tokens",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "[None, :] * query_stride_head + query_dim",
+        "[None, :] * D + query_dim",
+        "heads that stand apart are read as if they stood together",
+        RING_TESTS,
+        "wider_row",
         check="gpu",
     ),
     Mutant(
