@@ -37,7 +37,13 @@ from kernels.gluon_softmax import (
     store_output,
     take_new_token,
 )
-from kernels.launch import decode_is_serial, padded, ring_stages, ring_tile
+from kernels.launch import (
+    decode_is_serial,
+    padded,
+    ring_filling_pairs,
+    ring_stages,
+    ring_tile,
+)
 from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
 from kernels.workspace import reserved_workspace
 
@@ -304,7 +310,9 @@ def _launch(
     splits = max(1, triton.cdiv(max_context, tile.split))
     pairs = batch * kv_heads
     if serial is None:
-        serial = decode_is_serial(pairs, splits, multiprocessors(query.device))
+        serial = decode_is_serial(
+            pairs, splits, multiprocessors(query.device), ring_filling_pairs(head_dim)
+        )
     if serial:
         partials = counters = out
         splits = 1

@@ -24,6 +24,9 @@ PAIRS_PER_MULTIPROCESSOR = 1.5
 # sooner. 32/8 heads of 128, context 1024, us whole and split: B=8 17.3, 14.0; B=12 18.3, 19.6;
 # B=16 20.4, 26.4; B=24 28.2, 33.6.
 WIDE_PAIRS_PER_MULTIPROCESSOR = 0.7
+# The ring kernel, 32/8 heads of 128, context 1024: split 27.6 us at B=21, 28.8 at 22, 30.7 at 24;
+# whole 29.1 at 25.
+WIDE_RING_PAIRS_PER_MULTIPROCESSOR = 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,11 @@ def decode_is_serial(
 def filling_pairs(head_dim: int) -> float:
     """Pairs a multiprocessor that fill the device in paged decode attention."""
     return WIDE_PAIRS_PER_MULTIPROCESSOR if head_dim > 64 else PAIRS_PER_MULTIPROCESSOR
+
+
+def ring_filling_pairs(head_dim: int) -> float:
+    """Pairs a multiprocessor that fill the device in the Hopper kernel."""
+    return WIDE_RING_PAIRS_PER_MULTIPROCESSOR if head_dim > 64 else PAIRS_PER_MULTIPROCESSOR
 
 
 @cache
