@@ -11,7 +11,10 @@ pairs, copied once and applied by one scatter. Without changes nothing is copied
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +34,8 @@ _SCALAR_FIELDS = (
     "top_p",
     "temperature",
 )
+
+NO_TOKENS: IntArray = np.empty(0, np.int32)
 
 KNOWN_TAIL = 8
 """Known tokens that a row can be given to feed to its first decode steps, one a step.
@@ -63,6 +68,23 @@ class RowFields:
     temperature: torch.Tensor
     known_tail: torch.Tensor
     block_table: torch.Tensor
+
+
+class RowStart(NamedTuple):
+    """A sequence that takes `row`, of `known_len` known tokens.
+
+    `uncomputed` are those from `position` on, int32, at most `KNOWN_TAIL`, to be fed by decode
+    steps. Without any the sequence has been prefilled, which leaves its last token on the device.
+    """
+
+    row: int
+    position: int
+    remaining: int
+    seed: int
+    params: SamplingParams
+    block_ids: Sequence[int]
+    known_len: int
+    uncomputed: IntArray = NO_TOKENS
 
 
 class DecodeState:
@@ -102,41 +124,37 @@ class DecodeState:
             num_rows, num_columns
         )
 
-    def stage_row(
-        self,
-        row: int,
-        *,
-        position: int,
-        remaining: int,
-        seed: int,
-        params: SamplingParams,
-        block_ids: list[int],
-        known_len: int,
-        uncomputed: IntArray | None = None,
-    ) -> None:
-        """Give `row` to a sequence of `known_len` known tokens.
-
-        `uncomputed` are those from `position` on, at most `KNOWN_TAIL`, to be fed by decode steps.
-        Without any the sequence has been prefilled, which leaves its last token on the device.
-        """
-        self._stage_words("seed", 2 * row, np.array([seed], np.int64).view(np.int32))
-        self._stage_words("position", row, np.array([position], np.int32))
-        self._stage_words("remaining", row, np.array([remaining], np.int32))
-        self._stage_words("known_len", row, np.array([known_len], np.int32))
-        if uncomputed is not None:
-            self._stage_words("last_token", row, uncomputed[:1])
-            start = (row + 1) * KNOWN_TAIL - len(uncomputed)
-            self._stage_words("known_tail", start, uncomputed)
-        self._stage_words("top_k", row, np.array([params.top_k], np.int32))
-        self._stage_words("top_p", row, np.array([params.top_p], np.float32).view(np.int32))
-        self._stage_words(
-            "temperature", row, np.array([params.temperature], np.float32).view(np.int32)
+    def stage_rows(self, starts: Sequence[RowStart]) -> None:
+        """Give rows to sequences, each at most one, all columns at a time."""
+        if not starts:
+            return
+        rows = np.array([start.row for start in starts], np.int64)
+        params = [start.params for start in starts]
+        for name, values in (
+            ("position", [start.position for start in starts]),
+            ("remaining", [start.remaining for start in starts]),
+            ("known_len", [start.known_len for start in starts]),
+            ("top_k", [one.top_k for one in params]),
+        ):
+            self._stage(name, rows, np.array(values, np.int32))
+        for name, shares in (
+            ("top_p", [one.top_p for one in params]),
+            ("temperature", [one.temperature for one in params]),
+        ):
+            self._stage(name, rows, np.array(shares, np.float32).view(np.int32))
+        seeds = np.array([start.seed for start in starts], np.int64).view(np.int32)
+        self._stage("seed", _consecutive(2 * rows, np.full(len(rows), 2)), seeds)
+        block_ids = [start.block_ids for start in starts]
+        self._stage(
+            "block_table",
+            _consecutive(rows * self.num_columns, np.array([len(ids) for ids in block_ids])),
+            np.fromiter(chain.from_iterable(block_ids), np.int32),
         )
-        self._stage_words("block_table", row * self.num_columns, np.array(block_ids, np.int32))
+        self._stage_uncomputed([start for start in starts if len(start.uncomputed)])
 
     def stage_stop(self, row: int) -> None:
         """Take `row` out of the steps launched from now on."""
-        self._stage_words("remaining", row, np.zeros(1, np.int32))
+        self._stage("remaining", np.array([row], np.int64), np.zeros(1, np.int32))
 
     def stage_blocks(self, rows: npt.NDArray[np.intp], columns: IntArray, blocks: IntArray) -> None:
         """Put `blocks` into the block tables of `rows` at `columns`, all [N]."""
@@ -163,10 +181,23 @@ class DecodeState:
         self._words.scatter_(0, on_device[:count], words)
         return count
 
-    def _stage_words(self, field: str, index: int, words: IntArray) -> None:
-        start = self._offsets[field] + index
-        self._staged_words[start : start + len(words)] = words
-        self._changed.append(np.arange(start, start + len(words), dtype=np.int64))
+    def _stage_uncomputed(self, starts: list[RowStart]) -> None:
+        """The tokens that decode steps feed: the first at once, all of them from the tail."""
+        if not starts:
+            return
+        rows = np.array([start.row for start in starts], np.int64)
+        lengths = np.array([len(start.uncomputed) for start in starts])
+        tokens = np.concatenate([start.uncomputed for start in starts])
+        first = np.cumsum(lengths) - lengths
+        self._stage("last_token", rows, tokens[first])
+        places = _consecutive((rows + 1) * KNOWN_TAIL - lengths, lengths)
+        self._stage("known_tail", places, tokens)
+
+    def _stage(self, field: str, places: npt.NDArray[np.int64], words: IntArray) -> None:
+        """Put `words` at `places` of a field, both [N]."""
+        offsets = self._offsets[field] + places
+        self._staged_words[offsets] = words
+        self._changed.append(offsets)
 
     def _device_views(self) -> RowFields:
         rows = self.num_rows
@@ -188,3 +219,11 @@ class DecodeState:
             ),
             block_table=self._words[self._offsets["block_table"] :].view(rows, self.num_columns),
         )
+
+
+def _consecutive(
+    starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """`lengths` consecutive numbers from each of `starts`, one range after another."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.admission import make_admission
 from engine.config import EngineConfig
-from engine.decode_state import DecodeState
+from engine.decode_state import DecodeState, RowStart
 from engine.errors import IntegrityError
 from engine.kv_blocks import BlockCopy, KVBlockManager
 from engine.prefix_cache import PrefixCache
@@ -179,11 +179,14 @@ class Scheduler:
 
     def stage_rows(self, plan: PrefillPlan) -> None:
         """Stage the device rows of the sequences that decode once the plan is launched."""
-        for chunk in plan.chunks:
-            if chunk.completes_prompt:
-                self._stage_row(chunk.request, chunk.end)
+        starts = [
+            self._row_start(chunk.request, chunk.end)
+            for chunk in plan.chunks
+            if chunk.completes_prompt
+        ]
+        starts += [self._row_start(request, request.num_computed) for request in plan.entering]
+        self._state.stage_rows(starts)
         for request in plan.entering:
-            self._stage_row(request, request.num_computed)
             if request.row is None:
                 raise IntegrityError(f"Request {request.request_id} entered without a row.")
             last_block = request.block_ids[-1] if request.block_ids else -1
@@ -271,21 +274,21 @@ class Scheduler:
         """Whether decode steps compute what is left of the request's known tokens."""
         return request.num_uncomputed <= self._enter_limit
 
-    def _stage_row(self, request: Request, num_computed: int) -> None:
+    def _row_start(self, request: Request, num_computed: int) -> RowStart:
         if request.row is None:
             raise IntegrityError(f"Request {request.request_id} is to decode without a row.")
         uncomputed = request.known_tokens[num_computed:]
         # A prefill samples the first token itself.
         num_launched = len(request.generated) + (not len(uncomputed))
-        self._state.stage_row(
-            request.row,
+        return RowStart(
+            row=request.row,
             position=num_computed,
             remaining=request.params.max_new_tokens - num_launched,
             seed=request.seed,
             params=request.params,
             block_ids=request.block_ids,
             known_len=request.num_known_tokens,
-            uncomputed=uncomputed if len(uncomputed) else None,
+            uncomputed=uncomputed,
         )
 
     def _offer_prefix(self, request: Request, block_ids: list[int]) -> None:

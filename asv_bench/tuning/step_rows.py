@@ -13,7 +13,7 @@ import torch
 
 from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.workbench import Rejected
-from engine.decode_state import DecodeState
+from engine.decode_state import DecodeState, RowStart
 from engine.kv_cache import KVCache
 from engine.sampling_params import SamplingParams
 from engine.staging import StagingBuffers
@@ -77,16 +77,20 @@ class StepRows:
         staging = StagingBuffers(device)
         self._state = DecodeState(point.rows, columns, device, staging)
         blocks = torch.randperm(point.rows * columns, generator=generator).view(-1, columns)
-        for row in range(point.rows):
-            self._state.stage_row(
-                row,
-                position=point.context - 1,
-                remaining=ROOM,
-                seed=0,
-                params=SamplingParams(),
-                block_ids=blocks[row].tolist(),
-                known_len=point.context - 1,
-            )
+        self._state.stage_rows(
+            [
+                RowStart(
+                    row=row,
+                    position=point.context - 1,
+                    remaining=ROOM,
+                    seed=0,
+                    params=SamplingParams(),
+                    block_ids=blocks[row].tolist(),
+                    known_len=point.context - 1,
+                )
+                for row in range(point.rows)
+            ]
+        )
         self._state.flush()
         rows = self._state.device_rows
         tokens = torch.randint(config.vocab_size, (point.rows,), generator=generator)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.decode_state import KNOWN_TAIL, DecodeState
+from engine.decode_state import KNOWN_TAIL, DecodeState, RowStart
 from engine.sampling_params import SamplingParams
 from engine.staging import StagingBuffers
 from engine.token_ring import NUM_SLOTS, TokenRing
@@ -28,7 +28,7 @@ def _take(state: DecodeState, row: int, **changes) -> None:
         "block_ids": [8, 6],
         "known_len": 10,
     }
-    state.stage_row(row, **(values | changes))
+    state.stage_rows([RowStart(row=row, **(values | changes))])
 
 
 def test_a_staged_row_arrives_field_by_field(state):
@@ -54,6 +54,40 @@ def test_a_row_can_be_given_tokens_to_feed(state):
     assert rows.last_token.tolist() == [0, 0, 0, 50, 0]
     assert rows.known_tail[3].tolist() == [0] * (KNOWN_TAIL - 3) + [50, 51, 52]
     assert not rows.known_tail[[0, 1, 2, 4]].any()
+
+
+def test_rows_taken_together_are_as_if_taken_one_by_one(state):
+    """With tables and known tokens of every length, none among them."""
+    starts = [
+        RowStart(
+            row=row,
+            position=7 * row,
+            remaining=row,
+            seed=(-1) ** row * (2**40 + row),
+            params=SamplingParams(temperature=row / 8, top_k=row, top_p=1 - row / 8),
+            block_ids=list(range(40 + row, 40 + 2 * row)),
+            known_len=7 * row + tail,
+            uncomputed=np.arange(100 * row, 100 * row + tail, dtype=np.int32),
+        )
+        for row, tail in ((4, 1), (0, 0), (3, KNOWN_TAIL), (1, 3))
+    ]
+    state.stage_rows(starts)
+    state.stage_rows([])
+    state.flush()
+    alone = DecodeState(5, 7, CPU, StagingBuffers(CPU))
+    for start in starts:
+        alone.stage_rows([start])
+    alone.flush()
+    for name in ("seed", "position", "remaining", "known_len", "top_k", "top_p", "temperature",
+                 "last_token", "known_tail", "block_table"):  # fmt: skip
+        together = getattr(state.device_rows, name)
+        assert torch.equal(together, getattr(alone.device_rows, name)), name
+        assert together[2].any() == 0, name
+    rows = state.device_rows
+    assert rows.known_tail[3].tolist() == list(range(300, 308))
+    assert rows.last_token.tolist() == [0, 100, 0, 300, 400]
+    assert rows.block_table[4].tolist() == [44, 45, 46, 47, 0, 0, 0]
+    assert rows.seed.tolist() == [2**40, -(2**40) - 1, 0, -(2**40) - 3, 2**40 + 4]
 
 
 def test_blocks_go_to_their_rows_and_columns(state):
