@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
@@ -48,6 +50,36 @@ class Job:
             *(sys.executable, "-m", "asv_bench", command, "--workload", self.workload),
             *("--mode", MODE, "--json", str(self.record), *self.arguments),
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlineFile:
+    """Where the figures go, anew whenever there are more: a run that is cut short loses none.
+
+    Attributes
+    ----------
+    target
+        The JSON file.
+    markdown
+        The same as a table, if wanted.
+    """
+
+    commit: str | None
+    machine: MachineFacts
+    target: Path
+    markdown: Path | None
+
+    def write(self, rows: list[dict[str, Any]], incomplete: str | None = None) -> Table:
+        """Write the rows, and how far they go where that is not to the end; the table of them."""
+        content = {"commit": self.commit, "machine": self.machine.to_json(), "rows": rows}
+        if incomplete is not None:
+            content["incomplete"] = incomplete
+        write_json(self.target, content, indent=2)
+        title = f"{self.machine.gpu or self.machine.cpu}, commit {self.commit}"
+        table = headline_table(rows, title)
+        if self.markdown is not None:
+            self.markdown.write_text(markdown(table), encoding="utf-8")
+        return table
 
 
 def register(app: typer.Typer) -> None:
@@ -115,7 +147,45 @@ def run(
         for process in range(processes)
         for name in names
     ]
-    figures: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    file = HeadlineFile(record.tree.label, facts, target, markdown_output)
+    figures = measure_engine(jobs, record, file, console)
+    rows = [headline_row(figures[name]) for name in names]
+    file.write(rows, "no runs of the peers" if peers else None)
+    record.results = {"rows": rows, "processes": figures}
+    if peers:
+        place = chosen_device(device)
+        peer_tasks = peer_jobs(
+            names,
+            peer_processes,
+            model=hf_model_id or default_model(place.partition(":")[0]),
+            device=place,
+            quick=quick,
+        )
+        outcome = measure_peers(
+            peer_tasks,
+            folder,
+            console,
+            on_rows=lambda so_far: file.write(
+                merged_rows([*rows, *so_far]), "not all runs of the peers"
+            ),
+        )
+        rows = merged_rows([*rows, *outcome.rows])
+        record.notes += outcome.notes
+        record.results |= {"rows": rows, "peers": outcome.processes}
+    print_table(console, file.write(rows))
+    console.print(f"figures: {target}", soft_wrap=True)
+    console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
+
+
+def measure_engine(
+    jobs: Sequence[Job], record: Record, file: HeadlineFile, console: Console
+) -> dict[str, list[dict[str, Any]]]:
+    """Run the jobs, which take turns; the figures of each process by workload.
+
+    The file is written after each round of them all.
+    """
+    figures: dict[str, list[dict[str, Any]]] = {job.workload: [] for job in jobs}
+    processes = len(jobs) // len(figures)
     with Progress(console=console, auto_refresh=False) as progress:
         task = progress.add_task("headline", total=len(jobs))
         for job in jobs:
@@ -127,32 +197,12 @@ def run(
                 record.notes.append(sentence)
             figures[job.workload].append(child_figures(measured))
             record.samples.append({"workload": job.workload, "record": job.record.name})
+            if all(len(one) == job.process + 1 for one in figures.values()):
+                rows = [headline_row(one) for one in figures.values()]
+                file.write(rows, f"{job.process + 1} of {processes} processes of the engine")
             progress.advance(task)
             progress.refresh()
-    rows = [headline_row(figures[name]) for name in names]
-    record.results = {"rows": rows, "processes": figures}
-    if peers:
-        place = chosen_device(device)
-        peer_tasks = peer_jobs(
-            names,
-            peer_processes,
-            model=hf_model_id or default_model(place.partition(":")[0]),
-            device=place,
-            quick=quick,
-        )
-        outcome = measure_peers(peer_tasks, folder, console)
-        rows = merged_rows([*rows, *outcome.rows])
-        record.notes += outcome.notes
-        record.results |= {"rows": rows, "peers": outcome.processes}
-    content = {"commit": record.tree.label, "machine": facts.to_json(), "rows": rows}
-    write_json(target, content, indent=2)
-    title = f"{facts.gpu or facts.cpu}, commit {record.tree.label}"
-    table = headline_table(rows, title)
-    if markdown_output is not None:
-        markdown_output.write_text(markdown(table), encoding="utf-8")
-    print_table(console, table)
-    console.print(f"figures: {target}", soft_wrap=True)
-    console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
+    return figures
 
 
 def committed_target(facts: MachineFacts, *, standard: bool) -> Path:

@@ -90,6 +90,7 @@ def measure_peers(
     folder: Path,
     console: Console,
     run_job: Callable[[PeerJob], dict[str, Any]] | None = None,
+    on_rows: Callable[[list[dict[str, Any]]], object] | None = None,
 ) -> PeerOutcome:
     """Run the jobs; a peer that fails costs its own row, with a sentence, and no other's.
 
@@ -103,6 +104,8 @@ def measure_peers(
         Shows progress and the sentences.
     run_job
         Runs one job and returns what its process printed; None: `run_peer_job`.
+    on_rows
+        Gets the rows as far as they go, after each job.
     """
     run_job = run_job or run_peer_job
     outcome = PeerOutcome()
@@ -135,9 +138,11 @@ def measure_peers(
             for sentence in sentences:
                 console.print(sentence, soft_wrap=True)
                 outcome.notes.append(sentence)
+            outcome.rows = [headline_row(one) for key, one in figures.items() if key not in failed]
+            if on_rows is not None:
+                on_rows(outcome.rows)
             progress.advance(bar)
             progress.refresh()
-    outcome.rows = [headline_row(rows) for key, rows in figures.items() if key not in failed]
     return outcome
 
 

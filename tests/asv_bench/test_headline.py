@@ -146,6 +146,32 @@ def test_workloads_take_turns_and_the_file_has_the_schema(
     assert len(json.loads(record.read_text())["results"]["processes"]["wide"]) == 3
 
 
+def test_what_was_measured_before_a_failure_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole rounds of the workloads only, so that all rows are medians of as many processes."""
+
+    def run_job(job: Job) -> dict[str, Any]:
+        if (job.workload, job.process) == ("single", 2):
+            raise MeasurementFailed("no memory left")
+        record = child_record(step_ms=1.0 + 2 * job.process)
+        record["settings"]["workload"]["name"] = job.workload
+        return record
+
+    monkeypatch.setattr(headline, "run_job", run_job)
+    monkeypatch.setattr("asv_bench.record.RUNS", tmp_path / "runs")
+    output = tmp_path / "own.json"
+    arguments = ["--output", str(output), "--workloads", "wide,single"]
+    done = CliRunner().invoke(build_app(), ["headline", *arguments])
+    assert isinstance(done.exception, MeasurementFailed)
+    content = json.loads(output.read_text())
+    assert content["incomplete"] == "2 of 5 processes of the engine"
+    assert [(row["workload"], row["step_ms"]) for row in content["rows"]] == [
+        ("wide", 2.0),
+        ("single", 2.0),
+    ]
+
+
 def test_streaming_is_measured_by_the_streaming_command(tmp_path: Path) -> None:
     for workload, command in (("streaming", "streaming"), ("single", "scheduler")):
         arguments = Job(workload, 0, tmp_path / "x.json", ()).command()

@@ -214,6 +214,23 @@ def test_rows_are_medians_over_processes(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("wide-*.json"))) == 4
 
 
+def test_rows_are_handed_on_as_they_come(tmp_path: Path) -> None:
+    """So that a session that is cut short has written what it measured."""
+    seen: list[list[tuple[str, float]]] = []
+
+    def run_job(job: PeerJob) -> dict[str, Any]:
+        if job.task.peer == DYNAMIC and job.process == 1:
+            raise MeasurementFailed("It failed.")
+        return measured(job, step_ms=5.0)
+
+    def on_rows(rows: list[dict[str, Any]]) -> None:
+        seen.append([(row["engine"], row["step_ms"]) for row in rows])
+
+    jobs = peer_jobs(["wide"], 2, model=MODEL, device="cuda")
+    measure_peers(jobs, tmp_path, Console(quiet=True), run_job, on_rows)
+    assert seen == [[(DYNAMIC, 5.0)], [(DYNAMIC, 5.0), (STATIC, 5.0)], [(STATIC, 5.0)]]
+
+
 def test_a_missing_compiler_is_said() -> None:
     [job] = [job for job in peer_jobs(["wide"], 1, model=MODEL, device="cuda")][1:]
 
