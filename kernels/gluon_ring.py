@@ -11,8 +11,10 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from kernels.fused_linear_tma import copy_tile
 
-# Triton 3.7 renamed it.
+# Triton 3.7 renamed the one, 3.9 the other.
 program_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+_memory = gl.shared_memory_descriptor
+reinterpret = _memory.reinterpret if hasattr(_memory, "reinterpret") else _memory._reinterpret
 
 
 @gluon.jit
@@ -37,14 +39,11 @@ def request(
         copy_tile(keys, [row, 0], barrier, k_ring.index(stage))
         copy_tile(values, [row, 0], barrier, v_ring.index(stage))
     else:
-        k_pieces = k_ring._reinterpret(
-            k_ring.dtype, [k_ring.shape[0] * PIECES, TAIL, D], k_ring.layout
-        )
-        v_pieces = v_ring._reinterpret(
-            v_ring.dtype, [v_ring.shape[0] * PIECES, TAIL, D], v_ring.layout
-        )
-        for count in gl.static_range(1, PIECES):
-            mbarrier.expect(barrier, count * PIECE_BYTES, pred=pieces == count)
+        count: gl.constexpr = k_ring.shape[0] * PIECES
+        k_pieces = reinterpret(k_ring, k_ring.dtype, [count, TAIL, D], k_ring.layout)
+        v_pieces = reinterpret(v_ring, v_ring.dtype, [count, TAIL, D], v_ring.layout)
+        for i in gl.static_range(1, PIECES):
+            mbarrier.expect(barrier, i * PIECE_BYTES, pred=pieces == i)
         for i in gl.static_range(PIECES - 1):
             wanted = i < pieces
             piece = stage * PIECES + i

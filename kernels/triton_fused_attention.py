@@ -149,10 +149,10 @@ def decode_attention_append(
         new_value = tl.load(
             row + (KV_HEADS * G + KV_HEADS + kv_head) * D + dim, mask=in_head, other=0.0
         )
-        if split == 0:
+        if (split == 0) & runs:
             slot = new_block * cache_stride_block + (cached % PAGE) * cache_stride_slot
-            tl.store(k_head + slot + dim, new_key, mask=in_head & runs)
-            tl.store(v_head + slot + dim, new_value, mask=in_head & runs)
+            tl.store(k_head + slot + dim, new_key, mask=in_head)
+            tl.store(v_head + slot + dim, new_value, mask=in_head)
 
         total_max, total_sum, total_acc = empty_part(G_PAD, D_PAD)
         run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)

@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
@@ -81,11 +83,21 @@ def test_quick_sessions_run_by_default():
 
 
 @pytest.mark.parametrize("name", ["kernels", "codegen"])
-def test_both_tritons_where_no_host_lends_one(sessions, name):
-    assert {s["session"] for s in sessions if s["name"] == name} == {
-        f"{name}(locked)",
-        f"{name}(3.6.0)",
-    }
+def test_each_triton_where_no_host_lends_one(sessions, name):
+    found = [s["session"] for s in sessions if s["name"] == name]
+    assert found == [f"{name}({triton})" for triton in ("locked", "3.6.0", "3.9.0")]
+
+
+def test_the_tritons_are_the_ends_of_what_is_allowed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (wanted,) = (one for one in project["dependencies"] if one.startswith("triton"))
+    allowed = Requirement(wanted).specifier
+    assert [version in allowed for version in ("3.5.0", "3.6.0", "3.9.0", "3.10.0")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_host_torch_decides_python_and_triton(make_host):
