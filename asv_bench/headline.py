@@ -150,7 +150,6 @@ def run(
     file = HeadlineFile(record.tree.label, facts, target, markdown_output)
     figures = measure_engine(jobs, record, file, console)
     rows = [headline_row(figures[name]) for name in names]
-    file.write(rows, "no runs of the peers" if peers else None)
     record.results = {"rows": rows, "processes": figures}
     if peers:
         place = chosen_device(device)
