@@ -78,11 +78,15 @@ def test_a_sequence_alone_equals_itself_in_a_batch_that_fills_the_device(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_300_repeats_are_bit_equal(gpu: torch.device, dtype: torch.dtype) -> None:
-    problem = paged_problem(LONG, heads=(4, 2), head_dim=64, block_size=64, dtype=dtype).on(gpu)
+@pytest.mark.parametrize("head_dim", [64, 128], ids=["ring on Hopper", "plain"])
+def test_300_repeats_are_bit_equal(gpu: torch.device, dtype: torch.dtype, head_dim: int) -> None:
+    problem = paged_problem(LONG, heads=(4, 2), head_dim=head_dim, block_size=64, dtype=dtype).on(
+        gpu
+    )
     chunked = paged_problem(
-        LONG, chunks=[65, 17, 0, 100, 1], heads=(4, 2), head_dim=64, block_size=64, dtype=dtype
-    ).on(gpu)
+        LONG, chunks=[65, 17, 0, 100, 1], heads=(4, 2), head_dim=head_dim, block_size=64,
+        dtype=dtype,
+    ).on(gpu)  # fmt: skip
     decoded = _decode(problem)
     prefilled = kernels.paged_attention_prefill(*chunked.prefill_arguments)
     differing = torch.zeros((), dtype=torch.int64, device=gpu)
