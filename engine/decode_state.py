@@ -152,9 +152,10 @@ class DecodeState:
         )
         self._stage_uncomputed([start for start in starts if len(start.uncomputed)])
 
-    def stage_stop(self, row: int) -> None:
-        """Take `row` out of the steps launched from now on."""
-        self._stage("remaining", np.array([row], np.int64), np.zeros(1, np.int32))
+    def stage_stops(self, rows: npt.NDArray[np.intp]) -> None:
+        """Take `rows` [N] out of the steps launched from now on."""
+        if len(rows):
+            self._stage("remaining", rows.astype(np.int64), np.zeros(len(rows), np.int32))
 
     def stage_blocks(self, rows: npt.NDArray[np.intp], columns: IntArray, blocks: IntArray) -> None:
         """Put `blocks` into the block tables of `rows` at `columns`, all [N]."""

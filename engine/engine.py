@@ -141,10 +141,7 @@ class Engine:
                     "returned."
                 )
             return
-        self._loop.finish(request, "abort")
-        self._loop.events.append(
-            TokenEvent(request_id, None, len(request.generated), time.perf_counter(), "abort")
-        )
+        self._loop.abort(request)
 
     def generate(
         self,

@@ -108,17 +108,17 @@ class Rows:
             raise IntegrityError(f"Row {row} should be held by a request, but is free.")
         return request
 
-    def release(self, row: int) -> None:
-        """Take the row from its request, which keeps the output seen so far."""
-        request = self.holder(row)
-        received = self.received[row]
-        request.generated = self.tokens[row, :received].copy()
-        request.token_times = self.token_times[row, :received].copy()
-        request.row = None
-        self.requests[row] = None
-        self.serial[row] += 1
-        self.decoding[row] = False
-        heapq.heappush(self._free, row)
+    def release(self, rows: RowIndex) -> None:
+        """Take the rows, each at most once, from their requests, which keep the output seen."""
+        for row, received in zip(rows.tolist(), self.received[rows].tolist(), strict=True):
+            request = self.holder(row)
+            request.generated = self.tokens[row, :received].copy()
+            request.token_times = self.token_times[row, :received].copy()
+            request.row = None
+            self.requests[row] = None
+            heapq.heappush(self._free, row)
+        self.serial[rows] += 1
+        self.decoding[rows] = False
 
     def _set_stop_ids(self, row: int, stop_ids: tuple[int, ...]) -> None:
         missing = len(stop_ids) - self.stop_ids.shape[1]

@@ -9,7 +9,7 @@ are freed and which is computed again later. Nothing is lost, and a full cache i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.decode_state import DecodeState, RowStart
 from engine.errors import IntegrityError
 from engine.kv_blocks import BlockCopy, KVBlockManager
+from engine.kv_integrity import Int32Array
 from engine.prefix_cache import PrefixCache
 from engine.request import Request
 from engine.rows import RowIndex, Rows
@@ -220,31 +221,31 @@ class Scheduler:
         rows.launched[sampling] += 1
         # Rows that entered with tokens to compute and feed the last of them in this step.
         for row in running[beyond_known == 0].tolist():
-            self._offer_prefix(rows.holder(row), self._blocks_of_row(row))
+            self._offer_prefix(rows.holder(row), self._blocks_of(row).tolist())
         return DecodePlan(running, sampling, append.copies, bool(rows.is_sampled[running].any()))
 
-    def finish(self, request: Request) -> None:
-        """Give back what a request holds, leaving its tokens' blocks to the prefix cache.
-
-        The request's `finish_reason` is set; it may be running, prefilling or waiting.
-        """
+    def withdraw(self, request: Request) -> None:
+        """Give back what a request holds that ends early: running, prefilling or waiting."""
         if request.row is None:
             self.waiting.remove(request)
-            return
-        row = request.row
-        if request in self._prefilling:
-            self._prefilling.remove(request)
-            block_ids, length = request.block_ids, 0
         else:
-            block_ids, length = self._blocks_of_row(row), int(self._rows.length[row])
-            self._state.stage_stop(row)
-        self._rows.release(row)
-        if self.prefix_cache is not None and length and request.finish_reason in ("length", "stop"):
-            # The last token was sampled but is not part of what is reusable: it was fed only if
-            # steps were launched before the end was seen, and those may have overrun it.
-            self.prefix_cache.insert(request.known_tokens[:-1], block_ids)
-        self.blocks.free_blocks(block_ids)
-        request.block_ids = []
+            self.blocks.free_blocks(self._vacate([request])[0])
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        """Give back what running requests hold, leaving their blocks to the prefix cache.
+
+        Their `finish_reason` is set. A whole batch often ends in one step, and every request
+        waits until the last has left: so what can be done for all at once is.
+        """
+        block_ids = self._vacate(requests)
+        if self.prefix_cache is not None:
+            for request, held in zip(requests, block_ids, strict=True):
+                if request.finish_reason in ("length", "stop"):
+                    # The last token was sampled but is not part of what is reusable: it was fed
+                    # only if steps were launched before the end was seen, and those may have
+                    # overrun it.
+                    self.prefix_cache.insert(request.known_tokens[:-1], held.tolist())
+        self.blocks.free_blocks(np.concatenate(block_ids))
 
     def check_integrity(self) -> None:
         """Hold the block pool against all who hold blocks.
@@ -263,7 +264,7 @@ class Scheduler:
                 holders.append(request.block_ids)
                 lengths.append(request.num_known_tokens)
             else:
-                holders.append(self._blocks_of_row(row))
+                holders.append(self._blocks_of(row).tolist())
                 lengths.append(int(self._rows.length[row]))
         if self.prefix_cache is not None:
             holders.append(self.prefix_cache.held_blocks())
@@ -355,22 +356,31 @@ class Scheduler:
             (request for request in self._rows.requests if request is not None),
             key=lambda request: request.admission_order,
         )
-        row = request.row
-        if row is None:
-            raise IntegrityError(f"Request {request.request_id} holds a row it does not know.")
-        if request in self._prefilling:
-            self._prefilling.remove(request)
-            block_ids = request.block_ids
-        else:
-            block_ids = self._blocks_of_row(row)
-            self._state.stage_stop(row)
-        self._rows.release(row)
-        self.blocks.free_blocks(block_ids)
-        request.block_ids = []
+        self.blocks.free_blocks(self._vacate([request])[0])
         request.num_computed = 0
         self.waiting.appendleft(request)
 
-    def _blocks_of_row(self, row: int) -> list[int]:
-        num_blocks = -(-int(self._rows.length[row]) // self.blocks.block_size)
-        block_ids: list[int] = self._state.block_table[row, :num_blocks].tolist()
+    def _vacate(self, requests: Sequence[Request]) -> list[Int32Array]:
+        """Take their rows from requests that run or prefill; the blocks that each has held."""
+        rows = np.array([request.row for request in requests], np.intp)
+        decoding = self._rows.decoding[rows]
+        block_ids = [
+            self._blocks_of(row) if is_decoding else np.array(request.block_ids, np.int32)
+            for request, row, is_decoding in zip(
+                requests, rows.tolist(), decoding.tolist(), strict=True
+            )
+        ]
+        # The device ends a row itself where its budget does.
+        launched, budget = self._rows.launched[rows], self._rows.budget[rows]
+        self._state.stage_stops(rows[decoding & (launched < budget)])
+        self._rows.release(rows)
+        for request in requests:
+            request.block_ids = []
+        if not decoding.all():
+            self._prefilling = [one for one in self._prefilling if one.row is not None]
         return block_ids
+
+    def _blocks_of(self, row: int) -> Int32Array:
+        """The blocks of a decoding row; a view, valid until somebody else takes the row."""
+        num_blocks = -(-int(self._rows.length[row]) // self.blocks.block_size)
+        return self._state.block_table[row, :num_blocks]

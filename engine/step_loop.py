@@ -125,11 +125,16 @@ class StepLoop:
         ):
             self._receive(self._in_flight.popleft())
 
-    def finish(self, request: Request, reason: FinishReason) -> None:
-        """End a request and give back what it holds."""
-        request.finish_reason = reason
-        self.scheduler.finish(request)
+    def abort(self, request: Request) -> None:
+        """End an unfinished request now, and give back what it holds."""
+        request.finish_reason = "abort"
+        self.scheduler.withdraw(request)
         del self.unfinished[request.request_id]
+        self.events.append(
+            TokenEvent(
+                request.request_id, None, len(request.generated), time.perf_counter(), "abort"
+            )
+        )
 
     def take_events(self) -> list[TokenEvent]:
         """The events since the last call."""
@@ -220,5 +225,13 @@ class StepLoop:
         )
         # A named tuple's own constructor is a Python call for each event.
         self.events.extend(map(tuple.__new__, repeat(TokenEvent), fields))
-        for place in ended:
-            self.finish(rows.holder(int(held[place])), reasons[place])
+        if ended:
+            self._finish(held[ended], [reasons[place] for place in ended])
+
+    def _finish(self, ended: RowIndex, reasons: list[FinishReason | None]) -> None:
+        """End the requests of the rows `ended`, one reason for each."""
+        requests = [self.rows.holder(row) for row in ended.tolist()]
+        for request, reason in zip(requests, reasons, strict=True):
+            request.finish_reason = reason
+            del self.unfinished[request.request_id]
+        self.scheduler.finish(requests)

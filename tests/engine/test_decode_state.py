@@ -113,7 +113,7 @@ def test_what_is_not_staged_is_left_to_the_device(state):
 
 def test_the_newest_of_two_changes_wins(state):
     _take(state, 2, remaining=9)
-    state.stage_stop(2)
+    state.stage_stops(np.array([2]))
     state.flush()
     assert state.device_rows.remaining[2] == 0
     _take(state, 2, remaining=4)

@@ -159,3 +159,39 @@ def test_a_whole_cache_held_for_reuse_gives_way_to_a_request_that_needs_it(make_
     assert engine.block_manager.num_free_blocks < 6
     # Shares a partly filled block, and needs every block of the cache.
     _run(engine, [prompt[:37] + [5] * 50], new_tokens=9)
+
+
+def test_a_batch_that_ends_with_its_budget_tells_the_device_nothing(make_engine):
+    engine = make_engine(prefix_cache=False)
+    flush, sent = engine._loop._state.flush, []
+
+    def counted():
+        sent.append(flush())
+        return sent[-1]
+
+    engine._loop._state.flush = counted
+    params = [SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (6, 6, 6, 9)]
+    for prompt, one in zip(_prompts(4, 4, 4, 4), params, strict=True):
+        engine.submit(prompt, one)
+    while engine.num_unfinished > 1:
+        engine.step()
+    sent.clear()
+    while engine.has_unfinished:
+        engine.step()
+        engine.check_integrity()
+    assert sent == [0, 0, 0]
+    assert engine.block_manager.num_free_blocks == engine.num_kv_blocks
+
+
+def test_a_request_that_stops_early_is_stopped_on_the_device(make_engine):
+    engine = make_engine(prefix_cache=False)
+    prompts = _prompts(4, 4)
+    long = SamplingParams(max_new_tokens=20, ignore_eos=True)
+    [stop] = [one.token_ids[5] for one in engine.generate(prompts[:1], long)]
+    stopping = SamplingParams(max_new_tokens=20, ignore_eos=True, stop_token_ids=(stop,))
+    row = engine.submit(prompts[0], stopping)
+    engine.submit(prompts[1], long)
+    while row in engine._loop.unfinished:
+        engine.step()
+    engine.step()
+    assert engine._loop._state.device_rows.remaining.tolist()[0] == 0
