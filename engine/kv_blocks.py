@@ -384,9 +384,11 @@ class KVBlockManager:
     def _room_in_last_block(self, block_ids: Sequence[int]) -> int:
         if not block_ids:
             return 0
-        last = self._checked_block_ids(block_ids[-1:])
-        self._refuse_rows_without_a_holder(last, self._refcounts[last])
-        return self.block_size - int(self._fill_levels[last[0]])
+        last = block_ids[-1]
+        if not 0 <= last < self.num_blocks or self._refcounts[last] < 1:
+            checked = self._checked_block_ids(block_ids[-1:])
+            self._refuse_rows_without_a_holder(checked, self._refcounts[checked])
+        return self.block_size - int(self._fill_levels[last])
 
     def _copies_needed(self, shared_blocks: IndexArray) -> int:
         """Count the copies for rows whose last blocks, with room, are shared.

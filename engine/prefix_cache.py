@@ -19,6 +19,7 @@ from engine.kv_blocks import BlockCopy, KVBlockManager
 from engine.kv_integrity import IndexArray, Int32Array
 
 _ROOT = -1
+_TOKEN_BYTES = 4
 
 
 class PrefixMatch(NamedTuple):
@@ -71,11 +72,12 @@ class _Node:
     def closest_child(self, tokens: Int32Array) -> tuple[_Node | None, int]:
         """Find the child with the longest common beginning, and its length in tokens."""
         # Of a sorted list, one of the two neighbours has it.
-        index = bisect_left(self.keys, tokens.tobytes())
+        wanted = tokens.tobytes()
+        index = bisect_left(self.keys, wanted)
         closest: _Node | None = None
         longest = 0
         for key in self.keys[max(0, index - 1) : index + 1]:
-            length = _common_length(tokens, np.frombuffer(key, dtype=np.int32))
+            length = _common_length(wanted, key)
             if length > longest:
                 closest, longest = self.children[key], length
         return closest, longest
@@ -140,8 +142,9 @@ class PrefixCache:
             copies.append(self._blocks.fork_block(tail.block_id, num_in_tail))
             path.append(tail)
             num_tokens += num_in_tail
-        self._blocks.incref_blocks(shared)
-        self._touch(path)
+        if path:
+            self._blocks.incref_blocks(shared)
+            self._touch(path)
         return PrefixMatch(shared + [copy.destination for copy in copies], num_tokens, copies)
 
     def insert(self, token_ids: ArrayLike, block_ids: Sequence[int]) -> None:
@@ -169,9 +172,10 @@ class PrefixCache:
         ids = self._checked_blocks(len(tokens), block_ids)
         path = self._cached_path(tokens)
         parent = self._node_at(path)
+        content, key_bytes = tokens.tobytes(), size * tokens.itemsize
         keys = [
-            tokens[start : start + size].tobytes()
-            for start in range(len(path) * size, len(tokens), size)
+            content[start : start + key_bytes]
+            for start in range(len(path) * key_bytes, len(content), key_bytes)
         ]
         covering = parent.child_beginning_with(keys[0]) if keys else None
         if covering is not None:
@@ -182,7 +186,9 @@ class PrefixCache:
         for block in new_ids:
             if block in self._nodes and self._nodes[block] is not outgrown:
                 raise ValueError(f"Block {block} is already cached, for other tokens.")
-        self._blocks.incref_blocks(new_ids)
+        if new_ids:
+            self._blocks.incref_blocks(new_ids)
+            self._parent_blocks[new_ids] = [parent.block_id, *new_ids[:-1]]
         if outgrown is not None:
             self._forget(outgrown)
             self._blocks.free_blocks([outgrown.block_id])
@@ -190,7 +196,6 @@ class PrefixCache:
             node = _Node(parent, key, block)
             parent.add(node)
             self._nodes[block] = node
-            self._parent_blocks[block] = parent.block_id
             path.append(node)
             parent = node
         self._touch(path)
@@ -281,7 +286,7 @@ class PrefixCache:
     def _checked_blocks(self, num_tokens: int, block_ids: Sequence[int]) -> list[int]:
         size = self._blocks.block_size
         num_needed = -(-num_tokens // size)
-        ids = [int(block) for block in block_ids[:num_needed]]
+        ids = list(map(int, block_ids[:num_needed]))
         if len(ids) < num_needed:
             raise ValueError(
                 f"{num_tokens} tokens do not fit into {len(ids)} blocks of {size}: give all "
@@ -291,11 +296,12 @@ class PrefixCache:
             raise ValueError(f"Block ids run from 0 to {self._blocks.num_blocks - 1}, not {ids}.")
         if len(set(ids)) < len(ids):
             raise ValueError(f"A sequence holds each of its blocks once, not as in {ids}.")
-        claimed = np.minimum(size, num_tokens - np.arange(len(ids)) * size)
+        claimed = np.full(len(ids), size)
+        claimed[-1:] = num_tokens - (len(ids) - 1) * size
         written = self._blocks.fill_levels[ids]
-        missing = np.flatnonzero(written < claimed)
-        if missing.size:
-            index = missing[0]
+        is_short = written < claimed
+        if np.count_nonzero(is_short):
+            index = int(np.argmax(is_short))
             raise ValueError(
                 f"Block {ids[index]} holds {written[index]} tokens, but {claimed[index]} are to "
                 "be cached: give only tokens that were appended."
@@ -316,7 +322,11 @@ def _checked_tokens(token_ids: ArrayLike) -> Int32Array:
     return tokens
 
 
-def _common_length(left: Int32Array, right: Int32Array) -> int:
-    length = min(len(left), len(right))
-    differing = np.flatnonzero(left[:length] != right[:length])
+def _common_length(left: bytes, right: bytes) -> int:
+    """Tokens with which both keys begin."""
+    if left[:_TOKEN_BYTES] != right[:_TOKEN_BYTES]:
+        return 0
+    length = min(len(left), len(right)) // _TOKEN_BYTES
+    tokens = (np.frombuffer(key, np.int32, length) for key in (left, right))
+    differing = np.flatnonzero(np.not_equal(*tokens))
     return int(differing[0]) if differing.size else length
