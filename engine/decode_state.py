@@ -128,12 +128,14 @@ class DecodeState:
         """Give rows to sequences, each at most one, all columns at a time."""
         if not starts:
             return
-        rows = np.array([start.row for start in starts], np.int64)
-        params = [start.params for start in starts]
+        row, position, remaining, seed, params, block_ids, known_len, uncomputed = zip(
+            *starts, strict=True
+        )
+        rows = np.array(row, np.int64)
         for name, values in (
-            ("position", [start.position for start in starts]),
-            ("remaining", [start.remaining for start in starts]),
-            ("known_len", [start.known_len for start in starts]),
+            ("position", position),
+            ("remaining", remaining),
+            ("known_len", known_len),
             ("top_k", [one.top_k for one in params]),
         ):
             self._stage(name, rows, np.array(values, np.int32))
@@ -142,15 +144,15 @@ class DecodeState:
             ("temperature", [one.temperature for one in params]),
         ):
             self._stage(name, rows, np.array(shares, np.float32).view(np.int32))
-        seeds = np.array([start.seed for start in starts], np.int64).view(np.int32)
+        seeds = np.array(seed, np.int64).view(np.int32)
         self._stage("seed", _consecutive(2 * rows, np.full(len(rows), 2)), seeds)
-        block_ids = [start.block_ids for start in starts]
+        num_blocks = np.array([len(ids) for ids in block_ids])
         self._stage(
             "block_table",
-            _consecutive(rows * self.num_columns, np.array([len(ids) for ids in block_ids])),
+            _consecutive(rows * self.num_columns, num_blocks),
             np.fromiter(chain.from_iterable(block_ids), np.int32),
         )
-        self._stage_uncomputed([start for start in starts if len(start.uncomputed)])
+        self._stage_uncomputed(rows, uncomputed)
 
     def stage_stops(self, rows: npt.NDArray[np.intp]) -> None:
         """Take `rows` [N] out of the steps launched from now on."""
@@ -168,9 +170,9 @@ class DecodeState:
         """Apply what was staged, in stream order; returns the number of words copied."""
         if not self._changed:
             return 0
-        # A word staged twice is sent once, with its newest value: scatter leaves the order of
-        # duplicates open.
-        offsets = np.unique(np.concatenate(self._changed))
+        # A word staged twice is sent twice, both times with its newest value: scatter leaves the
+        # order of duplicates open.
+        offsets = np.concatenate(self._changed)
         self._changed.clear()
         count = len(offsets)
         # Offsets of 64 bits, and behind them words of 32: one copy, and nothing to convert.
@@ -182,13 +184,16 @@ class DecodeState:
         self._words.scatter_(0, on_device[:count], words)
         return count
 
-    def _stage_uncomputed(self, starts: list[RowStart]) -> None:
+    def _stage_uncomputed(
+        self, rows: npt.NDArray[np.int64], uncomputed: Sequence[IntArray]
+    ) -> None:
         """The tokens that decode steps feed: the first at once, all of them from the tail."""
-        if not starts:
+        lengths = np.array([len(tokens) for tokens in uncomputed])
+        is_fed = lengths > 0
+        if not is_fed.any():
             return
-        rows = np.array([start.row for start in starts], np.int64)
-        lengths = np.array([len(start.uncomputed) for start in starts])
-        tokens = np.concatenate([start.uncomputed for start in starts])
+        rows, lengths = rows[is_fed], lengths[is_fed]
+        tokens = np.concatenate(uncomputed)
         first = np.cumsum(lengths) - lengths
         self._stage("last_token", rows, tokens[first])
         places = _consecutive((rows + 1) * KNOWN_TAIL - lengths, lengths)
