@@ -131,8 +131,9 @@ class Intake:
                 "The prompt must be text or a flat sequence of whole numbers, the token ids, "
                 f"not {_shortened(prompt)}."
             )
-        outside = (given < 0) | (given >= self._vocab_size)
-        if outside.any():
+        # As unsigned numbers, ids below 0 are beyond every vocabulary: one comparison.
+        outside = given.astype(np.int64).view(np.uint64) >= self._vocab_size
+        if np.count_nonzero(outside):
             raise RequestError(
                 f"Token id {given[outside][0]} is not in the vocabulary: ids run from 0 to "
                 f"{self._vocab_size - 1}."
