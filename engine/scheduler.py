@@ -24,7 +24,7 @@ from engine.prefix_cache import PrefixCache
 from engine.request import Request
 from engine.rows import RowIndex, Rows
 
-DEFAULT_PREFILL_MAX_TOKENS = 8192
+DEFAULT_PREFILL_MAX_TOKENS = 16384
 """Bounds a prefill's activations; a longer prompt is computed in chunks."""
 
 
