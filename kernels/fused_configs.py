@@ -124,12 +124,18 @@ class RingTile:
     depths
         Stages of the ring by programs for each multiprocessor: (most programs, stages), ascending,
         the last for any number. No result depends on them.
+    alone
+        Stages where the launch begins only when the kernel before it has ended, as attention over
+        cached tokens does: a deep ring has no time to fill meanwhile, and takes the room of other
+        programs. 12 heads of 64, context 512, us with 2, 3, 4 and 6 stages: B=1 4.3, 4.4, 4.4,
+        4.9; B=8 7.4, 7.7, 7.8, 9.4; B=24 12.5, 12.8, 12.7, 13.9; B=64 27.0, 27.2, 28.4, 30.1.
     """
 
     block_n: int
     tail: int
     split: int
     depths: tuple[tuple[float, int], ...]
+    alone: int = 2
 
     def stages(self, per_multiprocessor: float) -> int:
         """Stages of the ring for so many programs on each multiprocessor."""

@@ -320,7 +320,9 @@ def _launch(
         elements = pairs * group * splits * part_elements(head_dim)
         workspace = reserved_workspace(query.device, elements, pairs)
         partials, counters = workspace.partials, workspace.counters
-    stages = ring_stages(head_dim, pairs * splits, multiprocessors(query.device), tile)
+    stages = tile.alone
+    if is_running is not None:
+        stages = ring_stages(head_dim, pairs * splits, multiprocessors(query.device), tile)
     layout = gl.NVMMASharedLayout.get_default_for(
         [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
     )

@@ -61,6 +61,7 @@ def _ring_text(ring: Ring) -> str:
         f"tail = {ring.tile.tail}",
         f"split = {ring.tile.split}",
         f"depths = [{', '.join(depths)}]",
+        f"alone = {ring.tile.alone}",
     ]
     lines += [
         f'measured."{point}" = {_inline(_figures(figure))}'

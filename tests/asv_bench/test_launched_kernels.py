@@ -27,6 +27,7 @@ EVERY_BUCKET = """
 from asv_bench.codegen.launched_kernels import launched_kernels
 from engine.decode_graphs import bucket_sizes
 from kernels.fused_configs import step_tiles
+from kernels.launch import ring_tile
 
 kernels = launched_kernels()
 names = [one.name for one in kernels]
@@ -40,6 +41,10 @@ assert launched == {
 # Fused steps append as they attend; sampled ones attend over tokens that are there.
 rings = {name.split("-")[4] for name in names if name.startswith("ring_attention")}
 assert rings == {"append", "cached"}, rings
+# What waits for the kernel before it has no use for a deep ring.
+ends = {name.split("-cached-stages")[1] for name in names if "-cached-stages" in name}
+assert ends == {str(ring_tile(64).alone)}, ends
+assert len({name.split("-append-stages")[1] for name in names if "-append-stages" in name}) > 1
 for first in ("embed_rows", "pick_tokens", "ring_attention"):
     rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
     assert rows == bucket_sizes(256), (first, rows)
