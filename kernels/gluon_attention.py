@@ -39,8 +39,8 @@ from kernels.gluon_softmax import (
 )
 from kernels.launch import (
     decode_is_serial,
+    filling_pairs,
     padded,
-    ring_filling_pairs,
     ring_stages,
     ring_tile,
 )
@@ -311,7 +311,7 @@ def _launch(
     pairs = batch * kv_heads
     if serial is None:
         serial = decode_is_serial(
-            pairs, splits, multiprocessors(query.device), ring_filling_pairs(head_dim)
+            pairs, splits, multiprocessors(query.device), filling_pairs(head_dim)
         )
     if serial:
         partials = counters = out

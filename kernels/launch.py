@@ -21,12 +21,11 @@ SPLIT_TOKENS = 256
 # heads of 128 (1.9 pairs a multiprocessor): 4.41 TB/s whole, 3.74 split.
 PAIRS_PER_MULTIPROCESSOR = 1.5
 # Wide heads take so much shared memory that fewer programs run at once: their splits come in waves
-# sooner. 32/8 heads of 128, context 1024, us whole and split: B=8 17.3, 14.0; B=12 18.3, 19.6;
-# B=16 20.4, 26.4; B=24 28.2, 33.6.
-WIDE_PAIRS_PER_MULTIPROCESSOR = 0.7
-# The ring kernel, 32/8 heads of 128, context 1024: split 27.6 us at B=21, 28.8 at 22, 30.7 at 24;
-# whole 29.1 at 25.
-WIDE_RING_PAIRS_PER_MULTIPROCESSOR = 1.3
+# sooner. 32/8 heads of 128, us whole and split: in the plain kernel at context 1024 B=8 17.2, 14.3;
+# B=10 17.4, 17.7; B=12 18.3, 19.9; at 4096 B=8 59.0, 47.6; B=10 59.4, 56.1; B=12 60.1, 63.5. In the
+# ring kernel at context 1024 B=8 15.8, 12.1; B=10 16.1, 17.3; at 4096 B=8 49.9, 42.8; B=10 50.4,
+# 50.6. From B=9 on whole, which alone keeps latency from falling between two sizes.
+WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +106,6 @@ def decode_is_serial(
 def filling_pairs(head_dim: int) -> float:
     """Pairs a multiprocessor that fill the device in paged decode attention."""
     return WIDE_PAIRS_PER_MULTIPROCESSOR if head_dim > 64 else PAIRS_PER_MULTIPROCESSOR
-
-
-def ring_filling_pairs(head_dim: int) -> float:
-    """Pairs a multiprocessor that fill the device in the Hopper kernel."""
-    return WIDE_RING_PAIRS_PER_MULTIPROCESSOR if head_dim > 64 else PAIRS_PER_MULTIPROCESSOR
 
 
 @cache
