@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.activations import activation_function
 from engine.errors import ModelError
 from engine.model_config import GPT2Config
+from kernels.residual_norm import add_layer_norm
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q [T, H, D], k [T, H, D], v [T, H, D]) -> [T, H, D]: stores k and v of the tokens
@@ -78,6 +79,10 @@ class LayerNorm:
         """Normalise x [T, E] over E."""
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
 
+    def after(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """x + change, and that normalised, all [T, E]."""
+        return add_layer_norm(x, change, self.weight, self.bias, self.epsilon)
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -136,6 +141,7 @@ class GPT2:
         self.position_embedding = weights["wpe.weight"]  # [max_positions, E]
         self.blocks = tuple(_block(config, weights, layer) for layer in range(config.num_layers))
         self.final_norm = _layer_norm(config, weights, "ln_f")
+        self._next_norm = (*(block.ln_1 for block in self.blocks[1:]), self.final_norm)
         self.activation = activation_function(config.activation)
 
     @property
@@ -159,10 +165,11 @@ class GPT2:
         """
         x = F.embedding(token_ids, self.token_embedding)  # [T, E]
         x = x + F.embedding(positions, self.position_embedding)
+        normed = self.blocks[0].ln_1(x)
         for layer, block in enumerate(self.blocks):
-            x = x + self._attention(block, layer, block.ln_1(x), attend)
-            x = x + self._feed_forward(block, block.ln_2(x))
-        return self.final_norm(x)
+            x, normed = block.ln_2.after(x, self._attention(block, layer, normed, attend))
+            x, normed = self._next_norm[layer].after(x, self._feed_forward(block, normed))
+        return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token after each hidden state: [N, E] -> [N, V], in the model's dtype.

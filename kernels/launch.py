@@ -51,6 +51,13 @@ def append_tile(heads: int, head_dim: int) -> Tile:
 
 
 @cache
+def residual_norm_tile(width: int) -> Tile:
+    """One row in one program, 8 elements a thread."""
+    columns = padded(width)
+    return Tile({"E_PAD": columns}, num_warps=max(1, min(16, columns // 256)), num_stages=1)
+
+
+@cache
 def decode_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
     """One KV head's query group against `BLOCK_N` tokens at a time.
 

@@ -40,6 +40,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "head_tiles": ("head", (*_HEAD, "EVEN")),
     "head_stream": ("head", _HEAD),
     "pick_tokens": ("rows", ("TILES",)),
+    "add_norm_rows": ("rows", ("E",)),
     "append_identity": ("append", ("H", "D")),
     "append_full_batch": ("append", ("H", "D")),
     "append_generic": ("append", ("H", "D")),

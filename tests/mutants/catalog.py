@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import attention, hopper, paging, projections, rows
+from . import attention, hopper, paging, projections, residual, rows
 
 MUTANTS = (
     *paging.MUTANTS,
     *attention.MUTANTS,
     *projections.MUTANTS,
     *rows.MUTANTS,
+    *residual.MUTANTS,
     *hopper.MUTANTS,
 )

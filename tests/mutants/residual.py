@@ -1,0 +1,66 @@
+"""Mutants of the residual connection with the layer norm behind it."""
+
+from __future__ import annotations
+
+from .mutant import Mutant
+
+NORM, NORM_TESTS = "kernels/triton_residual_norm.py", ("tests/kernels/test_residual_norm.py",)
+
+MUTANTS = (
+    Mutant(
+        NORM,
+        "    values = rounded.to(tl.float32)\n",
+        "    values = added\n",
+        "the norm is not that of the sum as it is stored",
+        NORM_TESTS,
+        "fp64",
+    ),
+    Mutant(
+        NORM,
+        "centred = tl.where(in_row, values - mean, 0.0)",
+        "centred = values - mean",
+        "padding counts towards the variance",
+        NORM_TESTS,
+        "fp64",
+    ),
+    Mutant(
+        NORM,
+        "tl.sum(centred * centred, axis=0) / E + epsilon",
+        "tl.sum(values * values, axis=0) / E - mean * mean + epsilon",
+        "large squares are subtracted, so that a row far from zero loses its variance",
+        NORM_TESTS,
+        "far_from_zero",
+    ),
+    Mutant(
+        NORM,
+        "mean = tl.sum(values, axis=0) / E\n",
+        "mean = tl.sum(values, axis=0) / E_PAD\n",
+        "padding counts towards the mean",
+        NORM_TESTS,
+        "fp64",
+    ),
+    Mutant(
+        NORM,
+        "/ E + epsilon",
+        "/ E",
+        "a constant row is divided by zero",
+        NORM_TESTS,
+        "constant",
+    ),
+    Mutant(
+        NORM,
+        "in_row = column < E",
+        "in_row = column < E_PAD",
+        "padding is written into the next row",
+        NORM_TESTS,
+        "beyond",
+    ),
+    Mutant(
+        NORM,
+        "tl.load(change + place, mask=in_row, other=0.0).to(tl.float32)",
+        "tl.load(x + place, mask=in_row, other=0.0).to(tl.float32)",
+        "the row is added to itself",
+        NORM_TESTS,
+        "fp64",
+    ),
+)
