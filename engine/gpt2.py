@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.activations import activation_function
+from engine.activations import Activation, activation_function, gelu_tanh
 from engine.errors import ModelError
 from engine.model_config import GPT2Config
 from kernels.residual_norm import add_layer_norm
@@ -94,6 +95,14 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [T, in] to [T, out]."""
         return F.linear(x, self.weight, self.bias)
+
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """The activation of the mapped x."""
+        if activation is gelu_tanh and x.is_cuda:
+            # cuBLAS applies it to what it stores: 16384 rows of GPT-2 take 130 us on an H200, not
+            # 173. On the CPU the same function has another GELU.
+            return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
+        return activation(self(x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,7 @@ class GPT2:
         return block.attention_out(attended.reshape(-1, heads * head_dim))  # [T, E]
 
     def _feed_forward(self, block: Block, x: Tensor) -> Tensor:
-        inner = self.activation(block.feed_forward_in(x))  # [T, F]
+        inner = block.feed_forward_in.activated(x, self.activation)  # [T, F]
         return block.feed_forward_out(inner)  # [T, E]
 
 
