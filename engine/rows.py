@@ -7,6 +7,7 @@ rows only when a sequence takes or leaves one.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -73,23 +74,24 @@ class Rows:
         """Rows in use."""
         return len(self.requests) - len(self._free)
 
-    def take(self, request: Request) -> int:
-        """Give `request` the lowest free row, and its earlier output a place there."""
-        row = heapq.heappop(self._free)
-        request.row = row
-        self.requests[row] = request
-        self.request_ids[row] = request.request_id
-        self.serial[row] += 1
-        self.decoding[row] = False
-        self.known_len[row] = request.num_known_tokens
-        num_generated = len(request.generated)
-        self.launched[row] = self.received[row] = num_generated
-        self.budget[row] = request.params.max_new_tokens
-        self.is_sampled[row] = request.params.temperature > 0
-        self.tokens[row, :num_generated] = request.generated
-        self.token_times[row, :num_generated] = request.token_times
-        self._set_stop_ids(row, request.stop_ids)
-        return row
+    def take(self, requests: Sequence[Request]) -> None:
+        """Give each request, in turn, the lowest free row, and its earlier output a place there."""
+        rows = np.array([heapq.heappop(self._free) for _ in requests], np.intp)
+        num_generated = [len(request.generated) for request in requests]
+        for request, row, count in zip(requests, rows.tolist(), num_generated, strict=True):
+            request.row = row
+            self.requests[row] = request
+            if count:
+                self.tokens[row, :count] = request.generated
+                self.token_times[row, :count] = request.token_times
+        self.request_ids[rows] = [request.request_id for request in requests]
+        self.serial[rows] += 1
+        self.decoding[rows] = False
+        self.known_len[rows] = [request.num_known_tokens for request in requests]
+        self.launched[rows] = self.received[rows] = num_generated
+        self.budget[rows] = [request.params.max_new_tokens for request in requests]
+        self.is_sampled[rows] = [request.params.temperature > 0 for request in requests]
+        self._set_stop_ids(rows, [request.stop_ids for request in requests])
 
     def start_decoding(self, row: int, length: int, last_block: int) -> None:
         """Let the row, of whose tokens `length` are computed, run in the decode steps to come."""
@@ -120,9 +122,11 @@ class Rows:
         self.serial[rows] += 1
         self.decoding[rows] = False
 
-    def _set_stop_ids(self, row: int, stop_ids: tuple[int, ...]) -> None:
-        missing = len(stop_ids) - self.stop_ids.shape[1]
+    def _set_stop_ids(self, rows: RowIndex, stop_ids: Sequence[tuple[int, ...]]) -> None:
+        missing = max(map(len, stop_ids), default=0) - self.stop_ids.shape[1]
         if missing > 0:
             self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_STOP)
-        self.stop_ids[row] = _NO_STOP
-        self.stop_ids[row, : len(stop_ids)] = stop_ids
+        self.stop_ids[rows] = _NO_STOP
+        for row, ids in zip(rows.tolist(), stop_ids, strict=True):
+            if ids:
+                self.stop_ids[row, : len(ids)] = ids

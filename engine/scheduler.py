@@ -129,6 +129,7 @@ class Scheduler:
         budget = self._prefill_max_tokens
         self._num_promised = 0
         chunks: list[PrefillChunk] = []
+        admitted: list[Request] = []
         entering: list[Request] = []
         copies: list[BlockCopy] = []
         for request in self._prefilling[: self._prefill_max_batch_size]:
@@ -140,19 +141,20 @@ class Scheduler:
             budget
             and self.waiting
             and len(chunks) + len(entering) < self._prefill_max_batch_size
-            and self._rows.num_taken < self._max_active
+            and self._rows.num_taken + len(admitted) < self._max_active
         ):
             is_first = not chunks and not entering
             index = self._admission.choose(self.waiting, budget, is_first=is_first)
             if index is None:
                 break
             request = self.waiting[index]
-            attached = self._attach_blocks(request)
+            is_alone = not self._rows.num_taken and not admitted
+            attached = self._attach_blocks(request, is_alone=is_alone)
             if attached is None:
                 break
             copies += attached
             del self.waiting[index]
-            self._rows.take(request)
+            admitted.append(request)
             request.admission_order = self._num_admitted
             self._num_admitted += 1
             if self._enters(request):
@@ -162,6 +164,8 @@ class Scheduler:
             self._prefilling.append(request)
             chunks.append(self._chunk(request, budget))
             budget -= chunks[-1].end - chunks[-1].start
+        if admitted:
+            self._rows.take(admitted)
         return PrefillPlan(chunks, entering, copies) if chunks or entering else None
 
     def note_prefilled(self, plan: PrefillPlan) -> None:
@@ -303,7 +307,7 @@ class Scheduler:
         start = request.num_computed
         return PrefillChunk(request, start, min(start + budget, request.num_known_tokens))
 
-    def _attach_blocks(self, request: Request) -> list[BlockCopy] | None:
+    def _attach_blocks(self, request: Request, *, is_alone: bool) -> list[BlockCopy] | None:
         """Take blocks for the known tokens of `request`, reusing cached prefixes.
 
         A request that enters the decode steps takes those of its cached prefix only: the steps
@@ -332,7 +336,7 @@ class Scheduler:
             self.blocks.free_blocks(block_ids)
             # Reuse pins blocks. Where nothing runs that could free any, it must give way, or the
             # request would wait for ever.
-            if self._rows.num_taken:
+            if not is_alone:
                 return None
         raise IntegrityError(
             f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
