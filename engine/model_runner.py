@@ -7,6 +7,7 @@ sampling on the device and by writing the tokens into the ring; neither waits fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -225,19 +226,23 @@ class ModelRunner:
     def _send_inputs(self, plan: PrefillPlan) -> PrefillInputs:
         """Lay the chunks side by side and send them in one copy."""
         chunks = plan.chunks
-        lengths = np.array([chunk.end - chunk.start for chunk in chunks], np.int32)
+        starts = np.array([chunk.start for chunk in chunks], np.int32)
+        ends = np.array([chunk.end for chunk in chunks], np.int32)
         query_start_loc = np.zeros(len(chunks) + 1, np.int32)
-        np.cumsum(lengths, out=query_start_loc[1:])
-        positions = np.concatenate(
-            [np.arange(chunk.start, chunk.end, dtype=np.int32) for chunk in chunks]
-        )
-        num_columns = max(-(-chunk.end // self._block_size) for chunk in chunks)
+        np.cumsum(ends - starts, out=query_start_loc[1:])
+        sequence = np.repeat(np.arange(len(chunks)), ends - starts)
+        positions = np.arange(len(sequence), dtype=np.int32)
+        positions += (starts - query_start_loc[:-1])[sequence]
+        num_blocks = -(-ends // self._block_size)
         # Unused entries name no block: whoever reads one fails loudly rather than quietly.
-        block_tables = np.full((len(chunks), num_columns), INVALID_TOKEN, np.int32)
-        for index, chunk in enumerate(chunks):
-            used = min(num_columns, len(chunk.request.block_ids))
-            block_tables[index, :used] = chunk.request.block_ids[:used]
-        sequence = np.repeat(np.arange(len(chunks)), lengths)
+        block_tables = np.full((len(chunks), num_blocks.max()), INVALID_TOKEN, np.int32)
+        block_tables[np.arange(block_tables.shape[1]) < num_blocks[:, None]] = np.fromiter(
+            chain.from_iterable(
+                chunk.request.block_ids[:used]
+                for chunk, used in zip(chunks, num_blocks.tolist(), strict=True)
+            ),
+            np.int32,
+        )
         completed = [index for index, chunk in enumerate(chunks) if chunk.completes_prompt]
         arrays = [
             np.concatenate(
@@ -247,11 +252,11 @@ class ModelRunner:
             block_tables[sequence, positions // self._block_size],
             positions % self._block_size,
             block_tables,
-            np.array([chunk.end for chunk in chunks], np.int32),
+            ends,
             query_start_loc,
             query_start_loc[1:][completed] - 1,
             np.array([chunks[index].request.row for index in completed], np.int32),
-            np.array([chunks[index].end for index in completed], np.int32),
+            ends[completed],
         ]
         with span("copies"):
             packed = self._staging.to_device(np.concatenate([array.ravel() for array in arrays]))
