@@ -2,7 +2,8 @@
 
 Nothing is written down by hand: an engine is built and run on a pretended GPU, and every launch is
 specialised by Triton's own binder, from the tables, the tiles and the addresses that it came with.
-So what is compiled from here is what runs.
+So what is compiled from here is what runs. Attention with heads of 128, which no model here has, is
+launched by itself.
 """
 
 from __future__ import annotations
@@ -121,6 +122,42 @@ def launched_kernels(
             if rows is not None and rows not in known.rows:
                 known.rows.append(rows)
     return _named_apart(found.values())
+
+
+def wide_head_kernels(dtype: str = "fp16") -> list[LaunchedKernel]:
+    """The ring of attention for 32/8 heads of 128, which GPT-2 has not: every depth, split or not.
+
+    Empty where this Triton cannot compile it.
+    """
+    if not has_gluon():
+        return []
+    import torch
+
+    from kernels.fused_attention import fused_attention
+
+    query_heads, kv_heads, head_dim, block_size = 32, 8, 128, 64
+    with pretended_cuda(HOPPER) as traffic:
+        element = getattr(torch, _DTYPES[dtype])
+        for rows in range(1, 65):
+            qkv = torch.empty(
+                rows, (query_heads + 2 * kv_heads) * head_dim, dtype=element, device="cuda"
+            )
+            caches = torch.empty(2, 1, kv_heads, block_size, head_dim, dtype=element, device="cuda")
+            tables = torch.zeros(rows, 16, dtype=torch.int32, device="cuda")
+            positions = torch.zeros(rows, dtype=torch.int32, device="cuda")
+            fused_attention(
+                qkv,
+                caches[0],
+                caches[1],
+                tables,
+                positions,
+                positions,
+                torch.empty(rows, query_heads * head_dim, dtype=element, device="cuda"),
+                scale=head_dim**-0.5,
+                pdl=True,
+            )
+        kernels = [_specialised(launch, dtype) for launch in traffic.launches]
+    return list({kernel.name: kernel for kernel in kernels}.values())
 
 
 def _launches(model: str, batch_size: int, dtype: str) -> Iterator[tuple[Launch, int | None]]:

@@ -68,6 +68,24 @@ def test_every_kernel_of_every_bucket_is_there_as_the_tables_say() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+WIDE_HEADS = """
+from asv_bench.codegen.launched_kernels import wide_head_kernels
+from kernels.launch import ring_tile
+
+names = [one.name for one in wide_head_kernels()]
+start = "ring_attention-D128-G4-"
+depths = {f"{start}serial-append-stages{stages}" for _, stages in ring_tile(128).depths}
+assert {name for name in names if "serial" in name} == depths, names
+assert any(name.startswith(f"{start}parallel-append-") for name in names), names
+assert len(set(names)) == len(names)
+"""
+
+
+def test_every_depth_of_the_ring_for_heads_of_128_is_there() -> None:
+    done = run(WIDE_HEADS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 CHANGED_TILE = """
 import dataclasses
 from kernels import fused_configs
