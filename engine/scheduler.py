@@ -25,7 +25,11 @@ from engine.request import Request
 from engine.rows import RowIndex, Rows
 
 DEFAULT_PREFILL_MAX_TOKENS = 16384
-"""Bounds a prefill's activations; a longer prompt is computed in chunks."""
+"""Bounds a prefill's activations; a longer prompt is computed in chunks.
+
+Enough that the device does not wait for the host: the 250 launches of GPT-2 take 4 ms, and an H200
+computes 8192 tokens in 3.5.
+"""
 
 
 @dataclass(frozen=True, slots=True)
