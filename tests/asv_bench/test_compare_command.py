@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,8 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
+        # A shell's background jobs ignore an interruption, and so does what they start.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     folder = toy.root / ".asv" / "verdicts"
     deadline = time.monotonic() + 30
