@@ -12,6 +12,7 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import Any, Literal
 
 from asv_bench.codegen.target import target
@@ -113,15 +114,8 @@ def launched_kernels(
     MeasurementFailed
         When the engine launches a kernel that no rules are written for.
     """
-    found: dict[str, LaunchedKernel] = {}
-    for batch_size in batch_sizes:
-        for launch, rows in _launches(model, batch_size, dtype):
-            kernel = _specialised(launch, dtype)
-            key = repr((kernel.name, *_identity(kernel)))
-            known = found.setdefault(key, kernel)
-            if rows is not None and rows not in known.rows:
-                known.rows.append(rows)
-    return _named_apart(found.values())
+    launches = (_launches(model, batch_size, dtype) for batch_size in batch_sizes)
+    return _distinct(chain.from_iterable(launches), dtype)
 
 
 def wide_head_kernels(dtype: str = "fp16") -> list[LaunchedKernel]:
@@ -129,8 +123,26 @@ def wide_head_kernels(dtype: str = "fp16") -> list[LaunchedKernel]:
 
     Empty where this Triton cannot compile it.
     """
-    if not has_gluon():
-        return []
+    return _distinct(_wide_head_launches(dtype), dtype) if has_gluon() else []
+
+
+def _distinct(launches: Iterable[tuple[Launch, int | None]], dtype: str) -> list[LaunchedKernel]:
+    """Each compilation once, with the buckets that launch it.
+
+    A launch is specialised before the next is asked for: while its GPU is still pretended.
+    """
+    found: dict[str, LaunchedKernel] = {}
+    for launch, rows in launches:
+        kernel = _specialised(launch, dtype)
+        key = repr((kernel.name, *_identity(kernel)))
+        known = found.setdefault(key, kernel)
+        if rows is not None and rows not in known.rows:
+            known.rows.append(rows)
+    return _named_apart(found.values())
+
+
+def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
+    """Fused attention by itself, at every batch size up to that at which nothing changes more."""
     import torch
 
     from kernels.fused_attention import fused_attention
@@ -156,8 +168,7 @@ def wide_head_kernels(dtype: str = "fp16") -> list[LaunchedKernel]:
                 scale=head_dim**-0.5,
                 pdl=True,
             )
-        kernels = [_specialised(launch, dtype) for launch in traffic.launches]
-    return list({kernel.name: kernel for kernel in kernels}.values())
+        yield from ((launch, None) for launch in traffic.launches)
 
 
 def _launches(model: str, batch_size: int, dtype: str) -> Iterator[tuple[Launch, int | None]]:
