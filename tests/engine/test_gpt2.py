@@ -7,9 +7,9 @@ import torch
 from gpt2_checkpoints import TINY, greedy_continuation, logits_of, make_reference, save_reference
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.activations import ACTIVATIONS
+from engine.activations import ACTIVATIONS, gelu_tanh
 from engine.errors import ModelError
-from engine.gpt2 import GPT2, parameter_shapes
+from engine.gpt2 import GPT2, Linear, parameter_shapes
 from engine.model_config import GPT2Config
 from engine.models import load_model
 from engine.random_weights import random_weights
@@ -53,6 +53,18 @@ def test_activations_agree_far_from_zero(activation):
     torch.testing.assert_close(
         ACTIVATIONS[activation](x), ACT2FN[activation](x), rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_linear_map_is_followed_by_the_gelu_of_the_model(device):
+    """torch's fused call means the tanh approximation on CUDA, and 4e-4 from it GELU on a CPU."""
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(33, 64), torch.randn(48, 64) / 4, torch.randn(48)
+    exact = torch.nn.functional.gelu(
+        torch.nn.functional.linear(x.double(), weight.double(), bias.double()), approximate="tanh"
+    )
+    ours = Linear(weight.to(device), bias.to(device)).activated(x.to(device), gelu_tanh)
+    torch.testing.assert_close(ours.cpu().double(), exact, rtol=1e-5, atol=2e-5)
 
 
 def test_no_activation_of_transformers_is_forgotten():
