@@ -40,8 +40,8 @@ class EngineConfig:
     prefix_cache
         Keep finished and running prompts' blocks for reuse by later prompts.
     decode
-        "graph" replays one captured CUDA graph a step, "eager" launches kernel by kernel,
-        "auto" is "graph" on CUDA and "eager" on the CPU.
+        "graph" replays one captured CUDA graph a decode step and one a prefill, "eager" launches
+        kernel by kernel, "auto" is "graph" on CUDA and "eager" on the CPU.
     fuse
         Decode greedy steps with fused kernels where they run the model: half precision on CUDA.
         False keeps to one kernel an operation, which is slower and what the fused ones are

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import torch
 
-from engine.errors import DeviceError
+from engine.graph_capture import GraphPool, capturing
 from engine.model_runner import ModelRunner
 
 _SMALL_BUCKETS = (1, 2, 4, 8)
@@ -38,7 +36,7 @@ class DecodeGraphs:
         self._runner = runner
         self._buckets = bucket_sizes(max_batch_size)
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = GraphPool()
         self._capture(is_sampled=False)
 
     def replay(self, num_rows: int, *, is_sampled: bool) -> None:
@@ -51,43 +49,17 @@ class DecodeGraphs:
     def _capture(self, *, is_sampled: bool) -> None:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.
 
-        The eager run before each capture compiles and loads every kernel, which must not happen
-        inside one. Rows that are running meanwhile are paused: with no budget a step changes
-        nothing but the ring, which is rewound.
+        Rows that are running meanwhile are paused: with no budget a step changes nothing but the
+        ring, which is rewound.
         """
-        torch.cuda.synchronize()
-        remaining = self._runner.state.device_rows.remaining
-        paused = remaining.clone()
-        remaining.zero_()
-        try:
-            with _resting_collector():
+        with capturing("decode step", "lower max_batch_size or num_kv_blocks"):
+            remaining = self._runner.state.device_rows.remaining
+            paused = remaining.clone()
+            remaining.zero_()
+            try:
                 for bucket in reversed(self._buckets):
-                    self._runner.decode(bucket, is_sampled=is_sampled)
-                    torch.cuda.synchronize()
-                    graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(graph, pool=self._pool):
-                        self._runner.decode(bucket, is_sampled=is_sampled)
-                    self._graphs[bucket, is_sampled] = graph
-        except torch.cuda.OutOfMemoryError as error:
-            raise DeviceError(
-                "The GPU has too little memory to capture the decode step: lower max_batch_size "
-                "or num_kv_blocks, or set decode='eager'."
-            ) from error
-        finally:
-            remaining.copy_(paused)
-            self._runner.ring.rewind()
-            torch.cuda.synchronize()
-
-
-@contextmanager
-def _resting_collector() -> Iterator[None]:
-    """Collect garbage now and not again within: what an earlier engine held on the device or in
-    pinned memory must not be freed during a capture, which that would invalidate."""
-    was_collecting = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_collecting:
-            gc.enable()
+                    step = partial(self._runner.decode, bucket, is_sampled=is_sampled)
+                    self._graphs[bucket, is_sampled], _ = self._pool.capture(step)
+            finally:
+                remaining.copy_(paused)
+                self._runner.ring.rewind()

@@ -107,6 +107,7 @@ class DecodeState:
     ) -> None:
         self.num_rows = num_rows
         self.num_columns = num_columns
+        self.device = device
         # The 64-bit field comes first, where it is aligned whatever the number of rows.
         self._offsets = {"seed": 0}
         for index, name in enumerate(_SCALAR_FIELDS):

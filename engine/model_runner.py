@@ -6,19 +6,17 @@ sampling on the device and by writing the tokens into the ring; neither waits fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from engine.decode_state import KNOWN_TAIL, DecodeState
 from engine.fused_weights import can_fuse
 from engine.gpt2 import GPT2
 from engine.kv_cache import KVCache
+from engine.prefill_inputs import PrefillInputs, PrefillShape
 from engine.ranges import span
-from engine.sampler import INVALID_TOKEN, sample, sample_greedy
+from engine.sampler import sample, sample_greedy
 from engine.scheduler import PrefillPlan
 from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
@@ -26,27 +24,6 @@ from kernels import kv_append, paged_attention_decode, paged_attention_prefill
 
 if TYPE_CHECKING:
     from engine.fused_decode import FusedDecode
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillInputs:
-    """A prefill's int32 arrays on the device; T tokens of N sequences, S of which are sampled.
-
-    `token_ids`, `positions`, `block_index`, `block_offset` [T]; `block_tables` [N, C];
-    `context_lens` [N]; `query_start_loc` [N + 1]; `sampled_tokens`, the last token of each
-    completed prompt among the T, `sampled_rows`, `sampled_positions` [S].
-    """
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    block_index: torch.Tensor
-    block_offset: torch.Tensor
-    block_tables: torch.Tensor
-    context_lens: torch.Tensor
-    query_start_loc: torch.Tensor
-    sampled_tokens: torch.Tensor
-    sampled_rows: torch.Tensor
-    sampled_positions: torch.Tensor
 
 
 class ModelRunner:
@@ -177,7 +154,20 @@ class ModelRunner:
         The rows of those prompts must have been flushed before: their sampling parameters are
         read from there. Returns whether tokens were sampled, and so written into the ring.
         """
-        inputs = self._send_inputs(plan)
+        shape = PrefillShape.of(plan, self._block_size)
+        packed = shape.pack(plan, self._block_size)
+        with span("copies"):
+            inputs = shape.views(self._staging.to_device(packed))
+        with span("forward"):
+            hidden = self.compute_prompts(inputs)
+        return self.sample_prompts(plan, inputs, hidden)
+
+    def compute_prompts(self, inputs: PrefillInputs[torch.Tensor]) -> torch.Tensor:
+        """Run all layers over the tokens; the last hidden state of each sequence to sample, [N, E].
+
+        Launches device work only, and the same for any plan of one shape, so that it can be
+        captured in a CUDA graph.
+        """
 
         def attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -196,71 +186,36 @@ class ModelRunner:
                     scale=scale,
                 )
 
-        with span("forward"):
-            hidden = self._model.forward(inputs.token_ids, inputs.positions, attend)
-        if not len(inputs.sampled_tokens):
+        hidden = self._model.forward(inputs.token_ids, inputs.positions, attend)
+        return hidden.index_select(0, inputs.sampled_tokens)
+
+    def sample_prompts(
+        self, plan: PrefillPlan, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor
+    ) -> bool:
+        """Sample what follows the plan's completed prompts from `hidden`, of `compute_prompts`.
+
+        Returns whether there are any.
+        """
+        completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
+        count = len(completed)
+        if not count:
             return False
         with span("forward"):
-            logits = self._model.logits(hidden.index_select(0, inputs.sampled_tokens))
+            logits = self._model.logits(hidden[:count])
         with span("sampling"):
             rows = self.state.device_rows
-            places = inputs.sampled_rows.to(torch.int64)
-            if any(
-                chunk.completes_prompt and chunk.request.params.temperature > 0
-                for chunk in plan.chunks
-            ):
+            places = inputs.sampled_rows[:count].to(torch.int64)
+            if any(request.params.temperature > 0 for request in completed):
                 tokens = sample(
                     logits,
                     rows.temperature[places],
                     rows.top_k[places],
                     rows.top_p[places],
                     rows.seed[places],
-                    inputs.sampled_positions,
+                    inputs.sampled_positions[:count],
                 )
             else:
                 tokens = sample_greedy(logits)
             self.ring.write_rows(places, tokens)
             rows.last_token[places] = tokens.clamp(min=0)
         return True
-
-    def _send_inputs(self, plan: PrefillPlan) -> PrefillInputs:
-        """Lay the chunks side by side and send them in one copy."""
-        chunks = plan.chunks
-        starts = np.array([chunk.start for chunk in chunks], np.int32)
-        ends = np.array([chunk.end for chunk in chunks], np.int32)
-        query_start_loc = np.zeros(len(chunks) + 1, np.int32)
-        np.cumsum(ends - starts, out=query_start_loc[1:])
-        sequence = np.repeat(np.arange(len(chunks)), ends - starts)
-        positions = np.arange(len(sequence), dtype=np.int32)
-        positions += (starts - query_start_loc[:-1])[sequence]
-        num_blocks = -(-ends // self._block_size)
-        # Unused entries name no block: whoever reads one fails loudly rather than quietly.
-        block_tables = np.full((len(chunks), num_blocks.max()), INVALID_TOKEN, np.int32)
-        block_tables[np.arange(block_tables.shape[1]) < num_blocks[:, None]] = np.fromiter(
-            chain.from_iterable(
-                chunk.request.block_ids[:used]
-                for chunk, used in zip(chunks, num_blocks.tolist(), strict=True)
-            ),
-            np.int32,
-        )
-        completed = [index for index, chunk in enumerate(chunks) if chunk.completes_prompt]
-        arrays = [
-            np.concatenate(
-                [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in chunks]
-            ),
-            positions,
-            block_tables[sequence, positions // self._block_size],
-            positions % self._block_size,
-            block_tables,
-            ends,
-            query_start_loc,
-            query_start_loc[1:][completed] - 1,
-            np.array([chunks[index].request.row for index in completed], np.int32),
-            ends[completed],
-        ]
-        with span("copies"):
-            packed = self._staging.to_device(np.concatenate([array.ravel() for array in arrays]))
-        pieces = packed.split([array.size for array in arrays])
-        return PrefillInputs(
-            *(piece.view(array.shape) for piece, array in zip(pieces, arrays, strict=True))
-        )

@@ -57,6 +57,11 @@ class PrefillPlan:
     entering: list[Request]
     copies: list[BlockCopy]
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return sum(chunk.end - chunk.start for chunk in self.chunks)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
@@ -93,6 +98,11 @@ class Scheduler:
     enter_limit
         A request with at most so many tokens left to compute enters the decode steps at once,
         which then compute them one a step.
+
+    Attributes
+    ----------
+    prefill_max_tokens
+        Tokens of one prefill at most.
     """
 
     def __init__(
@@ -114,7 +124,7 @@ class Scheduler:
         self._state = state
         self._drain = drain
         self._admission = make_admission(config)
-        self._prefill_max_tokens = config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
+        self.prefill_max_tokens = config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
         self._prefill_max_batch_size = config.prefill_max_batch_size or config.max_batch_size
         self._max_active = min(
             config.max_active_requests or config.max_batch_size, config.max_batch_size
@@ -130,7 +140,7 @@ class Scheduler:
 
     def plan_prefill(self) -> PrefillPlan | None:
         """Continue begun prompts and admit waiting ones, within the step's token budget."""
-        budget = self._prefill_max_tokens
+        budget = self.prefill_max_tokens
         self._num_promised = 0
         chunks: list[PrefillChunk] = []
         admitted: list[Request] = []

@@ -21,7 +21,7 @@ class StagingBuffers:
     Parameters
     ----------
     device
-        Where copies go. On the CPU `to_device` is a plain copy.
+        Where copies go. To the CPU they are plain copies.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,18 +33,25 @@ class StagingBuffers:
 
     def to_device(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """A copy of `array` on the device, same shape and dtype, in stream order."""
+        on_device = torch.empty(
+            array.shape, dtype=torch.from_numpy(array[:0]).dtype, device=self._device
+        )
+        self.copy(array, on_device)
+        return on_device
+
+    def copy(self, array: npt.NDArray[Any], on_device: torch.Tensor) -> None:
+        """Overwrite `on_device`, of the shape and dtype of `array`, in stream order."""
         if not self._on_cuda:
-            return torch.from_numpy(array.copy())
+            on_device.copy_(torch.from_numpy(array))
+            return
         source = self._pinned(array.nbytes)
         source.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        typed = source.view(torch.from_numpy(array[:0]).dtype).view(array.shape)
-        on_device = typed.to(self._device, non_blocking=True)
+        on_device.copy_(source.view(on_device.dtype).view(array.shape), non_blocking=True)
         copied = self._copied[self._next]
         if copied is None:
             copied = self._copied[self._next] = torch.cuda.Event()
         copied.record()
         self._next = (self._next + 1) % _NUM_BUFFERS
-        return on_device
 
     def _pinned(self, num_bytes: int) -> torch.Tensor:
         copied = self._copied[self._next]

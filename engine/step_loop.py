@@ -17,6 +17,7 @@ from engine.gpt2 import GPT2
 from engine.kv_blocks import BlockCopy, KVBlockManager
 from engine.kv_cache import KVCache
 from engine.model_runner import ModelRunner
+from engine.prefill_graphs import PrefillGraphs
 from engine.ranges import span
 from engine.request import FinishReason, Request, TokenEvent
 from engine.rows import RowIndex, Rows
@@ -52,7 +53,7 @@ class StepLoop:
     num_kv_blocks
         Blocks of the KV cache.
     use_graphs
-        Replay captured CUDA graphs for decode steps.
+        Replay captured CUDA graphs for decode steps and prefills.
     """
 
     def __init__(
@@ -93,7 +94,6 @@ class StepLoop:
             fuse=config.fuse,
             feeds_known=use_graphs,
         )
-        self._graphs = DecodeGraphs(self._runner, num_rows) if use_graphs else None
         self.rows = Rows(num_rows, max_model_len)
         self.blocks = KVBlockManager(num_kv_blocks, config.block_size)
         self.scheduler = Scheduler(
@@ -104,6 +104,16 @@ class StepLoop:
             self._drain,
             enter_limit=self._runner.enter_limit,
         )
+        self._decode_graphs: DecodeGraphs | None = None
+        self._prefill_graphs: PrefillGraphs | None = None
+        if use_graphs:
+            self._decode_graphs = DecodeGraphs(self._runner, num_rows)
+            self._prefill_graphs = PrefillGraphs(
+                self._runner,
+                self._staging,
+                max_tokens=min(self.scheduler.prefill_max_tokens, num_rows * max_model_len),
+                block_size=config.block_size,
+            )
         self._in_flight: deque[_Launch] = deque()
         self.unfinished: dict[int, Request] = {}
         self.events: list[TokenEvent] = []
@@ -159,7 +169,7 @@ class StepLoop:
         if not plan.chunks:
             # Rows that only enter are sent with what the decode step changes.
             return False
-        is_sampled = self._runner.prefill(plan)
+        is_sampled = (self._prefill_graphs or self._runner).prefill(plan)
         self.scheduler.note_prefilled(plan)
         if is_sampled:
             rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
@@ -172,8 +182,8 @@ class StepLoop:
             if plan is None:
                 return False
         self._flush(plan.copies)
-        if self._graphs is not None:
-            self._graphs.replay(plan.num_rows, is_sampled=plan.is_sampled)
+        if self._decode_graphs is not None:
+            self._decode_graphs.replay(plan.num_rows, is_sampled=plan.is_sampled)
         else:
             self._runner.decode(plan.num_rows, is_sampled=plan.is_sampled)
         self._track(plan.sampling)

@@ -53,6 +53,22 @@ def test_greedy_output_equals_the_cpus(prompts, on_the_cpu, options):
     assert _outputs(engine, prompts[::-1]) == on_the_cpu[::-1]
 
 
+def test_a_replayed_prefill_stores_what_its_launches_do():
+    """Below, at and above the sizes of buckets, of one sequence and of several."""
+    replaying, launching = (
+        _engine(decode=mode, prefix_cache=False, max_batch_size=8) for mode in ("graph", "eager")
+    )
+    once = SamplingParams(max_new_tokens=1, ignore_eos=True)
+    random = np.random.default_rng(5)
+    for lengths in ([9], [63], [64], [65], [200], [128, 129], [16, 16, 32], [150, 200, 14, 10]):
+        prompts = [random.integers(0, 1000, length).tolist() for length in lengths]
+        tokens = [_outputs(engine, prompts, once) for engine in (replaying, launching)]
+        assert tokens[0] == tokens[1], lengths
+        for name in ("keys", "values"):
+            stored = [getattr(engine._loop._cache, name) for engine in (replaying, launching)]
+            torch.testing.assert_close(*stored, rtol=1e-4, atol=1e-4)
+
+
 def test_sampled_output_is_the_same_in_any_batch(prompts):
     params = [
         SamplingParams(max_new_tokens=24, temperature=0.9, top_k=40, seed=i, ignore_eos=True)

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from engine.decode_graphs import _resting_collector
+from engine.graph_capture import _resting_collector
 
 
 class _Cycle:
