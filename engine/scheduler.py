@@ -214,16 +214,9 @@ class Scheduler:
     def plan_decode(self) -> DecodePlan | None:
         """Give every running row a place for one more token, preempting where none is left."""
         rows = self._rows
-        running = rows.running()
+        running = self._running_with_room()
         if not len(running):
             return None
-        needed = self.blocks.blocks_needed_for_append(rows.last_block[running])
-        while needed and not self._make_room(needed):
-            self._preempt_youngest()
-            running = rows.running()
-            if not len(running):
-                return None
-            needed = self.blocks.blocks_needed_for_append(rows.last_block[running])
         append = self.blocks.append_to_last_blocks(rows.last_block[running])
         # A row has a new last block at a boundary or after copy-on-write: one step in many.
         changed = np.flatnonzero(append.block_index != rows.last_block[running])
@@ -356,6 +349,18 @@ class Scheduler:
             f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
             f"{len(tokens)} tokens find no room."
         )
+
+    def _running_with_room(self) -> RowIndex:
+        """The running rows, so many of them preempted that the others find their blocks."""
+        running = self._rows.running()
+        # A row takes one block at most, so that they need counting only where blocks are few.
+        while len(running) > self.blocks.num_free_blocks:
+            needed = self.blocks.blocks_needed_for_append(self._rows.last_block[running])
+            if self._make_room(needed):
+                break
+            self._preempt_youngest()
+            running = self._rows.running()
+        return running
 
     def _make_room(self, num_blocks: int) -> bool:
         """Whether `num_blocks` are free, after evicting cached blocks if that takes it."""
