@@ -55,7 +55,7 @@ class EngineConfig:
         Every so many admission rounds "pack" admits in order, so that nothing starves.
     prefill_max_tokens
         Prompt tokens computed per step at most; longer prompts are prefilled in chunks.
-        None: 16384, which bounds the memory of activations.
+        None: 8192, which bounds the memory of activations.
     prefill_max_batch_size
         Sequences in one prefill launch at most. None: `max_batch_size`.
     max_active_requests

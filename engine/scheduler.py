@@ -24,11 +24,11 @@ from engine.prefix_cache import PrefixCache
 from engine.request import Request
 from engine.rows import RowIndex, Rows
 
-DEFAULT_PREFILL_MAX_TOKENS = 16384
+DEFAULT_PREFILL_MAX_TOKENS = 8192
 """Bounds a prefill's activations; a longer prompt is computed in chunks.
 
-Enough that the device does not wait for the host: the 250 launches of GPT-2 take 4 ms, and an H200
-computes 8192 tokens in 3.5.
+On an H200, replayed, 256 prompts of 128 tokens and 256 new ones take as long with 16384, and their
+first tokens come 1.7 ms later.
 """
 
 
