@@ -129,6 +129,12 @@ class RingTile:
         cached tokens does: a deep ring has no time to fill meanwhile, and takes the room of other
         programs. 12 heads of 64, context 512, us with 2, 3, 4 and 6 stages: B=1 4.3, 4.4, 4.4,
         4.9; B=8 7.4, 7.7, 7.8, 9.4; B=24 12.5, 12.8, 12.7, 13.9; B=64 27.0, 27.2, 28.4, 30.1.
+    even
+        Whether a launch in which each program walks a whole context leaves shared memory unused, so
+        that no multiprocessor takes more programs than its share: the early ones would crowd where
+        the kernel before has none. 12 heads of 64, context 512, us without and with: B=42 19.6,
+        17.3; B=67 29.7, 26.5; B=80 31.9, 30.8; B=100 41.0, 38.3; the same from B=124 on, where all
+        have room. 32/8 heads of 128 became slower by up to 14 % at B=18 to 24.
     """
 
     block_n: int
@@ -136,10 +142,15 @@ class RingTile:
     split: int
     depths: tuple[tuple[float, int], ...]
     alone: int = 2
+    even: bool = False
 
     def stages(self, per_multiprocessor: float) -> int:
         """Stages of the ring for so many programs on each multiprocessor."""
         return next(stages for most, stages in self.depths if per_multiprocessor <= most)
+
+    def stage_bytes(self, head_dim: int) -> int:
+        """Shared memory of a stage: keys and values, of two bytes, and their barrier."""
+        return 2 * self.block_n * head_dim * 2 + 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from kernels.launch import (
     decode_is_serial,
     filling_pairs,
     padded,
+    ring_spare,
     ring_stages,
     ring_tile,
 )
@@ -83,6 +84,7 @@ def ring_attention(
     BLOCK_N: gl.constexpr,
     TAIL: gl.constexpr,
     STAGES: gl.constexpr,
+    SPARE: gl.constexpr,
     SPLIT: gl.constexpr,
     SERIAL: gl.constexpr,
     APPEND: gl.constexpr,
@@ -122,7 +124,9 @@ def ring_attention(
 
         k_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, BLOCK_N, D], keys.layout)
         v_ring = gl.allocate_shared_memory(values.dtype, [STAGES, BLOCK_N, D], values.layout)
-        ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+        # Memory that is to be left unused counts as barriers too many.
+        barriers: gl.constexpr = STAGES + SPARE // 8
+        ready = gl.allocate_shared_memory(gl.int64, [barriers, 1], mbarrier.MBarrierLayout())
         for stage in gl.static_range(STAGES):
             mbarrier.init(ready.index(stage), count=1)
         fence_async_shared()
@@ -320,9 +324,11 @@ def _launch(
         elements = pairs * group * splits * part_elements(head_dim)
         workspace = reserved_workspace(query.device, elements, pairs)
         partials, counters = workspace.partials, workspace.counters
-    stages = tile.alone
+    stages, spare = tile.alone, 0
     if is_running is not None:
         stages = ring_stages(head_dim, pairs * splits, multiprocessors(query.device), tile)
+        if serial:
+            spare = ring_spare(head_dim, stages, pairs, multiprocessors(query.device), tile)
     layout = gl.NVMMASharedLayout.get_default_for(
         [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
     )
@@ -360,6 +366,7 @@ def _launch(
         BLOCK_N=tile.block_n,
         TAIL=tile.tail,
         STAGES=stages,
+        SPARE=spare,
         SPLIT=tile.split,
         SERIAL=serial,
         APPEND=is_running is not None,

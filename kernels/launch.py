@@ -28,6 +28,12 @@ PAIRS_PER_MULTIPROCESSOR = 1.5
 # the plain kernel up to 16 % there (context 4096, whole 59.2, split 51.2) and 6 % at B=10.
 WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
 
+# Shared memory of a Hopper multiprocessor, what the device adds to each program's, and the unit in
+# which it is given out (CUDA's programming guide and occupancy calculator, compute capability 9.0).
+_SHARED_BYTES = 228 * 1024
+_RESERVED_BYTES = 1024
+_SHARED_UNIT = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -141,3 +147,24 @@ def ring_stages(
     there at once, and a second wave begins when the first has ended.
     """
     return (ring or ring_tile(head_dim)).stages(programs / multiprocessors)
+
+
+def ring_spare(
+    head_dim: int,
+    stages: int,
+    programs: int,
+    multiprocessors: int,
+    ring: RingTile | None = None,
+) -> int:
+    """Bytes of shared memory that each program of the launch leaves unused, a multiple of 8.
+
+    With them no more programs fit on a multiprocessor than an even wave puts there; none where no
+    more fit anyway, or the ring is not to be `even`. No result depends on them.
+    """
+    tile = ring or ring_tile(head_dim)
+    share = -(-programs // multiprocessors)
+    own = stages * tile.stage_bytes(head_dim)
+    if not tile.even or (own + _RESERVED_BYTES) * (share + 1) > _SHARED_BYTES:
+        return 0
+    units = _SHARED_BYTES // share // _SHARED_UNIT
+    return units * _SHARED_UNIT - _RESERVED_BYTES - own

@@ -36,7 +36,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "linear_tiles": ("linear", (*_LINEAR, "EVEN")),
     "one_shot_linear": ("linear", _LINEAR),
     "linear_row": ("vector", ("N", "K", "BLOCK_N")),
-    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "STAGES")),
+    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "STAGES", "SPARE")),
     "decode_attention_append": ("attention", _ATTENTION),
     "head_row": ("vector", ("K", "BLOCK_N")),
     "head_tiles": ("head", (*_HEAD, "EVEN")),
@@ -56,7 +56,9 @@ _SHORT = {
     "SPLIT_K": "split",
     "X_TILES": "stats",
     "STAGES": "stages",
+    "SPARE": "spare",
 }
+_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0)}
 _WORDS = {
     ("EVEN", True): "even",
     ("EVEN", False): "ragged",
@@ -250,7 +252,7 @@ def _name(kernel: str, constants: Mapping[str, Any]) -> str:
         value = constants[constant]
         if isinstance(value, bool):
             parts.append(_WORDS[constant, value])
-        elif (constant, value) != ("SPLIT_K", 1):
+        elif (constant, value) not in _UNNAMED:
             parts.append(f"{_SHORT.get(constant, constant)}{value}")
     return "-".join(parts)
 

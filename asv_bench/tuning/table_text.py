@@ -62,6 +62,7 @@ def _ring_text(ring: Ring) -> str:
         f"split = {ring.tile.split}",
         f"depths = [{', '.join(depths)}]",
         f"alone = {ring.tile.alone}",
+        f"even = {str(ring.tile.even).lower()}",
     ]
     lines += [
         f'measured."{point}" = {_inline(_figures(figure))}'

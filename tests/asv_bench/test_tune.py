@@ -268,7 +268,7 @@ def test_time_that_is_over_leaves_the_slot_at_hand_as_it_was() -> None:
 
 
 def test_a_table_survives_being_written() -> None:
-    ring = RingTile(64, 16, 256, ((1.5, 8), (math.inf, 3)))
+    ring = RingTile(64, 16, 256, ((1.5, 8), (math.inf, 3)), alone=3, even=True)
     figures = {"B=1, context 256": Measured(200.25, 210.5), "B=64, context 257": Measured(300.0)}
     changed = (
         replace(TABLE, origin='a "GPU", torch 2')

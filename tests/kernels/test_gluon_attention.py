@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,8 @@ from paged_cases import (
 from kernels import paged_attention_decode
 from kernels.backend import ring_serves
 from kernels.fused_attention import fused_attention
-from kernels.launch import SPLIT_TOKENS, ring_stages
+from kernels.fused_configs import RingTile
+from kernels.launch import SPLIT_TOKENS, ring_spare, ring_stages
 from kernels.reference import reference_decode
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -192,6 +194,43 @@ def test_shallower_rings_let_more_programs_run_at_once() -> None:
         together = -(-programs // 132)
         bytes_each = depths[programs - 1] * (2 * 32 * 64 * 2 + 8) + 1024
         assert together * bytes_each <= 227 * 1024
+
+
+def test_memory_left_unused_changes_no_bit(
+    hopper: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernels import gluon_attention
+
+    problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=torch.float16)
+    results = []
+    for spare in (0, 128, 7680, 66432):
+        monkeypatch.setattr(gluon_attention, "ring_spare", lambda *_, spare=spare: spare)
+        results.append(_launched(problem, hopper, serial=True))
+    assert all(same_bits(results[0], other) for other in results[1:])
+
+
+def test_programs_that_walk_whole_contexts_spread_evenly() -> None:
+    """Where the device holds them all, as many fit on a multiprocessor as its even share."""
+    for programs in range(198, 4000):
+        stages = ring_stages(64, programs, 132)
+        spare = ring_spare(64, stages, programs, 132)
+        bytes_each = stages * (2 * 32 * 64 * 2 + 8) + spare + 1024
+        # Memory is given out in units of 128 bytes.
+        fitting = 228 * 1024 // (-(-bytes_each // 128) * 128)
+        assert spare >= 0
+        assert spare % 8 == 0
+        assert fitting == -(-programs // 132) or (spare == 0 and fitting < programs / 132)
+
+
+def test_wide_heads_and_rings_that_are_not_even_leave_no_memory_unused() -> None:
+    uneven = RingTile(32, 8, 64, ((math.inf, 2),))
+    assert ring_spare(64, 2, 400, 132, replace(uneven, even=True)) > 0
+    assert ring_spare(64, 2, 400, 132, uneven) == 0
+    assert not any(
+        ring_spare(128, stages, programs, 132)
+        for stages in (2, 3)
+        for programs in range(71, 1000, 10)
+    )
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
