@@ -68,7 +68,7 @@ class EngineConfig:
         requests do not wait for newcomers' prompts.
     steps_in_flight
         Launches whose tokens the host need not have seen when it launches the next: 0 waits for
-        every step's tokens. At most 8. None: 2 on CUDA, so that the device never waits for the
+        every step's tokens. At most 8. None: 3 on CUDA, so that the device never waits for the
         host, and 0 on the CPU, where tokens are there at once.
     seed
         Seeds random weights and the sampling of requests that bring no seed.

@@ -26,8 +26,11 @@ from engine.scheduler import Scheduler
 from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
 
-_STEPS_IN_FLIGHT_ON_CUDA = 2
-"""Launches whose tokens the host has not seen yet, by default: the device never waits for it."""
+_STEPS_IN_FLIGHT_ON_CUDA = 3
+"""Launches whose tokens the host has not seen yet, by default: the device never waits for it.
+
+With two, a host that pauses for half a millisecond is noticed where steps are short.
+"""
 
 
 @dataclass(frozen=True, slots=True)
