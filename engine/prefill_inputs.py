@@ -15,6 +15,8 @@ from engine.scheduler import PrefillPlan
 Array = TypeVar("Array", Int32Array, torch.Tensor)
 
 _NO_BLOCK = -1
+_TABLES = 4
+"""Which of the arrays is `block_tables`, the only one of two dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,57 +67,77 @@ class PrefillShape:
     def views(self, packed: Array) -> PrefillInputs[Array]:
         """The arrays that lie one after another in `packed`, int32 [size]."""
         ends = accumulate(self._sizes())
-        arrays = [packed[end - size : end] for size, end in zip(self._sizes(), ends, strict=True)]
-        arrays[4] = arrays[4].reshape(self.num_sequences, self.num_columns)
+        arrays: list[Array] = [
+            packed[end - size : end] for size, end in zip(self._sizes(), ends, strict=True)
+        ]
+        tables = arrays[_TABLES]
+        arrays[_TABLES] = tables.reshape(self.num_sequences, self.num_columns)
         return PrefillInputs(*arrays)
 
     def pack(self, plan: PrefillPlan, block_size: int) -> Int32Array:
         """The plan's arrays one after another, int32 [size]."""
         packed = np.zeros(self.size, np.int32)
         arrays = self.views(packed)
-        chunks, num_chunks, num_tokens = plan.chunks, len(plan.chunks), plan.num_tokens
-        starts = np.array([chunk.start for chunk in chunks], np.int32)
-        ends = np.array([chunk.end for chunk in chunks], np.int32)
-        query_start_loc = arrays.query_start_loc
-        lengths = ends - starts
-        np.cumsum(lengths, out=query_start_loc[1 : num_chunks + 1])
-        query_start_loc[num_chunks + 1 :] = num_tokens
-        arrays.context_lens[:num_chunks] = ends
-
-        num_blocks = -(-ends // block_size)
-        # Unused entries name no block: whoever reads one fails loudly rather than quietly.
-        block_tables = arrays.block_tables
-        block_tables.fill(_NO_BLOCK)
-        block_tables[:num_chunks][np.arange(self.num_columns) < num_blocks[:, None]] = np.fromiter(
-            chain.from_iterable(
-                chunk.request.block_ids[:used]
-                for chunk, used in zip(chunks, num_blocks.tolist(), strict=True)
-            ),
-            np.int32,
-        )
-
-        np.concatenate(
-            [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in chunks],
-            out=arrays.token_ids[:num_tokens],
-        )
-        positions = np.arange(num_tokens, dtype=np.int32)
-        positions += np.repeat(starts - query_start_loc[:num_chunks], lengths)
-        column = positions // np.int32(block_size)
-        arrays.positions[:num_tokens] = positions
-        arrays.block_offset[:num_tokens] = positions - column * np.int32(block_size)
-        column += np.repeat(np.arange(num_chunks, dtype=np.int32) * self.num_columns, lengths)
-        arrays.block_index[:num_tokens] = block_tables.reshape(-1)[column]
-        arrays.block_index[num_tokens:] = _NO_BLOCK
-
-        completed = [index for index, chunk in enumerate(chunks) if chunk.completes_prompt]
-        count = len(completed)
-        arrays.sampled_tokens[:count] = query_start_loc[1:][completed] - 1
-        rows = [chunks[index].request.row for index in completed]
-        arrays.sampled_rows[:count] = np.array(rows, np.int32)
-        arrays.sampled_positions[:count] = ends[completed]
+        _fill_sequences(arrays, plan, block_size)
+        _fill_tokens(arrays, plan, block_size)
+        _fill_sampled(arrays, plan)
         return packed
 
     def _sizes(self) -> tuple[int, ...]:
+        """Of each array, in the order in which `PrefillInputs` has them."""
         tokens, sequences = self.num_tokens, self.num_sequences
         tables = sequences * self.num_columns
         return (*[tokens] * 4, tables, sequences, sequences + 1, *[sequences] * 3)
+
+
+def _fill_sequences(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_size: int) -> None:
+    """Where each sequence's chunk and blocks are; those without a chunk are empty."""
+    chunks = plan.chunks
+    count = len(chunks)
+    starts = np.array([chunk.start for chunk in chunks], np.int32)
+    ends = np.array([chunk.end for chunk in chunks], np.int32)
+    arrays.context_lens[:count] = ends
+    np.cumsum(ends - starts, out=arrays.query_start_loc[1 : count + 1])
+    arrays.query_start_loc[count + 1 :] = plan.num_tokens
+    # Unused entries name no block: whoever reads one fails loudly rather than quietly.
+    arrays.block_tables.fill(_NO_BLOCK)
+    num_blocks = -(-ends // block_size)
+    is_used = np.arange(arrays.block_tables.shape[1]) < num_blocks[:, None]
+    arrays.block_tables[:count][is_used] = np.fromiter(
+        chain.from_iterable(
+            chunk.request.block_ids[:used]
+            for chunk, used in zip(chunks, num_blocks.tolist(), strict=True)
+        ),
+        np.int32,
+    )
+
+
+def _fill_tokens(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_size: int) -> None:
+    """What each token is and where it is stored; `_fill_sequences` comes before."""
+    count, num_columns = len(plan.chunks), arrays.block_tables.shape[1]
+    used = slice(plan.num_tokens)
+    np.concatenate(
+        [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in plan.chunks],
+        out=arrays.token_ids[used],
+    )
+    first_tokens = arrays.query_start_loc[:count]
+    lengths = arrays.query_start_loc[1 : count + 1] - first_tokens
+    positions = np.arange(plan.num_tokens, dtype=np.int32)
+    positions += np.repeat(arrays.context_lens[:count] - lengths - first_tokens, lengths)
+    column = positions // np.int32(block_size)
+    arrays.positions[used] = positions
+    arrays.block_offset[used] = positions - column * np.int32(block_size)
+    # Taken from the flat table: an index of two dimensions costs three times as much.
+    place = column + np.repeat(np.arange(count, dtype=np.int32) * num_columns, lengths)
+    arrays.block_index.fill(_NO_BLOCK)
+    arrays.block_index[used] = arrays.block_tables.reshape(-1)[place]
+
+
+def _fill_sampled(arrays: PrefillInputs[Int32Array], plan: PrefillPlan) -> None:
+    """Whose next token is sampled; `_fill_sequences` comes before."""
+    completed = [index for index, chunk in enumerate(plan.chunks) if chunk.completes_prompt]
+    used = slice(len(completed))
+    arrays.sampled_tokens[used] = arrays.query_start_loc[1:][completed] - 1
+    rows = [plan.chunks[index].request.row for index in completed]
+    arrays.sampled_rows[used] = np.array(rows, np.int32)
+    arrays.sampled_positions[used] = arrays.context_lens[completed]
