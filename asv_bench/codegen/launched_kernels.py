@@ -185,6 +185,8 @@ def _launches(model: str, batch_size: int, dtype: str) -> Iterator[tuple[Launch,
                 dtype=_DTYPES[dtype],
                 max_batch_size=batch_size,
                 num_kv_blocks=4 * batch_size + 16,
+                # One bucket of prefills: all launch the same kernels.
+                prefill_max_tokens=64,
             )
         )
         params = SamplingParams(max_new_tokens=2, temperature=1.0, ignore_eos=True)

@@ -165,6 +165,8 @@ def _warm_engine(path: StepPath, batch: int) -> Engine:
         "max_batch_size": batch,
         "max_model_len": blocks_each * BLOCK_SIZE,
         "num_kv_blocks": blocks_each * batch,
+        # All prompts at once, and no captures of larger prefills.
+        "prefill_max_tokens": LARGE * PROMPT_TOKENS,
         **path.options,
     }
     engine = Engine(EngineConfig(**config))
