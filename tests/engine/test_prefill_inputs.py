@@ -71,7 +71,7 @@ def test_padding_is_of_no_sequence_and_is_stored_nowhere():
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
     """Every prefill of a run is computed on padding too, before and after what it should store."""
-    engine = make_engine(prefill_max_tokens=60, prefix_cache=prefix_cache)
+    engine = make_engine(prefill_max_tokens=60, prefix_cache=prefix_cache, num_kv_blocks=80)
     runner = engine._loop._runner
     prefill, cache = runner.prefill, engine._loop._cache
     compared = []
