@@ -159,12 +159,14 @@ def ring_spare(
     """Bytes of shared memory that each program of the launch leaves unused, a multiple of 8.
 
     With them no more programs fit on a multiprocessor than an even wave puts there; none where no
-    more fit anyway, or the ring is not to be `even`. No result depends on them.
+    more fit anyway, where there is one for each at most, or where the ring is not to be `even`. No
+    result depends on them.
     """
     tile = ring or ring_tile(head_dim)
     share = -(-programs // multiprocessors)
     own = stages * tile.stage_bytes(head_dim)
-    if not tile.even or (own + _RESERVED_BYTES) * (share + 1) > _SHARED_BYTES:
+    fits_more = (own + _RESERVED_BYTES) * (share + 1) <= _SHARED_BYTES
+    if not tile.even or share == 1 or not fits_more:
         return 0
     units = _SHARED_BYTES // share // _SHARED_UNIT
     return units * _SHARED_UNIT - _RESERVED_BYTES - own

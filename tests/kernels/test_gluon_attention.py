@@ -226,6 +226,9 @@ def test_wide_heads_and_rings_that_are_not_even_leave_no_memory_unused() -> None
     uneven = RingTile(32, 8, 64, ((math.inf, 2),))
     assert ring_spare(64, 2, 400, 132, replace(uneven, even=True)) > 0
     assert ring_spare(64, 2, 400, 132, uneven) == 0
+    # Few programs of short contexts: what they left unused would keep linear maps away.
+    assert ring_spare(64, 6, 132, 132) == 0
+    assert ring_spare(64, 6, 133, 132) > 0
     assert not any(
         ring_spare(128, stages, programs, 132)
         for stages in (2, 3)
