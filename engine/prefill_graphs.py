@@ -10,7 +10,7 @@ import torch
 
 from engine.graph_capture import GraphPool, capturing
 from engine.model_runner import ModelRunner
-from engine.prefill_inputs import PrefillInputs, PrefillShape
+from engine.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
 from engine.ranges import span
 from engine.scheduler import PrefillPlan
 from engine.staging import StagingBuffers
@@ -94,7 +94,7 @@ class PrefillGraphs:
             for shape in reversed(shapes):
                 inputs = shape.views(self._packed)
                 self._packed.zero_()
-                inputs.block_index.fill_(-1)
+                inputs.block_index.fill_(NO_BLOCK)
                 graph, hidden = pool.capture(partial(self._runner.compute_prompts, inputs))
                 buckets.append(_Bucket(shape, inputs, graph, hidden))
         return buckets[::-1]

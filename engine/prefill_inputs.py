@@ -14,7 +14,9 @@ from engine.scheduler import PrefillPlan
 
 Array = TypeVar("Array", Int32Array, torch.Tensor)
 
-_NO_BLOCK = -1
+NO_BLOCK = -1
+"""Where a token is stored nowhere, or a block table has no entry."""
+
 _TABLES = 4
 """Which of the arrays is `block_tables`, the only one of two dimensions."""
 
@@ -100,7 +102,7 @@ def _fill_sequences(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_
     np.cumsum(ends - starts, out=arrays.query_start_loc[1 : count + 1])
     arrays.query_start_loc[count + 1 :] = plan.num_tokens
     # Unused entries name no block: whoever reads one fails loudly rather than quietly.
-    arrays.block_tables.fill(_NO_BLOCK)
+    arrays.block_tables.fill(NO_BLOCK)
     num_blocks = -(-ends // block_size)
     is_used = np.arange(arrays.block_tables.shape[1]) < num_blocks[:, None]
     arrays.block_tables[:count][is_used] = np.fromiter(
@@ -129,7 +131,7 @@ def _fill_tokens(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_siz
     arrays.block_offset[used] = positions - column * np.int32(block_size)
     # Taken from the flat table: an index of two dimensions costs three times as much.
     place = column + np.repeat(np.arange(count, dtype=np.int32) * num_columns, lengths)
-    arrays.block_index.fill(_NO_BLOCK)
+    arrays.block_index.fill(NO_BLOCK)
     arrays.block_index[used] = arrays.block_tables.reshape(-1)[place]
 
 
