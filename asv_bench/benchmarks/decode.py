@@ -75,7 +75,7 @@ class BucketPadding(SharesRuns):
 
 
 class GraphCapture(SharesRuns):
-    """Capturing the decode step of every batch size up to 256, when an engine is built."""
+    """Capturing decode steps of up to 256 rows, and prefills, when an engine is built."""
 
     params = (MODELS,)
     param_names: ClassVar = ["model"]
