@@ -168,16 +168,27 @@ def test_alone_equals_in_a_batch_bit_for_bit(hopper: torch.device, dtype: torch.
         assert same_bits(out.cpu().unflatten(1, (-1, 64))[0], together[row])
 
 
-@pytest.mark.parametrize("serial", [False, True])
-def test_the_depth_of_the_ring_changes_no_bit(
-    hopper: torch.device, monkeypatch: pytest.MonkeyPatch, serial: bool
+@pytest.mark.parametrize(
+    ("choice", "values", "serial"),
+    [
+        ("ring_stages", (2, 3, 4, 6), False),
+        ("ring_stages", (2, 3, 4, 6), True),
+        ("ring_spare", (0, 128, 7680, 66432), True),
+    ],
+)
+def test_the_memory_that_a_ring_takes_changes_no_bit(
+    hopper: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: str,
+    values: tuple[int, ...],
+    serial: bool,
 ) -> None:
     from kernels import gluon_attention
 
     problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=torch.float16)
     results = []
-    for stages in (2, 3, 4, 6):
-        monkeypatch.setattr(gluon_attention, "ring_stages", lambda *_, depth=stages: depth)
+    for value in values:
+        monkeypatch.setattr(gluon_attention, choice, lambda *_, value=value: value)
         results.append(_launched(problem, hopper, serial=serial))
     assert all(same_bits(results[0], other) for other in results[1:])
 
@@ -194,19 +205,6 @@ def test_shallower_rings_let_more_programs_run_at_once() -> None:
         together = -(-programs // 132)
         bytes_each = depths[programs - 1] * (2 * 32 * 64 * 2 + 8) + 1024
         assert together * bytes_each <= 227 * 1024
-
-
-def test_memory_left_unused_changes_no_bit(
-    hopper: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kernels import gluon_attention
-
-    problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=torch.float16)
-    results = []
-    for spare in (0, 128, 7680, 66432):
-        monkeypatch.setattr(gluon_attention, "ring_spare", lambda *_, spare=spare: spare)
-        results.append(_launched(problem, hopper, serial=True))
-    assert all(same_bits(results[0], other) for other in results[1:])
 
 
 def test_programs_that_walk_whole_contexts_spread_evenly() -> None:
