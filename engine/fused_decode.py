@@ -213,7 +213,8 @@ class FusedDecode:
         }
         every = [self._tiles(count) for count in range(1, rows + 1)]
         most_tiles = embed // min(
-            min(tiles.attention_out.block_n, tiles.feed_forward_out.block_n) for tiles in every
+            min(tiles.attention_out.own_columns, tiles.feed_forward_out.own_columns)
+            for tiles in every
         )
         head_places = max(
             count * (self._head.out_features // tiles.head.block_n)
@@ -248,9 +249,9 @@ class FusedDecode:
             embed = self._model.config.hidden_size
             head_tiles = self._head.out_features // tiles.head.block_n
 
-            def stats(place: int, block_n: int) -> torch.Tensor:
-                shape = (num_rows, 2, embed // block_n)
-                return self._stats[place, : num_rows * 2 * (embed // block_n)].view(shape)
+            def stats(place: int, columns: int) -> torch.Tensor:
+                shape = (num_rows, 2, embed // columns)
+                return self._stats[place, : num_rows * 2 * (embed // columns)].view(shape)
 
             def by_tile(flat: torch.Tensor) -> torch.Tensor:
                 return flat[: num_rows * head_tiles].view(num_rows, head_tiles)
@@ -258,8 +259,8 @@ class FusedDecode:
             self._buffers[num_rows] = StepBuffers(
                 tiles=tiles,
                 **{name: whole[:num_rows] for name, whole in self._activations.items()},
-                block_stats=stats(0, tiles.feed_forward_out.block_n),
-                attention_stats=stats(1, tiles.attention_out.block_n),
+                block_stats=stats(0, tiles.feed_forward_out.own_columns),
+                attention_stats=stats(1, tiles.attention_out.own_columns),
                 tile_max=by_tile(self._tile_max),
                 tile_token=by_tile(self._tile_token),
             )

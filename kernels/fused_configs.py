@@ -21,6 +21,10 @@ TABLE_FILE = Path(__file__).with_name("fused_configs.toml")
 ROLES = ("attention_in", "attention_out", "feed_forward_in", "feed_forward_out", "head")
 """The linear maps of a step, in the order in which a layer needs them."""
 MOST_HEAD_DIM = 256
+CLUSTER_SIZES = (1, 2, 4, 8)
+"""Programs of a Hopper cluster: powers of two, and no more than every such GPU takes."""
+LEAST_CLUSTER_COLUMNS = 8
+"""Columns of the narrowest share of a tile: a thread sends 16 bytes of it, two pairs of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class LinearTile:
     Attributes
     ----------
     split_k
-        Programs that share a tile, each with its part of K.
+        Programs that share a tile, each with its part of K. Those of the Hopper kernel are a
+        cluster, and each finishes its share of the tile's columns.
     stages
         Depth of the load pipeline.
     prefetch
@@ -52,6 +57,19 @@ class LinearTile:
     prefetch: bool = True
     tma: bool = False
 
+    @property
+    def own_columns(self) -> int:
+        """Columns that one program finishes, and of whose sums it keeps one pair a row."""
+        return self.block_n // self.split_k if self.tma else self.block_n
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether programs that share the tile can add up their parts: any number in memory."""
+        return not self.tma or (
+            self.split_k in CLUSTER_SIZES
+            and (self.split_k == 1 or self.own_columns >= LEAST_CLUSTER_COLUMNS)
+        )
+
     def portable(self) -> LinearTile:
         """The same tile in less than 64 KB of shared memory and without the Hopper kernel."""
         return replace(
@@ -66,6 +84,8 @@ class LinearTile:
         """The same tile, cut down until it divides a weight [out_features, in_features]."""
         block_n = _largest_divisor(self.block_n, out_features)
         split_k = self.split_k if in_features % (64 * self.split_k) == 0 else 1
+        if not replace(self, block_n=block_n, split_k=split_k).is_possible:
+            split_k = 1
         block_k = _largest_divisor(self.block_k, in_features // split_k)
         return replace(self, block_n=block_n, block_k=block_k, split_k=split_k)
 
@@ -285,6 +305,13 @@ def _read_bucket(entry: dict[str, Any]) -> Bucket:
         tiles[role] = _made(LinearTile, choice, role)
     if tiles["head"].split_k != 1:
         raise ValueError("the head cannot split K: its tiles leave maxima, not sums.")
+    for role, tile in tiles.items():
+        if not tile.is_possible:
+            raise ValueError(
+                f"{role}: {tile.split_k} programs cannot share a Hopper tile of {tile.block_n} "
+                f"columns; they must be one of {CLUSTER_SIZES} and have "
+                f"{LEAST_CLUSTER_COLUMNS} columns each."
+            )
     bucket = Bucket(
         most_rows=entry.pop("most_rows", math.inf),
         rows=_taken(entry, "rows"),

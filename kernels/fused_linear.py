@@ -200,7 +200,7 @@ def fused_linear(
         float32 [rows, 2, T], statistics of x in T tiles; None to compute them from x, which is
         meant for at most 16 rows a tile.
     y_stats
-        float32 [rows, 2, N / block_n], written with `RESIDUAL`.
+        float32 [rows, 2, N / tile.own_columns], written with `RESIDUAL`.
 
     Raises
     ------
@@ -223,7 +223,6 @@ def fused_linear(
             linear.epsilon,
             y,
             tile,
-            (workspace.partials, workspace.arrivals),
             epilogue=epilogue,
             x_stats=x_stats,
             y_stats=y_stats,

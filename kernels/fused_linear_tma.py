@@ -19,10 +19,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language import debug_barrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.fused_configs import LinearTile
+from kernels.gluon_cluster import launch_clusters, open_inbox, summed_share
 from kernels.launch import padded
 
 # Triton 3.9 renamed it.
@@ -61,6 +61,14 @@ def combine_statistics(
     return gl.convert_layout(mean, layout), gl.convert_layout(rstd, layout)
 
 
+@gluon.constexpr_function
+def product_layout(columns, warps):
+    """Where a product of so many columns lies in registers: 16 rows a warp."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, columns, 16]
+    )
+
+
 @gluon.jit(do_not_specialize=["rows"])
 def one_shot_linear(
     x_desc,
@@ -70,8 +78,6 @@ def one_shot_linear(
     x_stats,
     y,
     y_stats,
-    partials,
-    arrivals,
     rows,
     epsilon,
     N: gl.constexpr,
@@ -84,18 +90,24 @@ def one_shot_linear(
     BLOCK_K: gl.constexpr,
     SPLIT_K: gl.constexpr,
 ):
-    """One tile of y [rows, N], or one of its SPLIT_K parts; normalises x where X_TILES is not 0."""
+    """One tile of y [rows, N]; normalises x where X_TILES is not 0.
+
+    The SPLIT_K programs of a cluster multiply a part of K each, and finish a share of the tile's
+    columns each.
+    """
     PART_K: gl.constexpr = K // SPLIT_K
+    OWN_N: gl.constexpr = BLOCK_N // SPLIT_K
     CHUNKS: gl.constexpr = PART_K // BLOCK_K
-    mma: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_N, 16]
-    )
-    by_row: gl.constexpr = gl.SliceLayout(1, mma)
-    by_column: gl.constexpr = gl.SliceLayout(0, mma)
+    mma: gl.constexpr = product_layout(BLOCK_N, gl.num_warps())
+    own: gl.constexpr = product_layout(OWN_N, gl.num_warps())
+    by_row: gl.constexpr = gl.SliceLayout(1, own)
+    by_column: gl.constexpr = gl.SliceLayout(0, own)
     element_bytes: gl.constexpr = x_desc.dtype.primitive_bitwidth // 8
-    tile_n = gl.program_id(0)
+    tile_n = gl.program_id(0) // SPLIT_K
+    part = gl.program_id(0) % SPLIT_K
     tile_m = gl.program_id(1)
-    part = gl.program_id(2)
+    if SPLIT_K > 1:
+        open_inbox(SPLIT_K, BLOCK_M * OWN_N)
 
     x_chunks = gl.allocate_shared_memory(x_desc.dtype, [CHUNKS, BLOCK_M, BLOCK_K], x_desc.layout)
     w_chunks = gl.allocate_shared_memory(
@@ -114,7 +126,7 @@ def one_shot_linear(
             ready.index(i),
             w_chunks.index(i),
         )
-    n = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, layout=by_column)
+    n = tile_n * BLOCK_N + part * OWN_N + gl.arange(0, OWN_N, layout=by_column)
     m = tile_m * BLOCK_M + gl.arange(0, BLOCK_M, layout=by_row)
     in_batch = m < rows
     shift = gl.load(bias + n)
@@ -150,42 +162,26 @@ def one_shot_linear(
         mean, rstd = combine_statistics(sums, squares, stats_tile, epsilon, K, X_TILES, by_row)
     accumulator = warpgroup_mma_wait(0, deps=(accumulator,))
 
-    is_last = True
+    result = accumulator
     if SPLIT_K > 1:
-        tile = tile_m * gl.num_programs(0) + tile_n
-        record = (
-            partials
-            + tile * (SPLIT_K * BLOCK_M * BLOCK_N)
-            + gl.arange(0, BLOCK_M, layout=by_row)[:, None] * BLOCK_N
-            + gl.arange(0, BLOCK_N, layout=by_column)[None, :]
-        )
-        gl.store(record + part * (BLOCK_M * BLOCK_N), accumulator)
-        debug_barrier()
-        is_last = gl.atomic_add(arrivals + tile, 1, sem="acq_rel") == SPLIT_K - 1
-        if is_last:
-            debug_barrier()
-            accumulator = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout=mma)
-            for other in gl.static_range(SPLIT_K):
-                accumulator += gl.load(record + other * (BLOCK_M * BLOCK_N), cache_modifier=".cg")
-            gl.store(arrivals + tile, 0)
-    if is_last:
-        if X_TILES > 0:
-            accumulator = rstd[:, None] * (accumulator - mean[:, None] * column_sum[None, :])
-        accumulator += shift[None, :]
-        if EPILOGUE == 1:
-            accumulator = _gelu_tanh(accumulator)
-        if EPILOGUE == 2:
-            accumulator += residual.to(gl.float32)
-        rounded = accumulator.to(y.dtype.element_ty)
-        gl.store(y_tile, rounded, mask=in_batch[:, None])
-        if EPILOGUE == 2:
-            TILES: gl.constexpr = N // BLOCK_N
-            values = rounded.to(gl.float32)
-            total = gl.sum(values, axis=1)
-            centred = values - (total / BLOCK_N)[:, None]
-            place = y_stats + m * (2 * TILES) + tile_n
-            gl.store(place, total, mask=in_batch)
-            gl.store(place + TILES, gl.sum(centred * centred, axis=1), mask=in_batch)
+        result = summed_share(accumulator, BLOCK_M, BLOCK_N, SPLIT_K, own)
+    if X_TILES > 0:
+        result = rstd[:, None] * (result - mean[:, None] * column_sum[None, :])
+    result += shift[None, :]
+    if EPILOGUE == 1:
+        result = _gelu_tanh(result)
+    if EPILOGUE == 2:
+        result += residual.to(gl.float32)
+    rounded = result.to(y.dtype.element_ty)
+    gl.store(y_tile, rounded, mask=in_batch[:, None])
+    if EPILOGUE == 2:
+        TILES: gl.constexpr = N // OWN_N
+        values = rounded.to(gl.float32)
+        total = gl.sum(values, axis=1)
+        centred = values - (total / OWN_N)[:, None]
+        place = y_stats + m * (2 * TILES) + tile_n * SPLIT_K + part
+        gl.store(place, total, mask=in_batch)
+        gl.store(place + TILES, gl.sum(centred * centred, axis=1), mask=in_batch)
 
 
 def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> TensorDescriptor:
@@ -202,7 +198,6 @@ def launch_one_shot(
     epsilon: float,
     y: torch.Tensor,
     tile: LinearTile,
-    workspace: tuple[torch.Tensor, torch.Tensor],
     *,
     epilogue: int,
     x_stats: torch.Tensor | None,
@@ -210,14 +205,17 @@ def launch_one_shot(
 ) -> None:
     """`kernels.fused_linear.fused_linear` on sm_90, for half precision.
 
-    `tile.block_m` is a multiple of 64, and both operands' strips must fit into shared memory. A
-    LayerNorm needs `x_stats`.
+    `tile.block_m` is a multiple of 64, `tile.is_possible` holds, and both operands' strips must fit
+    into shared memory. A LayerNorm needs `x_stats`.
     """
     rows, in_features = x.shape
     out_features = weight.shape[0]
     x_tiles = 0 if column_sums is None or x_stats is None else x_stats.shape[2]
-    grid = (out_features // tile.block_n, -(-rows // tile.block_m), tile.split_k)
-    one_shot_linear[grid](
+    launch_clusters(
+        one_shot_linear,
+        (out_features // tile.block_n, -(-rows // tile.block_m)),
+        tile.split_k,
+        tile.block_m * tile.own_columns,
         operand_descriptor(x, tile.block_m, tile.block_k),
         operand_descriptor(weight, tile.block_n, tile.block_k),
         bias,
@@ -225,7 +223,6 @@ def launch_one_shot(
         bias if x_stats is None else x_stats,
         y,
         bias if y_stats is None else y_stats,
-        *workspace,
         rows,
         epsilon,
         N=out_features,
@@ -237,6 +234,7 @@ def launch_one_shot(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         SPLIT_K=tile.split_k,
-        num_warps=4,
+        # One for every 16 rows: four multiply 64 together.
+        num_warps=tile.block_m // 16,
         launch_pdl=True,
     )

@@ -33,6 +33,8 @@ WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
 _SHARED_BYTES = 228 * 1024
 _RESERVED_BYTES = 1024
 _SHARED_UNIT = 128
+MOST_SHARED_BYTES = _SHARED_BYTES - _RESERVED_BYTES
+"""Shared memory that one program can have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -309,8 +309,12 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
     """
     from triton.runtime.jit import JITFunction
 
-    def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        _traffic.launches.append(Launch(kernel, grid, arguments, options))
+    def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if not warmup:
+            _traffic.launches.append(Launch(kernel, grid, arguments, options))
+        # What a launcher may ask of a kernel that it had compiled: nothing was.
+        metadata = SimpleNamespace(num_warps=options.get("num_warps", 4), shared=0)
+        return SimpleNamespace(metadata=metadata)
 
     properties = SimpleNamespace(
         name="pretended", multi_processor_count=MULTIPROCESSORS, total_memory=_MEMORY_BYTES

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from asv_bench.memory.floor import ModelConfig
-from kernels.fused_configs import ROLES, ConfigTable, LinearTile, RingTile
+from kernels.fused_configs import CLUSTER_SIZES, ROLES, ConfigTable, LinearTile, RingTile
 
 Choice: TypeAlias = LinearTile | RingTile
 
@@ -31,7 +31,7 @@ _HOPPER = {
     "block_m": (64, 128),
     "block_n": (16, 32, 64, 128, 256),
     "block_k": (64, 128, 256),
-    "split_k": (1, 2, 3, 4, 6),
+    "split_k": CLUSTER_SIZES,
     "stages": (2, 3, 4, 5, 6),
 }
 _ROWWISE = {"block_n": (1, 2, 4, 8, 16, 32), "warps": (1, 2, 4, 8)}

@@ -144,6 +144,7 @@ def test_every_field_is_read() -> None:
         (changed_text("context = 256", "context = 256\ncolour = 1"), "mean nothing: colour"),
         (changed_text("block_k = 16, ", ""), "attention_in"),
         (changed_text("stages = 4, prefetch", "split_k = 2, prefetch"), "head cannot split"),
+        (changed_text("split_k = 4 }", "split_k = 8, tma = true }"), "cannot share a Hopper tile"),
         (changed_text(", { stages = 2 }", ""), "for any number of programs"),
         (changed_text("origin", "source"), "lacks 'origin'"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -334,3 +334,26 @@ def test_tiles_are_cut_down_to_the_model() -> None:
     assert (cut.block_n, cut.block_k) == (32, 256)
     cut = tile.fitted(4800, 1600)
     assert (cut.block_n, cut.block_k, cut.split_k) == (32, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("tile", "split_k"),
+    [
+        (LinearTile(64, 32, 256, split_k=4, tma=True), 4),
+        (LinearTile(64, 32, 256, split_k=8, tma=True), 1),
+        (LinearTile(64, 128, 128, split_k=3, tma=True), 1),
+        (LinearTile(64, 128, 128, split_k=16, tma=True), 1),
+        (LinearTile(64, 32, 256, split_k=8), 8),
+        (LinearTile(64, 16, 256, tma=True), 1),
+    ],
+    ids=["4-of-32", "8-of-32", "3", "16", "8-in-memory", "alone"],
+)
+def test_a_cluster_that_cannot_be_is_one_program(tile: LinearTile, split_k: int) -> None:
+    assert tile.fitted(768, 3072).split_k == split_k
+    assert tile.is_possible == (split_k == tile.split_k)
+
+
+def test_programs_of_a_cluster_finish_a_share_of_the_columns_each() -> None:
+    tile = LinearTile(64, 64, 256, split_k=4)
+    assert tile.own_columns == 64
+    assert replace(tile, tma=True).own_columns == 16

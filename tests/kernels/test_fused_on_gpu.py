@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fused_cases import NAN, poisoned_rows, random_tensor, within_torch_error
 
 from kernels.dependent_launch import is_hopper
+from kernels.errors import KernelArgumentError
 from kernels.folded_linear import FoldedLinear, SplitWorkspace, fold_linear
 from kernels.fused_configs import LinearTile, step_tiles
 from kernels.fused_linear import GELU, PLAIN, RESIDUAL, fused_linear
@@ -34,7 +35,7 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     y = poisoned_rows(start)
     stats = poisoned_rows(
-        torch.full((len(x), 2, linear.out_features // tile.block_n), NAN, device=x.device)
+        torch.full((len(x), 2, linear.out_features // tile.own_columns), NAN, device=x.device)
     )
     x_stats = None
     if linear.column_sums is not None:
@@ -59,9 +60,12 @@ def _run(
         (LinearTile(64, 32, 256, tma=True), 96, 768),
         (LinearTile(64, 64, 128, tma=True), 128, 256),
         (LinearTile(64, 16, 64, tma=True), 48, 192),
-        (LinearTile(64, 32, 256, split_k=3, tma=True), 96, 3072),
+        (LinearTile(64, 64, 256, split_k=4, tma=True), 128, 3072),
+        (LinearTile(64, 16, 64, split_k=2, tma=True), 48, 384),
+        (LinearTile(64, 128, 64, split_k=8, tma=True), 256, 1024),
+        (LinearTile(128, 64, 64, split_k=4, tma=True), 192, 768),
     ],
-    ids=["gpt2", "wide", "narrow", "split"],
+    ids=["gpt2", "wide", "narrow", "split-4", "split-2", "split-8", "split-tall"],
 )
 @pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL])
 def test_the_hopper_kernel_computes_what_the_plain_one_does(
@@ -107,11 +111,37 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
     unit = torch.finfo(dtype).eps
     torch.testing.assert_close(y, plain, rtol=2 * unit, atol=4 * unit)
     if epilogue == RESIDUAL:
-        expected = reference_statistics(y, out_features // tile.block_n)
+        expected = reference_statistics(y, out_features // tile.own_columns)
         torch.testing.assert_close(stats.double(), expected, rtol=1e-5, atol=1e-4)
     else:
         assert stats.isnan().all()
         assert plain_stats.isnan().all()
+
+
+@pytest.mark.parametrize("split_k", [2, 4, 8])
+def test_every_share_of_a_tile_is_added_in_one_order(gpu: torch.device, split_k: int) -> None:
+    """Columns of equal weights are equal, whichever program of the cluster finishes them."""
+    _skip_unless_hopper(gpu)
+    make = {"dtype": torch.float16, "device": gpu}
+    x = _tensor(64, 1024, seed=1, **make)
+    weight = _tensor(1, 1024, seed=2, **make).expand(128, -1)
+    y = torch.empty(64, 128, **make)
+    tile = LinearTile(64, 128, 64, split_k=split_k, tma=True)
+    workspace = SplitWorkspace.for_tiles(64, [(128, tile)], gpu)
+    fused_linear(x, fold_linear(weight, None), y, tile, workspace)
+    assert torch.equal(y, y[:, :1].expand_as(y))
+    assert y.unique().numel() > 32
+
+
+def test_a_tile_that_leaves_a_cluster_no_room_is_refused(gpu: torch.device) -> None:
+    _skip_unless_hopper(gpu)
+    make = {"dtype": torch.float16, "device": gpu}
+    x, y = torch.zeros(64, 3072, **make), torch.zeros(64, 128, **make)
+    tile = LinearTile(64, 128, 256, split_k=4, tma=True)
+    workspace = SplitWorkspace.for_tiles(64, [(128, tile)], gpu)
+    linear = fold_linear(torch.zeros(128, 3072, **make), None)
+    with pytest.raises(KernelArgumentError, match="must leave 24592 bytes"):
+        fused_linear(x, linear, y, tile, workspace)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -183,7 +213,7 @@ def test_the_tiles_in_use_repeat_bit_for_bit(gpu: torch.device, rows: int, name:
     linear = fold_linear(weight * in_features**-0.5, None)
     workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], gpu)
     y = torch.zeros(rows, out_features, dtype=torch.float16, device=gpu)
-    stats = torch.zeros(rows, 2, out_features // tile.block_n, device=gpu)
+    stats = torch.zeros(rows, 2, out_features // tile.own_columns, device=gpu)
 
     def call() -> None:
         y.zero_()

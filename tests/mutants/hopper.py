@@ -8,6 +8,7 @@ from __future__ import annotations
 from .mutant import Mutant
 
 LINEAR = "kernels/fused_linear_tma.py"
+CLUSTER = "kernels/gluon_cluster.py"
 HEAD = "kernels/lm_head_tma.py"
 RING = "kernels/gluon_attention.py"
 SOFTMAX = "kernels/gluon_softmax.py"
@@ -58,27 +59,54 @@ MUTANTS = (
         check="gpu",
     ),
     Mutant(
-        LINEAR,
-        "for other in gl.static_range(SPLIT_K):",
-        "for other in gl.static_range(SPLIT_K - 1):",
-        "the last part of K is left out",
+        CLUSTER,
+        "terms = [*received[:rank], products[rank], *received[rank:]]",
+        "terms = [*received, products[rank]]",
+        "each share is added in an order of its own",
         LINEAR_TESTS,
-        "hopper_kernel and split",
+        "order",
+        check="gpu",
+    ),
+    Mutant(
+        CLUSTER,
+        "            slot = rank - (rank > other)\n",
+        "            slot = 0\n",
+        "what one sender leaves overwrites another's",
+        LINEAR_TESTS,
+        "hopper_kernel and split-4",
+        check="gpu",
+    ),
+    Mutant(
+        CLUSTER,
+        "_vector(products[other], i)}, [barrier]",
+        "_vector(products[rank], i)}, [barrier]",
+        "a program sends its own share to the others",
+        LINEAR_TESTS,
+        "hopper_kernel and split-2",
+        check="gpu",
+    ),
+    Mutant(
+        CLUSTER,
+        "inbox_bytes(programs, share)\n        if shared",
+        "0\n        if shared",
+        "what arrives overwrites the operands",
+        LINEAR_TESTS,
+        "hopper_kernel and split-8",
         check="gpu",
     ),
     Mutant(
         LINEAR,
-        "            gl.store(arrivals + tile, 0)\n",
-        "",
-        "the next launch finds arrivals that were not its own",
+        "place = y_stats + m * (2 * TILES) + tile_n * SPLIT_K + part",
+        "place = y_stats + m * (2 * TILES) + tile_n * SPLIT_K",
+        "programs of a cluster overwrite each other's statistics",
         LINEAR_TESTS,
-        "hopper_kernel and split",
+        "hopper_kernel and split-4",
         check="gpu",
     ),
     Mutant(
         LINEAR,
-        "accumulator = rstd[:, None] * (accumulator - mean[:, None] * column_sum[None, :])",
-        "accumulator = rstd[:, None] * accumulator",
+        "result = rstd[:, None] * (result - mean[:, None] * column_sum[None, :])",
+        "result = rstd[:, None] * result",
         "the mean is not taken out of the product",
         LINEAR_TESTS,
         "hopper_kernel and gpt2",
