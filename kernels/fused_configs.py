@@ -40,12 +40,11 @@ class LinearTile:
         Programs that share a tile, each with its part of K. Those of the Hopper kernel are a
         cluster, and each finishes its share of the tile's columns.
     stages
-        Depth of the load pipeline.
+        Depth of the load pipeline: chunks of `block_k` that are on their way at once.
     prefetch
         Ask L2 for the weights before waiting for the previous kernel.
     tma
-        Use the Hopper kernel. That of a linear map copies whole operands to shared memory at once
-        and ignores `stages`; both ignore `warps` and `prefetch`.
+        Use the Hopper kernel, which ignores `warps` and `prefetch`.
     """
 
     block_m: int

@@ -163,7 +163,7 @@ def linear_tiles(
             )
 
 
-def runs_one_shot(x: torch.Tensor) -> bool:
+def runs_stream(x: torch.Tensor) -> bool:
     """Whether the Hopper kernel serves maps of `x`: half precision on sm_90."""
     return x.dtype != torch.float32 and is_hopper(x)
 
@@ -212,10 +212,10 @@ def fused_linear(
         return
     workspace.require(len(x), linear.out_features, tile)
     has_statistics = linear.column_sums is None or x_stats is not None
-    if tile.tma and has_statistics and runs_one_shot(x):
-        from kernels.fused_linear_tma import launch_one_shot
+    if tile.tma and has_statistics and runs_stream(x):
+        from kernels.fused_linear_tma import launch_linear_stream
 
-        launch_one_shot(
+        launch_linear_stream(
             x,
             linear.weight,
             linear.bias,

@@ -1,10 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Fused linear maps on Hopper, in Gluon: every byte a program needs is requested at once.
+"""Fused linear maps on Hopper, in Gluon: operands stream through shared memory in chunks of K.
 
-The same map as `kernels.fused_linear.linear_tiles`, which is its reference. A program's whole strip
-of weights is copied to shared memory by the copy engine before it waits for its producers, and the
-rows of x right after; what then remains is one chain of matrix instructions. Plain Triton cannot
-say that: its pipelined loop starts weights and rows together.
+The same map as `kernels.fused_linear.linear_tiles`, which is its reference. Weights are copied to
+shared memory by the copy engine before a program waits for its producers, and the rows of x right
+after: as many chunks as there are stages. With a stage for every chunk each byte is requested at
+once, and what then remains is one chain of matrix instructions. Plain Triton cannot say that: its
+pipelined loop starts weights and rows together.
 """
 
 import torch
@@ -13,7 +14,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
@@ -23,10 +23,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.fused_configs import LinearTile
 from kernels.gluon_cluster import launch_clusters, open_inbox, summed_share
+from kernels.gluon_names import copy_tile, program_barrier
 from kernels.launch import padded
-
-# Triton 3.9 renamed it.
-copy_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
@@ -70,7 +68,7 @@ def product_layout(columns, warps):
 
 
 @gluon.jit(do_not_specialize=["rows"])
-def one_shot_linear(
+def linear_stream(
     x_desc,
     weight_desc,
     bias,
@@ -89,6 +87,7 @@ def one_shot_linear(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     SPLIT_K: gl.constexpr,
+    STAGES: gl.constexpr,
 ):
     """One tile of y [rows, N]; normalises x where X_TILES is not 0.
 
@@ -102,24 +101,26 @@ def one_shot_linear(
     own: gl.constexpr = product_layout(OWN_N, gl.num_warps())
     by_row: gl.constexpr = gl.SliceLayout(1, own)
     by_column: gl.constexpr = gl.SliceLayout(0, own)
-    element_bytes: gl.constexpr = x_desc.dtype.primitive_bitwidth // 8
+    CHUNK_BYTES: gl.constexpr = (
+        (BLOCK_M + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
+    )
     tile_n = gl.program_id(0) // SPLIT_K
     part = gl.program_id(0) % SPLIT_K
     tile_m = gl.program_id(1)
     if SPLIT_K > 1:
         open_inbox(SPLIT_K, BLOCK_M * OWN_N)
 
-    x_chunks = gl.allocate_shared_memory(x_desc.dtype, [CHUNKS, BLOCK_M, BLOCK_K], x_desc.layout)
+    x_chunks = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
     w_chunks = gl.allocate_shared_memory(
-        weight_desc.dtype, [CHUNKS, BLOCK_N, BLOCK_K], weight_desc.layout
+        weight_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], weight_desc.layout
     )
-    ready = gl.allocate_shared_memory(gl.int64, [CHUNKS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(CHUNKS):
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
     fence_async_shared()
     gdc_launch_dependents()
-    for i in gl.static_range(CHUNKS):
-        mbarrier.expect(ready.index(i), (BLOCK_M + BLOCK_N) * BLOCK_K * element_bytes)
+    for i in gl.static_range(STAGES):
+        mbarrier.expect(ready.index(i), CHUNK_BYTES)
         copy_tile(
             weight_desc,
             [tile_n * BLOCK_N, part * PART_K + i * BLOCK_K],
@@ -134,7 +135,7 @@ def one_shot_linear(
         column_sum = gl.load(column_sums + n)
 
     gdc_wait()
-    for i in gl.static_range(CHUNKS):
+    for i in gl.static_range(STAGES):
         copy_tile(
             x_desc,
             [tile_m * BLOCK_M, part * PART_K + i * BLOCK_K],
@@ -153,10 +154,22 @@ def one_shot_linear(
 
     accumulator = warpgroup_mma_init(gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout=mma))
     for i in gl.static_range(CHUNKS):
-        mbarrier.wait(ready.index(i), 0)
+        mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
         accumulator = warpgroup_mma(
-            x_chunks.index(i), w_chunks.index(i).permute((1, 0)), accumulator, is_async=True
+            x_chunks.index(i % STAGES),
+            w_chunks.index(i % STAGES).permute((1, 0)),
+            accumulator,
+            is_async=True,
         )
+        if (i > 0) & (i - 1 + STAGES < CHUNKS):
+            # The stage before this one is filled again, once the product of its chunk is made.
+            accumulator = warpgroup_mma_wait(1, deps=(accumulator,))
+            program_barrier()
+            stage = ready.index((i - 1) % STAGES)
+            k = part * PART_K + (i - 1 + STAGES) * BLOCK_K
+            mbarrier.expect(stage, CHUNK_BYTES)
+            copy_tile(weight_desc, [tile_n * BLOCK_N, k], stage, w_chunks.index((i - 1) % STAGES))
+            copy_tile(x_desc, [tile_m * BLOCK_M, k], stage, x_chunks.index((i - 1) % STAGES))
     # While the tensor cores are at work.
     if X_TILES > 0:
         mean, rstd = combine_statistics(sums, squares, stats_tile, epsilon, K, X_TILES, by_row)
@@ -190,7 +203,7 @@ def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> T
     return TensorDescriptor.from_tensor(matrix, [block_rows, block_k], layout)
 
 
-def launch_one_shot(
+def launch_linear_stream(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor,
@@ -212,7 +225,7 @@ def launch_one_shot(
     out_features = weight.shape[0]
     x_tiles = 0 if column_sums is None or x_stats is None else x_stats.shape[2]
     launch_clusters(
-        one_shot_linear,
+        linear_stream,
         (out_features // tile.block_n, -(-rows // tile.block_m)),
         tile.split_k,
         tile.block_m * tile.own_columns,
@@ -234,6 +247,7 @@ def launch_one_shot(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         SPLIT_K=tile.split_k,
+        STAGES=min(tile.stages, in_features // tile.split_k // tile.block_k),
         # One for every 16 rows: four multiply 64 together.
         num_warps=tile.block_m // 16,
         launch_pdl=True,

@@ -23,7 +23,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.dependent_launch import launch_options
 from kernels.fused_configs import RingTile
-from kernels.gluon_ring import program_barrier, refill, request
+from kernels.gluon_names import program_barrier
+from kernels.gluon_ring import refill, request
 from kernels.gluon_softmax import (
     BY_HEAD,
     BY_QUERY_DIM,

@@ -9,12 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from kernels.fused_linear_tma import copy_tile
-
-# Triton 3.7 renamed the one, 3.9 the other.
-program_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-_memory = gl.shared_memory_descriptor
-reinterpret = _memory.reinterpret if hasattr(_memory, "reinterpret") else _memory._reinterpret
+from kernels.gluon_names import copy_tile, program_barrier, reinterpret
 
 
 @gluon.jit

@@ -18,7 +18,7 @@ from kernels.dependent_launch import (
 )
 from kernels.folded_linear import FoldedLinear
 from kernels.fused_configs import LinearTile
-from kernels.fused_linear import runs_one_shot
+from kernels.fused_linear import runs_stream
 from kernels.fused_vector import load_strip, times_row
 from kernels.launch import padded
 from kernels.row_statistics import (
@@ -188,7 +188,7 @@ def best_of_tiles(
             **launch_options(launches_early(x)),
         )
         return
-    if tile.tma and x_stats is not None and rows <= tile.block_m and runs_one_shot(x):
+    if tile.tma and x_stats is not None and rows <= tile.block_m and runs_stream(x):
         from kernels.lm_head_tma import launch_stream
 
         launch_stream(x, head, vocab_size, tile, tile_max, tile_token, x_stats)

@@ -23,10 +23,10 @@ from kernels.folded_linear import FoldedLinear
 from kernels.fused_configs import LinearTile
 from kernels.fused_linear_tma import (
     combine_statistics,
-    copy_tile,
     load_statistics,
     operand_descriptor,
 )
+from kernels.gluon_names import copy_tile
 from kernels.launch import padded
 from kernels.running_softmax import multiprocessors
 

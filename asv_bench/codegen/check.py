@@ -123,7 +123,7 @@ def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
     if not launched.has_gluon():
         console.print(
             f"Triton {triton_version()} has no Gluon for Hopper: the ring of attention, the "
-            "one-shot linear maps and the stream of the LM head are not compiled",
+            "the streams of linear maps and the LM head are not compiled",
             soft_wrap=True,
         )
     with console.status("finding what the engine launches"):

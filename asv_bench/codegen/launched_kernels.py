@@ -34,7 +34,7 @@ _ATTENTION = ("D", "G", "SERIAL")
 _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "embed_rows": ("rows", ("TILES",)),
     "linear_tiles": ("linear", (*_LINEAR, "EVEN")),
-    "one_shot_linear": ("linear", _LINEAR),
+    "linear_stream": ("linear", _LINEAR),
     "linear_row": ("vector", ("N", "K", "BLOCK_N")),
     "ring_attention": ("attention", (*_ATTENTION, "APPEND", "STAGES", "SPARE")),
     "decode_attention_append": ("attention", _ATTENTION),

@@ -36,7 +36,7 @@ KERNEL_ROLES = {
 }
 """Kernels of a fused step that have one role each."""
 
-LINEAR_KERNELS = ("linear_row", "linear_tiles", "one_shot_linear")
+LINEAR_KERNELS = ("linear_row", "linear_tiles", "linear_stream")
 """Kernels of its linear maps, whose role follows from their place."""
 
 _FIRST, _LAST = EMBED, PICK

@@ -32,7 +32,7 @@ _HOPPER = {
     "block_n": (16, 32, 64, 128, 256),
     "block_k": (64, 128, 256),
     "split_k": CLUSTER_SIZES,
-    "stages": (2, 3, 4, 5, 6),
+    "stages": (2, 3, 4, 5, 6, 8),
 }
 _ROWWISE = {"block_n": (1, 2, 4, 8, 16, 32), "warps": (1, 2, 4, 8)}
 _MOST_ROWWISE_ROWS = 2
@@ -101,12 +101,12 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
         found = [
             tile
             for tile in (
-                _meant(tile, slot.role)
+                _meant(tile, slot.role, sizes[1])
                 for tile in (*_tiles(present, rows), *_elsewhere(slot, table))
             )
             if tile.fitted(*sizes) == tile and not (slot.role == "head" and tile.split_k > 1)
         ]
-        present = _meant(present, slot.role)
+        present = _meant(present, slot.role, sizes[1])
     return [choice for choice in dict.fromkeys(found) if choice != present]
 
 
@@ -147,14 +147,15 @@ def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterato
             yield replace(present, **change)
 
 
-def _meant(tile: LinearTile, role: str | None) -> LinearTile:
+def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:
     """The same tile with what its kernel ignores at its default, so that equals are equal."""
     if tile.block_m == 1:
         return LinearTile(1, tile.block_n, 16, warps=tile.warps)
     if tile.tma and role == "head":
         return replace(tile, warps=4, prefetch=True)
     if tile.tma:
-        return LinearTile(tile.block_m, tile.block_n, tile.block_k, tile.split_k, tma=True)
+        chunks = max(1, in_features // tile.split_k // tile.block_k)
+        return replace(tile, stages=min(tile.stages, chunks), warps=4, prefetch=True)
     return tile
 
 

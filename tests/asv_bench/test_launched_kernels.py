@@ -34,7 +34,7 @@ names = [one.name for one in kernels]
 assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
 assert launched == {
-    "embed_rows", "linear_tiles", "one_shot_linear", "linear_row", "ring_attention",
+    "embed_rows", "linear_tiles", "linear_stream", "linear_row", "ring_attention",
     "head_row", "head_tiles", "head_stream", "pick_tokens",
     "append_identity", "prefill_attention", "add_norm_rows",
 }, launched
@@ -50,7 +50,7 @@ for first in ("embed_rows", "pick_tokens", "ring_attention"):
     assert rows == bucket_sizes(256), (first, rows)
 for rows in (16, 64, 256):
     tile = step_tiles(rows).attention_in
-    kernel = "one_shot_linear" if tile.tma else "linear_tiles"
+    kernel = "linear_stream" if tile.tma else "linear_tiles"
     start = f"{kernel}-N2304-K768-M{tile.block_m}-n{tile.block_n}-k{tile.block_k}-"
     assert [one for one in kernels if one.name.startswith(start) and rows in one.rows], start
 fused = [one for one in kernels if one.rows]
@@ -102,8 +102,8 @@ def test_a_changed_tile_is_compiled_as_changed() -> None:
     done = run(CHANGED_TILE)
     assert done.returncode == 0, done.stdout + done.stderr
     # Eight rows and fewer use 16 columns now; the one for two rows and fewer is as it was.
-    assert "one_shot_linear-N768-K768-M64-n16-k256-stats0" in done.stdout.split()
-    assert "one_shot_linear-N768-K768-M64-n32-k256-stats0" not in done.stdout
+    assert "linear_stream-N768-K768-M64-n16-k256-stats0" in done.stdout.split()
+    assert "linear_stream-N768-K768-M64-n32-k256-stats0" not in done.stdout
     assert "linear_row-N768-K768-n8" in done.stdout.split()
 
 
@@ -126,7 +126,7 @@ PLAIN_ONLY = """
 from asv_bench.codegen import launched_kernels
 launched_kernels.has_gluon = lambda: False
 names = {one.name.split("-")[0] for one in launched_kernels.launched_kernels(batch_sizes=(64,))}
-assert not names & {"one_shot_linear", "ring_attention", "head_stream"}, names
+assert not names & {"linear_stream", "ring_attention", "head_stream"}, names
 assert {"linear_tiles", "decode_attention_append", "head_tiles"} <= names, names
 from asv_bench.codegen.check import main
 print(main(["--only", "pick_tokens"]))

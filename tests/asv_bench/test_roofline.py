@@ -41,8 +41,8 @@ from asv_bench.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = GPT2Shape()
-LAYER = ("ring_attention", "one_shot_linear", "linear_tiles", "one_shot_linear")
-STEP = ("embed_rows", "one_shot_linear", *LAYER, "linear_row", *LAYER, "head_stream", "pick_tokens")
+LAYER = ("ring_attention", "linear_stream", "linear_tiles", "linear_stream")
+STEP = ("embed_rows", "linear_stream", *LAYER, "linear_row", *LAYER, "head_stream", "pick_tokens")
 """Two layers; the last linear map of a layer is followed by the next layer's first."""
 
 

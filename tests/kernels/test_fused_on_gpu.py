@@ -58,14 +58,26 @@ def _run(
     ("tile", "out_features", "in_features"),
     [
         (LinearTile(64, 32, 256, tma=True), 96, 768),
+        (LinearTile(128, 64, 64, stages=2, tma=True), 128, 768),
         (LinearTile(64, 64, 128, tma=True), 128, 256),
         (LinearTile(64, 16, 64, tma=True), 48, 192),
         (LinearTile(64, 64, 256, split_k=4, tma=True), 128, 3072),
         (LinearTile(64, 16, 64, split_k=2, tma=True), 48, 384),
         (LinearTile(64, 128, 64, split_k=8, tma=True), 256, 1024),
         (LinearTile(128, 64, 64, split_k=4, tma=True), 192, 768),
+        (LinearTile(64, 128, 64, split_k=4, stages=5, tma=True), 128, 3072),
     ],
-    ids=["gpt2", "wide", "narrow", "split-4", "split-2", "split-8", "split-tall"],
+    ids=[
+        "gpt2",
+        "stages",
+        "wide",
+        "narrow",
+        "split-4",
+        "split-2",
+        "split-8",
+        "split-tall",
+        "split-stages",
+    ],
 )
 @pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL])
 def test_the_hopper_kernel_computes_what_the_plain_one_does(

@@ -22,7 +22,7 @@ MUTANTS = (
         "    gdc_wait()\n",
         "",
         "rows are read before their producer has written them",
-        ("one_shot_linear-N768-K768",),
+        ("linear_stream-N768-K768",),
         check="codegen",
     ),
     Mutant(
@@ -96,6 +96,34 @@ MUTANTS = (
     ),
     Mutant(
         LINEAR,
+        "            accumulator = warpgroup_mma_wait(1, deps=(accumulator,))\n"
+        "            program_barrier()\n",
+        "",
+        "a stage is filled again while its product is made",
+        LINEAR_TESTS,
+        "hopper_kernel and stages",
+        check="gpu",
+    ),
+    Mutant(
+        LINEAR,
+        "k = part * PART_K + (i - 1 + STAGES) * BLOCK_K",
+        "k = part * PART_K + i * BLOCK_K",
+        "a stage is filled with the chunk that is already on its way",
+        LINEAR_TESTS,
+        "hopper_kernel and stages",
+        check="gpu",
+    ),
+    Mutant(
+        LINEAR,
+        "(i // STAGES) & 1)",
+        "0)",
+        "a chunk is not waited for where a stage is filled again",
+        LINEAR_TESTS,
+        "hopper_kernel and stages",
+        check="gpu",
+    ),
+    Mutant(
+        LINEAR,
         "place = y_stats + m * (2 * TILES) + tile_n * SPLIT_K + part",
         "place = y_stats + m * (2 * TILES) + tile_n * SPLIT_K",
         "programs of a cluster overwrite each other's statistics",
@@ -118,7 +146,7 @@ MUTANTS = (
         "            [tile_n * BLOCK_N, i * BLOCK_K],\n",
         "every part multiplies the first part's weights",
         LINEAR_TESTS,
-        "hopper_kernel and split",
+        "hopper_kernel and split-4",
         check="gpu",
     ),
     Mutant(
