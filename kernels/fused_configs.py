@@ -15,16 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernels.hopper import CLUSTER_SIZES, MOST_SHARED_BYTES
+
 T = TypeVar("T")
 
 TABLE_FILE = Path(__file__).with_name("fused_configs.toml")
 ROLES = ("attention_in", "attention_out", "feed_forward_in", "feed_forward_out", "head")
 """The linear maps of a step, in the order in which a layer needs them."""
 MOST_HEAD_DIM = 256
-CLUSTER_SIZES = (1, 2, 4, 8)
-"""Programs of a Hopper cluster: powers of two, and no more than every such GPU takes."""
 LEAST_CLUSTER_COLUMNS = 8
 """Columns of the narrowest share of a tile: a thread sends 16 bytes of it, two pairs of values."""
+LEAST_STAGES = 2
+# Beside operands: barriers, and what the compiler reduces and exchanges in.
+_SMALL_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,24 @@ class LinearTile:
         if not replace(self, block_n=block_n, split_k=split_k).is_possible:
             split_k = 1
         block_k = _largest_divisor(self.block_k, in_features // split_k)
-        return replace(self, block_n=block_n, block_k=block_k, split_k=split_k)
+        # Smaller chunks, as many bytes on their way.
+        stages = self.stages * (self.block_k // block_k) if self.tma else self.stages
+        return replace(self, block_n=block_n, block_k=block_k, split_k=split_k, stages=stages)
+
+    def fitted_head(self, head_rows: int, hidden_size: int) -> LinearTile:
+        """As `fitted`, for the LM head, of half precision: its Hopper kernel keeps its rows whole.
+
+        What is left of shared memory is for its stages; where that is too little for
+        `LEAST_STAGES`, the tile is the plain kernel's.
+        """
+        tile = self.fitted(head_rows, hidden_size)
+        if not tile.tma:
+            return tile
+        room = MOST_SHARED_BYTES - _SMALL_BYTES - 2 * tile.block_m * hidden_size
+        stages = room // (2 * tile.block_n * tile.block_k)
+        if stages < LEAST_STAGES:
+            return tile.portable()
+        return replace(tile, stages=min(tile.stages, stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +141,7 @@ class StepTiles:
             self.attention_out.fitted(hidden_size, hidden_size),
             self.feed_forward_in.fitted(inner_size, hidden_size),
             self.feed_forward_out.fitted(hidden_size, inner_size),
-            self.head.fitted(head_rows, hidden_size),
+            self.head.fitted_head(head_rows, hidden_size),
         )
 
 

@@ -20,7 +20,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels.errors import KernelArgumentError
-from kernels.launch import MOST_SHARED_BYTES
+from kernels.hopper import MOST_SHARED_BYTES
 
 _BARRIER_BYTES = 16
 # A thread sends and receives four float32 at a time.
@@ -199,7 +199,7 @@ def launch_clusters(
     grid
         In clusters: programs along the first axis are `programs` times as many.
     programs
-        One of `kernels.fused_configs.CLUSTER_SIZES`.
+        One of `kernels.hopper.CLUSTER_SIZES`.
     share
         float32 of one program's share.
     arguments, options

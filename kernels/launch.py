@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from kernels.fused_configs import RingTile, committed_table
+from kernels.hopper import RESERVED_BYTES, SHARED_BYTES, SHARED_UNIT
 
 # Tokens of one split of a decode context. Fixed: a count of splits taken from the batch would make
 # a sequence's result depend on its neighbours.
@@ -27,14 +28,6 @@ PAIRS_PER_MULTIPROCESSOR = 1.5
 # 50.6. One threshold for both, at B=9, keeps latency from falling where the walk begins; it costs
 # the plain kernel up to 16 % there (context 4096, whole 59.2, split 51.2) and 6 % at B=10.
 WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
-
-# Shared memory of a Hopper multiprocessor, what the device adds to each program's, and the unit in
-# which it is given out (CUDA's programming guide and occupancy calculator, compute capability 9.0).
-_SHARED_BYTES = 228 * 1024
-_RESERVED_BYTES = 1024
-_SHARED_UNIT = 128
-MOST_SHARED_BYTES = _SHARED_BYTES - _RESERVED_BYTES
-"""Shared memory that one program can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +160,8 @@ def ring_spare(
     tile = ring or ring_tile(head_dim)
     share = -(-programs // multiprocessors)
     own = stages * tile.stage_bytes(head_dim)
-    fits_more = (own + _RESERVED_BYTES) * (share + 1) <= _SHARED_BYTES
+    fits_more = (own + RESERVED_BYTES) * (share + 1) <= SHARED_BYTES
     if not tile.even or share == 1 or not fits_more:
         return 0
-    units = _SHARED_BYTES // share // _SHARED_UNIT
-    return units * _SHARED_UNIT - _RESERVED_BYTES - own
+    units = SHARED_BYTES // share // SHARED_UNIT
+    return units * SHARED_UNIT - RESERVED_BYTES - own

@@ -14,7 +14,8 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from asv_bench.memory.floor import ModelConfig
-from kernels.fused_configs import CLUSTER_SIZES, ROLES, ConfigTable, LinearTile, RingTile
+from kernels.fused_configs import ROLES, ConfigTable, LinearTile, RingTile
+from kernels.hopper import CLUSTER_SIZES
 
 Choice: TypeAlias = LinearTile | RingTile
 
@@ -104,7 +105,7 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
                 _meant(tile, slot.role, sizes[1])
                 for tile in (*_tiles(present, rows), *_elsewhere(slot, table))
             )
-            if tile.fitted(*sizes) == tile and not (slot.role == "head" and tile.split_k > 1)
+            if _fits(tile, str(slot.role), sizes)
         ]
         present = _meant(present, slot.role, sizes[1])
     return [choice for choice in dict.fromkeys(found) if choice != present]
@@ -145,6 +146,12 @@ def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterato
         for value in values:
             change: dict[str, Any] = {name: value}
             yield replace(present, **change)
+
+
+def _fits(tile: LinearTile, role: str, sizes: tuple[int, int]) -> bool:
+    if role == "head":
+        return tile.split_k == 1 and tile.fitted_head(*sizes) == tile
+    return tile.fitted(*sizes) == tile
 
 
 def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:

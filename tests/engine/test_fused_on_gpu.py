@@ -8,6 +8,8 @@ import torch.nn.functional as F
 
 from engine import Engine, EngineConfig, SamplingParams
 from engine.gpt2 import GPT2
+from engine.model_config import GPT2Config
+from engine.models import RANDOM_CONFIGS
 from engine.random_weights import random_weights
 
 pytestmark = pytest.mark.skipif(
@@ -72,6 +74,34 @@ def test_tokens_differ_only_where_rounding_decides(
         assert ties <= len(prompts) // 3
     with capsys.disabled():
         print(f"\n{dtype}: {ties} of {len(prompts)} sequences part at a near tie; the rest equal")
+
+
+@pytest.mark.parametrize("width", [1024, 1280, 1600])
+def test_models_as_wide_as_the_larger_gpt2s_decode_fused(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block of each, in every bucket up to 256 rows: first tokens are those of full precision.
+
+    But where two lie closer than half precision tells apart.
+    """
+    config = GPT2Config(
+        vocab_size=1000,
+        max_positions=128,
+        num_layers=1,
+        num_heads=width // 64,
+        hidden_size=width,
+        inner_size=4 * width,
+        eos_token_ids=(),
+    )
+    monkeypatch.setitem(RANDOM_CONFIGS, "wide", config)
+    engine = _engine(model="random:wide", max_batch_size=256, num_kv_blocks=600)
+    weights = random_weights(config, seed=0, device=engine.device, dtype=torch.float16)
+    exact = GPT2(config, {name: one.float() for name, one in weights.items()})
+    for rows in (1, 2, 5, 64, 100, 128, 144, 256):
+        prompts = [[(7 * row + i) % 999 for i in range(3)] for row in range(rows)]
+        for prompt, tokens in zip(prompts, _outputs(engine, prompts), strict=True):
+            truth = _logits(exact, prompt)[-1]
+            assert float(truth.max() - truth[tokens[0]]) < 0.05, (rows, prompt)
 
 
 def test_graphs_and_launches_one_by_one_agree(prompts: list[list[int]]) -> None:

@@ -90,6 +90,28 @@ def test_the_tiles_divide_the_model_that_they_were_tuned_for(table: ConfigTable)
         assert tiles.fitted(GPT2["hidden"], GPT2["inner"], GPT2["head_rows"]) == tiles
 
 
+@pytest.mark.parametrize(("hidden", "heads_in_hopper"), [(768, 1), (1024, 1), (1280, 1), (1600, 0)])
+def test_every_published_width_has_room_in_shared_memory(
+    table: ConfigTable, hidden: int, heads_in_hopper: int
+) -> None:
+    """Of the LM head, whose Hopper kernel keeps 64 whole rows; GPT-2 XL's leave it no stages."""
+    streamed = 0
+    for bucket in table.buckets:
+        head = bucket.tiles.fitted(hidden, 4 * hidden, 50304).head
+        if head.tma:
+            streamed += 1
+            ring = head.stages * head.block_n * head.block_k
+            assert 2 * (head.block_m * hidden + ring) <= 226 * 1024
+            assert head.stages >= 2
+    assert streamed == heads_in_hopper
+
+
+def test_a_cut_tile_keeps_as_many_bytes_on_their_way() -> None:
+    tile = LinearTile(64, 64, 256, stages=3, tma=True).fitted(4800, 1600)
+    assert (tile.block_k, tile.stages) == (64, 12)
+    assert LinearTile(64, 64, 256, stages=3).fitted(4800, 1600).stages == 3
+
+
 def test_a_ring_depends_on_the_head_alone(table: ConfigTable) -> None:
     assert ring_tile(64) is table.rings[0].tile
     assert ring_tile(65) is ring_tile(256) is table.rings[1].tile
