@@ -130,19 +130,24 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
         assert plain_stats.isnan().all()
 
 
-@pytest.mark.parametrize("split_k", [2, 4, 8])
+@pytest.mark.parametrize("split_k", [4, 8])
 def test_every_share_of_a_tile_is_added_in_one_order(gpu: torch.device, split_k: int) -> None:
-    """Columns of equal weights are equal, whichever program of the cluster finishes them."""
+    """From the first program to the last, whichever of them finishes a column.
+
+    The first two parts are large and cancel: added later, they would have swallowed the others.
+    """
     _skip_unless_hopper(gpu)
     make = {"dtype": torch.float16, "device": gpu}
-    x = _tensor(64, 1024, seed=1, **make)
-    weight = _tensor(1, 1024, seed=2, **make).expand(128, -1)
-    y = torch.empty(64, 128, **make)
+    part = 1024 // split_k
+    row = _tensor(1, 1024, seed=2, **make)
+    row[:, :part], row[:, part : 2 * part] = 60_000.0, -60_000.0
+    weight = row.expand(128, -1).contiguous()
+    x, y = torch.full((64, 1024), 100.0, **make), torch.empty(64, 128, **make)
     tile = LinearTile(64, 128, 64, split_k=split_k, tma=True)
     workspace = SplitWorkspace.for_tiles(64, [(128, tile)], gpu)
     fused_linear(x, fold_linear(weight, None), y, tile, workspace)
-    assert torch.equal(y, y[:, :1].expand_as(y))
-    assert y.unique().numel() > 32
+    expected = (100 * row[:, 2 * part :].double()).sum()
+    torch.testing.assert_close(y.double(), expected.expand_as(y), rtol=2e-3, atol=1.0)
 
 
 def test_a_tile_that_leaves_a_cluster_no_room_is_refused(gpu: torch.device) -> None:

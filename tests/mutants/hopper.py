@@ -96,16 +96,6 @@ MUTANTS = (
     ),
     Mutant(
         LINEAR,
-        "            accumulator = warpgroup_mma_wait(1, deps=(accumulator,))\n"
-        "            program_barrier()\n",
-        "",
-        "a stage is filled again while its product is made",
-        LINEAR_TESTS,
-        "hopper_kernel and stages",
-        check="gpu",
-    ),
-    Mutant(
-        LINEAR,
         "k = part * PART_K + (i - 1 + STAGES) * BLOCK_K",
         "k = part * PART_K + i * BLOCK_K",
         "a stage is filled with the chunk that is already on its way",
