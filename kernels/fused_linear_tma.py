@@ -67,7 +67,7 @@ def product_layout(columns, warps):
     )
 
 
-@gluon.jit(do_not_specialize=["rows"])
+@gluon.jit(do_not_specialize=["rows", "inbox_at"])
 def linear_stream(
     x_desc,
     weight_desc,
@@ -78,6 +78,7 @@ def linear_stream(
     y_stats,
     rows,
     epsilon,
+    inbox_at,
     N: gl.constexpr,
     K: gl.constexpr,
     X_TILES: gl.constexpr,
@@ -108,7 +109,7 @@ def linear_stream(
     part = gl.program_id(0) % SPLIT_K
     tile_m = gl.program_id(1)
     if SPLIT_K > 1:
-        open_inbox(SPLIT_K, BLOCK_M * OWN_N)
+        open_inbox(inbox_at, SPLIT_K, BLOCK_M * OWN_N)
 
     x_chunks = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
     w_chunks = gl.allocate_shared_memory(
@@ -177,7 +178,7 @@ def linear_stream(
 
     result = accumulator
     if SPLIT_K > 1:
-        result = summed_share(accumulator, BLOCK_M, BLOCK_N, SPLIT_K, own)
+        result = summed_share(accumulator, inbox_at, BLOCK_M, BLOCK_N, SPLIT_K, own)
     if X_TILES > 0:
         result = rstd[:, None] * (result - mean[:, None] * column_sum[None, :])
     result += shift[None, :]

@@ -10,8 +10,8 @@ for bit.
 Gluon of Triton 3.6 knows nothing of clusters. So a kernel is compiled as for programs by
 themselves, the few instructions that reach another program are written out here, and the launcher
 is told through the numbers that it takes with every launch: how many programs make a cluster, and
-how much shared memory each has. The inbox is the end of that memory: the compiler has not asked for
-it and keeps nothing there.
+how much shared memory each has. What that is more than the compiler asked for is the inbox, and
+the kernel is told where it begins.
 """
 
 from typing import Any
@@ -50,18 +50,16 @@ def _place(slot, first, threads, share):
 @gluon.constexpr_function
 def opening_code(programs, share):
     """PTX: expect what the other programs will send, and tell them that they may."""
-    size = inbox_bytes(programs, share)
+    expected = inbox_bytes(programs, share) - _BARRIER_BYTES
     return f"""{{
-        .reg .pred is_first; .reg .u32 inbox, size, thread;
+        .reg .pred is_first; .reg .u32 inbox, thread;
         mov.u32 inbox, global_smem;
-        mov.u32 size, %dynamic_smem_size;
-        add.u32 inbox, inbox, size;
-        sub.u32 inbox, inbox, {size};
+        add.u32 inbox, inbox, $1;
         mov.u32 thread, %tid.x;
         setp.eq.u32 is_first, thread, 0;
         @is_first mbarrier.init.shared::cta.b64 [inbox], 1;
         @is_first fence.mbarrier_init.release.cluster;
-        @is_first mbarrier.arrive.expect_tx.shared::cta.b64 _, [inbox], {size - _BARRIER_BYTES};
+        @is_first mbarrier.arrive.expect_tx.shared::cta.b64 _, [inbox], {expected};
         barrier.cluster.arrive.relaxed.aligned;
         mov.u32 $0, 0;
     }}"""
@@ -71,9 +69,9 @@ def opening_code(programs, share):
 def exchange_code(programs, threads, share):
     """PTX: send the others' shares, and add what they send to the own one.
 
-    Operands are the results, then each program's share of this one's products: `share / threads`
-    registers each. Which of them is the own one is known only as the program runs, and registers
-    cannot be chosen then: there is code for each.
+    Operands are the results, then each program's share of this one's products, then where the inbox
+    begins, of which the first counts: `share / threads` registers each. Which share is the own one
+    is known only as the program runs, and registers cannot be chosen then: there is code for each.
     """
     own = share // threads
     results = [f"${i}" for i in range(own)]
@@ -84,9 +82,7 @@ def exchange_code(programs, threads, share):
         ".reg .pred other, arrived; .reg .u32 rank, inbox, mine, there, barrier;",
         f".reg .f32 {', '.join(name for slot in received for name in slot)};",
         "mov.u32 inbox, global_smem;",
-        "mov.u32 mine, %dynamic_smem_size;",
-        "add.u32 inbox, inbox, mine;",
-        f"sub.u32 inbox, inbox, {inbox_bytes(programs, share)};",
+        f"add.u32 inbox, inbox, ${own * (1 + programs)};",
         "mov.u32 mine, %tid.x;",
         f"mad.lo.u32 mine, mine, {4 * _VECTOR}, inbox;",
         "mov.u32 rank, %cluster_ctarank;",
@@ -134,16 +130,14 @@ def exchange_code(programs, threads, share):
 def exchange_operands(programs, threads, share):
     """The constraints of `exchange_code`; results must not take the place of what is still read."""
     own = share // threads
-    return ",".join(["=&f"] * own + ["f"] * own * programs)
+    return ",".join(["=&f"] * own + ["f"] * own * programs + ["r"] * own)
 
 
 @gluon.jit
-def open_inbox(PROGRAMS: gl.constexpr, SHARE: gl.constexpr):
+def open_inbox(inbox_at, PROGRAMS: gl.constexpr, SHARE: gl.constexpr):
     """For every program of a cluster as it starts, once: before that, no other may send to it."""
     CODE: gl.constexpr = opening_code(PROGRAMS, SHARE)
-    gl.inline_asm_elementwise(
-        CODE, "=r,r", [gl.program_id(0)], dtype=gl.int32, is_pure=False, pack=1
-    )
+    gl.inline_asm_elementwise(CODE, "=r,r", [inbox_at], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -166,8 +160,9 @@ def _shares(
 
 @gluon.jit
 def summed_share(
-    tile, ROWS: gl.constexpr, COLUMNS: gl.constexpr, PROGRAMS: gl.constexpr, layout: gl.constexpr
-):
+    tile, inbox_at,
+    ROWS: gl.constexpr, COLUMNS: gl.constexpr, PROGRAMS: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
     """The cluster's sum of this program's share of the tiles: [ROWS, COLUMNS / PROGRAMS].
 
     Float32, in `layout`, which must be that of the tile but for its width. Once a program, after
@@ -177,10 +172,12 @@ def summed_share(
     SHARE: gl.constexpr = ROWS * COLUMNS // PROGRAMS
     CODE: gl.constexpr = exchange_code(PROGRAMS, THREADS, SHARE)
     OPERANDS: gl.constexpr = exchange_operands(PROGRAMS, THREADS, SHARE)
+    operands = _shares(tile, ROWS, COLUMNS, PROGRAMS, layout)
+    operands += (gl.full([ROWS, COLUMNS // PROGRAMS], inbox_at, gl.int32, layout=layout),)
     return gl.inline_asm_elementwise(
         CODE,
         OPERANDS,
-        _shares(tile, ROWS, COLUMNS, PROGRAMS, layout),
+        operands,
         dtype=gl.float32,
         is_pure=False,
         pack=SHARE // THREADS,
@@ -195,7 +192,8 @@ def launch_clusters(
     Parameters
     ----------
     kernel
-        A Gluon kernel that calls `open_inbox`, if there is more than one program.
+        A Gluon kernel with an argument `inbox_at`, on whose value it is not specialised: bytes from
+        the start of its shared memory.
     grid
         In clusters: programs along the first axis are `programs` times as many.
     programs
@@ -211,14 +209,16 @@ def launch_clusters(
     KernelArgumentError
         If a program's memory and its inbox are more than a multiprocessor has.
     """
+    inbox_at = 0
     if programs > 1:
-        compiled = kernel.warmup(*arguments, grid=grid, **options)
+        compiled = kernel.warmup(*arguments, inbox_at=0, grid=grid, **options)
         own = compiled.metadata.shared
-        shared = -(-own // 16) * 16 + inbox_bytes(programs, share)
+        inbox_at = -(-own // 16) * 16
+        shared = inbox_at + inbox_bytes(programs, share)
         if shared > (MOST_SHARED_BYTES if own > _GIVEN_SHARED_BYTES else _GIVEN_SHARED_BYTES):
             raise KernelArgumentError(
                 f"the tile must leave {inbox_bytes(programs, share)} bytes of a program's shared "
                 f"memory to what it receives from its cluster of {programs}, but takes {own} bytes"
             )
         compiled.packed_metadata = (compiled.metadata.num_warps, programs, shared)
-    kernel[grid](*arguments, **options)
+    kernel[grid](*arguments, inbox_at=inbox_at, **options)
