@@ -8,6 +8,7 @@ addition to the residual stream, whose row statistics for the next LayerNorm are
 
 Where N gives too few tiles to fill the device, K is split: each program stores its partial product
 and the last to arrive adds them, from the first to the last, so that results repeat bit for bit.
+On Hopper they add them within a cluster (`kernels.gluon_cluster`).
 """
 
 import torch
@@ -193,7 +194,7 @@ def fused_linear(
         Must divide N and K. Of one row: the matrix-vector kernel, which takes no statistics and
         leaves none.
     workspace
-        Used where `tile.split_k` is above 1.
+        Used by the plain kernel where `tile.split_k` is above 1.
     epilogue
         `PLAIN`, `GELU` (tanh) or `RESIDUAL`.
     x_stats
