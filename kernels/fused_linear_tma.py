@@ -219,8 +219,8 @@ def launch_linear_stream(
 ) -> None:
     """`kernels.fused_linear.fused_linear` on sm_90, for half precision.
 
-    `tile.block_m` is a multiple of 64, `tile.is_possible` holds, and both operands' strips must fit
-    into shared memory. A LayerNorm needs `x_stats`.
+    `tile.block_m` is a multiple of 64, `tile.is_possible` holds, and `tile.stages` chunks of both
+    operands must fit into shared memory, beside what a cluster sends. A LayerNorm needs `x_stats`.
     """
     rows, in_features = x.shape
     out_features = weight.shape[0]

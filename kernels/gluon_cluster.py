@@ -69,6 +69,9 @@ def opening_code(programs, share):
 def exchange_code(programs, threads, share):
     """PTX: send the others' shares, and add what they send to the own one.
 
+    `st.async`, `mapa` and `barrier.cluster` are in the PTX ISA's chapters on data movement and on
+    synchronisation, for sm_90.
+
     Operands are the results, then each program's share of this one's products, then where the inbox
     begins, of which the first counts: `share / threads` registers each. Which share is the own one
     is known only as the program runs, and registers cannot be chosen then: there is code for each.

@@ -123,7 +123,7 @@ def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
     if not launched.has_gluon():
         console.print(
             f"Triton {triton_version()} has no Gluon for Hopper: the ring of attention, the "
-            "the streams of linear maps and the LM head are not compiled",
+            "streams of linear maps and of the LM head are not compiled",
             soft_wrap=True,
         )
     with console.status("finding what the engine launches"):
