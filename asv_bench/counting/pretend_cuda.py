@@ -2,9 +2,9 @@
 
 Tensors of the device say that they are on ``cuda:0`` and have shapes but no values, so the engine
 takes every branch that it takes on a Hopper GPU, at next to no cost, and whatever would cross
-between host and device is noted. What is copied to the host arrives as zeros. A Triton kernel that
-is launched is noted and not run. Streams and events do nothing; a captured graph keeps nothing, and
-its replay is noted and changes nothing.
+between host and device is noted. What is copied to the host arrives as zeros, and memory that both
+reach stays as it was. A Triton kernel that is launched is noted and not run. Streams and events do
+nothing; a captured graph keeps nothing, and its replay is noted and changes nothing.
 
 Times and tokens mean nothing here; operators, copies and launches are those of a GPU.
 """
@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -218,6 +219,11 @@ class _Placement(TorchFunctionMode):
         if name == "tolist" and isinstance(args[0], PretendTensor):
             _traffic.to_host(args[0])
             return torch.zeros(args[0].shape, dtype=args[0].dtype).tolist()
+        if name == "as_tensor" and hasattr(args[0], "__cuda_array_interface__"):
+            # Memory that the device reaches where it is: nothing crosses.
+            described = args[0].__cuda_array_interface__
+            dtype = torch.from_numpy(np.empty(0, described["typestr"])).dtype
+            return PretendTensor(torch.empty(described["shape"], dtype=dtype, device=_META))
         if not _is_cuda(kwargs.get("device")):
             return func(*args, **kwargs)
         if name in _FROM_HOST_DATA and not isinstance(args[0], PretendTensor):

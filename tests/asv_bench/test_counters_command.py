@@ -60,9 +60,7 @@ def make_steps(**changes: int) -> dict[str, dict[str, Any]]:
     for path in PATHS:
         for batch in BATCHES:
             for part in ("step", "block"):
-                values = dict.fromkeys(COUNTERS, 0)
-                values["copies_to_host"] = int(path.is_pretended)
-                steps[step_name(path.name, batch, part)] = values
+                steps[step_name(path.name, batch, part)] = dict.fromkeys(COUNTERS, 0)
     steps["graph, batch 64, step"].update(changes)
     return steps
 

@@ -88,10 +88,7 @@ def test_the_same_in_another_process_and_as_the_rules_demand(
     assert list(differences({name: good[name] for name in again}, again)) == []
     assert list(broken_rules(good)) == []
     steady = good["graph, batch 64, step"]
-    assert (steady["graph_replays"], steady["copies_to_host"], steady["bytes_to_host"]) == (
-        *(1, 1),
-        4 * 64,
-    )
+    assert (steady["graph_replays"], steady["copies_to_host"]) == (1, 0)
     # Two layers of five launches, and the first, the head and the last.
     assert good["fused, batch 8, step"]["launches"] == 2 * 5 + 3
     # Append, attention and two norms.
@@ -147,12 +144,12 @@ def test_one_more_operator_in_each_layer_is_seen(
         ),
         (
             "engine/token_ring.py",
-            "self._host_slots[slot].copy_(self.slots[slot], non_blocking=True)",
-            "self._host_slots.copy_(self.slots, non_blocking=True)",
-            "bytes_to_host",
+            "        self._num_sent += 1\n",
+            "        self._num_sent += 1\n        self.slots.cpu()\n",
+            "copies_to_host",
         ),
     ],
-    ids=["tensor.to", "staged", "item", "larger"],
+    ids=["tensor.to", "staged", "item", "ring"],
 )
 def test_a_copy_between_host_and_device_in_a_step_is_seen(
     tmp_path: Path,
