@@ -49,8 +49,8 @@ class DecodeGraphs:
     def _capture(self, *, is_sampled: bool) -> None:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.
 
-        Rows that are running meanwhile are paused: with no budget a step changes nothing but the
-        ring, which is rewound.
+        Rows that are running meanwhile are paused: with no budget a step changes nothing that is
+        read.
         """
         with capturing("decode step", "lower max_batch_size or num_kv_blocks"):
             remaining = self._runner.state.device_rows.remaining
@@ -62,4 +62,3 @@ class DecodeGraphs:
                     self._graphs[bucket, is_sampled], _ = self._pool.capture(step)
             finally:
                 remaining.copy_(paused)
-                self._runner.ring.rewind()

@@ -111,8 +111,6 @@ class FusedDecode:
             self._model.position_embedding,
             buffers.x,
             buffers.block_stats,
-            self._ring.next_slot,
-            self._ring.num_slots,
         )
         with span("forward"):
             for block in self._blocks:
@@ -136,7 +134,6 @@ class FusedDecode:
                 rows.known_len,
                 rows.known_tail,
                 self._ring.slots,
-                self._ring.next_slot,
             )
 
     @property

@@ -133,7 +133,7 @@ class ModelRunner:
                 )
             else:
                 tokens = sample_greedy(logits)
-            self.ring.write(tokens)
+            self.ring.write(rows.position[:num_rows] + 1, tokens)
             # An invalid token ends its request when the host sees it; until then the row goes on
             # with any token that exists.
             fed = tokens.clamp(min=0)
@@ -216,6 +216,6 @@ class ModelRunner:
                 )
             else:
                 tokens = sample_greedy(logits)
-            self.ring.write_rows(places, tokens)
+            self.ring.write_rows(places, inputs.sampled_positions[:count], tokens)
             rows.last_token[places] = tokens.clamp(min=0)
         return True

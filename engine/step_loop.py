@@ -35,10 +35,11 @@ With two, a host that pauses for half a millisecond is noticed where steps are s
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A launch whose tokens are on their way: which rows it served, and for whom."""
+    """A launch whose tokens are on their way: to which rows, where in their sequences, for whom."""
 
     ticket: int
     rows: RowIndex
+    positions: npt.NDArray[np.int32]
     serials: npt.NDArray[np.int64]
 
 
@@ -200,7 +201,9 @@ class StepLoop:
             self._state.flush()
 
     def _track(self, rows: RowIndex) -> None:
-        self._in_flight.append(_Launch(self._ring.send(), rows, self.rows.serial[rows]))
+        self._in_flight.append(
+            _Launch(self._ring.send(), rows, self.rows.length[rows], self.rows.serial[rows])
+        )
 
     def _drain(self) -> None:
         while self._in_flight:
@@ -213,7 +216,7 @@ class StepLoop:
         last token was on its way, are dropped.
         """
         with span("readback"):
-            tokens = self._ring.receive(launch.ticket)[launch.rows]
+            tokens = self._ring.receive(launch.ticket, launch.rows, launch.positions)
         now = time.perf_counter()
         rows = self.rows
         is_current = rows.serial[launch.rows] == launch.serials

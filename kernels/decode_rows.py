@@ -27,8 +27,6 @@ def embed_rows(
     position_embedding,
     x,
     x_stats,
-    next_slot,
-    NUM_SLOTS: tl.constexpr,
     E: tl.constexpr,
     TILES: tl.constexpr,
     TILES_PAD: tl.constexpr,
@@ -41,9 +39,6 @@ def embed_rows(
     """
     row = tl.program_id(0)
     release_consumers(PDL)
-    if row == 0:
-        slot = tl.load(next_slot)
-        tl.store(next_slot, (slot + 1) % NUM_SLOTS)
     # A row that ended at the model's last position must not index beyond the embeddings.
     is_running = tl.load(remaining + row) > 0
     place = tl.where(is_running, tl.load(position + row), 0).to(tl.int64)
@@ -75,7 +70,6 @@ def pick_tokens(
     known_len,
     known_tail,
     slots,
-    next_slot,
     slot_stride,
     NUM_SLOTS: tl.constexpr,
     KNOWN_TAIL: tl.constexpr,
@@ -104,10 +98,8 @@ def pick_tokens(
     token = tl.min(tl.where(maxima == best, tokens, 2147483647), axis=0)
     has_nan = tl.max((maxima != maxima).to(tl.int32), axis=0) > 0
     token = tl.where(has_nan, -1, token)
-    # `begin_step` has already counted this step's slot.
-    slot = (tl.load(next_slot) + NUM_SLOTS - 1) % NUM_SLOTS
-    tl.store(slots + slot * slot_stride + row, token)
     if left > 0:
+        tl.store(slots + place % NUM_SLOTS * slot_stride + row, token)
         # A row whose logits are not numbers goes on with any token that exists, until the host
         # sees the -1 and ends it.
         is_known = known_left > 0
@@ -124,10 +116,8 @@ def begin_step(
     position_embedding: torch.Tensor,
     x: torch.Tensor,
     x_stats: torch.Tensor,
-    next_slot: torch.Tensor,
-    num_slots: int,
 ) -> None:
-    """Embed the rows' last tokens and take the ring's next slot.
+    """Embed the rows' last tokens.
 
     Parameters
     ----------
@@ -140,8 +130,6 @@ def begin_step(
         [rows, E], contiguous, written.
     x_stats
         float32 [rows, 2, T], written; E / T is a power of two.
-    next_slot
-        int64 [1], advanced by one modulo `num_slots`.
     """
     rows, embed = x.shape
     tiles = x_stats.shape[2]
@@ -154,8 +142,6 @@ def begin_step(
         position_embedding,
         x,
         x_stats,
-        next_slot,
-        NUM_SLOTS=num_slots,
         E=embed,
         TILES=tiles,
         TILES_PAD=padded(tiles, 1),
@@ -174,9 +160,8 @@ def finish_step(
     known_len: torch.Tensor,
     known_tail: torch.Tensor,
     slots: torch.Tensor,
-    next_slot: torch.Tensor,
 ) -> None:
-    """Pick each row's token, write it into the slot that `begin_step` took, advance running rows.
+    """Pick each running row's token, write it into the ring, advance the row.
 
     Parameters
     ----------
@@ -189,9 +174,7 @@ def finish_step(
         `known_len`, by at most K, goes on with that token of its tail, which ends with the last
         known one, instead of the one picked, and keeps its budget.
     slots
-        int32 [S, R], the ring.
-    next_slot
-        int64 [1], the slot after this step's.
+        int32 [S, R], the ring: the token at position p of a row goes into slot p modulo S.
     """
     rows, tiles = tile_max.shape
     pick_tokens[(rows,)](
@@ -203,7 +186,6 @@ def finish_step(
         known_len,
         known_tail,
         slots,
-        next_slot,
         slots.stride(0),
         NUM_SLOTS=slots.shape[0],
         KNOWN_TAIL=known_tail.shape[1],

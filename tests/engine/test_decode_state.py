@@ -127,22 +127,35 @@ def test_nothing_is_copied_when_nothing_changed(state):
     assert state.flush() == 0
 
 
-def test_ring_returns_each_send_its_own_tokens():
+def test_ring_returns_each_rows_token_by_its_position():
     ring = TokenRing(4, CPU)
+    rows = np.array([3, 0])
     for step in range(3 * NUM_SLOTS):
-        ring.write(torch.full((3,), step, dtype=torch.int32))
+        positions = torch.tensor([step, step + 5, 7 * step], dtype=torch.int32)
+        ring.write(positions, torch.tensor([step, -step, 9], dtype=torch.int32))
         first = ring.send()
-        ring.write_rows(torch.tensor([3, 0]), torch.tensor([step, -step], dtype=torch.int32))
+        further = positions[:2] + 1
+        ring.write_rows(
+            torch.from_numpy(rows),
+            further,
+            torch.tensor([step + 100, 100 - step], dtype=torch.int32),
+        )
         second = ring.send()
         assert ring.has_arrived(second)
-        assert ring.receive(first)[:3].tolist() == [step] * 3
-        assert ring.receive(second)[[3, 0]].tolist() == [step, -step]
+        got = ring.receive(first, np.arange(3), positions.numpy())
+        assert got.tolist() == [step, -step, 9]
+        got = ring.receive(second, rows, further.numpy())
+        assert got.tolist() == [step + 100, 100 - step]
 
 
-def test_ring_forgets_warm_up_writes():
+def test_ring_keeps_as_many_tokens_of_a_row_as_it_has_slots():
     ring = TokenRing(2, CPU)
-    for _ in range(5):
-        ring.write(torch.zeros(2, dtype=torch.int32))
-    ring.rewind()
-    ring.write(torch.tensor([7, 8], dtype=torch.int32))
-    assert ring.receive(ring.send()).tolist() == [7, 8]
+    for position in range(40, 40 + NUM_SLOTS):
+        ring.write(
+            torch.tensor([position], dtype=torch.int32),
+            torch.tensor([-position], dtype=torch.int32),
+        )
+        ticket = ring.send()
+    positions = np.arange(40, 40 + NUM_SLOTS)
+    got = ring.receive(ticket, np.zeros(NUM_SLOTS, np.intp), positions)
+    assert got.tolist() == (-positions).tolist()

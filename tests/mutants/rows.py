@@ -10,22 +10,6 @@ DEPENDENT = "kernels/dependent_launch.py"
 MUTANTS = (
     Mutant(
         ROWS,
-        "tl.store(next_slot, (slot + 1) % NUM_SLOTS)",
-        "tl.store(next_slot, slot + 1)",
-        "the ring is left after its last slot",
-        ROWS_TESTS,
-        "begin",
-    ),
-    Mutant(
-        ROWS,
-        "if row == 0:",
-        "if row >= 0:",
-        "every row takes a slot",
-        ROWS_TESTS,
-        "begin",
-    ),
-    Mutant(
-        ROWS,
         "tl.where(is_running, tl.load(position + row), 0)",
         "tl.load(position + row)",
         "a row that has ended reads beyond the position embeddings",
@@ -50,9 +34,9 @@ MUTANTS = (
     ),
     Mutant(
         ROWS,
-        "(tl.load(next_slot) + NUM_SLOTS - 1) % NUM_SLOTS",
-        "(tl.load(next_slot) + NUM_SLOTS) % NUM_SLOTS",
-        "tokens go into the next step's slot",
+        "slots + place % NUM_SLOTS * slot_stride",
+        "slots + (place + 1) % NUM_SLOTS * slot_stride",
+        "tokens go into the next position's slot",
         ROWS_TESTS,
         "finish",
     ),
