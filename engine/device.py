@@ -73,17 +73,20 @@ def mapped_memory(
     if device.type != "cuda":
         on_host = torch.zeros(tuple(shape), dtype=dtype)
         return on_host, on_host
+    wanted = torch.device(
+        "cuda", torch.cuda.current_device() if device.index is None else device.index
+    )
     # Pinned memory that was freed is handed out again, and says it belongs to the device that it
     # was first made for. Held until the end, it is not handed out twice.
     passed_over = []
     for _ in range(_MOST_PASSED_OVER):
         on_host = torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
         on_device = torch.as_tensor(_DeviceArray(on_host))
-        if on_device.device == device:
+        if on_device.device == wanted:
             return on_host, on_device
         passed_over.append(on_host)
     raise DeviceError(
-        f"Pinned memory for {device} was asked for {_MOST_PASSED_OVER} times, but what came "
+        f"Pinned memory for {wanted} was asked for {_MOST_PASSED_OVER} times, but what came "
         f"belongs to {on_device.device}: free what that device pinned, or use it alone."
     )
 
