@@ -116,11 +116,7 @@ class KVBlockManager:
             If fewer than `count` blocks are free; nothing has changed then.
         """
         count = _checked_integer("count", count, 0)
-        if count > self._num_free:
-            raise OutOfBlocksError(
-                f"{count} KV blocks are needed, but only {self._num_free} of {self.num_blocks} "
-                "are free: evict cached blocks or preempt a sequence first."
-            )
+        self._refuse_more_than_free(count)
         top = self._num_free
         self._num_free = top - count
         taken = self._free_stack[top - count : top][::-1].copy()
@@ -312,6 +308,34 @@ class KVBlockManager:
             block_ids.extend(new_blocks)
         return copies
 
+    def extend_batch(
+        self, sequences: Sequence[list[int]], counts: Sequence[int]
+    ) -> list[BlockCopy]:
+        """`extend` each sequence by its count of tokens, all of them or none.
+
+        Sequences that begin anew, or whose last block is full, are done together.
+
+        Raises
+        ------
+        OutOfBlocksError
+            If more blocks are needed than are free; nothing has changed then.
+        """
+        counts = [_checked_integer("count", count, 0) for count in counts]
+        has_room = [self._room_in_last_block(block_ids) > 0 for block_ids in sequences]
+        num_new = -(-np.array(counts, np.intp) // self.block_size)
+        for place in np.flatnonzero(has_room).tolist():
+            num_new[place] = self.blocks_needed_to_extend(sequences[place], counts[place])
+        self._refuse_more_than_free(int(num_new.sum()))
+        copies: list[BlockCopy] = []
+        together: list[tuple[list[int], int]] = []
+        for block_ids, count, is_open in zip(sequences, counts, has_room, strict=True):
+            if is_open:
+                copies += self.extend(block_ids, count)
+            else:
+                together.append((block_ids, count))
+        self._extend_full(together)
+        return copies
+
     def blocks_needed_to_extend(self, block_ids: Sequence[int], count: int) -> int:
         """Count the free blocks that `extend` would take."""
         count = _checked_integer("count", count, 0)
@@ -380,6 +404,29 @@ class KVBlockManager:
         for index, (ids, length) in enumerate(zip(holder_ids, lengths, strict=True)):
             if length is not None:
                 check_length(self.fill_levels, self.block_size, index, ids, length)
+
+    def _extend_full(self, sequences: Sequence[tuple[list[int], int]]) -> None:
+        """Add new blocks for so many tokens each to sequences whose last block has no room."""
+        counts = np.array([count for _, count in sequences], np.intp)
+        num_new = -(-counts // self.block_size)
+        ends = np.cumsum(num_new)
+        new_blocks = self.allocate_blocks(int(num_new.sum()))
+        self._fill_levels[new_blocks] = self.block_size
+        grows = num_new > 0
+        surplus = (num_new * self.block_size - counts)[grows]
+        self._fill_levels[new_blocks[ends[grows] - 1]] -= surplus.astype(np.int32)
+        new_ids = new_blocks.tolist()
+        for (block_ids, _), end, added in zip(
+            sequences, ends.tolist(), num_new.tolist(), strict=True
+        ):
+            block_ids += new_ids[end - added : end]
+
+    def _refuse_more_than_free(self, count: int) -> None:
+        if count > self._num_free:
+            raise OutOfBlocksError(
+                f"{count} KV blocks are needed, but only {self._num_free} of {self.num_blocks} "
+                "are free: evict cached blocks or preempt a sequence first."
+            )
 
     def _room_in_last_block(self, block_ids: Sequence[int]) -> int:
         if not block_ids:

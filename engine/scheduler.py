@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,7 @@ first tokens come 1.7 ms later.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillChunk:
+class PrefillChunk(NamedTuple):
     """Tokens `start` to `end` (exclusive) of a request's known tokens, to be computed."""
 
     request: Request
@@ -130,7 +130,8 @@ class Scheduler:
             config.max_active_requests or config.max_batch_size, config.max_batch_size
         )
         self._num_admitted = 0
-        # Blocks that the next decode step takes for requests admitted without them.
+        # Blocks for requests that were admitted without them: this round's prefills take theirs
+        # together, and those that enter have the next decode step take them.
         self._num_promised = 0
 
     @property
@@ -145,6 +146,7 @@ class Scheduler:
         chunks: list[PrefillChunk] = []
         admitted: list[Request] = []
         entering: list[Request] = []
+        prefilled: list[Request] = []
         copies: list[BlockCopy] = []
         for request in self._prefilling[: self._prefill_max_batch_size]:
             if budget:
@@ -163,7 +165,7 @@ class Scheduler:
                 break
             request = self.waiting[index]
             is_alone = not self._rows.num_taken and not admitted
-            attached = self._attach_blocks(request, is_alone=is_alone)
+            attached = self._attach_prefix(request, is_alone=is_alone)
             if attached is None:
                 break
             copies += attached
@@ -175,11 +177,17 @@ class Scheduler:
                 entering.append(request)
                 budget -= min(budget, request.num_uncomputed)
                 continue
-            self._prefilling.append(request)
+            prefilled.append(request)
             chunks.append(self._chunk(request, budget))
             budget -= chunks[-1].end - chunks[-1].start
         if admitted:
             self._rows.take(admitted)
+        if prefilled:
+            self._prefilling += prefilled
+            copies += self.blocks.extend_batch(
+                [request.block_ids for request in prefilled],
+                [request.num_uncomputed for request in prefilled],
+            )
         return PrefillPlan(chunks, entering, copies) if chunks or entering else None
 
     def note_prefilled(self, plan: PrefillPlan) -> None:
@@ -314,12 +322,11 @@ class Scheduler:
         start = request.num_computed
         return PrefillChunk(request, start, min(start + budget, request.num_known_tokens))
 
-    def _attach_blocks(self, request: Request, *, is_alone: bool) -> list[BlockCopy] | None:
-        """Take blocks for the known tokens of `request`, reusing cached prefixes.
+    def _attach_prefix(self, request: Request, *, is_alone: bool) -> list[BlockCopy] | None:
+        """Give `request` the blocks of its cached prefix, and promise it those of its other tokens.
 
-        A request that enters the decode steps takes those of its cached prefix only: the steps
-        take the others. Returns the copies to make first, or None where the pool has no room for
-        all known tokens now.
+        Returns the copies to make first, or None where the pool has no room for all known tokens
+        now.
         """
         tokens = request.known_tokens
         for reuse in (True, False):
@@ -330,14 +337,10 @@ class Scheduler:
                 match = self.prefix_cache.match(tokens)
                 block_ids, num_cached = list(match.block_ids), match.num_tokens
                 copies = list(match.copies)
-            count = len(tokens) - num_cached
-            needed = self.blocks.blocks_needed_to_extend(block_ids, count)
+            needed = self.blocks.blocks_needed_to_extend(block_ids, len(tokens) - num_cached)
             if self._make_room(self._num_promised + needed):
+                self._num_promised += needed
                 request.num_computed = num_cached
-                if self._enters(request):
-                    self._num_promised += needed
-                else:
-                    copies += self.blocks.extend(block_ids, count)
                 request.block_ids = block_ids
                 return copies
             self.blocks.free_blocks(block_ids)

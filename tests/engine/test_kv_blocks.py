@@ -338,6 +338,52 @@ class TestExtend:
             KVBlockManager(4, 4).extend([], wrong)
 
 
+class TestExtendBatch:
+    @pytest.mark.parametrize("seed", range(20))
+    def test_as_one_after_another(self, seed: int) -> None:
+        """Empty, full, open and shared sequences, in any order, by none to many tokens."""
+        generator = np.random.default_rng(seed)
+        starts = generator.integers(0, 10, 6).tolist()
+        counts = generator.integers(0, 11, 6).tolist()
+        is_shared = generator.random(6) < 0.4
+
+        def made() -> tuple[KVBlockManager, list[list[int]], list[list[int]]]:
+            blocks = KVBlockManager(64, 4)
+            sequences = [sequence_of(blocks, start) for start in starts]
+            others = [list(ids) for ids, one in zip(sequences, is_shared, strict=True) if one]
+            for ids in others:
+                blocks.incref_blocks(ids)
+            return blocks, sequences, others
+
+        alone, expected, _ = made()
+        copies = [alone.extend(ids, count) for ids, count in zip(expected, counts, strict=True)]
+        blocks, sequences, others = made()
+        got = blocks.extend_batch(sequences, counts)
+        assert [copy.source for copy in got] == [copy.source for one in copies for copy in one]
+        assert blocks.num_free_blocks == alone.num_free_blocks
+        assert [len(ids) for ids in sequences] == [len(ids) for ids in expected]
+        lengths = [start + count for start, count in zip(starts, counts, strict=True)]
+        held = [start for start, one in zip(starts, is_shared, strict=True) if one]
+        blocks.check_integrity([*sequences, *others], [*lengths, *held])
+
+    def test_all_or_nothing(self) -> None:
+        blocks = KVBlockManager(6, 4)
+        sequences: list[list[int]] = [sequence_of(blocks, 6), [], sequence_of(blocks, 4)]
+        before = snapshot(blocks), [list(ids) for ids in sequences]
+        # Three blocks are free, and each sequence alone would find its own.
+        for counts, error in (
+            ([3, 4, 5], OutOfBlocksError),
+            ([3, 8, 1], OutOfBlocksError),
+            ([1, 4, -1], ValueError),
+        ):
+            with pytest.raises(error):
+                blocks.extend_batch(sequences, counts)
+            assert (snapshot(blocks), sequences) == before
+        assert blocks.extend_batch(sequences, [2, 4, 3]) == []
+        assert blocks.num_free_blocks == 1
+        assert blocks.extend_batch([], []) == []
+
+
 class TestForkBlock:
     def test_a_fork_has_its_own_holder_and_the_first_tokens(self) -> None:
         blocks = KVBlockManager(4, 4)
