@@ -250,6 +250,8 @@ def test_logits_that_are_not_numbers_end_the_request_with_an_error(make_engine):
         ([1, 10**6], None, "vocabulary"),
         ([1, 2**40], None, "vocabulary"),
         ([1.5, 2.0], None, "whole numbers"),
+        ([1, 2.5], None, "whole numbers"),
+        ([1, [2]], None, "whole numbers"),
         ([[1, 2]], None, "flat sequence"),
         ([True, False], None, "whole numbers"),
         (None, None, "token ids"),
