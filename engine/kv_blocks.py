@@ -257,6 +257,19 @@ class KVBlockManager:
         self._fill_levels[block_index] = position + 1
         return BatchAppend(block_index.astype(np.int32), position, copies)
 
+    def append_in_place(self, last_blocks: IndexArray) -> None:
+        """`append_to_last_blocks` where all of them have room and one holder: nothing is checked.
+
+        For a batch of which that is known, because nobody else has come or gone since it was
+        checked: it costs a tenth.
+
+        Parameters
+        ----------
+        last_blocks : intp array [B]
+            The last block of each sequence.
+        """
+        self._fill_levels[last_blocks] += 1
+
     def blocks_needed_for_append(self, last_blocks: ArrayLike) -> int:
         """Count the free blocks that `append_to_last_blocks` would take of the same array."""
         last = self._checked_block_ids(last_blocks, lowest=EMPTY)

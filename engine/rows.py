@@ -26,6 +26,8 @@ class Rows:
 
     Attributes
     ----------
+    changes
+        Counts up whenever a row begins to decode or is released.
     requests
         Who holds each row, or None.
     request_ids
@@ -52,6 +54,7 @@ class Rows:
     """
 
     def __init__(self, num_rows: int, max_model_len: int) -> None:
+        self.changes = 0
         self.requests: list[Request | None] = [None] * num_rows
         self.request_ids = np.full(num_rows, -1, np.int64)
         self.serial = np.zeros(num_rows, np.int64)
@@ -64,6 +67,7 @@ class Rows:
         self.budget = np.zeros(num_rows, np.int32)
         self.is_sampled = np.zeros(num_rows, np.bool_)
         self.stop_ids = np.full((num_rows, 1), _NO_STOP, np.int32)
+        self._has_stops = False
         self.tokens = np.empty((num_rows, max_model_len), np.int32)
         self.token_times = np.empty((num_rows, max_model_len), np.float64)
         # Lowest row first: a graph covers rows 0 to the highest in use.
@@ -95,6 +99,7 @@ class Rows:
 
     def start_decoding(self, row: int, length: int, last_block: int) -> None:
         """Let the row, of whose tokens `length` are computed, run in the decode steps to come."""
+        self.changes += 1
         self.length[row] = length
         self.last_block[row] = last_block
         self.decoding[row] = True
@@ -102,6 +107,13 @@ class Rows:
     def running(self) -> RowIndex:
         """Rows that have output left to launch, ascending, intp [N]."""
         return np.flatnonzero(self.decoding & (self.launched < self.budget))
+
+    def are_stops(self, rows: RowIndex, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of the `tokens` [N] end the requests of the `rows` [N] that they are for."""
+        if not self._has_stops:
+            return np.zeros(len(rows), np.bool_)
+        ends: npt.NDArray[np.bool_] = (tokens[:, None] == self.stop_ids[rows]).any(axis=1)
+        return ends
 
     def holder(self, row: int) -> Request:
         """The request that holds the row, which must be taken."""
@@ -112,6 +124,7 @@ class Rows:
 
     def release(self, rows: RowIndex) -> None:
         """Take the rows, each at most once, from their requests, which keep the output seen."""
+        self.changes += 1
         for row, received in zip(rows.tolist(), self.received[rows].tolist(), strict=True):
             request = self.holder(row)
             request.generated = self.tokens[row, :received].copy()
@@ -130,3 +143,5 @@ class Rows:
         for row, ids in zip(rows.tolist(), stop_ids, strict=True):
             if ids:
                 self.stop_ids[row, : len(ids)] = ids
+        # Those of a row that was released count until another takes it: a few comparisons more.
+        self._has_stops = bool((self.stop_ids != _NO_STOP).any())

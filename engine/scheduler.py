@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.admission import make_admission
 from engine.config import EngineConfig
+from engine.decode_plan import AlikeSteps, DecodePlan
 from engine.decode_state import DecodeState, RowStart
 from engine.errors import IntegrityError
 from engine.kv_blocks import BlockCopy, KVBlockManager
@@ -61,24 +62,6 @@ class PrefillPlan:
     def num_tokens(self) -> int:
         """Tokens of all chunks."""
         return sum(chunk.end - chunk.start for chunk in self.chunks)
-
-
-@dataclass(frozen=True, slots=True)
-class DecodePlan:
-    """Rows that take a decode step, ascending, and the block copies that must come before.
-
-    `sampling` are those of the rows whose step makes a token; the others' feeds a known one.
-    """
-
-    rows: RowIndex
-    sampling: RowIndex
-    copies: list[BlockCopy]
-    is_sampled: bool
-
-    @property
-    def num_rows(self) -> int:
-        """Rows 0 to `num_rows - 1` cover all that run."""
-        return int(self.rows[-1]) + 1
 
 
 class Scheduler:
@@ -133,6 +116,7 @@ class Scheduler:
         # Blocks for requests that were admitted without them: this round's prefills take theirs
         # together, and those that enter have the next decode step take them.
         self._num_promised = 0
+        self._alike: AlikeSteps | None = None
 
     @property
     def has_work(self) -> bool:
@@ -222,6 +206,12 @@ class Scheduler:
     def plan_decode(self) -> DecodePlan | None:
         """Give every running row a place for one more token, preempting where none is left."""
         rows = self._rows
+        if self._alike is not None and self._alike.is_left(rows):
+            plan, last_blocks = self._alike.take()
+            self.blocks.append_in_place(last_blocks)
+            rows.length[plan.rows] += 1
+            rows.launched[plan.rows] += 1
+            return plan
         running = self._running_with_room()
         if not len(running):
             return None
@@ -241,7 +231,9 @@ class Scheduler:
         # Rows that entered with tokens to compute and feed the last of them in this step.
         for row in running[beyond_known == 0].tolist():
             self._offer_prefix(rows.holder(row), self._blocks_of(row).tolist())
-        return DecodePlan(running, sampling, append.copies, bool(rows.is_sampled[running].any()))
+        plan = DecodePlan(running, sampling, append.copies, bool(rows.is_sampled[running].any()))
+        self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
+        return plan
 
     def withdraw(self, request: Request) -> None:
         """Give back what a request holds that ends early: running, prefilling or waiting."""

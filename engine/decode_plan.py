@@ -1,0 +1,69 @@
+"""What a decode step is to do, and for how many steps more it will be the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from engine.kv_blocks import BatchAppend, BlockCopy
+from engine.kv_integrity import IndexArray
+from engine.rows import RowIndex, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """Rows that take a decode step, ascending, and the block copies that must come before.
+
+    `sampling` are those of the rows whose step makes a token; the others' feeds a known one.
+    """
+
+    rows: RowIndex
+    sampling: RowIndex
+    copies: list[BlockCopy]
+    is_sampled: bool
+
+    @property
+    def num_rows(self) -> int:
+        """Rows 0 to `num_rows - 1` cover all that run."""
+        return int(self.rows[-1]) + 1
+
+
+@dataclass(slots=True)
+class AlikeSteps:
+    """Steps that follow a planned one and differ from it in nothing but one token more a row.
+
+    As long as no row is taken or given back, no budget ends and every last block has room, the
+    same rows run, in the same blocks. With blocks of 64 tokens that is most steps of a batch that
+    began together, and planning them anew costs the host 30 us each.
+    """
+
+    plan: DecodePlan
+    last_blocks: IndexArray
+    changes: int
+    num_left: int
+
+    @classmethod
+    def after(
+        cls, plan: DecodePlan, rows: Rows, append: BatchAppend, block_size: int
+    ) -> AlikeSteps | None:
+        """Those after `plan`, which has been counted in `rows` and `append`ed; None if none."""
+        room = block_size - 1 - int(append.position.max())
+        # A row that feeds known tokens begins to sample some time.
+        if room == 0 or len(plan.sampling) < len(plan.rows):
+            return None
+        left = int((rows.budget[plan.rows] - rows.launched[plan.rows]).min())
+        if left == 0:
+            return None
+        # Its copies are made once.
+        alike = replace(plan, copies=[])
+        return cls(alike, append.block_index.astype(np.intp), rows.changes, min(room, left))
+
+    def is_left(self, rows: Rows) -> bool:
+        """Whether another such step may follow."""
+        return self.num_left > 0 and self.changes == rows.changes
+
+    def take(self) -> tuple[DecodePlan, IndexArray]:
+        """The next one, and the last block of each of its rows, which has room."""
+        self.num_left -= 1
+        return self.plan, self.last_blocks
