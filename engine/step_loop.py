@@ -41,6 +41,7 @@ class _Launch:
     rows: RowIndex
     positions: npt.NDArray[np.int32]
     serials: npt.NDArray[np.int64]
+    changes: int
 
 
 class StepLoop:
@@ -201,8 +202,9 @@ class StepLoop:
             self._state.flush()
 
     def _track(self, rows: RowIndex) -> None:
+        ticket, held = self._ring.send(), self.rows
         self._in_flight.append(
-            _Launch(self._ring.send(), rows, self.rows.length[rows], self.rows.serial[rows])
+            _Launch(ticket, rows, held.length[rows], held.serial[rows], held.changes)
         )
 
     def _drain(self) -> None:
@@ -218,24 +220,26 @@ class StepLoop:
         with span("readback"):
             tokens = self._ring.receive(launch.ticket, launch.rows, launch.positions)
         now = time.perf_counter()
-        rows = self.rows
-        is_current = rows.serial[launch.rows] == launch.serials
-        held, tokens = launch.rows[is_current], tokens[is_current]
-        is_valid = tokens != INVALID_TOKEN
+        rows, held = self.rows, launch.rows
+        if launch.changes != rows.changes:
+            is_current = rows.serial[held] == launch.serials
+            held, tokens = held[is_current], tokens[is_current]
         index = rows.received[held]
+        received = index + 1
         rows.tokens[held, index] = tokens
         rows.token_times[held, index] = now
-        rows.received[held] = index + is_valid
-        is_stop = (tokens[:, None] == rows.stop_ids[held]).any(axis=1)
-        is_last = is_stop | ~is_valid | (rows.received[held] == rows.budget[held])
-        ended = np.flatnonzero(is_last).tolist()
+        is_stop = rows.are_stops(held, tokens)
+        is_invalid = tokens == INVALID_TOKEN
+        ended = np.flatnonzero(is_stop | is_invalid | (received == rows.budget[held])).tolist()
         token_ids: list[int | None] = tokens.tolist()
         reasons: list[FinishReason | None] = [None] * len(held)
         for place in ended:
-            if not is_valid[place]:
+            if is_invalid[place]:
                 token_ids[place], reasons[place] = None, "error"
+                received[place] -= 1
             else:
                 reasons[place] = "stop" if is_stop[place] else "length"
+        rows.received[held] = received
         fields = zip(
             rows.request_ids[held].tolist(), token_ids, index.tolist(), repeat(now), reasons
         )
