@@ -177,10 +177,10 @@ def test_one_more_python_call_for_each_request_is_seen(
     root = planted(
         tmp_path,
         "engine/step_loop.py",
-        "        is_current = rows.serial[launch.rows] == launch.serials\n",
-        "        for row in launch.rows.tolist():\n"
+        "        index = rows.received[held]\n",
+        "        for row in held.tolist():\n"
         "            rows.holder(row)\n"
-        "        is_current = rows.serial[launch.rows] == launch.serials\n",
+        "        index = rows.received[held]\n",
     )
     after = count(root, ["cpu-8", "cpu-64", "graph-8", "graph-64"])
     for path in ("cpu", "graph"):

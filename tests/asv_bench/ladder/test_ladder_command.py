@@ -239,7 +239,7 @@ def test_counters_show_what_each_rung_saves():
     # No named tuple is made for each token.
     assert steps[4]["python_calls"] - steps[5]["python_calls"] == layers * batch
     assert [step["graph_replays"] for step in steps] == [0] * 8 + [1] * 3
-    assert steps[7]["copies"] == 1, "the tokens"
+    assert steps[7]["copies"] == 0, "the device writes tokens where the host reads them"
     assert steps[10]["operators"] < 10
 
 
