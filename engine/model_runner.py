@@ -6,7 +6,7 @@ sampling on the device and by writing the tokens into the ring; neither waits fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -24,6 +24,13 @@ from kernels import kv_append, paged_attention_decode, paged_attention_prefill
 
 if TYPE_CHECKING:
     from engine.fused_decode import FusedDecode
+
+
+class ComputedPrompts(NamedTuple):
+    """A prefill whose layers are launched: what it reads, and each sequence's last state [N, E]."""
+
+    inputs: PrefillInputs[torch.Tensor]
+    hidden: torch.Tensor
 
 
 class ModelRunner:
@@ -148,19 +155,14 @@ class ModelRunner:
             rows.position[:num_rows] += is_running.to(torch.int32)
             rows.remaining[:num_rows] -= is_sampling.to(torch.int32)
 
-    def prefill(self, plan: PrefillPlan) -> bool:
-        """Compute the plan's chunks; sample the first token of each prompt that is complete.
-
-        The rows of those prompts must have been flushed before: their sampling parameters are
-        read from there. Returns whether tokens were sampled, and so written into the ring.
-        """
+    def compute(self, plan: PrefillPlan) -> ComputedPrompts:
+        """Compute the plan's chunks; `sample_prompts` takes what this returns."""
         shape = PrefillShape.of(plan, self._block_size)
         packed = shape.pack(plan, self._block_size)
         with span("copies"):
             inputs = shape.views(self._staging.to_device(packed))
         with span("forward"):
-            hidden = self.compute_prompts(inputs)
-        return self.sample_prompts(plan, inputs, hidden)
+            return ComputedPrompts(inputs, self.compute_prompts(inputs))
 
     def compute_prompts(self, inputs: PrefillInputs[torch.Tensor]) -> torch.Tensor:
         """Run all layers over the tokens; the last hidden state of each sequence to sample, [N, E].
@@ -189,13 +191,13 @@ class ModelRunner:
         hidden = self._model.forward(inputs.token_ids, inputs.positions, attend)
         return hidden.index_select(0, inputs.sampled_tokens)
 
-    def sample_prompts(
-        self, plan: PrefillPlan, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor
-    ) -> bool:
-        """Sample what follows the plan's completed prompts from `hidden`, of `compute_prompts`.
+    def sample_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> bool:
+        """Sample the first token of each prompt that the plan completes.
 
-        Returns whether there are any.
+        The rows of those prompts must have been flushed before: their sampling parameters are
+        read from there. Returns whether tokens were sampled, and so written into the ring.
         """
+        inputs, hidden = computed
         completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
         count = len(completed)
         if not count:

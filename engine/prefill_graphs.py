@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from engine.graph_capture import GraphPool, capturing
-from engine.model_runner import ModelRunner
+from engine.model_runner import ComputedPrompts, ModelRunner
 from engine.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
 from engine.ranges import span
 from engine.scheduler import PrefillPlan
@@ -51,7 +51,7 @@ class PrefillGraphs:
     Parameters
     ----------
     runner
-        Computes the prompts, and samples what follows them.
+        Computes the prompts.
     staging
         Pinned buffers for what a prefill sends to the device.
     max_tokens
@@ -73,15 +73,15 @@ class PrefillGraphs:
         self._packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.state.device)
         self._buckets = self._capture(shapes)
 
-    def prefill(self, plan: PrefillPlan) -> bool:
-        """As `ModelRunner.prefill`, in one launch."""
+    def compute(self, plan: PrefillPlan) -> ComputedPrompts:
+        """As `ModelRunner.compute`, in one launch; valid until the next."""
         bucket = self._buckets[bisect_left(self._sizes, plan.num_tokens)]
         packed = bucket.shape.pack(plan, self._block_size)
         with span("copies"):
             self._staging.copy(packed, self._packed[: bucket.shape.size])
         with span("forward"):
             bucket.graph.replay()
-        return self._runner.sample_prompts(plan, bucket.inputs, bucket.hidden)
+        return ComputedPrompts(bucket.inputs, bucket.hidden)
 
     def _capture(self, shapes: list[PrefillShape]) -> list[_Bucket]:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.

@@ -168,13 +168,17 @@ class StepLoop:
             plan = self.scheduler.plan_prefill()
             if plan is None:
                 return False
+        if plan.copies:
+            self._copy_blocks(plan.copies)
+        # The device begins before the host has staged the rows, which only sampling reads.
+        computed = (self._prefill_graphs or self._runner).compute(plan) if plan.chunks else None
+        with span("schedule"):
             self.scheduler.stage_rows(plan)
-        if plan.chunks or plan.copies:
-            self._flush(plan.copies)
-        if not plan.chunks:
+        if computed is None:
             # Rows that only enter are sent with what the decode step changes.
             return False
-        is_sampled = (self._prefill_graphs or self._runner).prefill(plan)
+        self._flush()
+        is_sampled = self._runner.sample_prompts(plan, computed)
         self.scheduler.note_prefilled(plan)
         if is_sampled:
             rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
@@ -186,7 +190,9 @@ class StepLoop:
             plan = self.scheduler.plan_decode()
             if plan is None:
                 return False
-        self._flush(plan.copies)
+        if plan.copies:
+            self._copy_blocks(plan.copies)
+        self._flush()
         if self._decode_graphs is not None:
             self._decode_graphs.replay(plan.num_rows, is_sampled=plan.is_sampled)
         else:
@@ -194,10 +200,11 @@ class StepLoop:
         self._track(plan.sampling)
         return True
 
-    def _flush(self, copies: list[BlockCopy]) -> None:
+    def _copy_blocks(self, copies: list[BlockCopy]) -> None:
         with span("copies"):
-            if copies:
-                self._cache.copy_blocks(copies, self._staging)
+            self._cache.copy_blocks(copies, self._staging)
+
+    def _flush(self) -> None:
         with span("block_tables"):
             self._state.flush()
 

@@ -27,13 +27,13 @@ def _entering(engine, limit: int):
 def _prefilled_tokens(engine) -> list[int]:
     """Filled, as the engine runs, with how many tokens each prefill computes."""
     counts: list[int] = []
-    prefill = engine._loop._runner.prefill
+    compute = engine._loop._runner.compute
 
     def counted(plan):
         counts.append(sum(chunk.end - chunk.start for chunk in plan.chunks))
-        return prefill(plan)
+        return compute(plan)
 
-    engine._loop._runner.prefill = counted
+    engine._loop._runner.compute = counted
     return counts
 
 

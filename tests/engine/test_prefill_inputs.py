@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine import SamplingParams
+from engine.model_runner import ComputedPrompts
 from engine.prefill_graphs import prefill_bucket_sizes
 from engine.prefill_inputs import PrefillShape
 from engine.request import Request
@@ -73,10 +74,10 @@ def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
     """Every prefill of a run is computed on padding too, before and after what it should store."""
     engine = make_engine(prefill_max_tokens=60, prefix_cache=prefix_cache, num_kv_blocks=80)
     runner = engine._loop._runner
-    prefill, cache = runner.prefill, engine._loop._cache
+    compute, cache = runner.compute, engine._loop._cache
     compared = []
 
-    def twice(plan: PrefillPlan) -> bool:
+    def twice(plan: PrefillPlan) -> ComputedPrompts:
         padded = PrefillShape(
             plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._state.num_columns
         )
@@ -91,9 +92,9 @@ def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
         torch.testing.assert_close(hidden[: len(plan.chunks)], expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(stored, cache.keys, rtol=1e-4, atol=1e-5)
         compared.append(plan.num_tokens)
-        return prefill(plan)
+        return compute(plan)
 
-    runner.prefill = twice
+    runner.compute = twice
     engine.generate(prompts, GREEDY)
     assert len(compared) > 8
 
