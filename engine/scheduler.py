@@ -33,6 +33,10 @@ On an H200, replayed, 256 prompts of 128 tokens and 256 new ones take as long wi
 first tokens come 1.7 ms later.
 """
 
+_LEAST_EVICTED_SHARE = 64
+"""Of the pool one in so many blocks is evicted when any must be: finding the oldest looks at all of
+them, and a cache that is full would otherwise be searched for every request that comes."""
+
 
 class PrefillChunk(NamedTuple):
     """Tokens `start` to `end` (exclusive) of a request's known tokens, to be computed."""
@@ -361,7 +365,8 @@ class Scheduler:
         """Whether `num_blocks` are free, after evicting cached blocks if that takes it."""
         missing = num_blocks - self.blocks.num_free_blocks
         if missing > 0 and self.prefix_cache is not None:
-            missing -= self.prefix_cache.evict(missing)
+            share = self.blocks.num_blocks // _LEAST_EVICTED_SHARE
+            missing -= self.prefix_cache.evict(max(missing, share))
         return missing <= 0
 
     def _preempt_youngest(self) -> None:

@@ -197,3 +197,28 @@ def test_a_request_that_stops_early_is_stopped_on_the_device(make_engine):
     first_remaining, second_remaining = engine._loop._state.device_rows.remaining[:2].tolist()
     assert first_remaining == 0
     assert second_remaining > 0
+
+
+def test_a_full_cache_is_not_searched_for_every_request(make_engine, monkeypatch):
+    """Blocks are evicted a 64th of the pool at a time, or as many as are missing."""
+    engine = make_engine(block_size=4, num_kv_blocks=640, max_batch_size=8, max_model_len=60)
+    generator = np.random.default_rng(0)
+
+    def run(count: int, length: int) -> None:
+        prompts = generator.integers(0, 1000, (count, length)).tolist()
+        engine.generate(prompts, SamplingParams(max_new_tokens=1, ignore_eos=True))
+        engine.check_integrity()
+
+    for _ in range(10):
+        run(8, 32)
+    cache = engine._loop.scheduler.prefix_cache
+    assert engine.block_manager.num_free_blocks == 0
+    evicted = []
+    evict = cache.evict
+    monkeypatch.setattr(cache, "evict", lambda count: evicted.append(evict(count)) or evicted[-1])
+    # Five requests of eight blocks take forty, and find them ten at a time.
+    run(5, 32)
+    assert evicted == [10] * 4
+    # More than that at once, where one request misses more.
+    run(1, 56)
+    assert evicted[4:] == [14]
