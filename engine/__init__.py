@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 try:
+    # Not the module alone: that of an editable install is found behind a package that hides ours.
+    from kernels import KernelArgumentError
     from kernels.namesake import warn_of_namesake
 except ImportError as error:
     raise ImportError(
@@ -17,7 +19,6 @@ from engine.errors import (
     ConfigError,
     DeviceError,
     IntegrityError,
-    KernelArgumentError,
     KvtrailError,
     ModelError,
     OutOfBlocksError,
