@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple, SupportsIndex
 
 import numpy as np
@@ -116,7 +117,11 @@ class KVBlockManager:
             If fewer than `count` blocks are free; nothing has changed then.
         """
         count = _checked_integer("count", count, 0)
-        self._refuse_more_than_free(count)
+        if count > self._num_free:
+            raise OutOfBlocksError(
+                f"{count} KV blocks are needed, but only {self._num_free} of {self.num_blocks} "
+                "are free: evict cached blocks or preempt a sequence first."
+            )
         top = self._num_free
         self._num_free = top - count
         taken = self._free_stack[top - count : top][::-1].copy()
@@ -301,52 +306,44 @@ class KVBlockManager:
         OutOfBlocksError
             If more blocks are needed than are free; nothing has changed then.
         """
-        num_new = self.blocks_needed_to_extend(block_ids, count)
-        new_blocks: list[int] = self.allocate_blocks(num_new).tolist()
-        if count == 0:
-            return []
-        copies = []
-        room = self._room_in_last_block(block_ids)
-        if room:
-            last = block_ids[-1]
-            if self._refcounts[last] > 1:
-                copies.append(BlockCopy(last, new_blocks.pop(0)))
-                self._refcounts[last] -= 1
-                block_ids[-1] = copies[0].destination
-            self._fill_levels[block_ids[-1]] = self.block_size - room + min(room, count)
-        if new_blocks:
-            self._fill_levels[new_blocks] = self.block_size
-            surplus = len(new_blocks) * self.block_size - (count - room)
-            self._fill_levels[new_blocks[-1]] -= surplus
-            block_ids.extend(new_blocks)
-        return copies
+        return self.extend_batch([block_ids], [count])
 
     def extend_batch(
         self, sequences: Sequence[list[int]], counts: Sequence[int]
     ) -> list[BlockCopy]:
         """`extend` each sequence by its count of tokens, all of them or none.
 
-        Sequences that begin anew, or whose last block is full, are done together.
-
         Raises
         ------
         OutOfBlocksError
             If more blocks are needed than are free; nothing has changed then.
         """
-        counts = [_checked_integer("count", count, 0) for count in counts]
-        has_room = [self._room_in_last_block(block_ids) > 0 for block_ids in sequences]
-        num_new = -(-np.array(counts, np.intp) // self.block_size)
-        for place in np.flatnonzero(has_room).tolist():
-            num_new[place] = self.blocks_needed_to_extend(sequences[place], counts[place])
-        self._refuse_more_than_free(int(num_new.sum()))
-        copies: list[BlockCopy] = []
-        together: list[tuple[list[int], int]] = []
-        for block_ids, count, is_open in zip(sequences, counts, has_room, strict=True):
-            if is_open:
-                copies += self.extend(block_ids, count)
-            else:
-                together.append((block_ids, count))
-        self._extend_full(together)
+        num_needed = sum(
+            self.blocks_needed_to_extend(block_ids, count)
+            for block_ids, count in zip(sequences, counts, strict=True)
+        )
+        allocated = self.allocate_blocks(num_needed)
+        self._fill_levels[allocated] = self.block_size
+        new_blocks = iter(allocated.tolist())
+        copies = []
+        for block_ids, count in zip(sequences, counts, strict=True):
+            room = self._room_in_last_block(block_ids) if count else 0
+            if room:
+                last = block_ids[-1]
+                # Read anew for each: a copy made for an earlier one may have left this one alone.
+                if self._refcounts[last] > 1:
+                    copies.append(BlockCopy(last, next(new_blocks)))
+                    self._refcounts[last] -= 1
+                    block_ids[-1] = copies[-1].destination
+                self._fill_levels[block_ids[-1]] = self.block_size - room + min(room, count)
+            beyond = max(0, count - room)
+            num_added = -(-beyond // self.block_size)
+            if num_added:
+                block_ids.extend(islice(new_blocks, num_added))
+                self._fill_levels[block_ids[-1]] -= num_added * self.block_size - beyond
+        unused = list(new_blocks)
+        if unused:
+            self.free_blocks(unused)
         return copies
 
     def blocks_needed_to_extend(self, block_ids: Sequence[int], count: int) -> int:
@@ -417,29 +414,6 @@ class KVBlockManager:
         for index, (ids, length) in enumerate(zip(holder_ids, lengths, strict=True)):
             if length is not None:
                 check_length(self.fill_levels, self.block_size, index, ids, length)
-
-    def _extend_full(self, sequences: Sequence[tuple[list[int], int]]) -> None:
-        """Add new blocks for so many tokens each to sequences whose last block has no room."""
-        counts = np.array([count for _, count in sequences], np.intp)
-        num_new = -(-counts // self.block_size)
-        ends = np.cumsum(num_new)
-        new_blocks = self.allocate_blocks(int(num_new.sum()))
-        self._fill_levels[new_blocks] = self.block_size
-        grows = num_new > 0
-        surplus = (num_new * self.block_size - counts)[grows]
-        self._fill_levels[new_blocks[ends[grows] - 1]] -= surplus.astype(np.int32)
-        new_ids = new_blocks.tolist()
-        for (block_ids, _), end, added in zip(
-            sequences, ends.tolist(), num_new.tolist(), strict=True
-        ):
-            block_ids += new_ids[end - added : end]
-
-    def _refuse_more_than_free(self, count: int) -> None:
-        if count > self._num_free:
-            raise OutOfBlocksError(
-                f"{count} KV blocks are needed, but only {self._num_free} of {self.num_blocks} "
-                "are free: evict cached blocks or preempt a sequence first."
-            )
 
     def _room_in_last_block(self, block_ids: Sequence[int]) -> int:
         if not block_ids:

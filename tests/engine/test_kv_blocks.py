@@ -383,6 +383,19 @@ class TestExtendBatch:
         assert blocks.num_free_blocks == 1
         assert blocks.extend_batch([], []) == []
 
+    def test_the_last_of_those_that_share_a_block_keeps_it(self) -> None:
+        blocks = KVBlockManager(8, 4)
+        first = sequence_of(blocks, 6)
+        second = list(first)
+        blocks.incref_blocks(second)
+        shared = first[1]
+        copies = blocks.extend_batch([first, second], [1, 3])
+        assert copies == [BlockCopy(shared, first[1])]
+        assert second[1] == shared
+        # In use: the full block, the shared one, its copy, and one that the second grows into.
+        assert blocks.num_free_blocks == 4
+        blocks.check_integrity([first, second], [7, 9])
+
 
 class TestForkBlock:
     def test_a_fork_has_its_own_holder_and_the_first_tokens(self) -> None:
