@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.device import mapped_memory
+from engine.mapped_memory import mapped_memory
 
 NUM_SLOTS = 16
 
