@@ -33,9 +33,9 @@ class DecodePlan:
 class AlikeSteps:
     """Steps that follow a planned one and differ from it in nothing but one token more a row.
 
-    As long as no row is taken or given back, no budget ends and every last block has room, the
-    same rows run, in the same blocks. With blocks of 64 tokens that is most steps of a batch that
-    began together, and planning them anew costs the host 30 us each.
+    As long as no row begins to decode or is given back, no budget ends and every last block has
+    room, the same rows run, in the same blocks. With blocks of 64 tokens that is most steps of a
+    batch that began together, and planning them anew costs the host 30 us each.
     """
 
     plan: DecodePlan

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +14,6 @@ from engine.tokenizer import Tokenizer
 
 Prompt: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | str
 CheckedPrompt: TypeAlias = tuple[npt.NDArray[np.int32], SamplingParams]
-
-_FEW = 64
-"""So many token ids numpy reads as fast as an array that is told what they are."""
 
 
 class Intake:
@@ -125,7 +120,10 @@ class Intake:
                     "The prompt is text, but the model has no tokenizer: pass token ids."
                 )
             prompt = self._tokenizer.encode(prompt)
-        given = _as_array(prompt)
+        try:
+            given = np.asarray(prompt)
+        except (TypeError, ValueError):
+            given = np.empty((0, 0))
         if given.ndim == 1 and given.size == 0:
             raise RequestError("The prompt is empty; it must hold at least one token.")
         if given.ndim != 1 or given.dtype.kind not in "iu":
@@ -134,26 +132,13 @@ class Intake:
                 f"not {_shortened(prompt)}."
             )
         # As unsigned numbers, ids below 0 are beyond every vocabulary: one comparison.
-        is_narrow = given.dtype == np.int32
-        unsigned = given.view(np.uint32) if is_narrow else given.astype(np.int64).view(np.uint64)
-        outside = unsigned >= self._vocab_size
+        outside = given.astype(np.int64).view(np.uint64) >= self._vocab_size
         if np.count_nonzero(outside):
             raise RequestError(
                 f"Token id {given[outside][0]} is not in the vocabulary: ids run from 0 to "
                 f"{self._vocab_size - 1}."
             )
         return given.astype(np.int32)
-
-
-def _as_array(prompt: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[Any]:
-    """The prompt as an array of whatever it holds; of two dimensions and empty where of none."""
-    if type(prompt) is list and len(prompt) > _FEW and type(prompt[0]) is int:
-        with suppress(TypeError, OverflowError):
-            return np.frombuffer(array("i", prompt), np.int32)
-    try:
-        return np.asarray(prompt)
-    except (TypeError, ValueError):
-        return np.empty((0, 0))
 
 
 def _shortened(value: object) -> str:
