@@ -27,6 +27,7 @@ from engine.errors import (
 )
 from engine.request import Completion, Timeline, TokenEvent
 from engine.sampling_params import SamplingParams
+from engine.token_batch import TokenBatch
 
 __all__ = [
     "Completion",
@@ -43,6 +44,7 @@ __all__ = [
     "RequestError",
     "SamplingParams",
     "Timeline",
+    "TokenBatch",
     "TokenEvent",
 ]
 

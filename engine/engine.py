@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from engine.models import load_model
 from engine.request import Completion, Request, TokenEvent
 from engine.sampling_params import SamplingParams
 from engine.step_loop import StepLoop
+from engine.token_batch import TokenBatch
 
 
 class Engine:
@@ -73,7 +75,7 @@ class Engine:
     @property
     def has_unfinished(self) -> bool:
         """Whether a `step` has anything left to do or to deliver."""
-        return bool(self._loop.unfinished or self._loop.events)
+        return bool(self._loop.unfinished or self._loop.arrived)
 
     @property
     def num_unfinished(self) -> int:
@@ -119,9 +121,20 @@ class Engine:
         On CUDA the tokens of a launch arrive a step or more later. A step that finds nothing to
         launch waits for what is still on its way.
         """
+        events: list[TokenEvent] = []
+        for batch in self.step_batches():
+            events += batch.events()
+        return events
+
+    def step_batches(self) -> list[TokenBatch]:
+        """`step` without an object for each token: a batch for each launch that has arrived.
+
+        For those who pass tokens on in columns, or who run many requests on a slow core: of the
+        host's work in a step, the objects are what grows with the batch.
+        """
         with device_scope(self.device):
             self._loop.advance()
-        return self._loop.take_events()
+        return self._loop.take_arrived()
 
     def abort(self, request_id: int) -> None:
         """End a request now; its last event, without a token, comes with the next step.
@@ -181,7 +194,8 @@ class Engine:
         """
         submitted_s = time.perf_counter()
         # Checked at the call, not when the first event is asked for.
-        return self._run(deque(self._intake.check_all(prompts, params)), submitted_s, [])
+        waiting = deque(self._intake.check_all(prompts, params))
+        return _events_of(self._run(waiting, submitted_s, []))
 
     def check_integrity(self) -> None:
         """Check the KV bookkeeping against the sequences that hold it.
@@ -198,37 +212,34 @@ class Engine:
         waiting: deque[CheckedPrompt],
         submitted_s: float,
         requests: list[Request],
-    ) -> Iterator[TokenEvent]:
-        """Submit what waits, as many at a time as are allowed, and yield the events.
+    ) -> Generator[TokenBatch, None, None]:
+        """Submit what waits, as many at a time as are allowed, and yield their tokens.
 
         `requests` is filled in the order of submission. Leaving the iterator early aborts what
         has not finished.
         """
         limit = self.config.max_inflight_requests or len(waiting) + self.num_unfinished
         unfinished: set[int] = set()
-        others: list[TokenEvent] = []
+        others: list[TokenBatch] = []
         try:
             while waiting or unfinished:
                 while waiting and self.num_unfinished < limit:
                     request = self._enqueue(*waiting.popleft(), submitted_s)
                     requests.append(request)
                     unfinished.add(request.request_id)
-                own: list[TokenEvent] = []
-                for event in self.step():
-                    (own if event.request_id in unfinished else others).append(event)
+                arrived = [batch.split(unfinished) for batch in self.step_batches()]
+                others += [rest for _, rest in arrived if len(rest)]
                 submitted_s = time.perf_counter()
-                for event in own:
-                    if event.finish_reason is not None:
-                        unfinished.discard(event.request_id)
-                    yield event
+                for own, _ in arrived:
+                    unfinished.difference_update(own.ended_ids)
+                    yield own
         finally:
             for request_id in unfinished:
                 self.abort(request_id)
-            # Events of requests submitted elsewhere are for the next call of step; those of
+            # Tokens of requests submitted elsewhere are for the next call of step; the ends of
             # aborts made here have nobody left to read them.
-            leftover = self._loop.take_events()
-            others += [event for event in leftover if event.request_id not in unfinished]
-            self._loop.events = others
+            leftover = [batch.split(unfinished)[1] for batch in self._loop.take_arrived()]
+            self._loop.arrived = others + [rest for rest in leftover if len(rest)]
 
     def _enqueue(
         self, prompt_ids: npt.NDArray[np.int32], params: SamplingParams, submitted_s: float
@@ -278,3 +289,10 @@ class Engine:
         if self.tokenizer is None:
             return None
         return self.tokenizer.decode(request.generated.tolist())
+
+
+def _events_of(batches: Generator[TokenBatch, None, None]) -> Iterator[TokenEvent]:
+    """The events of the batches; whoever leaves it early leaves them too."""
+    with closing(batches):
+        for batch in batches:
+            yield from batch.events()

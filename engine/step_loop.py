@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,12 @@ from engine.kv_cache import KVCache
 from engine.model_runner import ModelRunner
 from engine.prefill_graphs import PrefillGraphs
 from engine.ranges import span
-from engine.request import FinishReason, Request, TokenEvent
+from engine.request import FinishReason, Request
 from engine.rows import RowIndex, Rows
 from engine.sampler import INVALID_TOKEN
 from engine.scheduler import Scheduler
 from engine.staging import StagingBuffers
+from engine.token_batch import TokenBatch
 from engine.token_ring import TokenRing
 
 _STEPS_IN_FLIGHT_ON_CUDA = 3
@@ -121,7 +122,7 @@ class StepLoop:
             )
         self._in_flight: deque[_Launch] = deque()
         self.unfinished: dict[int, Request] = {}
-        self.events: list[TokenEvent] = []
+        self.arrived: list[TokenBatch] = []
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -129,7 +130,7 @@ class StepLoop:
         self.scheduler.waiting.append(request)
 
     def advance(self) -> None:
-        """Launch what can run and take in what has arrived; `events` grows.
+        """Launch what can run and take in what has come; `arrived` grows.
 
         When there is nothing to launch, waits for what is still on its way.
         """
@@ -145,16 +146,16 @@ class StepLoop:
         request.finish_reason = "abort"
         self.scheduler.withdraw(request)
         del self.unfinished[request.request_id]
-        self.events.append(
-            TokenEvent(
-                request.request_id, None, len(request.generated), time.perf_counter(), "abort"
+        self.arrived.append(
+            TokenBatch.of_end(
+                request.request_id, len(request.generated), time.perf_counter(), "abort"
             )
         )
 
-    def take_events(self) -> list[TokenEvent]:
-        """The events since the last call."""
-        events, self.events = self.events, []
-        return events
+    def take_arrived(self) -> list[TokenBatch]:
+        """What has arrived since the last call, in order."""
+        arrived, self.arrived = self.arrived, []
+        return arrived
 
     def _launch(self) -> bool:
         """Launch a prefill and a decode step, where there is work; returns whether any was."""
@@ -219,7 +220,7 @@ class StepLoop:
             self._receive(self._in_flight.popleft())
 
     def _receive(self, launch: _Launch) -> None:
-        """Turn a launch's tokens into events and end the requests that they complete.
+        """Take in a launch's tokens and end the requests that they complete.
 
         Tokens of a row that has changed hands since, or whose request overran its end while its
         last token was on its way, are dropped.
@@ -232,30 +233,23 @@ class StepLoop:
             is_current = rows.serial[held] == launch.serials
             held, tokens = held[is_current], tokens[is_current]
         index = rows.received[held]
-        received = index + 1
+        is_token = tokens != INVALID_TOKEN
+        received = index + is_token
         rows.tokens[held, index] = tokens
         rows.token_times[held, index] = now
-        is_stop = rows.are_stops(held, tokens)
-        is_invalid = tokens == INVALID_TOKEN
-        ended = np.flatnonzero(is_stop | is_invalid | (received == rows.budget[held])).tolist()
-        token_ids: list[int | None] = tokens.tolist()
-        reasons: list[FinishReason | None] = [None] * len(held)
-        for place in ended:
-            if is_invalid[place]:
-                token_ids[place], reasons[place] = None, "error"
-                received[place] -= 1
-            else:
-                reasons[place] = "stop" if is_stop[place] else "length"
         rows.received[held] = received
-        fields = zip(
-            rows.request_ids[held].tolist(), token_ids, index.tolist(), repeat(now), reasons
-        )
-        # A named tuple's own constructor is a Python call for each event.
-        self.events.extend(map(tuple.__new__, repeat(TokenEvent), fields))
-        if ended:
-            self._finish(held[ended], [reasons[place] for place in ended])
+        is_stop = rows.are_stops(held, tokens)
+        ended = np.flatnonzero(is_stop | ~is_token | (received == rows.budget[held]))
+        reasons: dict[int, FinishReason] = {
+            place: "stop" if is_stop[place] else "length" if is_token[place] else "error"
+            for place in ended.tolist()
+        }
+        if len(held):
+            self.arrived.append(TokenBatch(rows.request_ids[held], tokens, index, now, reasons))
+        if reasons:
+            self._finish(held[ended], reasons.values())
 
-    def _finish(self, ended: RowIndex, reasons: list[FinishReason | None]) -> None:
+    def _finish(self, ended: RowIndex, reasons: Collection[FinishReason]) -> None:
         """End the requests of the rows `ended`, one reason for each."""
         requests = [self.rows.holder(row) for row in ended.tolist()]
         for request, reason in zip(requests, reasons, strict=True):
