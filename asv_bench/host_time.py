@@ -5,9 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from asv_bench.drive import EngineFace, Event, Prompt
+
+Arrived = TypeVar("Arrived")
+
+
+class EventBatch(Protocol):
+    """Tokens in columns (`engine.TokenBatch`)."""
+
+    def events(self) -> Sequence[Event]: ...
+
+
+class BatchFace(EngineFace, Protocol):
+    """An engine that also delivers tokens in columns; those of older commits do not."""
+
+    def step_batches(self) -> Sequence[EventBatch]: ...
 
 
 class WaitClock:
@@ -71,12 +85,32 @@ class HostTimedEngine:
 
     def step(self) -> Sequence[Event]:
         """As the engine's."""
-        waited, started = self._clock.seconds, time.perf_counter()
-        events = self._engine.step()
-        elapsed = time.perf_counter() - started
-        self.steps.append((len(events), elapsed - (self._clock.seconds - waited)))
+        events, seconds = self._without_waits(self._engine.step)
+        self.steps.append((len(events), seconds))
         return events
 
     def full_steps_s(self, batch_size: int) -> list[float]:
         """Host seconds of the steps that delivered one token for each of `batch_size` rows."""
         return [seconds for events, seconds in self.steps if events == batch_size]
+
+    def _without_waits(self, step: Callable[[], Arrived]) -> tuple[Arrived, float]:
+        """What `step` returns, and the seconds of it in which the host did not wait."""
+        waited, started = self._clock.seconds, time.perf_counter()
+        arrived = step()
+        elapsed = time.perf_counter() - started
+        return arrived, elapsed - (self._clock.seconds - waited)
+
+
+class BatchTimedEngine(HostTimedEngine):
+    """An engine whose tokens are taken in columns; events are made of them off the clock."""
+
+    def __init__(self, engine: BatchFace, clock: WaitClock) -> None:
+        super().__init__(engine, clock)
+        self._in_batches = engine
+
+    def step(self) -> Sequence[Event]:
+        """As the engine's."""
+        batches, seconds = self._without_waits(self._in_batches.step_batches)
+        events = [event for batch in batches for event in batch.events()]
+        self.steps.append((len(events), seconds))
+        return events

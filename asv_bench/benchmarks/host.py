@@ -189,6 +189,11 @@ class HostShare(SharesRuns):
         return _host_figure("host_time", model, batch)
 
     @tracked()
+    def track_host_time_in_columns(self, model: str, batch: int) -> Samples:
+        """The same where tokens are taken in columns; commits that have events only skip it."""
+        return _host_figure("host_time_in_columns", model, batch)
+
+    @tracked()
     def track_step_time(self, model: str, batch: int) -> Samples:
         """Seconds of a step in which every sequence decodes."""
         return _host_figure("step_time", model, batch)
@@ -272,7 +277,7 @@ def _host_figure(figure: str, model: str, batch: int) -> Samples:
 
 def _measure_host(model: str, batch: int) -> dict[str, float]:
     from asv_bench.drive import run_workload
-    from asv_bench.host_time import HostTimedEngine, counted_waits
+    from asv_bench.host_time import BatchTimedEngine, HostTimedEngine, counted_waits
     from engine import Engine
 
     workload = Workload(
@@ -288,10 +293,15 @@ def _measure_host(model: str, batch: int) -> dict[str, float]:
     with counted_waits() as clock:
         timed = HostTimedEngine(engine, clock)
         sample = run_workload(timed, workload, PROMPT_IDS[model])
-    return {
-        "host_time": statistics.median(timed.full_steps_s(batch)),
-        "step_time": steady_step_s(sample),
-    }
+        figures = {
+            "host_time": statistics.median(timed.full_steps_s(batch)),
+            "step_time": steady_step_s(sample),
+        }
+        if hasattr(engine, "step_batches"):
+            in_columns = BatchTimedEngine(engine, clock)
+            run_workload(in_columns, workload, PROMPT_IDS[model])
+            figures["host_time_in_columns"] = statistics.median(in_columns.full_steps_s(batch))
+    return figures
 
 
 def _start_engine() -> dict[str, float]:

@@ -33,6 +33,7 @@ from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, 
 from asv_bench.counting.pretend_cuda import pretended_cuda
 from asv_bench.run_sample import RequestTrace, RunSample
 from asv_bench.workloads import WORKLOADS
+from engine import Engine, EngineConfig
 
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
 COMMIT = "c" * 40
@@ -180,6 +181,34 @@ def test_engines_are_built_as_captures_need_them() -> None:
     with pretended_cuda():
         assert decode._build_seconds("gpt2-tiny", "graph") > 0
         assert decode._build_seconds("gpt2-tiny", "eager") > 0
+
+
+def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OlderEngine:
+        """Has events only."""
+
+        def __init__(self, config: EngineConfig) -> None:
+            engine = Engine(config)
+            self.submit, self.step = engine.submit, engine.step
+            self._is_busy = lambda: engine.has_unfinished
+
+        @property
+        def has_unfinished(self) -> bool:
+            return self._is_busy()
+
+    with pretended_cuda():
+        figures = host._measure_host("gpt2-tiny", 4)
+        monkeypatch.setattr("engine.Engine", OlderEngine)
+        older = host._measure_host("gpt2-tiny", 4)
+    monkeypatch.setattr(host, "_measure_host", lambda _model, _batch: figures)
+    benchmark = host.HostShare()
+    assert benchmark.track_host_time("gpt2", 4) == one_sample(figures["host_time"])
+    assert benchmark.track_step_time("gpt2", 4) == one_sample(figures["step_time"])
+    in_columns = one_sample(figures["host_time_in_columns"])
+    assert benchmark.track_host_time_in_columns("gpt2", 4) == in_columns
+    assert set(older) == {"host_time", "step_time"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from fake_engine import FakeClock, FakeEngine
 
 from asv_bench import host_time
-from asv_bench.host_time import HostTimedEngine, counted_waits
+from asv_bench.host_time import BatchTimedEngine, HostTimedEngine, counted_waits
 
 
 @dataclass
@@ -58,3 +58,27 @@ def test_only_steps_of_the_whole_batch_count(clock: FakeClock) -> None:
         engine.step()
     assert engine.full_steps_s(3) == [0.5, 0.5]
     assert engine.full_steps_s(2) == [0.5]
+
+
+def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
+    class LazyBatch:
+        def __init__(self, events):
+            self._events = events
+
+        def events(self):
+            clock.sleep(50.0)
+            return self._events
+
+    class BatchEngine(FakeEngine):
+        def step_batches(self):
+            return [LazyBatch(self.step()), LazyBatch([])]
+
+    with counted_waits() as waits:
+        engine = BatchTimedEngine(BatchEngine(clock, step_s=0.5), waits)
+    for tokens in (2, 3, 3):
+        engine.submit([1], _Params(tokens))
+    delivered = []
+    while engine.has_unfinished:
+        delivered.append(len(engine.step()))
+    assert delivered == [3, 3, 2]
+    assert engine.steps == [(3, 0.5), (3, 0.5), (2, 0.5)]
