@@ -77,12 +77,17 @@ class Completion:
     timeline: Timeline
 
 
+_NOTHING_GENERATED = np.empty(0, np.int32)
+_NO_TIMES = np.empty(0, np.float64)
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request's own facts; while it runs, its counters live in the row it holds.
 
     `generated` and `token_times` are filled when the request leaves its row: at the end, or at a
-    preemption, after which prompt and generated tokens are prefilled together.
+    preemption, after which prompt and generated tokens are prefilled together. `num_known_tokens`
+    is the length of both together.
     """
 
     request_id: int
@@ -91,13 +96,17 @@ class Request:
     seed: int
     stop_ids: tuple[int, ...]
     submitted_s: float
-    generated: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    token_times: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
+    generated: npt.NDArray[np.int32] = field(default_factory=lambda: _NOTHING_GENERATED)
+    token_times: npt.NDArray[np.float64] = field(default_factory=lambda: _NO_TIMES)
     finish_reason: FinishReason | None = None
     row: int | None = None
     block_ids: list[int] = field(default_factory=list)
     num_computed: int = 0
     admission_order: int = -1
+    num_known_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_known_tokens = len(self.prompt) + len(self.generated)
 
     @property
     def known_tokens(self) -> npt.NDArray[np.int32]:
@@ -105,11 +114,6 @@ class Request:
         if not len(self.generated):
             return self.prompt
         return np.concatenate([self.prompt, self.generated])
-
-    @property
-    def num_known_tokens(self) -> int:
-        """Length of `known_tokens`."""
-        return len(self.prompt) + len(self.generated)
 
     @property
     def num_uncomputed(self) -> int:

@@ -97,12 +97,14 @@ class Rows:
         self.is_sampled[rows] = [request.params.temperature > 0 for request in requests]
         self._set_stop_ids(rows, [request.stop_ids for request in requests])
 
-    def start_decoding(self, row: int, length: int, last_block: int) -> None:
-        """Let the row, of whose tokens `length` are computed, run in the decode steps to come."""
+    def start_decoding(
+        self, rows: RowIndex, lengths: Sequence[int], last_blocks: Sequence[int]
+    ) -> None:
+        """Let rows, of whose tokens `lengths` are computed, run in the decode steps to come."""
         self.changes += 1
-        self.length[row] = length
-        self.last_block[row] = last_block
-        self.decoding[row] = True
+        self.length[rows] = lengths
+        self.last_block[rows] = last_blocks
+        self.decoding[rows] = True
 
     def running(self) -> RowIndex:
         """Rows that have output left to launch, ascending, intp [N]."""
@@ -129,6 +131,7 @@ class Rows:
             request = self.holder(row)
             request.generated = self.tokens[row, :received].copy()
             request.token_times = self.token_times[row, :received].copy()
+            request.num_known_tokens = len(request.prompt) + received
             request.row = None
             self.requests[row] = None
             heapq.heappush(self._free, row)

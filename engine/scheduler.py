@@ -20,7 +20,7 @@ from engine.config import EngineConfig
 from engine.decode_plan import AlikeSteps, DecodePlan
 from engine.decode_state import DecodeState, RowStart
 from engine.errors import IntegrityError
-from engine.kv_blocks import BlockCopy, KVBlockManager
+from engine.kv_blocks import EMPTY, BlockCopy, KVBlockManager
 from engine.kv_integrity import Int32Array
 from engine.prefix_cache import PrefixCache
 from engine.request import Request
@@ -180,17 +180,16 @@ class Scheduler:
 
     def note_prefilled(self, plan: PrefillPlan) -> None:
         """Account for a launched prefill: completed prompts decode from now on."""
+        completed = []
         for chunk in plan.chunks:
             request = chunk.request
             request.num_computed = chunk.end
-            if not chunk.completes_prompt:
-                continue
-            self._prefilling.remove(request)
-            self._offer_prefix(request, request.block_ids)
-            if request.row is None:
-                raise IntegrityError(f"Request {request.request_id} was prefilled without a row.")
-            self._rows.launched[request.row] += 1
-            self._rows.start_decoding(request.row, chunk.end, request.block_ids[-1])
+            if chunk.completes_prompt:
+                completed.append(request)
+                self._prefilling.remove(request)
+                self._offer_prefix(request, request.block_ids)
+        self._rows.launched[_rows_of(completed)] += 1
+        self._start_decoding(completed)
 
     def stage_rows(self, plan: PrefillPlan) -> None:
         """Stage the device rows of the sequences that decode once the plan is launched."""
@@ -201,11 +200,7 @@ class Scheduler:
         ]
         starts += [self._row_start(request, request.num_computed) for request in plan.entering]
         self._state.stage_rows(starts)
-        for request in plan.entering:
-            if request.row is None:
-                raise IntegrityError(f"Request {request.request_id} entered without a row.")
-            last_block = request.block_ids[-1] if request.block_ids else -1
-            self._rows.start_decoding(request.row, request.num_computed, last_block)
+        self._start_decoding(plan.entering)
 
     def plan_decode(self) -> DecodePlan | None:
         """Give every running row a place for one more token, preempting where none is left."""
@@ -232,9 +227,10 @@ class Scheduler:
         beyond_known = length - rows.known_len[running]
         sampling = running[beyond_known >= 0]
         rows.launched[sampling] += 1
-        # Rows that entered with tokens to compute and feed the last of them in this step.
-        for row in running[beyond_known == 0].tolist():
-            self._offer_prefix(rows.holder(row), self._blocks_of(row).tolist())
+        if self.prefix_cache is not None:
+            # Rows that entered with tokens to compute and feed the last of them in this step.
+            for row in running[beyond_known == 0].tolist():
+                self._offer_prefix(rows.holder(row), self._blocks_of(row).tolist())
         plan = DecodePlan(running, sampling, append.copies, bool(rows.is_sampled[running].any()))
         self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
         return plan
@@ -285,6 +281,15 @@ class Scheduler:
             holders.append(self.prefix_cache.held_blocks())
             lengths.append(None)
         self.blocks.check_integrity(holders, lengths)
+
+    def _start_decoding(self, requests: Sequence[Request]) -> None:
+        """Let requests run in the decode steps to come, from what they have computed on."""
+        if requests:
+            self._rows.start_decoding(
+                _rows_of(requests),
+                [request.num_computed for request in requests],
+                [request.block_ids[-1] if request.block_ids else EMPTY for request in requests],
+            )
 
     def _enters(self, request: Request) -> bool:
         """Whether decode steps compute what is left of the request's known tokens."""
@@ -407,3 +412,11 @@ class Scheduler:
         """The blocks of a decoding row; a view, valid until somebody else takes the row."""
         num_blocks = -(-int(self._rows.length[row]) // self.blocks.block_size)
         return self._state.block_table[row, :num_blocks]
+
+
+def _rows_of(requests: Sequence[Request]) -> RowIndex:
+    rows = [request.row for request in requests]
+    if None in rows:
+        request_id = requests[rows.index(None)].request_id
+        raise IntegrityError(f"Request {request_id} should have a row, but has none.")
+    return np.array(rows, np.intp)
