@@ -13,9 +13,11 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from unittest.mock import patch
 
@@ -86,15 +88,38 @@ def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigur
         for text in only:
             if not any(text in name for name, _ in every):
                 raise Refused(f"no kernel variant has {text!r} in its name")
-        pending = [one for one in every if not only or any(text in one[0] for text in only)]
-        figures: list[KernelFigures] = []
-        failures: list[str] = []
-        for _, compile_one in track(pending, "compiling", console=console, transient=True):
-            try:
-                figures.append(compile_one())
-            except MeasurementFailed as error:
-                failures.append(str(error))
-        return figures, failures
+        pending = [
+            compile_one
+            for name, compile_one in every
+            if not only or any(text in name for text in only)
+        ]
+        # Workers know the kernels, which cannot be sent to them, because they are forked.
+        with ProcessPoolExecutor(
+            len(os.sched_getaffinity(0)), get_context("fork"), _know, (pending,)
+        ) as workers:
+            # They start here, before the thread that shows progress, which a fork would cut off.
+            results = workers.map(_compile, range(len(pending)))
+            compiled = list(
+                track(results, "compiling", len(pending), console=console, transient=True)
+            )
+        figures = [one for one in compiled if isinstance(one, KernelFigures)]
+        return figures, [one for one in compiled if isinstance(one, str)]
+
+
+_known: list[Callable[[], KernelFigures]] = []
+"""In a worker: what compiles each kernel."""
+
+
+def _know(pending: Sequence[Callable[[], KernelFigures]]) -> None:
+    _known[:] = pending
+
+
+def _compile(place: int) -> KernelFigures | str:
+    """The figures of a kernel, or a sentence where it does not compile."""
+    try:
+        return _known[place]()
+    except MeasurementFailed as error:
+        return str(error)
 
 
 @contextmanager
