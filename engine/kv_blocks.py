@@ -1,14 +1,8 @@
-"""The KV blocks of the cache: who holds each one and how many tokens it carries.
+"""Where the tokens of sequences go in the KV blocks, one token or many at a time.
 
-One pool serves all layers: a sequence has one list of block ids, and block ``b`` means
-``k_cache[layer, b]`` and ``v_cache[layer, b]`` of every layer. Metadata lives in arrays indexed
-by block id, so that the append of a whole batch is a handful of numpy calls.
-
-Who owns what
--------------
-A *holder* is a sequence or the prefix cache; ``refcounts[b]`` is the number of holders of ``b``.
-Only the last block of a sequence may have room, and only a block with one holder is written in
-place: a shared block with room is copied first (copy-on-write). So no block has two writers.
+A sequence has one list of block ids for all layers. Only its last block may have room, and only a
+block with one holder is written in place: a shared block with room is copied first
+(copy-on-write). So no block has two writers.
 
 Copies are instructions for the device. They must be carried out in the order in which they were
 returned, and before the tokens of the same step are written; a destination may be the block that
@@ -17,19 +11,16 @@ an earlier copy read.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from engine.errors import ConfigError, IntegrityError, OutOfBlocksError
-from engine.kv_integrity import IndexArray, Int32Array, check_holders, check_length, check_pool
-
-EMPTY = -1
-"""What stands for the last block of a sequence that has none yet."""
+from engine.block_pool import EMPTY, BlockPool, checked_integer
+from engine.errors import IntegrityError
+from engine.kv_integrity import IndexArray, Int32Array
 
 
 class BlockCopy(NamedTuple):
@@ -58,120 +49,15 @@ class BatchAppend(NamedTuple):
     copies: list[BlockCopy]
 
 
-class KVBlockManager:
-    """Hands out the blocks of the KV cache and counts their holders and their tokens.
+class KVBlockManager(BlockPool):
+    """The pool of blocks, and how sequences grow in it.
 
-    Parameters
-    ----------
-    num_blocks : int
-        Blocks in the pool; ids run from 0 to ``num_blocks - 1``.
-    block_size : int
-        Tokens that one block carries.
-
-    Attributes
-    ----------
-    refcounts : int32 array [num_blocks]
-        Holders of each block; 0 means free.
-    fill_levels : int32 array [num_blocks]
-        Tokens written to each block; 0 where the block is free.
-
-    Raises
-    ------
-    ConfigError
-        If `num_blocks` or `block_size` is not a positive integer.
+    Parameters, attributes, errors: as for `BlockPool`.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks = _checked_integer("num_blocks", num_blocks, 1, ConfigError)
-        self.block_size = _checked_integer("block_size", block_size, 1, ConfigError)
-        # One entry more than there are blocks: index EMPTY reads it, and finds a full block with
-        # one holder. An empty sequence so takes the same path as one at a block boundary.
-        self._refcounts = np.zeros(self.num_blocks + 1, dtype=np.int32)
-        self._fill_levels = np.zeros(self.num_blocks + 1, dtype=np.int32)
-        self._refcounts[EMPTY] = 1
-        self._fill_levels[EMPTY] = self.block_size
-        self.refcounts = self._refcounts[: self.num_blocks]
-        self.fill_levels = self._fill_levels[: self.num_blocks]
-        # A stack whose top is the last entry. What is freed last is reused first: its memory is
-        # the likeliest to be in the device's cache. The order does not matter to prefix reuse,
-        # since the prefix cache holds references and never looks for content in free blocks.
-        self._free_stack = np.arange(self.num_blocks - 1, -1, -1, dtype=np.int32)
-        self._num_free = self.num_blocks
+        super().__init__(num_blocks, block_size)
         self._row_of_block = np.zeros(self.num_blocks + 1, dtype=np.int32)
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks that nobody holds."""
-        return self._num_free
-
-    def allocate_blocks(self, count: int) -> Int32Array:
-        """Take `count` free blocks, each with one holder and no tokens.
-
-        Returns
-        -------
-        int32 array [count]
-
-        Raises
-        ------
-        OutOfBlocksError
-            If fewer than `count` blocks are free; nothing has changed then.
-        """
-        count = _checked_integer("count", count, 0)
-        if count > self._num_free:
-            raise OutOfBlocksError(
-                f"{count} KV blocks are needed, but only {self._num_free} of {self.num_blocks} "
-                "are free: evict cached blocks or preempt a sequence first."
-            )
-        top = self._num_free
-        self._num_free = top - count
-        taken = self._free_stack[top - count : top][::-1].copy()
-        self._refcounts[taken] = 1
-        return taken
-
-    def incref_blocks(self, block_ids: ArrayLike) -> None:
-        """Add one holder to each block, once for each time that it is listed.
-
-        Raises
-        ------
-        IntegrityError
-            If a block is free; nothing has changed then.
-        """
-        ids = self._checked_block_ids(block_ids)
-        free = ids[self._refcounts[ids] < 1]
-        if free.size:
-            raise IntegrityError(
-                f"Block {free[0]} is free, so it cannot gain a holder: allocate it instead."
-            )
-        np.add.at(self._refcounts, ids, 1)
-
-    def free_blocks(self, block_ids: ArrayLike) -> int:
-        """Take one holder from each block, once for each time that it is listed.
-
-        Returns
-        -------
-        int
-            How many blocks became free.
-
-        Raises
-        ------
-        IntegrityError
-            If a block has fewer holders than are to be taken; nothing has changed then.
-        """
-        ids, counts = np.unique(self._checked_block_ids(block_ids), return_counts=True)
-        refcounts = self._refcounts[ids] - counts.astype(np.int32)
-        overdrawn = np.flatnonzero(refcounts < 0)
-        if overdrawn.size:
-            block = ids[overdrawn[0]]
-            raise IntegrityError(
-                f"Block {block} has {self._refcounts[block]} holders, but was to lose "
-                f"{counts[overdrawn[0]]}: a holder may free a block only once."
-            )
-        self._refcounts[ids] = refcounts
-        freed = ids[refcounts == 0]
-        self._fill_levels[freed] = 0
-        self._free_stack[self._num_free : self._num_free + len(freed)] = freed
-        self._num_free += len(freed)
-        return len(freed)
 
     def append_token(self, block_ids: list[int]) -> AppendSlot:
         """Make room for one token at the end of a sequence: a batch of one.
@@ -348,7 +234,7 @@ class KVBlockManager:
 
     def blocks_needed_to_extend(self, block_ids: Sequence[int], count: int) -> int:
         """Count the free blocks that `extend` would take."""
-        count = _checked_integer("count", count, 0)
+        count = checked_integer("count", count, 0)
         room = self._room_in_last_block(block_ids)
         if count == 0:
             return 0
@@ -369,51 +255,13 @@ class KVBlockManager:
         """
         source = int(self._checked_block_ids([source])[0])
         held = int(self._fill_levels[source])
-        if _checked_integer("num_tokens", num_tokens, 1) > held:
+        if checked_integer("num_tokens", num_tokens, 1) > held:
             raise ValueError(
                 f"{num_tokens} tokens of block {source} cannot be forked: it holds only {held}."
             )
         destination = int(self.allocate_blocks(1)[0])
         self._fill_levels[destination] = num_tokens
         return BlockCopy(source, destination)
-
-    def check_integrity(
-        self,
-        holders: Iterable[Sequence[int]] | None = None,
-        lengths: Iterable[int | None] | None = None,
-    ) -> None:
-        """Check what must hold between steps; meant for tests and idle moments, O(num_blocks).
-
-        Free and held blocks are disjoint and together all of them; fill levels lie within the
-        block. With `holders`, refcounts equal the holders. With `lengths` too, every sequence
-        fills its blocks to exactly its length, so that only its last block has room.
-
-        Parameters
-        ----------
-        holders : iterable of sequences of int, optional
-            The blocks of each sequence, and ``cache.held_blocks()`` of the prefix cache: all
-            holders that there are.
-        lengths : iterable of int or None, optional
-            Tokens of each holder, in the same order; None for one that is no sequence.
-
-        Raises
-        ------
-        IntegrityError
-            Naming the block at fault.
-        """
-        free_ids = self._free_stack[: self._num_free]
-        check_pool(self.refcounts, self.fill_levels, free_ids, self.block_size)
-        if holders is None:
-            if lengths is not None:
-                raise ValueError("Lengths can be checked only with the holders that have them.")
-            return
-        holder_ids = [self._checked_block_ids(ids) for ids in holders]
-        check_holders(self.refcounts, holder_ids)
-        if lengths is None:
-            return
-        for index, (ids, length) in enumerate(zip(holder_ids, lengths, strict=True)):
-            if length is not None:
-                check_length(self.fill_levels, self.block_size, index, ids, length)
 
     def _room_in_last_block(self, block_ids: Sequence[int]) -> int:
         if not block_ids:
@@ -448,33 +296,3 @@ class KVBlockManager:
                 f"Block {block} is the last of {num_rows[too_few[0]]} sequences to append to, but "
                 f"has {self._refcounts[block]} holders: each sequence must hold its blocks."
             )
-
-    def _checked_block_ids(self, block_ids: ArrayLike, lowest: int = 0) -> IndexArray:
-        given = np.asarray(block_ids)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise ValueError(
-                "Block ids must be integers in one dimension, not "
-                f"{given.dtype} of shape {given.shape}."
-            )
-        # numpy indexes several times faster with its own index type than with int32.
-        ids = given.astype(np.intp)
-        # As unsigned numbers, ids below the lowest are beyond every block: one comparison.
-        beyond = (ids - lowest).view(np.uintp) >= self.num_blocks - lowest
-        if np.count_nonzero(beyond):
-            raise ValueError(
-                f"Block {ids[beyond][0]} does not exist: ids run from 0 to {self.num_blocks - 1}"
-                + (f", and {EMPTY} stands for an empty sequence." if lowest == EMPTY else ".")
-            )
-        return ids
-
-
-def _checked_integer(
-    name: str, value: SupportsIndex, lowest: int, error: type[ValueError] = ValueError
-) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = lowest - 1
-    if number < lowest or isinstance(value, bool):
-        raise error(f"{name} must be an integer of {lowest} or more, not {value!r}.")
-    return number

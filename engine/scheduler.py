@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.admission import make_admission
+from engine.block_pool import EMPTY
 from engine.config import EngineConfig
 from engine.decode_plan import AlikeSteps, DecodePlan
 from engine.decode_state import DecodeState, RowStart
 from engine.errors import IntegrityError
-from engine.kv_blocks import EMPTY, BlockCopy, KVBlockManager
+from engine.kv_blocks import BlockCopy, KVBlockManager
 from engine.kv_integrity import Int32Array
 from engine.prefix_cache import PrefixCache
 from engine.request import Request

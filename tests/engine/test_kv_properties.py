@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.block_pool import EMPTY
 from engine.errors import OutOfBlocksError
-from engine.kv_blocks import EMPTY, BatchAppend, BlockCopy, KVBlockManager
+from engine.kv_blocks import BatchAppend, BlockCopy, KVBlockManager
 from engine.kv_integrity import Int32Array
 from engine.prefix_cache import PrefixCache
 
