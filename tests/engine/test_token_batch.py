@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine import SamplingParams, TokenBatch, TokenEvent
+from engine.token_ring import TokenRing
 
 UNEQUAL = [SamplingParams(max_new_tokens=count, ignore_eos=True) for count in (3, 20, 7, 7)]
 
@@ -65,6 +66,19 @@ def test_batches_tell_what_the_events_tell(make_engine, prompts):
     # Of the other three all tokens, and the end of the one that was aborted before its first.
     assert len(told[0]) == 3 + 7 + 7 + 1
     assert told[0][0] == TokenEvent(ids[1], None, 0, 0.0, "abort")
+
+
+def test_tokens_for_nobody_are_no_batch(make_engine, prompts, monkeypatch):
+    monkeypatch.setattr(TokenRing, "has_arrived", lambda *_: False)
+    engine = make_engine(steps_in_flight=2)
+    request_id = engine.submit(prompts[0], UNEQUAL[1])
+    for _ in range(3):
+        engine.step_batches()
+    # Two launches are on their way, whose row is nobody's now.
+    engine.abort(request_id)
+    ends = [batch.events() for batch in engine.step_batches()]
+    assert [[event.finish_reason for event in events] for events in ends] == [["abort"]]
+    assert not engine.has_unfinished
 
 
 def test_a_batch_keeps_its_tokens_when_the_engine_goes_on(make_engine, prompts):
