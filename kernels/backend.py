@@ -29,6 +29,12 @@ def debug_checks() -> bool:
     return os.environ.get("KVTRAIL_CHECK_VALUES", "").lower() in _TRUE
 
 
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """A GPU's compute capability, asked for once: every launch wants to know it."""
+    return torch.cuda.get_device_capability(device)
+
+
 def uses_triton(tensor: torch.Tensor) -> bool:
     """Whether operations on `tensor` run as Triton kernels."""
     return tensor.is_cuda or interpreting()
@@ -54,7 +60,7 @@ def ring_serves(
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     return (
         k_cache.is_cuda
-        and _is_hopper(k_cache.device)
+        and capability(k_cache.device) == (9, 0)
         and k_cache.dtype in (torch.float16, torch.bfloat16)
         and (group <= 4 if head_dim == 64 else append and head_dim == 128 and group <= 16)
         and block_size % (ring or ring_tile(head_dim)).block_n == 0
@@ -65,11 +71,6 @@ def ring_serves(
         # The copy engine counts rows in 32 bits.
         and num_blocks * kv_heads * block_size < 2**31
     )
-
-
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def reads_values(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,6 @@ That holds through a chain only if every program of every kernel awaits its prod
 back to the last kernel launched *without* `launch_pdl`: each step begins with one.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.backend import interpreting
+from kernels.backend import capability, interpreting
 
 
 @triton.jit
@@ -58,19 +57,14 @@ def prefetch_rows(first, num_rows, row_bytes, stride_bytes):
     )
 
 
-@cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
-
-
 def launches_early(tensor: torch.Tensor) -> bool:
     """Whether kernels on the tensor's device may be launched dependently."""
-    return tensor.is_cuda and not interpreting() and _capability(tensor.device) >= (9, 0)
+    return tensor.is_cuda and not interpreting() and capability(tensor.device) >= (9, 0)
 
 
 def is_hopper(tensor: torch.Tensor) -> bool:
     """Whether the tensor's device has Hopper's own instructions, which no later one has."""
-    return tensor.is_cuda and not interpreting() and _capability(tensor.device) == (9, 0)
+    return tensor.is_cuda and not interpreting() and capability(tensor.device) == (9, 0)
 
 
 def launch_options(pdl: bool) -> dict[str, Any]:

@@ -130,8 +130,8 @@ MUTANTS = (
     ),
     Mutant(
         DEPENDENT,
-        "and _capability(tensor.device) >= (9, 0)",
-        "and _capability(tensor.device) > (9, 0)",
+        "and capability(tensor.device) >= (9, 0)",
+        "and capability(tensor.device) > (9, 0)",
         "Hopper GPUs launch no kernel early",
         ("tests/asv_bench/test_launched_kernels.py",),
         "every_bucket",
