@@ -22,11 +22,10 @@ from engine.kv_cache import KVCache
 from engine.ranges import span
 from engine.token_ring import TokenRing
 from kernels.decode_rows import begin_step, finish_step
-from kernels.dependent_launch import is_hopper
 from kernels.folded_linear import SplitWorkspace
 from kernels.fused_attention import fused_attention
 from kernels.fused_configs import ConfigTable, StepTiles, committed_table
-from kernels.fused_linear import GELU, RESIDUAL, fused_linear
+from kernels.fused_linear import GELU, RESIDUAL, fused_linear, runs_stream
 from kernels.lm_head import best_of_tiles
 
 
@@ -210,8 +209,7 @@ class FusedDecode:
         }
         every = [self._tiles(count) for count in range(1, rows + 1)]
         most_tiles = embed // min(
-            min(tiles.attention_out.own_columns, tiles.feed_forward_out.own_columns)
-            for tiles in every
+            min(tiles.attention_out.block_n, tiles.feed_forward_out.block_n) for tiles in every
         )
         head_places = max(
             count * (self._head.out_features // tiles.head.block_n)
@@ -235,7 +233,7 @@ class FusedDecode:
     def _tiles(self, num_rows: int) -> StepTiles:
         config = self._model.config
         tiles = self._table.tiles(num_rows)
-        if not is_hopper(self._head.weight):
+        if not runs_stream(self._head.weight):
             tiles = tiles.portable()
         return tiles.fitted(config.hidden_size, config.inner_size, self._head.out_features)
 
@@ -256,8 +254,8 @@ class FusedDecode:
             self._buffers[num_rows] = StepBuffers(
                 tiles=tiles,
                 **{name: whole[:num_rows] for name, whole in self._activations.items()},
-                block_stats=stats(0, tiles.feed_forward_out.own_columns),
-                attention_stats=stats(1, tiles.attention_out.own_columns),
+                block_stats=stats(0, tiles.feed_forward_out.block_n),
+                attention_stats=stats(1, tiles.attention_out.block_n),
                 tile_max=by_tile(self._tile_max),
                 tile_token=by_tile(self._tile_token),
             )

@@ -95,8 +95,14 @@ class SplitWorkspace:
     def for_tiles(
         cls, rows: int, cuts: Iterable[tuple[int, LinearTile]], device: torch.device
     ) -> SplitWorkspace:
-        """Large enough for any y [rows, out_features] cut into tiles, of (out_features, tile)."""
-        sizes = [_split_size(rows, out_features, tile) for out_features, tile in cuts]
+        """Large enough for any y [rows, out_features] cut into tiles, of (out_features, tile).
+
+        For Hopper tiles, whose programs meet elsewhere: for the plain kernel in their place.
+        """
+        sizes = [
+            _split_size(rows, out_features, tile.portable() if tile.tma else tile)
+            for out_features, tile in cuts
+        ]
         return cls(
             torch.empty(max(size[0] for size in sizes), dtype=torch.float32, device=device),
             torch.zeros(max(size[1] for size in sizes), dtype=torch.int32, device=device),

@@ -23,8 +23,15 @@ TABLE_FILE = Path(__file__).with_name("fused_configs.toml")
 ROLES = ("attention_in", "attention_out", "feed_forward_in", "feed_forward_out", "head")
 """The linear maps of a step, in the order in which a layer needs them."""
 MOST_HEAD_DIM = 256
-LEAST_CLUSTER_COLUMNS = 8
-"""Columns of the narrowest share of a tile: a thread sends 16 bytes of it, two pairs of values."""
+LEAST_PLAIN_ROWS = 16
+"""Rows of the smallest tile that plain Triton multiplies."""
+LEAST_HOPPER_ROWS = 8
+"""Rows of the smallest tile, and of the smallest share of one, that the Hopper kernel makes."""
+HOPPER_COLUMNS = 64
+"""The Hopper kernel makes a multiple of this: weights are its left operand.
+
+That of the head, whose left operand are rows, makes a multiple of as many rows.
+"""
 LEAST_STAGES = 2
 # Beside operands: barriers, and what the compiler reduces and exchanges in.
 _SMALL_BYTES = 1024
@@ -41,7 +48,7 @@ class LinearTile:
     ----------
     split_k
         Programs that share a tile, each with its part of K. Those of the Hopper kernel are a
-        cluster, and each finishes its share of the tile's columns.
+        cluster, and each finishes its share of the tile's rows.
     stages
         Depth of the load pipeline: chunks of `block_k` that are on their way at once.
     prefetch
@@ -60,22 +67,19 @@ class LinearTile:
     tma: bool = False
 
     @property
-    def own_columns(self) -> int:
-        """Columns that one program finishes, and of whose sums it keeps one pair a row."""
-        return self.block_n // self.split_k if self.tma else self.block_n
-
-    @property
     def is_possible(self) -> bool:
-        """Whether programs that share the tile can add up their parts: any number in memory."""
+        """Whether the kernel can make such tiles; that for any GPU adds up any number of parts."""
         return not self.tma or (
             self.split_k in CLUSTER_SIZES
-            and (self.split_k == 1 or self.own_columns >= LEAST_CLUSTER_COLUMNS)
+            and self.block_m // self.split_k >= LEAST_HOPPER_ROWS
+            and self.block_n % HOPPER_COLUMNS == 0
         )
 
     def portable(self) -> LinearTile:
         """The same tile in less than 64 KB of shared memory and without the Hopper kernel."""
         return replace(
             self,
+            block_m=max(self.block_m, LEAST_PLAIN_ROWS) if self.tma else self.block_m,
             block_n=min(self.block_n, 128 if self.block_m < 64 else 64),
             block_k=min(self.block_k, 64),
             stages=min(self.stages, 3 if self.block_m < 128 else 2),
@@ -83,11 +87,14 @@ class LinearTile:
         )
 
     def fitted(self, out_features: int, in_features: int) -> LinearTile:
-        """The same tile, cut down until it divides a weight [out_features, in_features]."""
+        """The same tile, cut down until it divides a weight [out_features, in_features].
+
+        Where that leaves the Hopper kernel too few columns, it is the plain kernel's.
+        """
         block_n = _largest_divisor(self.block_n, out_features)
+        if self.tma and block_n % HOPPER_COLUMNS:
+            return self.portable().fitted(out_features, in_features)
         split_k = self.split_k if in_features % (64 * self.split_k) == 0 else 1
-        if not replace(self, block_n=block_n, split_k=split_k).is_possible:
-            split_k = 1
         block_k = _largest_divisor(self.block_k, in_features // split_k)
         # Smaller chunks, as many bytes on their way.
         stages = self.stages * (self.block_k // block_k) if self.tma else self.stages
@@ -97,11 +104,13 @@ class LinearTile:
         """As `fitted`, for the LM head, of half precision: its Hopper kernel keeps its rows whole.
 
         What is left of shared memory is for its stages; where that is too little for
-        `LEAST_STAGES`, the tile is the plain kernel's.
+        `LEAST_STAGES`, the tile is the plain kernel's, as are those of rows that it cannot make.
         """
         tile = self.fitted(head_rows, hidden_size)
         if not tile.tma:
             return tile
+        if tile.block_m % HOPPER_COLUMNS:
+            return tile.portable()
         room = MOST_SHARED_BYTES - _SMALL_BYTES - 2 * tile.block_m * hidden_size
         stages = room // (2 * tile.block_n * tile.block_k)
         if stages < LEAST_STAGES:
@@ -327,9 +336,10 @@ def _read_bucket(entry: dict[str, Any]) -> Bucket:
     for role, tile in tiles.items():
         if not tile.is_possible:
             raise ValueError(
-                f"{role}: {tile.split_k} programs cannot share a Hopper tile of {tile.block_n} "
-                f"columns; they must be one of {CLUSTER_SIZES} and have "
-                f"{LEAST_CLUSTER_COLUMNS} columns each."
+                f"{role}: {tile.split_k} programs cannot share a Hopper tile of {tile.block_m} "
+                f"rows by {tile.block_n} columns; programs must be one of {CLUSTER_SIZES}, with "
+                f"{LEAST_HOPPER_ROWS} rows or more each, and columns a multiple of "
+                f"{HOPPER_COLUMNS}."
             )
     bucket = Bucket(
         most_rows=entry.pop("most_rows", math.inf),

@@ -192,7 +192,7 @@ def fused_linear(
         [rows, N], contiguous; with `RESIDUAL` what is there is added.
     tile
         Must divide N and K. Of one row: the matrix-vector kernel, which takes no statistics and
-        leaves none.
+        leaves none. Of the Hopper kernel, where that cannot serve: its `portable` one.
     workspace
         Used by the plain kernel where `tile.split_k` is above 1.
     epilogue
@@ -201,7 +201,7 @@ def fused_linear(
         float32 [rows, 2, T], statistics of x in T tiles; None to compute them from x, which is
         meant for at most 16 rows a tile.
     y_stats
-        float32 [rows, 2, N / tile.own_columns], written with `RESIDUAL`.
+        float32 [rows, 2, N / tile.block_n], written with `RESIDUAL`.
 
     Raises
     ------
@@ -211,7 +211,6 @@ def fused_linear(
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
         return
-    workspace.require(len(x), linear.out_features, tile)
     has_statistics = linear.column_sums is None or x_stats is not None
     if tile.tma and has_statistics and runs_stream(x):
         from kernels.fused_linear_tma import launch_linear_stream
@@ -229,6 +228,9 @@ def fused_linear(
             y_stats=y_stats,
         )
         return
+    if tile.tma:
+        tile = tile.portable()
+    workspace.require(len(x), linear.out_features, tile)
     rows, in_features = x.shape
     if linear.column_sums is None:
         column_sums, x_tiles, x_tiles_pad = linear.bias, 0, 1

@@ -6,6 +6,10 @@ shared memory by the copy engine before a program waits for its producers, and t
 after: as many chunks as there are stages. With a stage for every chunk each byte is requested at
 once, and what then remains is one chain of matrix instructions. Plain Triton cannot say that: its
 pipelined loop starts weights and rows together.
+
+Weights are the left operand. Tensor cores take no fewer than 64 of its rows, features here, but as
+few as eight of the right one's, tokens: a small batch is not padded to 64, and the few rows that a
+program must read after its wait leave other programs room to bring their weights beside it.
 """
 
 import torch
@@ -60,11 +64,26 @@ def combine_statistics(
 
 
 @gluon.constexpr_function
-def product_layout(columns, warps):
-    """Where a product of so many columns lies in registers: 16 rows a warp."""
+def statistics_layout(tiles, warps):
+    """A thread loads four neighbouring tiles of a row at once; `tiles` is a power of two."""
+    lanes = min(8, max(1, tiles // 4))
+    return gl.BlockedLayout([1, 4], [32 // lanes, lanes], [warps, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def product_layout(rows, warps):
+    """Where a product [features, rows] lies in registers: 16 features a warp."""
     return gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, columns, 16]
+        version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, rows, 16]
     )
+
+
+@gluon.constexpr_function
+def memory_layout(features, rows, warps):
+    """A tile [features, rows] as memory has it: threads beside each other share a row's bytes."""
+    vector = min(8, features * rows // (32 * warps))
+    lanes = min(32, features // vector)
+    return gl.BlockedLayout([vector, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
 
 
 @gluon.jit(do_not_specialize=["rows", "inbox_at"])
@@ -90,18 +109,19 @@ def linear_stream(
     SPLIT_K: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """One tile of y [rows, N]; normalises x where X_TILES is not 0.
+    """BLOCK_N features of BLOCK_M rows of y [rows, N]; normalises x where X_TILES is not 0.
 
     The SPLIT_K programs of a cluster multiply a part of K each, and finish a share of the tile's
-    columns each.
+    rows each.
     """
     PART_K: gl.constexpr = K // SPLIT_K
-    OWN_N: gl.constexpr = BLOCK_N // SPLIT_K
+    OWN_M: gl.constexpr = BLOCK_M // SPLIT_K
     CHUNKS: gl.constexpr = PART_K // BLOCK_K
-    mma: gl.constexpr = product_layout(BLOCK_N, gl.num_warps())
-    own: gl.constexpr = product_layout(OWN_N, gl.num_warps())
-    by_row: gl.constexpr = gl.SliceLayout(1, own)
-    by_column: gl.constexpr = gl.SliceLayout(0, own)
+    product: gl.constexpr = product_layout(BLOCK_M, gl.num_warps())
+    own: gl.constexpr = product_layout(OWN_M, gl.num_warps())
+    by_feature: gl.constexpr = gl.SliceLayout(1, own)
+    by_row: gl.constexpr = gl.SliceLayout(0, own)
+    lines: gl.constexpr = memory_layout(BLOCK_N, OWN_M, gl.num_warps())
     CHUNK_BYTES: gl.constexpr = (
         (BLOCK_M + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
     )
@@ -109,7 +129,7 @@ def linear_stream(
     part = gl.program_id(0) % SPLIT_K
     tile_m = gl.program_id(1)
     if SPLIT_K > 1:
-        open_inbox(inbox_at, SPLIT_K, BLOCK_M * OWN_N)
+        open_inbox(inbox_at, SPLIT_K, OWN_M * BLOCK_N)
 
     x_chunks = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
     w_chunks = gl.allocate_shared_memory(
@@ -128,9 +148,9 @@ def linear_stream(
             ready.index(i),
             w_chunks.index(i),
         )
-    n = tile_n * BLOCK_N + part * OWN_N + gl.arange(0, OWN_N, layout=by_column)
-    m = tile_m * BLOCK_M + gl.arange(0, BLOCK_M, layout=by_row)
-    in_batch = m < rows
+    first_n = tile_n * BLOCK_N
+    first_m = tile_m * BLOCK_M + part * OWN_M
+    n = first_n + gl.arange(0, BLOCK_N, layout=by_feature)
     shift = gl.load(bias + n)
     if X_TILES > 0:
         column_sum = gl.load(column_sums + n)
@@ -144,21 +164,24 @@ def linear_stream(
             x_chunks.index(i),
         )
     # While the copies are on their way.
-    y_tile = y + m[:, None] * N + n[None, :]
-    if EPILOGUE == 2:
-        residual = gl.load(y_tile, mask=in_batch[:, None], other=0.0)
+    line_n = first_n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, lines))
+    line_m = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(0, lines))
+    y_lines = y + line_m[None, :] * N + line_n[:, None]
+    in_batch = (line_m < rows)[None, :]
     if X_TILES > 0:
-        flat: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [gl.num_warps(), 1], [1, 0])
-        stats_row = tile_m * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, flat))
+        flat: gl.constexpr = statistics_layout(X_TILES_PAD, gl.num_warps())
+        stats_row = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(1, flat))
         stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
         sums, squares = load_statistics(x_stats, stats_row, stats_tile, rows, X_TILES)
+    if EPILOGUE == 2:
+        residual = gl.convert_layout(gl.load(y_lines, mask=in_batch, other=0.0), own)
 
-    accumulator = warpgroup_mma_init(gl.zeros((BLOCK_M, BLOCK_N), gl.float32, layout=mma))
+    accumulator = warpgroup_mma_init(gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product))
     for i in gl.static_range(CHUNKS):
         mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
         accumulator = warpgroup_mma(
-            x_chunks.index(i % STAGES),
-            w_chunks.index(i % STAGES).permute((1, 0)),
+            w_chunks.index(i % STAGES),
+            x_chunks.index(i % STAGES).permute((1, 0)),
             accumulator,
             is_async=True,
         )
@@ -178,24 +201,25 @@ def linear_stream(
 
     result = accumulator
     if SPLIT_K > 1:
-        result = summed_share(accumulator, inbox_at, BLOCK_M, BLOCK_N, SPLIT_K, own)
+        result = summed_share(accumulator, inbox_at, BLOCK_N, BLOCK_M, SPLIT_K, own)
     if X_TILES > 0:
-        result = rstd[:, None] * (result - mean[:, None] * column_sum[None, :])
-    result += shift[None, :]
+        result = rstd[None, :] * (result - mean[None, :] * column_sum[:, None])
+    result += shift[:, None]
     if EPILOGUE == 1:
         result = _gelu_tanh(result)
     if EPILOGUE == 2:
         result += residual.to(gl.float32)
     rounded = result.to(y.dtype.element_ty)
-    gl.store(y_tile, rounded, mask=in_batch[:, None])
+    gl.store(y_lines, gl.convert_layout(rounded, lines), mask=in_batch)
     if EPILOGUE == 2:
-        TILES: gl.constexpr = N // OWN_N
+        TILES: gl.constexpr = N // BLOCK_N
+        m = first_m + gl.arange(0, OWN_M, layout=by_row)
         values = rounded.to(gl.float32)
-        total = gl.sum(values, axis=1)
-        centred = values - (total / OWN_N)[:, None]
-        place = y_stats + m * (2 * TILES) + tile_n * SPLIT_K + part
-        gl.store(place, total, mask=in_batch)
-        gl.store(place + TILES, gl.sum(centred * centred, axis=1), mask=in_batch)
+        total = gl.sum(values, axis=0)
+        centred = values - (total / BLOCK_N)[None, :]
+        place = y_stats + m * (2 * TILES) + tile_n
+        gl.store(place, total, mask=m < rows)
+        gl.store(place + TILES, gl.sum(centred * centred, axis=0), mask=m < rows)
 
 
 def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> TensorDescriptor:
@@ -219,8 +243,8 @@ def launch_linear_stream(
 ) -> None:
     """`kernels.fused_linear.fused_linear` on sm_90, for half precision.
 
-    `tile.block_m` is a multiple of 64, `tile.is_possible` holds, and `tile.stages` chunks of both
-    operands must fit into shared memory, beside what a cluster sends. A LayerNorm needs `x_stats`.
+    `tile.is_possible` holds, and `tile.stages` chunks of both operands must fit into shared memory,
+    beside what a cluster sends. A LayerNorm needs `x_stats`.
     """
     rows, in_features = x.shape
     out_features = weight.shape[0]
@@ -229,7 +253,7 @@ def launch_linear_stream(
         linear_stream,
         (out_features // tile.block_n, -(-rows // tile.block_m)),
         tile.split_k,
-        tile.block_m * tile.own_columns,
+        tile.block_m // tile.split_k * tile.block_n,
         operand_descriptor(x, tile.block_m, tile.block_k),
         operand_descriptor(weight, tile.block_n, tile.block_k),
         bias,
@@ -249,7 +273,7 @@ def launch_linear_stream(
         BLOCK_K=tile.block_k,
         SPLIT_K=tile.split_k,
         STAGES=min(tile.stages, in_features // tile.split_k // tile.block_k),
-        # One for every 16 rows: four multiply 64 together.
-        num_warps=tile.block_m // 16,
+        # One for every 16 features: four multiply 64 together.
+        num_warps=tile.block_n // 16,
         launch_pdl=True,
     )

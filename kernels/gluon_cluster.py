@@ -2,10 +2,10 @@
 """Sums over the programs of a Hopper cluster, without a trip through memory.
 
 The programs that share a tile, each with products of its part of K, are launched as one cluster,
-and each is left with the sums of its own share of the tile's columns. The other shares it sends
-straight into the shared memory of the programs they belong to, whose barriers count the bytes that
-arrive. What a program has received it adds in the order of the senders, so that results repeat bit
-for bit.
+and each is left with the sums of its own share of the tile's columns: rows of the batch, as weights
+are the left operand. The other shares it sends straight into the shared memory of the programs they
+belong to, whose barriers count the bytes that arrive. What a program has received it adds in the
+order of the senders, so that results repeat bit for bit.
 
 Gluon of Triton 3.6 knows nothing of clusters. So a kernel is compiled as for programs by
 themselves, the few instructions that reach another program are written out here, and the launcher

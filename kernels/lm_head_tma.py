@@ -25,6 +25,7 @@ from kernels.fused_linear_tma import (
     combine_statistics,
     load_statistics,
     operand_descriptor,
+    statistics_layout,
 )
 from kernels.gluon_names import copy_tile
 from kernels.launch import padded
@@ -105,7 +106,7 @@ def head_stream(
     mbarrier.expect(x_ready.index(0), BLOCK_M * K * element_bytes)
     for i in gl.static_range(CHUNKS):
         copy_tile(x_desc, [0, i * BLOCK_K], x_ready.index(0), x_chunks.index(i))
-    flat: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [gl.num_warps(), 1], [1, 0])
+    flat: gl.constexpr = statistics_layout(X_TILES_PAD, gl.num_warps())
     stats_row = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, flat))
     stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
     sums, squares = load_statistics(x_stats, stats_row, stats_tile, rows, X_TILES)

@@ -30,19 +30,8 @@ class KnownException:
     reason: str
 
 
-_HEAD = "head_tiles-M128-n128-k64-stats24-even"
-_HEAD_128 = "head_tiles-M128-n128-k64-stats48-ragged"
-_WIDE = (
-    "128 rows by 128 tokens and the statistics of 24 or 48 tiles are more than 255 registers hold; "
-    "it is stored and read back in no loop"
-)
 _ONLY_3_8 = "only Triton 3.8 does so, neither 3.7 nor 3.9, and it is not what GPT-2 runs on Hopper"
 KNOWN_EXCEPTIONS = (
-    KnownException(_HEAD, "3.6", 8, 2, _WIDE),
-    KnownException(_HEAD, "3.7", 8, 2, _WIDE),
-    KnownException(_HEAD, "3.8", 8, 2, _WIDE),
-    KnownException(_HEAD, "3.9", 24, 12, _WIDE),
-    KnownException(_HEAD_128, "3.9", 8, 4, _WIDE),
     KnownException("decode-append-serial-gpt2-bf16", "3.8", 8, 4, _ONLY_3_8),
     KnownException("decode-append-serial-llama-1b-bf16", "3.8", 8, 4, _ONLY_3_8),
     KnownException("decode-append-serial-llama-8b-fp32", "3.8", 8, 2, _ONLY_3_8),

@@ -14,7 +14,14 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from asv_bench.memory.floor import ModelConfig
-from kernels.fused_configs import ROLES, ConfigTable, LinearTile, RingTile
+from kernels.fused_configs import (
+    LEAST_HOPPER_ROWS,
+    LEAST_PLAIN_ROWS,
+    ROLES,
+    ConfigTable,
+    LinearTile,
+    RingTile,
+)
 from kernels.hopper import CLUSTER_SIZES
 
 Choice: TypeAlias = LinearTile | RingTile
@@ -29,8 +36,8 @@ _PLAIN = {
     "prefetch": (False, True),
 }
 _HOPPER = {
-    "block_m": (64, 128),
-    "block_n": (16, 32, 64, 128, 256),
+    "block_m": (8, 16, 32, 64, 128),
+    "block_n": (64, 128, 256),
     "block_k": (64, 128, 256),
     "split_k": CLUSTER_SIZES,
     "stages": (2, 3, 4, 5, 6, 8),
@@ -122,13 +129,14 @@ def _tiles(present: LinearTile, rows: int) -> Iterator[LinearTile]:
     if present.split_k > 1:
         for block_n, split_k in product(ladders["block_n"], ladders["split_k"]):
             yield replace(present, block_n=block_n, split_k=split_k)
-    # The other kernel, at the same tile and at the heights that it takes.
+    # The other kernel, at the same tile and at the heights and widths that it takes.
     other = replace(present, tma=not present.tma)
-    least = 64 if other.tma else 16
+    least, widths = (
+        (LEAST_HOPPER_ROWS, (64, 128)) if other.tma else (LEAST_PLAIN_ROWS, (16, 32, 64))
+    )
     heights = {max(least, other.block_m), max(least, min(64, _padded(rows)))}
-    for block_m in sorted(heights):
-        for block_n in (16, 32, 64):
-            yield replace(other, block_m=block_m, block_n=block_n)
+    for block_m, block_n in product(sorted(heights), widths):
+        yield replace(other, block_m=block_m, block_n=block_n)
     if rows <= _MOST_ROWWISE_ROWS:
         yield from (LinearTile(1, n, 16) for n in (2, 4, 8, 16))
 
@@ -151,7 +159,7 @@ def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterato
 def _fits(tile: LinearTile, role: str, sizes: tuple[int, int]) -> bool:
     if role == "head":
         return tile.split_k == 1 and tile.fitted_head(*sizes) == tile
-    return tile.fitted(*sizes) == tile
+    return tile.is_possible and tile.fitted(*sizes) == tile
 
 
 def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:

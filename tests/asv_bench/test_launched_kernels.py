@@ -34,7 +34,7 @@ names = [one.name for one in kernels]
 assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
 assert launched == {
-    "embed_rows", "linear_tiles", "linear_stream", "linear_row", "ring_attention",
+    "embed_rows", "linear_stream", "linear_row", "ring_attention",
     "head_row", "head_tiles", "head_stream", "pick_tokens",
     "append_identity", "prefill_attention", "add_norm_rows",
 }, launched
@@ -90,8 +90,8 @@ CHANGED_TILE = """
 import dataclasses
 from kernels import fused_configs
 table = fused_configs.committed_table()
-narrower = dataclasses.replace(table.tiles(8).attention_out, block_n=16)
-changed = table.with_tile(table.place(8), "attention_out", narrower)
+taller = dataclasses.replace(table.tiles(8).attention_out, block_m=16)
+changed = table.with_tile(table.place(8), "attention_out", taller)
 fused_configs.committed_table = lambda: changed
 from asv_bench.codegen.launched_kernels import launched_kernels
 print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in one.name))
@@ -101,9 +101,9 @@ print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in
 def test_a_changed_tile_is_compiled_as_changed() -> None:
     done = run(CHANGED_TILE)
     assert done.returncode == 0, done.stdout + done.stderr
-    # Eight rows and fewer use 16 columns now; the one for two rows and fewer is as it was.
-    assert "linear_stream-N768-K768-M64-n16-k256-stats0" in done.stdout.split()
-    assert "linear_stream-N768-K768-M64-n32-k256-stats0" not in done.stdout
+    # Two to eight rows take 16 at a time now; the one for a single row is as it was.
+    assert "linear_stream-N768-K768-M16-n64-k256-stats0" in done.stdout.split()
+    assert "linear_stream-N768-K768-M8-" not in done.stdout
     assert "linear_row-N768-K768-n8" in done.stdout.split()
 
 

@@ -41,7 +41,7 @@ head = { block_m = 16, block_n = 128, block_k = 128, stages = 4, prefetch = fals
 rows = 64
 context = 257
 step_us = 300.0
-attention_in = { block_m = 64, block_n = 16, block_k = 256, tma = true }
+attention_in = { block_m = 8, block_n = 64, block_k = 256, tma = true }
 attention_out = { block_m = 16, block_n = 16, block_k = 256 }
 feed_forward_in = { block_m = 16, block_n = 32, block_k = 128, stages = 5 }
 feed_forward_out = { block_m = 16, block_n = 32, block_k = 128, split_k = 4 }
@@ -90,20 +90,43 @@ def test_the_tiles_divide_the_model_that_they_were_tuned_for(table: ConfigTable)
         assert tiles.fitted(GPT2["hidden"], GPT2["inner"], GPT2["head_rows"]) == tiles
 
 
-@pytest.mark.parametrize(("hidden", "heads_in_hopper"), [(768, 1), (1024, 1), (1280, 1), (1600, 0)])
+@pytest.mark.parametrize(
+    ("hidden", "streams"), [(768, True), (1024, True), (1280, True), (1600, False)]
+)
 def test_every_published_width_has_room_in_shared_memory(
-    table: ConfigTable, hidden: int, heads_in_hopper: int
+    table: ConfigTable, hidden: int, streams: bool
 ) -> None:
     """Of the LM head, whose Hopper kernel keeps 64 whole rows; GPT-2 XL's leave it no stages."""
-    streamed = 0
-    for bucket in table.buckets:
+    buckets = [bucket for bucket in table.buckets if bucket.tiles.head.tma]
+    assert buckets
+    for bucket in buckets:
         head = bucket.tiles.fitted(hidden, 4 * hidden, 50304).head
-        if head.tma:
-            streamed += 1
+        assert head.tma == streams
+        if streams:
             ring = head.stages * head.block_n * head.block_k
             assert 2 * (head.block_m * hidden + ring) <= 226 * 1024
             assert head.stages >= 2
-    assert streamed == heads_in_hopper
+
+
+def test_the_hopper_head_takes_no_fewer_than_64_rows() -> None:
+    tile = LinearTile(64, 128, 128, tma=True)
+    assert tile.fitted_head(50304, 768) == tile
+    assert not replace(tile, block_m=32).fitted_head(50304, 768).tma
+
+
+@pytest.mark.parametrize("hidden", [768, 1024, 1280, 1600])
+def test_every_published_width_is_the_hopper_kernels(table: ConfigTable, hidden: int) -> None:
+    """Operands of all stages must fit into shared memory, beside what a cluster sends."""
+    for bucket in table.buckets:
+        tiles = bucket.tiles.fitted(hidden, 4 * hidden, 50304)
+        for role in ROLES[:-1]:
+            tile, committed = getattr(tiles, role), getattr(bucket.tiles, role)
+            assert tile.tma == committed.tma
+            assert tile.is_possible
+            if tile.tma:
+                operands = 2 * tile.stages * (tile.block_m + tile.block_n) * tile.block_k
+                inbox = 4 * (tile.split_k - 1) * tile.block_m * tile.block_n // tile.split_k
+                assert operands + inbox <= 226 * 1024
 
 
 def test_a_cut_tile_keeps_as_many_bytes_on_their_way() -> None:
@@ -166,7 +189,7 @@ def test_every_field_is_read() -> None:
         (changed_text("context = 256", "context = 256\ncolour = 1"), "mean nothing: colour"),
         (changed_text("block_k = 16, ", ""), "attention_in"),
         (changed_text("stages = 4, prefetch", "split_k = 2, prefetch"), "head cannot split"),
-        (changed_text("split_k = 4 }", "split_k = 8, tma = true }"), "cannot share a Hopper tile"),
+        (changed_text("split_k = 4 }", "split_k = 4, tma = true }"), "cannot share a Hopper tile"),
         (changed_text(", { stages = 2 }", ""), "for any number of programs"),
         (changed_text("origin", "source"), "lacks 'origin'"),
     ],

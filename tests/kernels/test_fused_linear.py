@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -337,23 +337,39 @@ def test_tiles_are_cut_down_to_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tile", "split_k"),
+    ("tile", "is_possible"),
     [
-        (LinearTile(64, 32, 256, split_k=4, tma=True), 4),
-        (LinearTile(64, 32, 256, split_k=8, tma=True), 1),
-        (LinearTile(64, 128, 128, split_k=3, tma=True), 1),
-        (LinearTile(64, 128, 128, split_k=16, tma=True), 1),
-        (LinearTile(64, 32, 256, split_k=8), 8),
-        (LinearTile(64, 16, 256, tma=True), 1),
+        (LinearTile(64, 64, 256, split_k=4, tma=True), True),
+        (LinearTile(64, 64, 256, split_k=8, tma=True), True),
+        (LinearTile(32, 64, 256, split_k=8, tma=True), False),
+        (LinearTile(64, 64, 256, split_k=3, tma=True), False),
+        (LinearTile(128, 64, 256, split_k=16, tma=True), False),
+        (LinearTile(32, 64, 256, split_k=8), True),
+        (LinearTile(8, 64, 256, tma=True), True),
+        (LinearTile(4, 64, 256, tma=True), False),
+        (LinearTile(64, 32, 256, tma=True), False),
+        (LinearTile(64, 32, 256), True),
     ],
-    ids=["4-of-32", "8-of-32", "3", "16", "8-in-memory", "alone"],
+    ids=[
+        "16-rows-each",
+        "8-rows-each",
+        "4-rows-each",
+        "three",
+        "sixteen",
+        "in-memory",
+        "8-rows",
+        "4-rows",
+        "32-columns",
+        "plain",
+    ],
 )
-def test_a_cluster_that_cannot_be_is_one_program(tile: LinearTile, split_k: int) -> None:
-    assert tile.fitted(768, 3072).split_k == split_k
-    assert tile.is_possible == (split_k == tile.split_k)
+def test_what_the_hopper_kernel_can_make(tile: LinearTile, is_possible: bool) -> None:
+    assert tile.is_possible == is_possible
 
 
-def test_programs_of_a_cluster_finish_a_share_of_the_columns_each() -> None:
-    tile = LinearTile(64, 64, 256, split_k=4)
-    assert tile.own_columns == 64
-    assert replace(tile, tma=True).own_columns == 16
+def test_a_width_that_the_hopper_kernel_cannot_make_is_the_plain_kernels() -> None:
+    tile = LinearTile(8, 64, 256, split_k=2, tma=True)
+    assert tile.fitted(768, 3072) == tile
+    cut = tile.fitted(96, 3072)
+    assert not cut.tma
+    assert (cut.block_m, cut.block_n, cut.block_k, cut.split_k) == (16, 32, 64, 2)

@@ -35,7 +35,7 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     y = poisoned_rows(start)
     stats = poisoned_rows(
-        torch.full((len(x), 2, linear.out_features // tile.own_columns), NAN, device=x.device)
+        torch.full((len(x), 2, linear.out_features // tile.block_n), NAN, device=x.device)
     )
     x_stats = None
     if linear.column_sums is not None:
@@ -57,12 +57,12 @@ def _run(
 @pytest.mark.parametrize(
     ("tile", "out_features", "in_features"),
     [
-        (LinearTile(64, 32, 256, tma=True), 96, 768),
+        (LinearTile(32, 64, 256, tma=True), 192, 768),
         (LinearTile(128, 64, 64, stages=2, tma=True), 128, 768),
-        (LinearTile(64, 64, 128, tma=True), 128, 256),
-        (LinearTile(64, 16, 64, tma=True), 48, 192),
+        (LinearTile(64, 128, 128, tma=True), 128, 256),
+        (LinearTile(8, 64, 64, tma=True), 192, 192),
         (LinearTile(64, 64, 256, split_k=4, tma=True), 128, 3072),
-        (LinearTile(64, 16, 64, split_k=2, tma=True), 48, 384),
+        (LinearTile(16, 64, 64, split_k=2, tma=True), 64, 384),
         (LinearTile(64, 128, 64, split_k=8, tma=True), 256, 1024),
         (LinearTile(128, 64, 64, split_k=4, tma=True), 192, 768),
         (LinearTile(64, 128, 64, split_k=4, stages=5, tma=True), 128, 3072),
@@ -71,7 +71,7 @@ def _run(
         "gpt2",
         "stages",
         "wide",
-        "narrow",
+        "few-rows",
         "split-4",
         "split-2",
         "split-8",
@@ -123,7 +123,7 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
     unit = torch.finfo(dtype).eps
     torch.testing.assert_close(y, plain, rtol=2 * unit, atol=4 * unit)
     if epilogue == RESIDUAL:
-        expected = reference_statistics(y, out_features // tile.own_columns)
+        expected = reference_statistics(y, out_features // tile.block_n)
         torch.testing.assert_close(stats.double(), expected, rtol=1e-5, atol=1e-4)
     else:
         assert stats.isnan().all()
@@ -132,7 +132,7 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
 
 @pytest.mark.parametrize("split_k", [4, 8])
 def test_every_share_of_a_tile_is_added_in_one_order(gpu: torch.device, split_k: int) -> None:
-    """From the first program to the last, whichever of them finishes a column.
+    """From the first program to the last, whichever of them finishes a row.
 
     The first two parts are large and cancel: added later, they would have swallowed the others.
     """
@@ -216,7 +216,7 @@ def test_the_hopper_head_computes_what_the_plain_one_does(
         assert token[healthy].max() < vocab_size
 
 
-@pytest.mark.parametrize("rows", [1, 8, 64, 128, 256])
+@pytest.mark.parametrize("rows", [1, 8, 16, 32, 64, 128, 256])
 @pytest.mark.parametrize("name", ["attention_out", "feed_forward_out"])
 def test_the_tiles_in_use_repeat_bit_for_bit(gpu: torch.device, rows: int, name: str) -> None:
     """A map of a GPT-2 block, 200 times from a captured graph."""
@@ -230,7 +230,7 @@ def test_the_tiles_in_use_repeat_bit_for_bit(gpu: torch.device, rows: int, name:
     linear = fold_linear(weight * in_features**-0.5, None)
     workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], gpu)
     y = torch.zeros(rows, out_features, dtype=torch.float16, device=gpu)
-    stats = torch.zeros(rows, 2, out_features // tile.own_columns, device=gpu)
+    stats = torch.zeros(rows, 2, out_features // tile.block_n, device=gpu)
 
     def call() -> None:
         y.zero_()
