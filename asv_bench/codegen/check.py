@@ -152,7 +152,11 @@ def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
             soft_wrap=True,
         )
     with console.status("finding what the engine launches"):
-        engine = [*launched.launched_kernels(), *launched.wide_head_kernels()]
+        engine = [
+            *launched.launched_kernels(),
+            *launched.plain_kernels(),
+            *launched.wide_head_kernels(),
+        ]
     return [
         *((one.name, partial(compile_launched, one)) for one in engine),
         *((one.name, partial(compile_variant, one)) for one in kernel_variants()),

@@ -2,21 +2,23 @@
 
 Nothing is written down by hand: an engine is built and run on a pretended GPU, and every launch is
 specialised by Triton's own binder, from the tables, the tiles and the addresses that it came with.
-So what is compiled from here is what runs. Attention with heads of 128, which no model here has, is
-launched by itself.
+So what is compiled from here is what runs. What other GPUs launch in place of Hopper's kernels is
+from an engine on such a GPU. Attention with heads of 128, which no model here has, is launched by
+itself.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import Any, Literal
 
 from asv_bench.codegen.target import target
-from asv_bench.counting.pretend_cuda import HOPPER, Launch, pretended_cuda
+from asv_bench.counting.pretend_cuda import HOPPER, Launch, Traffic, pretended_cuda
 from asv_bench.errors import MeasurementFailed
 
 MODEL = "random:gpt2"
@@ -24,6 +26,8 @@ AMPERE = (8, 0)
 BATCH_SIZES = (256, 1)
 """Engines to build: one with every bucket up to `wide`'s, and `single`'s, whose rows are too few
 to be aligned as those of the others are."""
+PLAIN_BATCH_SIZE = 16
+"""Of the engine on another GPU, most of whose tiles are the same at every batch size."""
 
 _LINEAR = ("N", "K", "BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K", "X_TILES")
 _HEAD = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "X_TILES")
@@ -49,6 +53,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "decode_attention": ("attention", _ATTENTION),
     "prefill_attention": ("attention", ("D", "G")),
 }
+_PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
 _SHORT = {
     "BLOCK_M": "M",
     "BLOCK_N": "n",
@@ -116,8 +121,18 @@ def launched_kernels(
     MeasurementFailed
         When the engine launches a kernel that no rules are written for.
     """
-    launches = (_launches(model, batch_size, dtype) for batch_size in batch_sizes)
+    gpu = HOPPER if has_gluon() else AMPERE
+    launches = (_launches(model, batch_size, dtype, gpu) for batch_size in batch_sizes)
     return _distinct(chain.from_iterable(launches), dtype)
+
+
+def plain_kernels(model: str = MODEL, dtype: str = "fp16") -> list[LaunchedKernel]:
+    """What other GPUs launch where Hopper has kernels of its own.
+
+    Empty where Hopper's cannot be compiled: `launched_kernels` are these then.
+    """
+    launches = _launches(model, PLAIN_BATCH_SIZE, dtype, AMPERE) if has_gluon() else iter(())
+    return _distinct(((one, None) for one, _ in launches if one.name in _PLAIN), dtype)
 
 
 def wide_head_kernels(dtype: str = "fp16") -> list[LaunchedKernel]:
@@ -143,6 +158,17 @@ def _distinct(launches: Iterable[tuple[Launch, int | None]], dtype: str) -> list
     return _named_apart(found.values())
 
 
+@contextmanager
+def _pretended(gpu: tuple[int, int]) -> Iterator[Traffic]:
+    """A pretended GPU of that capability, whatever the process knew of one before it."""
+    from kernels.backend import capability
+
+    capability.cache_clear()
+    with pretended_cuda(gpu) as traffic:
+        yield traffic
+    capability.cache_clear()
+
+
 def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
     """Fused attention by itself, at every batch size up to that at which nothing changes more."""
     import torch
@@ -150,7 +176,7 @@ def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
     from kernels.fused_attention import fused_attention
 
     query_heads, kv_heads, head_dim, block_size = 32, 8, 128, 64
-    with pretended_cuda(HOPPER) as traffic:
+    with _pretended(HOPPER) as traffic:
         element = getattr(torch, _DTYPES[dtype])
         for rows in range(1, 65):
             qkv = torch.empty(
@@ -173,11 +199,13 @@ def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
         yield from ((launch, None) for launch in traffic.launches)
 
 
-def _launches(model: str, batch_size: int, dtype: str) -> Iterator[tuple[Launch, int | None]]:
+def _launches(
+    model: str, batch_size: int, dtype: str, gpu: tuple[int, int]
+) -> Iterator[tuple[Launch, int | None]]:
     """Launches of an engine's captures, of a prefill and of a sampled step, with their buckets."""
     from engine import Engine, EngineConfig, SamplingParams
 
-    with pretended_cuda(HOPPER if has_gluon() else AMPERE) as traffic:
+    with _pretended(gpu) as traffic:
         engine = Engine(
             EngineConfig(
                 model=model,

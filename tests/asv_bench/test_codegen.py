@@ -233,7 +233,7 @@ bad = [
 ]
 variants.kernel_variants = lambda: iter(bad)
 from asv_bench.codegen import check as codegen
-codegen.launched.launched_kernels = lambda: []
+codegen.launched.launched_kernels = codegen.launched.plain_kernels = lambda: []
 sys.exit(codegen.main([]))
 """
 

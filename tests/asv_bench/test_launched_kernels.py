@@ -68,10 +68,32 @@ def test_every_kernel_of_every_bucket_is_there_as_the_tables_say() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+OTHER_GPUS = """
+from asv_bench.codegen.launched_kernels import launched_kernels, plain_kernels
+
+kernels = plain_kernels()
+names = {one.name for one in kernels}
+assert {name.split("-")[0] for name in names} == {
+    "linear_tiles", "decode_attention_append", "head_tiles"
+}, names
+assert len(names) == len(kernels)
+assert not names & {one.name for one in launched_kernels()}
+assert not any(one.is_dependent or one.rows for one in kernels)
+widths = {name.split("-")[1] for name in names if name.startswith("linear")}
+assert widths == {"N2304", "N768", "N3072"}, widths
+"""
+
+
+def test_what_other_gpus_launch_instead_is_there_too() -> None:
+    done = run(OTHER_GPUS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 WIDE_HEADS = """
-from asv_bench.codegen.launched_kernels import wide_head_kernels
+from asv_bench.codegen.launched_kernels import plain_kernels, wide_head_kernels
 from kernels.launch import ring_tile
 
+assert plain_kernels()
 names = [one.name for one in wide_head_kernels()]
 start = "ring_attention-D128-G4-"
 depths = {f"{start}serial-append-stages{stages}" for _, stages in ring_tile(128).depths}
