@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 
 class ComputedPrompts(NamedTuple):
-    """A prefill whose layers are launched: what it reads, and each sequence's last state [N, E]."""
+    """A prefill whose layers are launched: what it reads, and each sequence's last state [N, E].
+
+    `greedy` is `ModelRunner.sample_greedily` of both, where that was captured.
+    """
 
     inputs: PrefillInputs[torch.Tensor]
     hidden: torch.Tensor
+    greedy: torch.cuda.CUDAGraph | None = None
 
 
 class ModelRunner:
@@ -197,27 +201,48 @@ class ModelRunner:
         The rows of those prompts must have been flushed before: their sampling parameters are
         read from there. Returns whether tokens were sampled, and so written into the ring.
         """
-        inputs, hidden = computed
         completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
-        count = len(completed)
-        if not count:
+        if not completed:
             return False
+        is_sampled = any(request.params.temperature > 0 for request in completed)
+        if computed.greedy is not None and not is_sampled:
+            with span("sampling"):
+                computed.greedy.replay()
+            return True
+        inputs, count = computed.inputs, len(completed)
+        positions = inputs.sampled_positions[:count]
         with span("forward"):
-            logits = self._model.logits(hidden[:count])
+            logits = self._model.logits(computed.hidden[:count])
         with span("sampling"):
             rows = self.state.device_rows
             places = inputs.sampled_rows[:count].to(torch.int64)
-            if any(request.params.temperature > 0 for request in completed):
+            if is_sampled:
                 tokens = sample(
                     logits,
                     rows.temperature[places],
                     rows.top_k[places],
                     rows.top_p[places],
                     rows.seed[places],
-                    inputs.sampled_positions[:count],
+                    positions,
                 )
             else:
                 tokens = sample_greedy(logits)
-            self.ring.write_rows(places, inputs.sampled_positions[:count], tokens)
-            rows.last_token[places] = tokens.clamp(min=0)
+            self._deliver(places, positions, tokens)
         return True
+
+    def sample_greedily(self, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor) -> None:
+        """The likeliest token of each completed prompt; there must be one.
+
+        Launches device work only, the same for any plan of one shape: for every place of `inputs`,
+        of which those beyond the completed prompts repeat the first.
+        """
+        places = inputs.sampled_rows.to(torch.int64)
+        tokens = sample_greedy(self._model.logits(hidden))
+        # Equal rows need not make equal logits, and all that repeats a place must write one token.
+        tokens = torch.where(places == places[0], tokens[0], tokens)
+        self._deliver(places, inputs.sampled_positions, tokens)
+
+    def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Send the tokens of the rows `places` to the host, and feed them to the next step."""
+        self.ring.write_rows(places, positions, tokens)
+        self.state.device_rows.last_token[places] = tokens.clamp(min=0)

@@ -34,16 +34,20 @@ def prefill_bucket_sizes(max_tokens: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """A captured prefill: what it reads, and the hidden states [N, E] that it leaves."""
+    """A captured prefill: what it reads, the hidden states [N, E] that it leaves, and what samples
+    from them."""
 
     shape: PrefillShape
     inputs: PrefillInputs[torch.Tensor]
     graph: torch.cuda.CUDAGraph
     hidden: torch.Tensor
+    greedy: torch.cuda.CUDAGraph
 
 
 class PrefillGraphs:
-    """Replays of `ModelRunner.compute_prompts`, all captured when the engine is built.
+    """Replays of `ModelRunner.compute_prompts`, and of `sample_greedily` after it.
+
+    All are captured when the engine is built. The two are apart because rows are staged in between.
 
     Launched one by one, a prefill's 250 kernels take the host 4 to 6 ms, in which an H200 computes
     10,000 tokens of GPT-2: anything shorter would wait for the host.
@@ -81,12 +85,13 @@ class PrefillGraphs:
             self._staging.copy(packed, self._packed[: bucket.shape.size])
         with span("forward"):
             bucket.graph.replay()
-        return ComputedPrompts(bucket.inputs, bucket.hidden)
+        return ComputedPrompts(bucket.inputs, bucket.hidden, bucket.greedy)
 
     def _capture(self, shapes: list[PrefillShape]) -> list[_Bucket]:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.
 
-        They are run on padding alone, which changes nothing: no token belongs to a sequence.
+        They are run on padding alone, which changes nothing that is read: no token belongs to a
+        sequence, and what is sampled goes to a row that nobody holds yet.
         """
         pool = GraphPool()
         buckets = []
@@ -96,5 +101,6 @@ class PrefillGraphs:
                 self._packed.zero_()
                 inputs.block_index.fill_(NO_BLOCK)
                 graph, hidden = pool.capture(partial(self._runner.compute_prompts, inputs))
-                buckets.append(_Bucket(shape, inputs, graph, hidden))
+                greedy, _ = pool.capture(partial(self._runner.sample_greedily, inputs, hidden))
+                buckets.append(_Bucket(shape, inputs, graph, hidden, greedy))
         return buckets[::-1]

@@ -28,7 +28,7 @@ class PrefillInputs(Generic[Array]):
     `token_ids`, `positions`, `block_index`, `block_offset` [T]; `block_tables` [N, C];
     `context_lens` [N]; `query_start_loc` [N + 1]; and, of the sequences whose prompt is completed,
     from the first place on, `sampled_tokens`, which of the T tokens is their last, `sampled_rows`,
-    `sampled_positions` [N].
+    `sampled_positions` [N]; all further places repeat the first.
     """
 
     token_ids: Array
@@ -138,8 +138,12 @@ def _fill_tokens(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_siz
 def _fill_sampled(arrays: PrefillInputs[Int32Array], plan: PrefillPlan) -> None:
     """Whose next token is sampled; `_fill_sequences` comes before."""
     completed = [index for index, chunk in enumerate(plan.chunks) if chunk.completes_prompt]
+    if not completed:
+        return
     used = slice(len(completed))
     arrays.sampled_tokens[used] = arrays.query_start_loc[1:][completed] - 1
     rows = [plan.chunks[index].request.row for index in completed]
     arrays.sampled_rows[used] = np.array(rows, np.int32)
     arrays.sampled_positions[used] = arrays.context_lens[completed]
+    for array in (arrays.sampled_tokens, arrays.sampled_rows, arrays.sampled_positions):
+        array[len(completed) :] = array[0]

@@ -65,8 +65,17 @@ def test_padding_is_of_no_sequence_and_is_stored_nowhere():
     assert (inputs.block_tables[:, 3:] == -1).all()
     assert inputs.query_start_loc.tolist() == [0, 6, 11, 12, 12, 12]
     assert inputs.context_lens.tolist() == [6, 8, 9, 0, 0]
-    # Whatever is gathered by these must exist.
-    assert inputs.sampled_tokens[2:].tolist() == [0, 0, 0]
+    # What is sampled beyond the completed prompts is the first one's token once more.
+    assert inputs.sampled_tokens.tolist() == [5, 11, 5, 5, 5]
+    assert inputs.sampled_rows.tolist() == [5, 0, 5, 5, 5]
+    assert inputs.sampled_positions.tolist() == [6, 9, 6, 6, 6]
+
+
+def test_where_no_prompt_is_completed_nothing_is_sampled():
+    chunk = PrefillChunk(_request(2, 12, [9, 1, 4]), 0, 8)
+    shape = PrefillShape(20, 3, 6)
+    inputs = shape.views(shape.pack(PrefillPlan([chunk], [], []), 4))
+    assert inputs.sampled_tokens.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
@@ -97,6 +106,46 @@ def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
     runner.compute = twice
     engine.generate(prompts, GREEDY)
     assert len(compared) > 8
+
+
+def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, prompts):
+    """What a captured prefill samples, places that repeat the first and all."""
+    engine = make_engine(prefill_max_tokens=60, num_kv_blocks=80)
+    runner, ring = engine._loop._runner, engine._loop._ring
+    sample_prompts = runner.sample_prompts
+    compared = []
+
+    def both(plan: PrefillPlan, computed: ComputedPrompts) -> bool:
+        is_sampled = sample_prompts(plan, computed)
+        if is_sampled:
+            padded = PrefillShape(
+                plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._state.num_columns
+            )
+            inputs = padded.views(torch.from_numpy(padded.pack(plan, 16)))
+            hidden = runner.compute_prompts(inputs)
+            fed = runner.state.device_rows.last_token
+            expected = ring.slots.clone(), fed.clone()
+            ring.slots.fill_(-7)
+            fed.fill_(-7)
+            rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
+            # A repeated place must not write another token, whatever its logits are.
+            hidden[len(rows) :] = hidden[len(rows) :].neg()
+            runner.sample_greedily(inputs, hidden)
+            assert fed[rows].tolist() == expected[1][rows].tolist()
+            written = (ring.slots != -7).nonzero().tolist()
+            assert sorted(row for _, row in written) == sorted(rows)
+            for slot, row in written:
+                assert ring.slots[slot, row] == expected[0][slot, row]
+            assert (fed != -7).sum() == len(rows)
+            ring.slots.copy_(expected[0])
+            fed.copy_(expected[1])
+            compared.append(len(rows))
+        return is_sampled
+
+    runner.sample_prompts = both
+    engine.generate(prompts, GREEDY)
+    assert len(compared) > 4
+    assert max(compared) > 1
 
 
 def test_buckets_waste_less_than_a_fifth():
