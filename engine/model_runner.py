@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class ComputedPrompts(NamedTuple):
     """A prefill whose layers are launched: what it reads, and each sequence's last state [N, E].
 
-    `greedy` is `ModelRunner.sample_greedily` of both, where that was captured.
+    `greedy` is `ModelRunner.sample_greedily` of both for all completed prompts, where captured.
     """
 
     inputs: PrefillInputs[torch.Tensor]
@@ -230,17 +230,19 @@ class ModelRunner:
             self._deliver(places, positions, tokens)
         return True
 
-    def sample_greedily(self, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor) -> None:
-        """The likeliest token of each completed prompt; there must be one.
+    def sample_greedily(
+        self, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor, count: int
+    ) -> None:
+        """The likeliest token of each completed prompt, of which there are 1 to `count`.
 
-        Launches device work only, the same for any plan of one shape: for every place of `inputs`,
-        of which those beyond the completed prompts repeat the first.
+        Launches device work only, the same for any plan of one shape: for the first `count` places
+        of `inputs`, of which those beyond the completed prompts repeat the first.
         """
-        places = inputs.sampled_rows.to(torch.int64)
-        tokens = sample_greedy(self._model.logits(hidden))
+        places = inputs.sampled_rows[:count].to(torch.int64)
+        tokens = sample_greedy(self._model.logits(hidden[:count]))
         # Equal rows need not make equal logits, and all that repeats a place must write one token.
         tokens = torch.where(places == places[0], tokens[0], tokens)
-        self._deliver(places, inputs.sampled_positions, tokens)
+        self._deliver(places, inputs.sampled_positions[:count], tokens)
 
     def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
         """Send the tokens of the rows `places` to the host, and feed them to the next step."""

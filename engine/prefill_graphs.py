@@ -16,6 +16,7 @@ from engine.scheduler import PrefillPlan
 from engine.staging import StagingBuffers
 
 _LEAST_BUCKET = 64
+_LEAST_SAMPLED = 8
 
 
 def prefill_bucket_sizes(max_tokens: int) -> list[int]:
@@ -32,16 +33,42 @@ def prefill_bucket_sizes(max_tokens: int) -> list[int]:
     return [*sizes, max_tokens]
 
 
+def sampled_bucket_sizes(most_prompts: int) -> list[int]:
+    """Numbers of prompts for which sampling is captured: factors of eight, and the most there are.
+
+    Eight to 64 rows cost the same weights of the head; more cost their logits, too.
+    """
+    sizes = []
+    size = _LEAST_SAMPLED
+    while size < most_prompts:
+        sizes.append(size)
+        size *= 8
+    return [*sizes, most_prompts]
+
+
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """A captured prefill: what it reads, the hidden states [N, E] that it leaves, and what samples
-    from them."""
+    """A captured prefill.
+
+    Attributes
+    ----------
+    inputs
+        What it reads.
+    hidden
+        The last states [N, E] that it leaves.
+    greedy
+        What samples from the first of these, as many as the key says, ascending.
+    """
 
     shape: PrefillShape
     inputs: PrefillInputs[torch.Tensor]
     graph: torch.cuda.CUDAGraph
     hidden: torch.Tensor
-    greedy: torch.cuda.CUDAGraph
+    greedy: dict[int, torch.cuda.CUDAGraph]
+
+    def sampling(self, num_completed: int) -> torch.cuda.CUDAGraph:
+        """What samples for so many completed prompts, and for no more than it must."""
+        return next(graph for most, graph in self.greedy.items() if num_completed <= most)
 
 
 class PrefillGraphs:
@@ -85,7 +112,8 @@ class PrefillGraphs:
             self._staging.copy(packed, self._packed[: bucket.shape.size])
         with span("forward"):
             bucket.graph.replay()
-        return ComputedPrompts(bucket.inputs, bucket.hidden, bucket.greedy)
+        num_completed = sum(chunk.completes_prompt for chunk in plan.chunks)
+        return ComputedPrompts(bucket.inputs, bucket.hidden, bucket.sampling(num_completed))
 
     def _capture(self, shapes: list[PrefillShape]) -> list[_Bucket]:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.
@@ -101,6 +129,9 @@ class PrefillGraphs:
                 self._packed.zero_()
                 inputs.block_index.fill_(NO_BLOCK)
                 graph, hidden = pool.capture(partial(self._runner.compute_prompts, inputs))
-                greedy, _ = pool.capture(partial(self._runner.sample_greedily, inputs, hidden))
+                greedy = {}
+                for count in sampled_bucket_sizes(shape.num_sequences):
+                    launch = partial(self._runner.sample_greedily, inputs, hidden, count)
+                    greedy[count], _ = pool.capture(launch)
                 buckets.append(_Bucket(shape, inputs, graph, hidden, greedy))
         return buckets[::-1]

@@ -55,13 +55,24 @@ def test_greedy_output_equals_the_cpus(prompts, on_the_cpu, options):
 
 
 def test_a_replayed_prefill_stores_what_its_launches_do():
-    """Below, at and above the sizes of buckets, of one sequence and of several."""
+    """Below, at and above the sizes of buckets, of one sequence, of several and of many."""
     replaying, launching = (
-        _engine(decode=mode, prefix_cache=False, max_batch_size=8) for mode in ("graph", "eager")
+        _engine(decode=mode, prefix_cache=False, max_batch_size=80) for mode in ("graph", "eager")
     )
     once = SamplingParams(max_new_tokens=1, ignore_eos=True)
     random = np.random.default_rng(5)
-    for lengths in ([9], [63], [64], [65], [200], [128, 129], [16, 16, 32], [150, 200, 14, 10]):
+    for lengths in (
+        [9],
+        [63],
+        [64],
+        [65],
+        [200],
+        [128, 129],
+        [16, 16, 32],
+        [150, 200, 14, 10],
+        [9] * 30,
+        [9] * 70,
+    ):
         prompts = [random.integers(0, 1000, length).tolist() for length in lengths]
         tokens = [_outputs(engine, prompts, once) for engine in (replaying, launching)]
         assert tokens[0] == tokens[1], lengths

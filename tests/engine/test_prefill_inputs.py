@@ -10,7 +10,7 @@ import torch
 
 from engine import SamplingParams
 from engine.model_runner import ComputedPrompts
-from engine.prefill_graphs import prefill_bucket_sizes
+from engine.prefill_graphs import _Bucket, prefill_bucket_sizes, sampled_bucket_sizes
 from engine.prefill_inputs import PrefillShape
 from engine.request import Request
 from engine.scheduler import PrefillChunk, PrefillPlan
@@ -130,7 +130,7 @@ def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, p
             rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
             # A repeated place must not write another token, whatever its logits are.
             hidden[len(rows) :] = hidden[len(rows) :].neg()
-            runner.sample_greedily(inputs, hidden)
+            runner.sample_greedily(inputs, hidden, len(rows) + len(compared) % 3)
             assert fed[rows].tolist() == expected[1][rows].tolist()
             written = (ring.slots != -7).nonzero().tolist()
             assert sorted(row for _, row in written) == sorted(rows)
@@ -163,3 +163,19 @@ def test_the_largest_bucket_is_the_largest_prefill(most):
     sizes = prefill_bucket_sizes(most)
     assert sizes[-1] == most
     assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [(1, [1]), (8, [8]), (9, [8, 9]), (64, [8, 64]), (256, [8, 64, 256])],
+)
+def test_sampling_is_captured_for_few_prompts_and_for_all(most, sizes):
+    assert sampled_bucket_sizes(most) == sizes
+
+
+def test_as_many_prompts_are_sampled_as_the_plan_completes():
+    graphs = {size: object() for size in sampled_bucket_sizes(100)}
+    bucket = _Bucket(None, None, None, None, graphs)
+    chosen = {count: bucket.sampling(count) for count in (0, 1, 8, 9, 64, 65, 100)}
+    expected = {0: 8, 1: 8, 8: 8, 9: 64, 64: 64, 65: 100, 100: 100}
+    assert chosen == {count: graphs[size] for count, size in expected.items()}
