@@ -70,21 +70,22 @@ class RowFields:
     block_table: torch.Tensor
 
 
-class RowStart(NamedTuple):
-    """A sequence that takes `row`, of `known_len` known tokens.
+class RowStarts(NamedTuple):
+    """Sequences that take `rows`, all N of them in columns, each row at most once.
 
-    `uncomputed` are those from `position` on, int32, at most `KNOWN_TAIL`, to be fed by decode
-    steps. Without any the sequence has been prefilled, which leaves its last token on the device.
+    Of the `known_len` known tokens of each, `uncomputed` are those from `positions` on, int32, at
+    most `KNOWN_TAIL`, to be fed by decode steps. Without any the sequence has been prefilled, which
+    leaves its last token on the device.
     """
 
-    row: int
-    position: int
-    remaining: int
-    seed: int
-    params: SamplingParams
-    block_ids: Sequence[int]
-    known_len: int
-    uncomputed: IntArray = NO_TOKENS
+    rows: npt.NDArray[np.intp]
+    positions: Sequence[int] | IntArray
+    remaining: Sequence[int] | IntArray
+    seeds: Sequence[int]
+    params: Sequence[SamplingParams]
+    block_ids: Sequence[Sequence[int]]
+    known_len: Sequence[int] | IntArray
+    uncomputed: Sequence[IntArray]
 
 
 class DecodeState:
@@ -125,35 +126,33 @@ class DecodeState:
             num_rows, num_columns
         )
 
-    def stage_rows(self, starts: Sequence[RowStart]) -> None:
-        """Give rows to sequences, each at most one, all columns at a time."""
-        if not starts:
+    def stage_rows(self, starts: RowStarts) -> None:
+        """Give rows to sequences, all columns at a time."""
+        rows = starts.rows.astype(np.int64)
+        if not len(rows):
             return
-        row, position, remaining, seed, params, block_ids, known_len, uncomputed = zip(
-            *starts, strict=True
-        )
-        rows = np.array(row, np.int64)
+        params = starts.params
         for name, values in (
-            ("position", position),
-            ("remaining", remaining),
-            ("known_len", known_len),
+            ("position", starts.positions),
+            ("remaining", starts.remaining),
+            ("known_len", starts.known_len),
             ("top_k", [one.top_k for one in params]),
         ):
-            self._stage(name, rows, np.array(values, np.int32))
+            self._stage(name, rows, np.asarray(values, np.int32))
         for name, shares in (
             ("top_p", [one.top_p for one in params]),
             ("temperature", [one.temperature for one in params]),
         ):
             self._stage(name, rows, np.array(shares, np.float32).view(np.int32))
-        seeds = np.array(seed, np.int64).view(np.int32)
+        seeds = np.array(starts.seeds, np.int64).view(np.int32)
         self._stage("seed", _consecutive(2 * rows, np.full(len(rows), 2)), seeds)
-        num_blocks = np.array([len(ids) for ids in block_ids])
+        num_blocks = np.array([len(ids) for ids in starts.block_ids])
         self._stage(
             "block_table",
             _consecutive(rows * self.num_columns, num_blocks),
-            np.fromiter(chain.from_iterable(block_ids), np.int32),
+            np.fromiter(chain.from_iterable(starts.block_ids), np.int32),
         )
-        self._stage_uncomputed(rows, uncomputed)
+        self._stage_uncomputed(rows, starts.uncomputed)
 
     def stage_stops(self, rows: npt.NDArray[np.intp]) -> None:
         """Take `rows` [N] out of the steps launched from now on."""

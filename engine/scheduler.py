@@ -19,7 +19,7 @@ from engine.admission import make_admission
 from engine.block_pool import EMPTY
 from engine.config import EngineConfig
 from engine.decode_plan import AlikeSteps, DecodePlan
-from engine.decode_state import DecodeState, RowStart
+from engine.decode_state import NO_TOKENS, DecodeState, RowStarts
 from engine.errors import IntegrityError
 from engine.kv_blocks import BlockCopy, KVBlockManager
 from engine.kv_integrity import Int32Array
@@ -194,13 +194,30 @@ class Scheduler:
 
     def stage_rows(self, plan: PrefillPlan) -> None:
         """Stage the device rows of the sequences that decode once the plan is launched."""
-        starts = [
-            self._row_start(chunk.request, chunk.end)
-            for chunk in plan.chunks
-            if chunk.completes_prompt
-        ]
-        starts += [self._row_start(request, request.num_computed) for request in plan.entering]
-        self._state.stage_rows(starts)
+        prefilled = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
+        requests = prefilled + plan.entering
+        rows, held = _rows_of(requests), self._rows
+        known_len = held.known_len[rows]
+        # A prefill computes all known tokens, and samples the first of the others itself.
+        positions = known_len.copy()
+        positions[len(prefilled) :] = [one.num_computed for one in plan.entering]
+        remaining = held.budget[rows] - held.launched[rows]
+        remaining[: len(prefilled)] -= 1
+        self._state.stage_rows(
+            RowStarts(
+                rows=rows,
+                positions=positions,
+                remaining=remaining,
+                seeds=[one.seed for one in requests],
+                params=[one.params for one in requests],
+                block_ids=[one.block_ids for one in requests],
+                known_len=known_len,
+                uncomputed=[
+                    *[NO_TOKENS] * len(prefilled),
+                    *(one.known_tokens[one.num_computed :] for one in plan.entering),
+                ],
+            )
+        )
         self._start_decoding(plan.entering)
 
     def plan_decode(self) -> DecodePlan | None:
@@ -295,23 +312,6 @@ class Scheduler:
     def _enters(self, request: Request) -> bool:
         """Whether decode steps compute what is left of the request's known tokens."""
         return request.num_uncomputed <= self._enter_limit
-
-    def _row_start(self, request: Request, num_computed: int) -> RowStart:
-        if request.row is None:
-            raise IntegrityError(f"Request {request.request_id} is to decode without a row.")
-        uncomputed = request.known_tokens[num_computed:]
-        # A prefill samples the first token itself.
-        num_launched = len(request.generated) + (not len(uncomputed))
-        return RowStart(
-            row=request.row,
-            position=num_computed,
-            remaining=request.params.max_new_tokens - num_launched,
-            seed=request.seed,
-            params=request.params,
-            block_ids=request.block_ids,
-            known_len=request.num_known_tokens,
-            uncomputed=uncomputed,
-        )
 
     def _offer_prefix(self, request: Request, block_ids: list[int]) -> None:
         """Let others reuse the known tokens' whole blocks; the last may still be written to."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.workbench import Rejected
-from engine.decode_state import DecodeState, RowStart
+from engine.decode_state import NO_TOKENS, DecodeState, RowStarts
 from engine.kv_cache import KVCache
 from engine.sampling_params import SamplingParams
 from engine.staging import StagingBuffers
@@ -77,19 +78,18 @@ class StepRows:
         staging = StagingBuffers(device)
         self._state = DecodeState(point.rows, columns, device, staging)
         blocks = torch.randperm(point.rows * columns, generator=generator).view(-1, columns)
+        count, position = point.rows, point.context - 1
         self._state.stage_rows(
-            [
-                RowStart(
-                    row=row,
-                    position=point.context - 1,
-                    remaining=ROOM,
-                    seed=0,
-                    params=SamplingParams(),
-                    block_ids=blocks[row].tolist(),
-                    known_len=point.context - 1,
-                )
-                for row in range(point.rows)
-            ]
+            RowStarts(
+                rows=np.arange(count),
+                positions=[position] * count,
+                remaining=[ROOM] * count,
+                seeds=[0] * count,
+                params=[SamplingParams()] * count,
+                block_ids=blocks.tolist(),
+                known_len=[position] * count,
+                uncomputed=[NO_TOKENS] * count,
+            )
         )
         self._state.flush()
         rows = self._state.device_rows

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.decode_state import KNOWN_TAIL, DecodeState, RowStart
+from engine.decode_state import KNOWN_TAIL, NO_TOKENS, DecodeState, RowStarts
 from engine.sampling_params import SamplingParams
 from engine.staging import StagingBuffers
 from engine.token_ring import NUM_SLOTS, TokenRing
@@ -19,16 +19,24 @@ def state() -> DecodeState:
     return DecodeState(5, 7, CPU, StagingBuffers(CPU))
 
 
+def _starts(rows: list[dict]) -> RowStarts:
+    """Rows as columns."""
+    columns = {name: [row[name] for row in rows] for name in RowStarts._fields}
+    return RowStarts(**(columns | {"rows": np.array(columns["rows"], np.intp)}))
+
+
 def _take(state: DecodeState, row: int, **changes) -> None:
     values = {
-        "position": 10,
+        "rows": row,
+        "positions": 10,
         "remaining": 3,
-        "seed": -(2**62) - 5,
+        "seeds": -(2**62) - 5,
         "params": SamplingParams(temperature=0.7, top_k=4, top_p=0.9),
         "block_ids": [8, 6],
         "known_len": 10,
+        "uncomputed": NO_TOKENS,
     }
-    state.stage_rows([RowStart(row=row, **(values | changes))])
+    state.stage_rows(_starts([values | changes]))
 
 
 def test_a_staged_row_arrives_field_by_field(state):
@@ -59,24 +67,24 @@ def test_a_row_can_be_given_tokens_to_feed(state):
 def test_rows_taken_together_are_as_if_taken_one_by_one(state):
     """With tables and known tokens of every length, none among them."""
     starts = [
-        RowStart(
-            row=row,
-            position=7 * row,
-            remaining=row,
-            seed=(-1) ** row * (2**40 + row),
-            params=SamplingParams(temperature=row / 8, top_k=row, top_p=1 - row / 8),
-            block_ids=list(range(40 + row, 40 + 2 * row)),
-            known_len=7 * row + tail,
-            uncomputed=np.arange(100 * row, 100 * row + tail, dtype=np.int32),
-        )
+        {
+            "rows": row,
+            "positions": 7 * row,
+            "remaining": row,
+            "seeds": (-1) ** row * (2**40 + row),
+            "params": SamplingParams(temperature=row / 8, top_k=row, top_p=1 - row / 8),
+            "block_ids": list(range(40 + row, 40 + 2 * row)),
+            "known_len": 7 * row + tail,
+            "uncomputed": np.arange(100 * row, 100 * row + tail, dtype=np.int32),
+        }
         for row, tail in ((4, 1), (0, 0), (3, KNOWN_TAIL), (1, 3))
     ]
-    state.stage_rows(starts)
-    state.stage_rows([])
+    state.stage_rows(_starts(starts))
+    state.stage_rows(_starts([]))
     state.flush()
     alone = DecodeState(5, 7, CPU, StagingBuffers(CPU))
     for start in starts:
-        alone.stage_rows([start])
+        alone.stage_rows(_starts([start]))
     alone.flush()
     for name in ("seed", "position", "remaining", "known_len", "top_k", "top_p", "temperature",
                  "last_token", "known_tail", "block_table"):  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.decode_state import NO_TOKENS, DecodeState, RowStart
+from engine.decode_state import NO_TOKENS, DecodeState, RowStarts
 from engine.fused_weights import can_fuse
 from engine.gpt2 import GPT2
 from engine.kv_cache import KVCache
@@ -86,20 +86,20 @@ def _side(model: GPT2, *, fuse: bool) -> Side:
         whole.copy_(torch.randn(whole.shape, generator=generator))
     state = DecodeState(NUM_ROWS, columns, DEVICE, staging)
     blocks = torch.randperm(NUM_ROWS * columns, generator=generator).view(NUM_ROWS, columns)
+    uncomputed = [UNCOMPUTED.get(row, NO_TOKENS) for row in range(NUM_ROWS)]
     state.stage_rows(
-        [
-            RowStart(
-                row=row,
-                position=POSITIONS[row],
-                remaining=REMAINING[row],
-                seed=0,
-                params=SamplingParams(),
-                block_ids=blocks[row].tolist(),
-                known_len=POSITIONS[row] + len(UNCOMPUTED.get(row, NO_TOKENS)),
-                uncomputed=UNCOMPUTED.get(row, NO_TOKENS),
-            )
-            for row in range(NUM_ROWS)
-        ]
+        RowStarts(
+            rows=np.arange(NUM_ROWS),
+            positions=POSITIONS,
+            remaining=REMAINING,
+            seeds=[0] * NUM_ROWS,
+            params=[SamplingParams()] * NUM_ROWS,
+            block_ids=blocks.tolist(),
+            known_len=[
+                position + len(left) for position, left in zip(POSITIONS, uncomputed, strict=True)
+            ],
+            uncomputed=uncomputed,
+        )
     )
     state.flush()
     state.device_rows.last_token.copy_(torch.arange(NUM_ROWS) * 31)
