@@ -23,6 +23,7 @@ from kernels.dependent_launch import (
     prefetch_rows,
     release_consumers,
 )
+from kernels.errors import KernelArgumentError
 from kernels.folded_linear import FoldedLinear, SplitWorkspace
 from kernels.fused_configs import LinearTile
 from kernels.fused_vector import launch_rows
@@ -201,18 +202,25 @@ def fused_linear(
         float32 [rows, 2, T], statistics of x in T tiles; None to compute them from x, which is
         meant for at most 16 rows a tile.
     y_stats
-        float32 [rows, 2, N / tile.block_n], written with `RESIDUAL`.
+        float32 [rows, 2, N / block_n] of the tile that serves, written with `RESIDUAL`.
 
     Raises
     ------
     KernelArgumentError
-        If K is split and the workspace too small.
+        If K is split and the workspace too small, or `y_stats` are of other tiles.
     """
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
         return
     has_statistics = linear.column_sums is None or x_stats is not None
-    if tile.tma and has_statistics and runs_stream(x):
+    if tile.tma and not (has_statistics and runs_stream(x)):
+        tile = tile.portable()
+    if y_stats is not None and y_stats.shape[2] != y.shape[1] // tile.block_n:
+        raise KernelArgumentError(
+            f"y_stats must have statistics of {y.shape[1] // tile.block_n} tiles of "
+            f"{tile.block_n} features a row, but has {y_stats.shape[2]}"
+        )
+    if tile.tma:
         from kernels.fused_linear_tma import launch_linear_stream
 
         launch_linear_stream(
@@ -228,8 +236,6 @@ def fused_linear(
             y_stats=y_stats,
         )
         return
-    if tile.tma:
-        tile = tile.portable()
     workspace.require(len(x), linear.out_features, tile)
     rows, in_features = x.shape
     if linear.column_sums is None:

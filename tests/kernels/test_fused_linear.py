@@ -253,6 +253,22 @@ def test_a_workspace_too_small_for_the_split_is_refused(triton_device: torch.dev
     assert y.any()
 
 
+def test_statistics_of_other_tiles_are_refused(triton_device: torch.device) -> None:
+    """They would be written beyond their end. The plain kernel may cut what a Hopper tile was."""
+    x = random_tensor(4, 128, seed=1).to(triton_device)
+    linear = fold_linear(random_tensor(256, 128, seed=2).to(triton_device), None)
+    y = torch.zeros(4, 256, device=triton_device)
+    tile = LinearTile(64, 128, 64, tma=True)
+    workspace = SplitWorkspace.for_tiles(4, [(256, tile)], triton_device)
+    stats = torch.zeros(4, 2, 2, device=triton_device)
+    with pytest.raises(KernelArgumentError, match="4 tiles of 64 features a row, but has 2"):
+        fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL, y_stats=stats)
+    assert not y.any()
+    stats = torch.zeros(4, 2, 4, device=triton_device)
+    fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL, y_stats=stats)
+    torch.testing.assert_close(stats.double(), reference_statistics(y, 4), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 @pytest.mark.parametrize("split_k", [1, 2])
 def test_a_row_does_not_depend_on_its_neighbours_and_repeats_bit_for_bit(
