@@ -27,11 +27,8 @@ LEAST_PLAIN_ROWS = 16
 """Rows of the smallest tile that plain Triton multiplies."""
 LEAST_HOPPER_ROWS = 8
 """Rows of the smallest tile, and of the smallest share of one, that the Hopper kernel makes."""
-HOPPER_COLUMNS = 64
-"""The Hopper kernel makes a multiple of this: weights are its left operand.
-
-That of the head, whose left operand are rows, makes a multiple of as many rows.
-"""
+LEFT_OPERAND_ROWS = 64
+"""What Hopper's tensor cores take of the left operand: columns of a map, but rows of the head."""
 LEAST_STAGES = 2
 # Beside operands: barriers, and what the compiler reduces and exchanges in.
 _SMALL_BYTES = 1024
@@ -72,7 +69,7 @@ class LinearTile:
         return not self.tma or (
             self.split_k in CLUSTER_SIZES
             and self.block_m // self.split_k >= LEAST_HOPPER_ROWS
-            and self.block_n % HOPPER_COLUMNS == 0
+            and self.block_n % LEFT_OPERAND_ROWS == 0
         )
 
     def portable(self) -> LinearTile:
@@ -92,7 +89,7 @@ class LinearTile:
         Where that leaves the Hopper kernel too few columns, it is the plain kernel's.
         """
         block_n = _largest_divisor(self.block_n, out_features)
-        if self.tma and block_n % HOPPER_COLUMNS:
+        if self.tma and block_n % LEFT_OPERAND_ROWS:
             return self.portable().fitted(out_features, in_features)
         split_k = self.split_k if in_features % (64 * self.split_k) == 0 else 1
         block_k = _largest_divisor(self.block_k, in_features // split_k)
@@ -109,7 +106,7 @@ class LinearTile:
         tile = self.fitted(head_rows, hidden_size)
         if not tile.tma:
             return tile
-        if tile.block_m % HOPPER_COLUMNS:
+        if tile.block_m % LEFT_OPERAND_ROWS:
             return tile.portable()
         room = MOST_SHARED_BYTES - _SMALL_BYTES - 2 * tile.block_m * hidden_size
         stages = room // (2 * tile.block_n * tile.block_k)
@@ -339,7 +336,7 @@ def _read_bucket(entry: dict[str, Any]) -> Bucket:
                 f"{role}: {tile.split_k} programs cannot share a Hopper tile of {tile.block_m} "
                 f"rows by {tile.block_n} columns; programs must be one of {CLUSTER_SIZES}, with "
                 f"{LEAST_HOPPER_ROWS} rows or more each, and columns a multiple of "
-                f"{HOPPER_COLUMNS}."
+                f"{LEFT_OPERAND_ROWS}."
             )
     bucket = Bucket(
         most_rows=entry.pop("most_rows", math.inf),
