@@ -21,8 +21,8 @@ _HEADER = """\
 #
 # step_us is the time of the whole captured step at `rows` sequences of `context` tokens, GPT-2 124M
 # in half precision: of a bucket as it stood when its last choice was made, of a choice beside
-# next_us, the best other one tried in its place. A choice without figures was made before `tune`
-# existed, one tile varied at a time in the same way.
+# next_us, the best other one tried in its place. A choice without figures was made without `tune`,
+# one tile varied at a time in the same way.
 """
 
 
