@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from engine.gpt2 import GPT2, LayerNorm, Linear
 from engine.kv_cache import KVCache
 from kernels.folded_linear import FoldedLinear, fold_linear
+from kernels.fused_configs import HEAD_PART
 
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
-_HEAD_ROWS = 128
 
 
 def can_fuse(model: GPT2) -> bool:
@@ -62,7 +62,7 @@ def fused_blocks(model: GPT2, cache: KVCache) -> list[FusedBlock]:
 def fused_head(model: GPT2) -> FoldedLinear:
     """The head with the final LayerNorm, padded with rows of zeros so that every tile is whole."""
     norm = model.final_norm
-    missing = -model.head.shape[0] % _HEAD_ROWS
+    missing = -model.head.shape[0] % HEAD_PART
     weight = F.pad(model.head, (0, 0, 0, missing)) if missing else model.head
     return fold_linear(weight, None, norm.weight, norm.bias, norm.epsilon)
 

@@ -29,6 +29,13 @@ LEAST_HOPPER_ROWS = 8
 """Rows of the smallest tile, and of the smallest share of one, that the Hopper kernel makes."""
 LEFT_OPERAND_ROWS = 64
 """What Hopper's tensor cores take of the left operand: columns of a map, but rows of the head."""
+HEAD_ROWS = (64, 128)
+"""Rows of a tile of the Hopper head, a warp for every 16: with more warps, each has too few
+registers."""
+HEAD_PART = 128
+"""Tokens that the Hopper head multiplies at once: a tile of it is one or more such parts."""
+MOST_HEAD_PARTS = 3
+"""More would leave a thread no registers beside their logits."""
 LEAST_STAGES = 2
 # Beside operands: barriers, and what the compiler reduces and exchanges in.
 _SMALL_BYTES = 1024
@@ -98,21 +105,24 @@ class LinearTile:
         return replace(self, block_n=block_n, block_k=block_k, split_k=split_k, stages=stages)
 
     def fitted_head(self, head_rows: int, hidden_size: int) -> LinearTile:
-        """As `fitted`, for the LM head, of half precision: its Hopper kernel keeps its rows whole.
+        """As `fitted`, for the LM head; its Hopper kernel, of half precision, makes tiles of parts.
 
-        What is left of shared memory is for its stages; where that is too little for
-        `LEAST_STAGES`, the tile is the plain kernel's, as are those of rows that it cannot make.
+        They are as wide as divides the head. What the kernel cannot make, or has no room for in
+        shared memory, is the plain kernel's.
         """
-        tile = self.fitted(head_rows, hidden_size)
-        if not tile.tma:
-            return tile
-        if tile.block_m % LEFT_OPERAND_ROWS:
-            return tile.portable()
-        room = MOST_SHARED_BYTES - _SMALL_BYTES - 2 * tile.block_m * hidden_size
-        stages = room // (2 * tile.block_n * tile.block_k)
-        if stages < LEAST_STAGES:
-            return tile.portable()
-        return replace(tile, stages=min(tile.stages, stages))
+        if not self.tma:
+            return self.fitted(head_rows, hidden_size)
+        most = min(self.block_n // HEAD_PART, MOST_HEAD_PARTS)
+        widths = (HEAD_PART * parts for parts in range(most, 0, -1))
+        width = next((width for width in widths if head_rows % width == 0), None)
+        if width and self.block_m in HEAD_ROWS:
+            tile = replace(self, block_n=width).fitted(head_rows, hidden_size)
+            chunk_bytes = 2 * (tile.block_m + tile.block_n) * tile.block_k
+            room = (MOST_SHARED_BYTES - _SMALL_BYTES) // chunk_bytes
+            stages = min(tile.stages, room, hidden_size // tile.block_k)
+            if stages >= LEAST_STAGES:
+                return replace(tile, stages=stages)
+        return self.portable().fitted(head_rows, hidden_size)
 
 
 @dataclass(frozen=True, slots=True)

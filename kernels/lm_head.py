@@ -160,8 +160,8 @@ def best_of_tiles(
         The head with the final LayerNorm folded in. Its rows from `vocab_size` on are padding.
     tile
         Must divide the head; it cannot split K. Of one row: the matrix-vector kernel, which makes
-        its own statistics. With `tma` the Hopper kernel serves up to `block_m`
-        rows of half precision with `x_stats`.
+        its own statistics. With `tma` the Hopper kernel serves half precision with `x_stats`, by
+        tiles as `LinearTile.fitted_head` leaves them.
     tile_max, tile_token
         float32 and int32 [rows, N / block_n], written. NaN where any logit of the tile is NaN;
         the lowest id where several tie.
@@ -188,7 +188,7 @@ def best_of_tiles(
             **launch_options(launches_early(x)),
         )
         return
-    if tile.tma and x_stats is not None and rows <= tile.block_m and runs_stream(x):
+    if tile.tma and x_stats is not None and runs_stream(x):
         from kernels.lm_head_tma import launch_stream
 
         launch_stream(x, head, vocab_size, tile, tile_max, tile_token, x_stats)

@@ -2,7 +2,8 @@
 
 Coordinate descent: a pass goes over all slots, and an adopted choice is where the next pass starts.
 One property is changed at a time, except where two only pay together: a strip of single rows and
-the warps that share it, and the width of a tile and the programs that share its depth.
+the warps that share it, the width of a tile and the programs that share its depth, and that of the
+head's and the stages which it leaves room for.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any, TypeAlias
 
 from asv_bench.memory.floor import ModelConfig
 from kernels.fused_configs import (
+    HEAD_PART,
+    HEAD_ROWS,
     LEAST_HOPPER_ROWS,
     LEAST_PLAIN_ROWS,
+    MOST_HEAD_PARTS,
     ROLES,
     ConfigTable,
     LinearTile,
@@ -41,6 +45,12 @@ _HOPPER = {
     "block_k": (64, 128, 256),
     "split_k": CLUSTER_SIZES,
     "stages": (2, 3, 4, 5, 6, 8),
+}
+_HOPPER_HEAD = {
+    "block_m": HEAD_ROWS,
+    "block_n": tuple(HEAD_PART * parts for parts in range(1, MOST_HEAD_PARTS + 1)),
+    "block_k": (32, 64, 128),
+    "stages": (2, 3, 4, 5, 6, 7, 8),
 }
 _ROWWISE = {"block_n": (1, 2, 4, 8, 16, 32), "warps": (1, 2, 4, 8)}
 _MOST_ROWWISE_ROWS = 2
@@ -110,7 +120,7 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
             tile
             for tile in (
                 _meant(tile, slot.role, sizes[1])
-                for tile in (*_tiles(present, rows), *_elsewhere(slot, table))
+                for tile in (*_tiles(present, str(slot.role), rows), *_elsewhere(slot, table))
             )
             if _fits(tile, str(slot.role), sizes)
         ]
@@ -118,21 +128,27 @@ def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choi
     return [choice for choice in dict.fromkeys(found) if choice != present]
 
 
-def _tiles(present: LinearTile, rows: int) -> Iterator[LinearTile]:
+def _tiles(present: LinearTile, role: str, rows: int) -> Iterator[LinearTile]:
     if present.block_m == 1:
         for block_n, warps in product(_ROWWISE["block_n"], _ROWWISE["warps"]):
             yield replace(present, block_n=block_n, warps=warps)
         yield from (LinearTile(16, n, 128, stages=4) for n in (16, 32, 64))
         return
-    ladders = _HOPPER if present.tma else _PLAIN
+    hopper = _HOPPER_HEAD if role == "head" else _HOPPER
+    ladders = hopper if present.tma else _PLAIN
     yield from _varied(present, ladders)
     if present.split_k > 1:
         for block_n, split_k in product(ladders["block_n"], ladders["split_k"]):
             yield replace(present, block_n=block_n, split_k=split_k)
+    if present.tma and role == "head":
+        for block_n, stages in product(ladders["block_n"], ladders["stages"]):
+            yield replace(present, block_n=block_n, stages=stages)
     # The other kernel, at the same tile and at the heights and widths that it takes.
     other = replace(present, tma=not present.tma)
     least, widths = (
-        (LEAST_HOPPER_ROWS, (64, 128)) if other.tma else (LEAST_PLAIN_ROWS, (16, 32, 64))
+        (LEAST_HOPPER_ROWS, hopper["block_n"][:2])
+        if other.tma
+        else (LEAST_PLAIN_ROWS, (16, 32, 64))
     )
     heights = {max(least, other.block_m), max(least, min(64, _padded(rows)))}
     for block_m, block_n in product(sorted(heights), widths):
@@ -189,7 +205,7 @@ def _rings(present: RingTile) -> Iterator[RingTile]:
 
 def _sizes(role: str, config: ModelConfig) -> tuple[int, int]:
     hidden, inner = config.hidden_size, config.inner_size
-    padded_head = math.ceil(config.vocab_size / 128) * 128
+    padded_head = math.ceil(config.vocab_size / HEAD_PART) * HEAD_PART
     return {
         "attention_in": (3 * hidden, hidden),
         "attention_out": (hidden, hidden),

@@ -20,6 +20,7 @@ from engine.sampling_params import SamplingParams
 from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
 from kernels import kv_append, paged_attention_decode
+from kernels.fused_configs import HEAD_PART
 from kernels.fused_reference import reference_best_of_tiles
 
 if TYPE_CHECKING:
@@ -123,9 +124,8 @@ class StepRows:
             raise Rejected("the step does not repeat bit for bit.")
         tile_max, tokens, appended = first
         tiles = tile_max.shape[1]
-        block = -(-self._truth.logits.shape[1] // tiles)
         # The head is padded until its tiles are whole.
-        block = 1 << (block - 1).bit_length()
+        block = -(-self._truth.logits.shape[1] // HEAD_PART) * HEAD_PART // tiles
         truth, plain = (
             reference_best_of_tiles(one.logits.double(), tiles, block)[0]
             for one in (self._truth, self._plain)

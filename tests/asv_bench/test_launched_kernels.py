@@ -35,7 +35,7 @@ assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
 assert launched == {
     "embed_rows", "linear_stream", "linear_row", "ring_attention",
-    "head_row", "head_tiles", "head_stream", "pick_tokens",
+    "head_row", "head_stream", "pick_tokens",
     "append_identity", "prefill_attention", "add_norm_rows",
 }, launched
 # Fused steps append as they attend; sampled ones attend over tokens that are there.
@@ -58,7 +58,7 @@ assert all(one.is_dependent == (one.family != "rows" or "pick" in one.name) for 
 assert all(one.options["num_warps"] == 1 for one in kernels if one.name.startswith("ring_"))
 # The rows of an engine of one are not aligned as those of a larger one.
 assert sorted(name for name in names if name.startswith("pick_tokens")) == [
-    "pick_tokens-TILES393", "pick_tokens-TILES6288", "pick_tokens-TILES6288-2"
+    "pick_tokens-TILES131", "pick_tokens-TILES6288", "pick_tokens-TILES6288-2"
 ]
 """
 

@@ -36,7 +36,7 @@ GPT2 = RANDOM_CONFIGS["gpt2"]
 # The committed table with a few choices pinned, so that these tests outlive the next tuning.
 _COMMITTED = committed_table()
 TABLE = _COMMITTED.with_tile(
-    _COMMITTED.place(64), "head", LinearTile(64, 128, 128, tma=True)
+    _COMMITTED.place(64), "head", LinearTile(64, 384, 64, stages=4, tma=True)
 ).with_ring(0, RingTile(32, 8, 128, ((3.5, 6), (6.0, 4), (math.inf, 2))))
 SLOTS = slots_of(TABLE, GPT2.head_dim)
 [HEAD] = [slot for slot in SLOTS if slot.role == "head" and slot.points[0].rows == 64]
@@ -219,11 +219,11 @@ def test_a_ring_is_judged_at_all_points_together() -> None:
 def optimum() -> tuple[Callable[[ConfigTable, Point], float], LinearTile]:
     """A cost with its least two steps away from the committed head of 64 rows."""
     present = TABLE.tiles(64).head
-    goal = replace(present, block_n=64, stages=5)
+    goal = replace(present, block_m=128, stages=2)
 
     def cost(table: ConfigTable, point: Point) -> float:
         head = table.tiles(point.rows).head
-        away = abs(math.log2(head.block_n / goal.block_n)) + abs(head.stages - goal.stages)
+        away = abs(math.log2(head.block_m / goal.block_m)) + abs(head.stages - goal.stages)
         return 300.0 + 10.0 * away + 50.0 * (head.tma != goal.tma)
 
     return cost, goal
@@ -331,6 +331,9 @@ def test_properties_that_only_pay_together_change_together() -> None:
         and tile.split_k != present.split_k
     ]
     assert both
+    # A narrower tile of the head leaves room for more stages.
+    head = TABLE.tiles(64).head
+    assert replace(head, block_n=128, stages=6) in candidates(HEAD, TABLE, GPT2)
 
 
 def test_what_the_other_buckets_have_is_tried() -> None:
@@ -346,7 +349,7 @@ def test_what_the_other_buckets_have_is_tried() -> None:
 
 
 def test_what_a_kernel_ignores_makes_no_candidate() -> None:
-    tile = LinearTile(64, 128, 128, tma=True)
+    tile = LinearTile(64, 384, 64, tma=True)
     table = TABLE.with_tile(HEAD.place, "head", replace(tile, warps=8, prefetch=False))
     found = candidates(HEAD, table, GPT2)
     assert tile not in found
@@ -419,7 +422,7 @@ def test_the_command_writes_table_and_record(
     assert copy.read_text() == output.read_text()
     [record] = (tmp_path / "runs").glob("tune-*.json")
     assert '"adopted": 2' in record.read_text()
-    assert "block_n 128 to 64" in done.output
+    assert "block_m 64 to 128" in done.output
 
 
 def test_a_decision_is_json(tmp_path: Path) -> None:

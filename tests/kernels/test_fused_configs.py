@@ -90,28 +90,52 @@ def test_the_tiles_divide_the_model_that_they_were_tuned_for(table: ConfigTable)
         assert tiles.fitted(GPT2["hidden"], GPT2["inner"], GPT2["head_rows"]) == tiles
 
 
+@pytest.mark.parametrize("hidden", [768, 1024, 1280, 1600])
+def test_every_published_width_has_room_for_the_head(table: ConfigTable, hidden: int) -> None:
+    heads = [bucket.tiles.head for bucket in table.buckets if bucket.tiles.head.tma]
+    assert heads
+    for committed in heads:
+        head = committed.fitted_head(50304, hidden)
+        assert head == committed
+        assert 2 * head.stages * (head.block_m + head.block_n) * head.block_k <= 226 * 1024
+
+
+HEAD = LinearTile(64, 384, 64, stages=4, tma=True)
+
+
 @pytest.mark.parametrize(
-    ("hidden", "streams"), [(768, True), (1024, True), (1280, True), (1600, False)]
+    ("head_rows", "hidden", "block_n", "block_k", "stages"),
+    [
+        (50304, 768, 384, 64, 4),
+        # Llama 2's and Qwen's vocabularies are whole tiles of fewer parts.
+        (32000, 4096, 256, 64, 4),
+        (151936, 4096, 128, 64, 4),
+        # No more stages than there are chunks.
+        (128, 192, 128, 64, 3),
+        # Smaller chunks, as many bytes on their way.
+        (768, 96, 384, 32, 3),
+    ],
 )
-def test_every_published_width_has_room_in_shared_memory(
-    table: ConfigTable, hidden: int, streams: bool
+def test_a_hopper_head_is_cut_down_to_parts(
+    head_rows: int, hidden: int, block_n: int, block_k: int, stages: int
 ) -> None:
-    """Of the LM head, whose Hopper kernel keeps 64 whole rows; GPT-2 XL's leave it no stages."""
-    buckets = [bucket for bucket in table.buckets if bucket.tiles.head.tma]
-    assert buckets
-    for bucket in buckets:
-        head = bucket.tiles.fitted(hidden, 4 * hidden, 50304).head
-        assert head.tma == streams
-        if streams:
-            ring = head.stages * head.block_n * head.block_k
-            assert 2 * (head.block_m * hidden + ring) <= 226 * 1024
-            assert head.stages >= 2
+    wanted = replace(HEAD, block_n=block_n, block_k=block_k, stages=stages)
+    assert HEAD.fitted_head(head_rows, hidden) == wanted
 
 
-def test_the_hopper_head_takes_no_fewer_than_64_rows() -> None:
-    tile = LinearTile(64, 128, 128, tma=True)
-    assert tile.fitted_head(50304, 768) == tile
-    assert not replace(tile, block_m=32).fitted_head(50304, 768).tma
+def test_a_head_that_hopper_cannot_make_is_the_plain_kernels() -> None:
+    for odd in (
+        replace(HEAD, block_m=32),
+        replace(HEAD, block_m=256),
+        replace(HEAD, block_n=64),
+        # Two stages of this are more than there is room for.
+        replace(HEAD, block_k=256),
+    ):
+        head = odd.fitted_head(50304, 768)
+        assert not head.tma
+        assert head.fitted(50304, 768) == head
+    # No registers for the logits of more.
+    assert replace(HEAD, block_n=512).fitted_head(128 * 12, 768).block_n == 384
 
 
 @pytest.mark.parametrize("hidden", [768, 1024, 1280, 1600])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -161,51 +159,61 @@ def test_a_tile_that_leaves_a_cluster_no_room_is_refused(gpu: torch.device) -> N
         fused_linear(x, linear, y, tile, workspace)
 
 
+def _head(rows: int, gpu: torch.device, dtype: torch.dtype) -> FoldedLinear:
+    weight, norm, bias = (
+        _tensor(*shape, seed=seed, dtype=dtype, device=gpu)
+        for seed, shape in enumerate([(rows, 768), (768,), (768,)], start=2)
+    )
+    return fold_linear(weight * 0.1, None, 1 + norm * 0.3, bias * 0.1, EPSILON)
+
+
+def _best_of(
+    x: torch.Tensor, head: FoldedLinear, vocab_size: int, tile: LinearTile
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (x.shape[0], head.out_features // tile.block_n)
+    best = torch.full(shape, 7.0, device=x.device)
+    token = torch.full(shape, -7, dtype=torch.int32, device=x.device)
+    stats = reference_statistics(x, 24).float()
+    best_of_tiles(x, head, vocab_size, tile, best, token, x_stats=stats)
+    return best, token
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("rows", [1, 37, 64])
+@pytest.mark.parametrize("rows", [1, 37, 64, 128, 150])
 @pytest.mark.parametrize(
     "tile",
     [
-        LinearTile(64, 64, 128, stages=7, tma=True),
-        LinearTile(64, 128, 64, stages=7, tma=True),
-        LinearTile(64, 64, 64, stages=2, tma=True),
+        LinearTile(64, 384, 64, stages=4, tma=True),
+        LinearTile(128, 384, 64, tma=True),
+        LinearTile(64, 256, 32, stages=8, tma=True),
+        LinearTile(128, 128, 128, stages=2, tma=True),
     ],
-    ids=["64x128", "128x64", "two-stages"],
+    ids=["64x384", "128x384", "small-chunks", "two-stages"],
 )
-@pytest.mark.parametrize("head_rows", [20_096, 128], ids=["many-tiles", "few-tiles"])
+@pytest.mark.parametrize("head_rows", [19_968, 768], ids=["many-tiles", "few-tiles"])
 def test_the_hopper_head_computes_what_the_plain_one_does(
     gpu: torch.device, dtype: torch.dtype, rows: int, tile: LinearTile, head_rows: int
 ) -> None:
-    """With fewer tiles than multiprocessors, and with more than fit the ring at once."""
+    """With more rows and fewer than a tile has, and with tiles for all multiprocessors or few."""
     _skip_unless_hopper(gpu)
+    assert tile.fitted_head(head_rows, 768) == tile
     vocab_size = head_rows - 60
-    make = {"dtype": dtype, "device": gpu}
-    x = poisoned_rows(_tensor(rows, 768, seed=1, **make))
+    x = poisoned_rows(_tensor(rows, 768, seed=1, dtype=dtype, device=gpu))
     x[rows // 2, 5] = NAN
-    head = fold_linear(
-        _tensor(head_rows, 768, seed=2, **make) * 0.1,
-        None,
-        1 + _tensor(768, seed=3, **make) * 0.3,
-        _tensor(768, seed=4, **make) * 0.1,
-        EPSILON,
-    )
-    # Beyond the vocabulary, and two tokens that tie.
+    head = _head(head_rows, gpu, dtype)
+    assert head.column_sums is not None
     head.bias[vocab_size:] = 1e4
-    head.weight[7] = head.weight[3]
-    head.bias[[3, 7]] = 1e3
-    head.column_sums[7] = head.column_sums[3]  # type: ignore[index]
-    stats = reference_statistics(x, 24).float()
-    results = []
-    for one in (tile, tile.portable(), tile):
-        shape = (rows, head_rows // tile.block_n)
-        best = torch.full(shape, 7.0, device=gpu)
-        token = torch.full(shape, -7, dtype=torch.int32, device=gpu)
-        one = replace(one, block_n=tile.block_n)
-        best_of_tiles(x, head, vocab_size, one, best, token, x_stats=stats)
-        results.append((best, token))
-    (best, token), (plain, plain_token), again = results
-    assert torch.equal(best.nan_to_num(), again[0].nan_to_num())
-    assert torch.equal(token, again[1])
+    # Tokens that tie: in one part of a tile, and in the next one.
+    equals = [3, 7, 140]
+    for copies in (head.weight, head.column_sums):
+        copies[equals] = copies[3].clone()
+    head.bias[equals] = 1e3
+    best, token = _best_of(x, head, vocab_size, tile)
+    again, token_again = _best_of(x, head, vocab_size, tile)
+    narrow = _best_of(x, head, vocab_size, tile.portable())
+    plain, plain_token = _best_of_neighbours(*narrow, best.shape[1])
+    assert torch.equal(best.nan_to_num(), again.nan_to_num())
+    assert torch.equal(token, token_again)
     healthy = torch.arange(rows, device=gpu) != rows // 2
     assert best[~healthy].isnan().all()
     torch.testing.assert_close(best[healthy], plain[healthy], rtol=1e-4, atol=1e-4)
@@ -214,6 +222,29 @@ def test_the_hopper_head_computes_what_the_plain_one_does(
     if rows > 1:
         assert (token[healthy, 0] == 3).all()
         assert token[healthy].max() < vocab_size
+
+
+def _best_of_neighbours(
+    best: torch.Tensor, token: torch.Tensor, tiles: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fewer and wider tiles from these."""
+    best, token = (one.unflatten(1, (tiles, -1)) for one in (best, token))
+    widest = best.amax(dim=2)
+    is_best = best == widest[:, :, None]
+    return widest, torch.where(is_best, token, torch.iinfo(token.dtype).max).amin(dim=2)
+
+
+@pytest.mark.parametrize("block_m", [64, 128])
+def test_the_hopper_head_loses_no_logit_that_is_no_number(gpu: torch.device, block_m: int) -> None:
+    """One NaN among numbers, in every part of a tile."""
+    _skip_unless_hopper(gpu)
+    x = _tensor(70, 768, seed=1, dtype=torch.float16, device=gpu)
+    for place in (0, 130, 383):
+        head = _head(768, gpu, torch.float16)
+        head.bias[place] = NAN
+        best, _ = _best_of(x, head, 768, LinearTile(block_m, 384, 64, tma=True))
+        assert best[:, 0].isnan().all()
+        assert not best[:, 1].isnan().any()
 
 
 @pytest.mark.parametrize("rows", [1, 8, 16, 32, 64, 128, 256])
