@@ -26,8 +26,8 @@ AMPERE = (8, 0)
 BATCH_SIZES = (256, 1)
 """Engines to build: one with every bucket up to `wide`'s, and `single`'s, whose rows are too few
 to be aligned as those of the others are."""
-PLAIN_BATCH_SIZE = 16
-"""Of the engine on another GPU, most of whose tiles are the same at every batch size."""
+PLAIN_BATCH_SIZE = 256
+"""Of the engine on another GPU, whose tiles for single rows are Hopper's own."""
 
 _LINEAR = ("N", "K", "BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K", "X_TILES")
 _HEAD = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "X_TILES")
