@@ -258,7 +258,7 @@ class Scheduler:
         if request.row is None:
             self.waiting.remove(request)
         else:
-            self.blocks.free_blocks(self._vacate([request])[0])
+            self._send_away(request)
 
     def finish(self, requests: Sequence[Request]) -> None:
         """Give back what running requests hold, leaving their blocks to the prefix cache.
@@ -266,15 +266,17 @@ class Scheduler:
         Their `finish_reason` is set. A whole batch often ends in one step, and every request
         waits until the last has left: so what can be done for all at once is.
         """
-        block_ids = self._vacate(requests)
+        rows = _rows_of(requests)
+        block_ids, ends = self._blocks_of_all(rows)
+        self._vacate(requests, rows)
         if self.prefix_cache is not None:
-            for request, held in zip(requests, block_ids, strict=True):
+            for request, held in zip(requests, np.split(block_ids, ends[:-1]), strict=True):
                 if request.finish_reason in ("length", "stop"):
                     # The last token was sampled but is not part of what is reusable: it was fed
                     # only if steps were launched before the end was seen, and those may have
                     # overrun it.
                     self.prefix_cache.insert(request.known_tokens[:-1], held.tolist())
-        self.blocks.free_blocks(np.concatenate(block_ids))
+        self.blocks.free_blocks(block_ids)
 
     def check_integrity(self) -> None:
         """Hold the block pool against all who hold blocks.
@@ -385,29 +387,37 @@ class Scheduler:
             (request for request in self._rows.requests if request is not None),
             key=lambda request: request.admission_order,
         )
-        self.blocks.free_blocks(self._vacate([request])[0])
+        self._send_away(request)
         request.num_computed = 0
         self.waiting.appendleft(request)
 
-    def _vacate(self, requests: Sequence[Request]) -> list[Int32Array]:
-        """Take their rows from requests that run or prefill; the blocks that each has held."""
-        rows = np.array([request.row for request in requests], np.intp)
-        decoding = self._rows.decoding[rows]
-        block_ids = [
-            self._blocks_of(row) if is_decoding else np.array(request.block_ids, np.int32)
-            for request, row, is_decoding in zip(
-                requests, rows.tolist(), decoding.tolist(), strict=True
-            )
-        ]
+    def _send_away(self, request: Request) -> None:
+        """Take row and blocks from a request that runs or prefills."""
+        rows = _rows_of([request])
+        if self._rows.decoding[rows[0]]:
+            block_ids = self._blocks_of_all(rows)[0]
+        else:
+            block_ids = np.array(request.block_ids, np.int32)
+            self._prefilling.remove(request)
+        self._vacate([request], rows)
+        self.blocks.free_blocks(block_ids)
+
+    def _vacate(self, requests: Sequence[Request], rows: RowIndex) -> None:
+        """Take their rows from requests, whose blocks the caller gives back."""
+        held = self._rows
         # The device ends a row itself where its budget does.
-        launched, budget = self._rows.launched[rows], self._rows.budget[rows]
-        self._state.stage_stops(rows[decoding & (launched < budget)])
-        self._rows.release(rows)
+        is_ended = held.launched[rows] >= held.budget[rows]
+        self._state.stage_stops(rows[held.decoding[rows] & ~is_ended])
+        held.release(rows)
         for request in requests:
             request.block_ids = []
-        if not decoding.all():
-            self._prefilling = [one for one in self._prefilling if one.row is not None]
-        return block_ids
+
+    def _blocks_of_all(self, rows: RowIndex) -> tuple[Int32Array, RowIndex]:
+        """The blocks of decoding rows, one row's after the other's, and where each row's end."""
+        counts = -(-self._rows.length[rows] // self.blocks.block_size)
+        most = int(counts.max(initial=0))
+        is_held = np.arange(most) < counts[:, None]
+        return self._state.block_table[rows, :most][is_held], np.cumsum(counts)
 
     def _blocks_of(self, row: int) -> Int32Array:
         """The blocks of a decoding row; a view, valid until somebody else takes the row."""
