@@ -76,6 +76,28 @@ def test_requests_join_as_soon_as_one_leaves(make_engine):
     assert order == [0, 2, 1]
 
 
+def test_steps_narrow_as_soon_as_the_shorter_requests_have_ended(make_engine):
+    """Rows from the lowest: most tokens to come first, then most of them known, then in turn."""
+    engine = make_engine()
+    plan_decode, widths = engine._loop.scheduler.plan_decode, []
+
+    def recorded():
+        plan = plan_decode()
+        widths.extend([plan.num_rows] if plan is not None else [])
+        return plan
+
+    engine._loop.scheduler.plan_decode = recorded
+    for prompt, count in zip(_prompts(4, 4, 4, 9, 4), (3, 9, 6, 9, 9), strict=True):
+        engine.submit(prompt, SamplingParams(max_new_tokens=count, ignore_eos=True))
+    engine.step()
+    holders = [one.request_id for one in engine._loop.rows.requests if one is not None]
+    assert holders == [3, 1, 4, 2, 0]
+    while engine.has_unfinished:
+        engine.step()
+    # The first token of each is the prefill's.
+    assert widths == [5] * 2 + [4] * 3 + [3] * 3
+
+
 def test_decode_first_lets_running_requests_go_before_new_prompts(make_engine):
     for decode_first in (True, False):
         engine = make_engine(decode_first=decode_first)
