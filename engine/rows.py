@@ -137,17 +137,12 @@ class Rows:
     def release(self, rows: RowIndex) -> None:
         """Take the rows, each at most once, from their requests, which keep the output seen."""
         self.changes += 1
-        received = self.received[rows].tolist()
-        most = max(received, default=0)
-        # One copy for all: whoever keeps one request's output keeps that of those beside it.
-        tokens, times = self.tokens[rows, :most], self.token_times[rows, :most]
-        for row, count, own_tokens, own_times in zip(
-            rows.tolist(), received, tokens, times, strict=True
-        ):
+        for row, received in zip(rows.tolist(), self.received[rows].tolist(), strict=True):
             request = self.holder(row)
-            request.generated = own_tokens[:count]
-            request.token_times = own_times[:count]
-            request.num_known_tokens = len(request.prompt) + count
+            # Copies of its own: one for all would be kept as a whole by whoever keeps one output.
+            request.generated = self.tokens[row, :received].copy()
+            request.token_times = self.token_times[row, :received].copy()
+            request.num_known_tokens = len(request.prompt) + received
             request.row = None
             self.requests[row] = None
             heapq.heappush(self._free, row)

@@ -381,3 +381,10 @@ def test_one_prompt_in_place_of_many_is_refused(make_engine):
     with pytest.raises(RequestError, match="2 prompts, but 1 params"):
         engine.generate([[1], [2]], [GREEDY])
     assert engine.generate([]) == []
+
+
+def test_a_completion_keeps_no_other_requests_output(make_engine):
+    """Of requests that end together: who keeps one must not keep the memory of the batch."""
+    params = SamplingParams(max_new_tokens=3, ignore_eos=True)
+    done = make_engine().generate([[1, 2], [3, 4], [5, 6]], params)
+    assert all(one.timeline.token_times_s.base is None for one in done)
