@@ -15,9 +15,9 @@ from engine.fused_weights import can_fuse
 from engine.gpt2 import GPT2
 from engine.kv_cache import KVCache
 from engine.prefill_inputs import PrefillInputs, PrefillShape
+from engine.prefill_plan import PrefillPlan
 from engine.ranges import span
 from engine.sampler import sample, sample_greedy
-from engine.scheduler import PrefillPlan
 from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
 from kernels import kv_append, paged_attention_decode, paged_attention_prefill

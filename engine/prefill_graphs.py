@@ -11,8 +11,8 @@ import torch
 from engine.graph_capture import GraphPool, capturing
 from engine.model_runner import ComputedPrompts, ModelRunner
 from engine.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
+from engine.prefill_plan import PrefillPlan
 from engine.ranges import span
-from engine.scheduler import PrefillPlan
 from engine.staging import StagingBuffers
 
 _LEAST_BUCKET = 64

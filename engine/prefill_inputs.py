@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from engine.kv_integrity import Int32Array
-from engine.scheduler import PrefillPlan
+from engine.prefill_plan import PrefillPlan
 
 Array = TypeVar("Array", Int32Array, torch.Tensor)
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +21,7 @@ from engine.decode_state import NO_TOKENS, DecodeState, RowStarts
 from engine.errors import IntegrityError
 from engine.kv_blocks import BlockCopy, KVBlockManager
 from engine.kv_integrity import Int32Array
+from engine.prefill_plan import PrefillChunk, PrefillPlan
 from engine.prefix_cache import PrefixCache
 from engine.request import Request
 from engine.rows import RowIndex, Rows
@@ -37,36 +36,6 @@ first tokens come 1.7 ms later.
 _LEAST_EVICTED_SHARE = 64
 """Of the pool one in so many blocks is evicted when any must be: finding the oldest looks at all of
 them, and a cache that is full would otherwise be searched for every request that comes."""
-
-
-class PrefillChunk(NamedTuple):
-    """Tokens `start` to `end` (exclusive) of a request's known tokens, to be computed."""
-
-    request: Request
-    start: int
-    end: int
-
-    @property
-    def completes_prompt(self) -> bool:
-        """Whether the request's next token is sampled after this chunk."""
-        return self.end == self.request.num_known_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillPlan:
-    """Chunks to compute together, and the block copies that must come before them.
-
-    `entering` are admitted requests of which so little is left to compute that decode steps do it.
-    """
-
-    chunks: list[PrefillChunk]
-    entering: list[Request]
-    copies: list[BlockCopy]
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all chunks."""
-        return sum(chunk.end - chunk.start for chunk in self.chunks)
 
 
 class Scheduler:

@@ -12,8 +12,8 @@ from engine import SamplingParams
 from engine.model_runner import ComputedPrompts
 from engine.prefill_graphs import _Bucket, prefill_bucket_sizes, sampled_bucket_sizes
 from engine.prefill_inputs import PrefillShape
+from engine.prefill_plan import PrefillChunk, PrefillPlan
 from engine.request import Request
-from engine.scheduler import PrefillChunk, PrefillPlan
 
 GREEDY = SamplingParams(max_new_tokens=4, ignore_eos=True)
 
