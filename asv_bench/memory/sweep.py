@@ -68,7 +68,7 @@ CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """The largest drop of a time below that of a smaller batch, as a fraction of the latter."""
+    """A drop of a time below that of a smaller batch, as a fraction of the latter."""
 
     fraction: float
     before: int
@@ -98,25 +98,27 @@ class Swept:
 
     @property
     def fall(self) -> Fall | None:
-        """The largest fall; None where no batch takes less time than any smaller one."""
-        worst: Fall | None = None
-        slowest, most = 0, 0.0
-        for batch, seconds in self.seconds.items():
-            if seconds > most:
-                slowest, most = batch, seconds
-            fraction = 1 - seconds / most
-            if fraction > (worst.fraction if worst else 0.0):
-                worst = Fall(fraction, slowest, batch)
-        return worst
+        """The largest fall of the medians; None where none is below that of any smaller batch."""
+        return _largest_fall(self.seconds, self.seconds)
+
+    @property
+    def sure_fall(self) -> Fall | None:
+        """The largest fall between batches whose readings do not overlap, by the gap between them.
+
+        Of thousands of pairs of noisy medians some always fall; None where that may be all.
+        """
+        fastest = {batch: min(each) for batch, each in self.readings.items()}
+        slowest = {batch: max(each) for batch, each in self.readings.items()}
+        return _largest_fall(fastest, slowest)
 
     def to_json(self) -> dict[str, Any]:
         """The sweep as JSON-ready values."""
-        fall = self.fall
+        falls = {"largest_fall": self.fall, "largest_sure_fall": self.sure_fall}
         return {
             "call": asdict(self.call),
             "seconds": self.seconds,
             "readings": {batch: list(each) for batch, each in self.readings.items()},
-            "largest_fall": None if fall is None else asdict(fall),
+            **{name: None if fall is None else asdict(fall) for name, fall in falls.items()},
         }
 
 
@@ -152,11 +154,12 @@ def sweep(
 
 
 def sweep_table(results: Sequence[Swept], title: str) -> Table:
-    """Time and rate at a few batch sizes, and by how much the time ever falls."""
+    """Time and rate at a few batch sizes, and the largest falls of medians and beyond readings."""
     table = Table(title=title, title_justify="left")
     table.add_column("call")
     shown = [batch for batch in SHOWN if any(batch in one.readings for one in results)]
-    add_figure_columns(table, *(f"B={batch}, µs (TB/s)" for batch in shown), "falls by at most")
+    at_batches = (f"B={batch}, µs (TB/s)" for batch in shown)
+    add_figure_columns(table, *at_batches, "falls by at most", "beyond its readings")
     for one in results:
         seconds = one.seconds
         cells = (
@@ -166,8 +169,21 @@ def sweep_table(results: Sequence[Swept], title: str) -> Table:
             else MISSING
             for batch in shown
         )
-        table.add_row(str(one.call), *cells, _fall_words(one.fall))
+        table.add_row(str(one.call), *cells, _fall_words(one.fall), _fall_words(one.sure_fall))
     return table
+
+
+def _largest_fall(before: Mapping[int, float], after: Mapping[int, float]) -> Fall | None:
+    """The largest drop of a batch's time `after` below the time `before` of any smaller batch."""
+    worst: Fall | None = None
+    smaller, most = 0, 0.0
+    for batch, seconds in after.items():
+        fraction = 1 - seconds / most if most else 0.0
+        if fraction > (worst.fraction if worst else 0.0):
+            worst = Fall(fraction, smaller, batch)
+        if before[batch] > most:
+            smaller, most = batch, before[batch]
+    return worst
 
 
 def _fall_words(fall: Fall | None) -> str:

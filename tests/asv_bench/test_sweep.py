@@ -54,6 +54,16 @@ def test_a_fall_is_below_the_slowest_smaller_batch(
         assert (found.before, found.batch) == (expected.before, expected.batch)
 
 
+def test_a_fall_is_sure_where_no_readings_overlap() -> None:
+    medians_only = Swept(FUSED, {1: [9.0, 10.0, 11.0], 2: [8.0, 8.5, 9.5]}, 4e12)
+    assert medians_only.fall == Fall(pytest.approx(0.15), 1, 2)
+    assert medians_only.sure_fall is None
+    # The gap is between the slowest of the larger batch and the fastest of the smaller.
+    apart = Swept(FUSED, {1: [1.0], 2: [9.0, 10.0], 4: [9.0, 9.5], 8: [8.0, 8.1]}, 4e12)
+    assert apart.sure_fall == Fall(pytest.approx(0.1), 2, 8)
+    assert apart.to_json()["largest_sure_fall"]["batch"] == 8
+
+
 def test_every_round_goes_over_all_batches_and_the_median_stays() -> None:
     order: list[int] = []
     readings = {1: iter([3.0, 1.0, 2.0]), 4: iter([9.0, 7.0, 8.0])}
@@ -72,12 +82,12 @@ def test_every_round_goes_over_all_batches_and_the_median_stays() -> None:
 
 
 def test_the_table_has_time_rate_and_fall() -> None:
-    one = Swept(FUSED, {1: [10e-6], 8: [9e-6], 200: [100e-6]}, 4e12)
+    one = Swept(FUSED, {1: [9.5e-6, 10.5e-6], 8: [9e-6], 200: [100e-6]}, 4e12)
     text = markdown(sweep_table([one, swept(2.0, call=APPEND)], "a GPU"))
     rate = 512 * 12 * 64 * 4 / 10e-6 / 1e12
     assert f"| 10.0 ({rate:.2f}) | 9.0 (" in text
-    assert "10.0 %, B=1 to 8" in text
-    assert "append, 32/8 heads of 128, context 4096 | 2.0 (0.00) | - | never |" in text
+    assert "10.0 %, B=1 to 8 | 5.3 %, B=1 to 8 |" in text
+    assert "append, 32/8 heads of 128, context 4096 | 2.0 (0.00) | - | never | never |" in text
 
 
 def test_the_drawing_opens_by_itself_and_names_every_call() -> None:
