@@ -148,6 +148,7 @@ class Comparing:
                 "plan": plan.to_json(),
             },
         )
+        self._answers: dict[str, Comparison] = {}
         self.comparisons: list[Comparison] = []
         self.is_interrupted = False
         self.seconds = 0.0
@@ -174,6 +175,9 @@ class Comparing:
                         self._record.samples.append(pair.to_json())
                     progress.show(now)
 
+                def on_answer(answer: Comparison) -> None:
+                    self._answers[answer.benchmark] = answer
+
                 self.comparisons = compare_commits(
                     source,
                     self._base.hash,
@@ -181,15 +185,16 @@ class Comparing:
                     self._setup.benchmarks,
                     self._plan,
                     on_pair,
+                    on_answer,
                 )
         except KeyboardInterrupt:
             self.is_interrupted = True
-            self.comparisons = self._without_answer(
+            self.comparisons = self._answers_so_far(
                 Verdict.INCONCLUSIVE, "The comparison was interrupted."
             )
         except CommitUnusable as error:
             verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
-            self.comparisons = self._without_answer(verdict, str(error))
+            self.comparisons = self._answers_so_far(verdict, str(error))
         self.seconds = time.monotonic() - begun
 
     def exit_code(self, gate: frozenset[Verdict]) -> ExitCode:
@@ -237,9 +242,11 @@ class Comparing:
         count = len(self._setup.devices)
         return machine.gpu if count == 1 else f"{count} x {machine.gpu}"
 
-    def _without_answer(self, verdict: Verdict, reason: str) -> list[Comparison]:
+    def _answers_so_far(self, verdict: Verdict, reason: str) -> list[Comparison]:
+        """The answers that were given, and `verdict` for every benchmark without one."""
         return [
-            summarize_pairs(
+            self._answers.get(name)
+            or summarize_pairs(
                 self._base.hash,
                 self._head.hash,
                 name,

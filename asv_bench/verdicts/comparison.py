@@ -41,6 +41,8 @@ class Progress:
 
 OnPair = Callable[[Progress, Mapping[str, Pair]], None]
 """Called in the caller's thread after each pair, with what it measured."""
+OnAnswer = Callable[[Comparison], None]
+"""Called in the caller's thread when a benchmark has its answer."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ def compare_commits(
     benchmarks: Sequence[str],
     plan: ComparisonPlan | None = None,
     on_pair: OnPair | None = None,
+    on_answer: OnAnswer | None = None,
 ) -> list[Comparison]:
     """Compare two commits until every benchmark has a clear answer or the plan's cap is reached.
 
@@ -79,6 +82,8 @@ def compare_commits(
         None: the standard one.
     on_pair
         Told of every pair.
+    on_answer
+        Told of every answer, so that those given before an interruption are not lost.
 
     Returns
     -------
@@ -90,8 +95,8 @@ def compare_commits(
     CommitUnusable
         If one of the commits cannot be measured.
     """
-    comparing = _Comparing(source, base, head, benchmarks, plan or ComparisonPlan(), on_pair)
-    return comparing.run()
+    plan = plan or ComparisonPlan()
+    return _Comparing(source, base, head, benchmarks, plan, on_pair, on_answer).run()
 
 
 def summarize_pairs(
@@ -137,11 +142,13 @@ class _Comparing:
         benchmarks: Sequence[str],
         plan: ComparisonPlan,
         on_pair: OnPair | None,
+        on_answer: OnAnswer | None,
     ) -> None:
         self._source = source
         self._base, self._head = base, head
         self._plan = plan
         self._on_pair = on_pair
+        self._on_answer = on_answer
         self._cases = {name: _Case() for name in benchmarks}
         self._measured = 0
         self._next_look = plan.looks[0]
@@ -172,7 +179,7 @@ class _Comparing:
         if case is not None and case.answer is None:
             verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
             reason = f"commit {commit[:8]}: {absence.reason}"
-            case.answer = self._answer(name, case, (), verdict, reason)
+            self._close(name, (), verdict, reason)
 
     def _open(self) -> list[str]:
         return [name for name, case in self._cases.items() if case.answer is None]
@@ -235,7 +242,7 @@ class _Comparing:
             case = self._cases[name]
             case.failures.append(str(failure))
             if len(case.failures) >= MOST_FAILURES and case.answer is None:
-                case.answer = self._answer(name, case, case.kept, Verdict.FAILED, str(failure))
+                self._close(name, case.kept, Verdict.FAILED, str(failure))
 
     def _look(self, look: int, pairs: int) -> None:
         is_last = look == len(self._plan.looks) - 1
@@ -248,15 +255,14 @@ class _Comparing:
         verdicts = judge(evidence, look, self._hypotheses(), self._plan)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
-                case = self._cases[name]
-                case.answer = self._answer(name, case, enough[name], verdict, "")
+                self._close(name, enough[name], verdict, "")
         for name in used.keys() - enough.keys():
             case = self._cases[name]
             reason = (
                 f"{len(case.discarded) + len(case.failures)} pairs were measured in vain, more "
                 f"than may be replaced; {self._example(case)}"
             )
-            case.answer = self._answer(name, case, used[name], Verdict.INCONCLUSIVE, reason)
+            self._close(name, used[name], Verdict.INCONCLUSIVE, reason)
 
     def _hypotheses(self) -> int:
         """Benchmarks that Holm's procedure counts: all that were measured and did not differ."""
@@ -269,10 +275,10 @@ class _Comparing:
             return case.failures[-1]
         return case.discarded[-1].discarded or ""
 
-    def _answer(
-        self, name: str, case: _Case, pairs: Sequence[Pair], verdict: Verdict, reason: str
-    ) -> Comparison:
-        return summarize_pairs(
+    def _close(self, name: str, pairs: Sequence[Pair], verdict: Verdict, reason: str) -> None:
+        """Give a benchmark its answer."""
+        case = self._cases[name]
+        case.answer = summarize_pairs(
             self._base,
             self._head,
             name,
@@ -282,3 +288,5 @@ class _Comparing:
             discarded=len(case.discarded) + len(case.failures),
             reason=reason,
         )
+        if self._on_answer is not None:
+            self._on_answer(case.answer)

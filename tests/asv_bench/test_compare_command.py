@@ -10,18 +10,23 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
+from simulated_pairs import BASE, HEAD, ScriptedPairs
 from toy_project import ToyProject, git, make_project
 
 from asv_bench.commands import compare as compare_module
-from asv_bench.commands.compare import time_left
+from asv_bench.commands.compare import Comparing, time_left
+from asv_bench.verdicts.commit_sources import Commit
 from asv_bench.verdicts.comparison import Progress
 from asv_bench.verdicts.plan import ComparisonPlan
+from asv_bench.verdicts.verdict import Verdict
 
 STEP = r"Toy\.track_step"
 
@@ -240,6 +245,36 @@ def test_progress_does_not_count_the_warming_up(monkeypatch: pytest.MonkeyPatch)
         for measured in (1, 2, 3):
             progress.show(Progress(measured, measured, 12, 24, ("b",)))
     assert "at most 3:30 left" in output.getvalue()
+
+
+def test_an_interruption_leaves_the_answers_that_were_given() -> None:
+    plan = ComparisonPlan()
+    interrupted_at = plan.looks[-1] - 2
+
+    def ratio(name: str, number: int) -> float:
+        if number == interrupted_at:
+            raise KeyboardInterrupt
+        scatter = (-1) ** (number // 2)
+        return {"slower": 1.03 + 0.001 * scatter, "noisy": 1.0 + 0.2 * scatter}[name]
+
+    source = ScriptedPairs(ratio, benchmarks=("noisy", "slower"))
+    setup = SimpleNamespace(
+        benchmarks=source.benchmarks,
+        entries=[],
+        devices=source.devices,
+        sentence=lambda: "measuring",
+        pairs=lambda: nullcontext(source),
+    )
+    commits = Commit(BASE, "base", "older"), Commit(HEAD, "head", "newer")
+    comparing = Comparing(setup, *commits, plan, Console(file=io.StringIO()))
+    comparing.run()
+    assert comparing.is_interrupted
+    noisy, slower = comparing.comparisons
+    assert (noisy.verdict, noisy.pairs_used) == (Verdict.INCONCLUSIVE, interrupted_at)
+    assert slower.verdict is Verdict.SLOWER
+    assert slower.pairs_used < interrupted_at
+    assert "interrupted" in noisy.reason
+    assert not slower.reason
 
 
 def children_of(folder: Path) -> list[str]:

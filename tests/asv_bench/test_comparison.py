@@ -224,6 +224,15 @@ def test_progress_is_told_after_each_pair() -> None:
     assert heard[2][1]["b"].discarded == "hot"
 
 
+def test_every_answer_is_told_when_it_is_given() -> None:
+    told: list[tuple[str, int]] = []
+    source = ScriptedPairs(ratio_of({"a": 0.0098, "b": 0.03}), benchmarks=("a", "b"))
+    source.absent = {HEAD: {"a": Absence("it is not there", has_failed=False)}}
+    answers = compare(source, on_answer=lambda one: told.append((one.benchmark, len(source.asked))))
+    assert told == [("a", 0), ("b", PLAN.looks[0])]
+    assert [answer.benchmark for answer in answers] == ["a", "b"]
+
+
 def test_an_interruption_stops_what_is_running_at_once() -> None:
     source = ScriptedPairs(ratio_of({"b": 0.0}), devices=("gpu0", "gpu1"), seconds=0.05)
 
