@@ -159,6 +159,12 @@ def ring_spare(
     """
     tile = ring or ring_tile(head_dim)
     share = -(-programs // multiprocessors)
+    if programs == 2 * multiprocessors:
+        # Two on each leave the programs of the next launch no place to begin early, so that one
+        # sequence more was faster. 12 heads of 64, context 512, us at B=21 to 23: 11.30, 11.56,
+        # 11.56 with room for two, 11.30, 11.40, 11.49 with room for a third. Three and four on
+        # each want no more room: B=33 13.93 and with it 14.17, B=44 18.22 and 18.63.
+        share = 3
     own = stages * tile.stage_bytes(head_dim)
     fits_more = (own + RESERVED_BYTES) * (share + 1) <= SHARED_BYTES
     if not tile.even or share == 1 or not fits_more:
