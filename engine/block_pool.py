@@ -184,8 +184,7 @@ class BlockPool:
             )
         # numpy indexes several times faster with its own index type than with int32.
         ids = given.astype(np.intp)
-        # As unsigned numbers, ids below the lowest are beyond every block: one comparison.
-        beyond = (ids - lowest).view(np.uintp) >= self.num_blocks - lowest
+        beyond = (ids < lowest) | (ids >= self.num_blocks)
         if np.count_nonzero(beyond):
             raise ValueError(
                 f"Block {ids[beyond][0]} does not exist: ids run from 0 to {self.num_blocks - 1}"

@@ -56,7 +56,7 @@ class AlikeSteps:
         if left == 0:
             return None
         # Its copies are made once.
-        alike = replace(plan, copies=[])
+        alike = replace(plan, copies=[]) if plan.copies else plan
         return cls(alike, append.block_index.astype(np.intp), rows.changes, min(room, left))
 
     def is_left(self, rows: Rows) -> bool:

@@ -128,6 +128,11 @@ class KVBlockManager(BlockPool):
         if np.count_nonzero(in_place) == len(last):
             self._fill_levels[last] = position + 1
             return BatchAppend(last.astype(np.int32), position, [])
+        if not np.count_nonzero(has_room):
+            # Sequences of a batch that began together reach their boundaries together.
+            new_blocks = self.allocate_blocks(len(last))
+            self._fill_levels[new_blocks] = 1
+            return BatchAppend(new_blocks, np.zeros(len(last), np.int32), [])
 
         boundary_rows = np.flatnonzero(~has_room)
         shared_rows = np.flatnonzero(has_room & (refcounts > 1))

@@ -118,7 +118,7 @@ class Rows:
 
     def running(self) -> RowIndex:
         """Rows that have output left to launch, ascending, intp [N]."""
-        return np.flatnonzero(self.decoding & (self.launched < self.budget))
+        return (self.decoding & (self.launched < self.budget)).nonzero()[0]
 
     def are_stops(self, rows: RowIndex, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Which of the `tokens` [N] end the requests of the `rows` [N] that they are for."""

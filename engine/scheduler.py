@@ -203,7 +203,7 @@ class Scheduler:
             return None
         append = self.blocks.append_to_last_blocks(rows.last_block[running])
         # A row has a new last block at a boundary or after copy-on-write: one step in many.
-        changed = np.flatnonzero(append.block_index != rows.last_block[running])
+        changed = (append.block_index != rows.last_block[running]).nonzero()[0]
         if len(changed):
             changed_rows = running[changed]
             columns = rows.length[changed_rows] // self.blocks.block_size
@@ -218,7 +218,8 @@ class Scheduler:
             # Rows that entered with tokens to compute and feed the last of them in this step.
             for row in running[beyond_known == 0].tolist():
                 self._offer_prefix(rows.holder(row), self._blocks_of(row).tolist())
-        plan = DecodePlan(running, sampling, append.copies, bool(rows.is_sampled[running].any()))
+        is_sampled = bool(np.count_nonzero(rows.is_sampled[running]))
+        plan = DecodePlan(running, sampling, append.copies, is_sampled)
         self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
         return plan
 
