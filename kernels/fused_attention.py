@@ -84,7 +84,7 @@ def fused_attention(
         launch: Callable[..., None]
         group = out.shape[1] // (k_cache.shape[1] * k_cache.shape[3])
         if ring_serves(k_cache, v_cache, group, append=True, ring=ring):
-            from kernels.gluon_attention import launch_ring_append
+            from kernels.ring_launch import launch_ring_append
 
             launch = partial(launch_ring_append, ring=ring)
         else:

@@ -26,7 +26,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.fused_configs import LinearTile
-from kernels.gluon_cluster import launch_clusters, open_inbox, summed_share
+from kernels.gluon_cluster import inbox_bytes, launch_clusters, open_inbox, summed_share
 from kernels.gluon_names import copy_tile, program_barrier
 from kernels.launch import padded
 
@@ -253,7 +253,7 @@ def launch_linear_stream(
         linear_stream,
         (out_features // tile.block_n, -(-rows // tile.block_m)),
         tile.split_k,
-        tile.block_m // tile.split_k * tile.block_n,
+        inbox_bytes(tile.split_k, tile.block_m // tile.split_k * tile.block_n),
         operand_descriptor(x, tile.block_m, tile.block_k),
         operand_descriptor(weight, tile.block_n, tile.block_k),
         bias,

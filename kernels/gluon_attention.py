@@ -10,20 +10,17 @@ tiles are copied, so the slot being appended to may be copied too, before or aft
 stands at or beyond the cached tokens never enters a result.
 """
 
-import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.dependent_launch import launch_options
-from kernels.fused_configs import RingTile
+from kernels.gluon_gather import expect_words, inbox_of_first, open_gathering, wait_for_words
 from kernels.gluon_names import program_barrier
+from kernels.gluon_parts import send_part, sent_words, store_combined, write_part
 from kernels.gluon_ring import refill, request
 from kernels.gluon_softmax import (
     BY_HEAD,
@@ -34,26 +31,14 @@ from kernels.gluon_softmax import (
     attend_tile,
     combine,
     empty_part,
-    store_combined,
     store_output,
     take_new_token,
 )
-from kernels.launch import (
-    decode_is_serial,
-    filling_pairs,
-    padded,
-    ring_spare,
-    ring_stages,
-    ring_tile,
-)
-from kernels.running_softmax import LOG2_E, PART_HEADER, multiprocessors, part_elements
-from kernels.workspace import reserved_workspace
-
-_ELEMENTS = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+from kernels.running_softmax import PART_HEADER
 
 
 @gluon.jit(
-    do_not_specialize=["max_context", "table_stride"],
+    do_not_specialize=["max_context", "table_stride", "inbox_at"],
     do_not_specialize_on_alignment=["block_tables", "lengths", "is_running"],
 )
 def ring_attention(
@@ -77,6 +62,7 @@ def ring_attention(
     table_stride,
     out_stride_row,
     out_stride_head,
+    inbox_at,
     G: gl.constexpr,
     G_PAD: gl.constexpr,
     D: gl.constexpr,
@@ -88,19 +74,25 @@ def ring_attention(
     SPARE: gl.constexpr,
     SPLIT: gl.constexpr,
     SERIAL: gl.constexpr,
+    CLUSTER: gl.constexpr,
     APPEND: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`.
+    """One KV head of one sequence: all splits (SERIAL), split number `program_id(2)`, or some.
 
-    With APPEND the new token's key and value stand behind its queries, and `lengths` counts the
-    tokens before it; without, all tokens are in the cache and are counted.
+    Where CLUSTER is more than 1, as many programs share the splits: each takes every CLUSTER-th,
+    and sends their parts to the first. With APPEND the new token's key and value stand behind its
+    queries, and `lengths` counts the tokens before it; without, all tokens are in the cache and are
+    counted.
     """
     if PDL:
         gdc_launch_dependents()
-    kv_head = gl.program_id(0)
+    if CLUSTER > 1:
+        open_gathering(inbox_at)
+    kv_head = gl.program_id(0) // CLUSTER
     sequence = gl.program_id(1).to(gl.int64)
-    split = gl.program_id(2)
+    # Of the two one is always 0.
+    split = gl.program_id(0) % CLUSTER + gl.program_id(2)
     length = gl.load(lengths + sequence)
     if APPEND:
         runs = (gl.load(is_running + sequence).to(gl.int32) > 0) & (length < max_context)
@@ -115,13 +107,24 @@ def ring_attention(
     table = block_tables + sequence * table_stride
     blocks = ()
     for stage in gl.static_range(STAGES):
-        start = first + stage * BLOCK_N
+        start = _start(first, stage, BLOCK_N, SPLIT, CLUSTER)
         blocks += (gl.load(table + start // PAGE, mask=start < max_context, other=0),)
     if first < gl.maximum(cached, 1):
-        last = cached
+        splits = 1
         if not SERIAL:
+            splits = gl.maximum(gl.cdiv(cached, SPLIT), 1)
+        last = cached
+        if not SERIAL and CLUSTER == 1:
             last = gl.minimum(first + SPLIT, cached)
-        tiles = gl.cdiv(last - first, BLOCK_N)
+        tokens = last - first
+        if CLUSTER > 1:
+            # Only the last split of all may be short.
+            taken = gl.cdiv(splits - split, CLUSTER)
+            last_taken = (split + (taken - 1) * CLUSTER) * SPLIT
+            tokens = (taken - 1) * SPLIT + gl.minimum(SPLIT, cached - last_taken)
+            if (split == 0) & (splits > 1):
+                expect_words(inbox_at, splits * sent_words(G, D, APPEND))
+        tiles = gl.cdiv(tokens, BLOCK_N)
 
         k_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, BLOCK_N, D], keys.layout)
         v_ring = gl.allocate_shared_memory(values.dtype, [STAGES, BLOCK_N, D], values.layout)
@@ -135,7 +138,8 @@ def ring_attention(
             if stage < tiles:
                 request(
                     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, blocks[stage],
-                    kv_head, first + stage * BLOCK_N, last, stage, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+                    kv_head, _start(first, stage, BLOCK_N, SPLIT, CLUSTER), last, stage,
+                    KV_HEADS, PAGE, BLOCK_N, TAIL, D,
                 )  # fmt: skip
 
         HEADS: gl.constexpr = G_PAD if G_PAD > 8 else 8
@@ -144,8 +148,6 @@ def ring_attention(
         EARLY: gl.constexpr = D <= 64
         group = gl.arange(0, HEADS, layout=BY_HEAD)
         dim = gl.arange(0, D, layout=BY_ROW)
-        in_group = group < G
-        mask = in_group[None, :] & (dim < D)[:, None]
         query_group = gl.arange(0, HEADS, layout=BY_QUERY_HEAD)
         query_dim = gl.arange(0, D, layout=BY_QUERY_DIM)
         query_mask = (query_group < G)[None, :] & (query_dim < D)[:, None]
@@ -169,14 +171,18 @@ def ring_attention(
             products = q.to(gl.float32) * new_key[:, None].to(gl.float32)
             new_score = gl.convert_layout(gl.sum(products, 0), BY_HEAD) * scale_log2
 
+        if CLUSTER > 1:
+            inbox = 0
+            if splits > 1:
+                inbox = inbox_of_first(inbox_at)
         total_max, total_sum, total_acc = empty_part(HEADS, D)
         run_max, run_sum, run_acc = empty_part(HEADS, D)
-        whole_tiles = (last - first) // BLOCK_N
+        whole_tiles = tokens // BLOCK_N
         for tile in range(whole_tiles):
-            start = first + tile * BLOCK_N
+            start = _start(first, tile, BLOCK_N, SPLIT, CLUSTER)
             here = tile % STAGES
             # The tile that will stand in this stage next: its page is read before the wait.
-            ahead = start + STAGES * BLOCK_N
+            ahead = _start(first, tile + STAGES, BLOCK_N, SPLIT, CLUSTER)
             block = gl.load(table + ahead // PAGE, mask=ahead < last, other=0)
             mbarrier.wait(ready.index(here), (tile // STAGES) & 1)
             k = k_ring.index(here).load(LEFT)
@@ -200,42 +206,57 @@ def ring_attention(
                         total_max, total_sum, total_acc, run_max, run_sum, run_acc
                     )
                     run_max, run_sum, run_acc = empty_part(HEADS, D)
+            if CLUSTER > 1:  # noqa: SIM102
+                if ((start + BLOCK_N) % SPLIT == 0) & (splits > 1):
+                    send_part(
+                        inbox, start // SPLIT, group, dim, run_max, run_sum, run_acc,
+                        new_score if APPEND else run_max, G, D, APPEND,
+                    )  # fmt: skip
+                    run_max, run_sum, run_acc = empty_part(HEADS, D)
         # Apart from the others, so that only the last tile pays for being cut short.
         if whole_tiles < tiles:
             here = whole_tiles % STAGES
             mbarrier.wait(ready.index(here), (whole_tiles // STAGES) & 1)
             k = k_ring.index(here).load(LEFT)
             v = v_ring.index(here).permute((1, 0)).load(LEFT)
-            tokens = last - first - whole_tiles * BLOCK_N
+            left = tokens - whole_tiles * BLOCK_N
             run_max, run_sum, run_acc = attend_tile(
-                q, k, v, tokens, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, True
+                q, k, v, left, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, True
             )
 
-        splits = 1
-        if not SERIAL:
-            splits = gl.maximum(gl.cdiv(cached, SPLIT), 1)
+        if not SERIAL:  # noqa: SIM102
             if splits > 1:
-                RECORD: gl.constexpr = D + PART_HEADER
-                pair = sequence * KV_HEADS + kv_head
-                parts = partials + pair * gl.num_programs(2) * (G * RECORD)
-                part = parts + (split * G + group) * RECORD
-                gl.store(part[None, :] + dim[:, None], run_acc, mask=mask)
-                gl.store(part + D, run_max, mask=in_group)
-                gl.store(part + D + 1, run_sum, mask=in_group)
-                if APPEND:
-                    gl.store(part + D + 2, new_score, mask=in_group)
-                # Every thread's part must be written before one says so, and the atomic makes
-                # what others wrote visible to the program that arrives last.
-                program_barrier()
-                arrived = gl.atomic_add(counters + pair, 1, sem="acq_rel")
-                program_barrier()
-                if arrived == splits - 1:
-                    store_combined(
-                        parts, splits, value_row,
-                        out + sequence * out_stride_row + kv_head * G * out_stride_head,
-                        out_stride_head, G, G_PAD, D, APPEND,
+                out_heads = out + sequence * out_stride_row + kv_head * G * out_stride_head
+                if CLUSTER > 1:
+                    if tokens % SPLIT != 0:
+                        send_part(
+                            inbox, split + tokens // SPLIT * CLUSTER, group, dim,
+                            run_max, run_sum, run_acc, new_score if APPEND else run_max,
+                            G, D, APPEND,
+                        )  # fmt: skip
+                    if split == 0:
+                        store_combined(
+                            wait_for_words(inbox_at), splits, value_row, out_heads, out_stride_head,
+                            G, G_PAD, D, APPEND, True,
+                        )  # fmt: skip
+                else:
+                    pair = sequence * KV_HEADS + kv_head
+                    parts = partials + pair * gl.num_programs(2) * (G * (D + PART_HEADER))
+                    write_part(
+                        parts, split, group, dim, run_max, run_sum, run_acc,
+                        new_score if APPEND else run_max, G, D, APPEND,
                     )  # fmt: skip
-                    gl.store(counters + pair, 0)
+                    # Every thread's part must be written before one says so, and the atomic makes
+                    # what others wrote visible to the program that arrives last.
+                    program_barrier()
+                    arrived = gl.atomic_add(counters + pair, 1, sem="acq_rel")
+                    program_barrier()
+                    if arrived == splits - 1:
+                        store_combined(
+                            parts, splits, value_row, out_heads, out_stride_head,
+                            G, G_PAD, D, APPEND, False,
+                        )  # fmt: skip
+                        gl.store(counters + pair, 0)
         if splits == 1:
             total_max, total_sum, total_acc = combine(
                 total_max, total_sum, total_acc, run_max, run_sum, run_acc
@@ -245,132 +266,15 @@ def ring_attention(
                     total_max, total_sum, total_acc, new_score, new_value
                 )
             place = (kv_head * G + group)[None, :] * out_stride_head + dim[:, None]
+            mask = (group < G)[None, :] & (dim < D)[:, None]
             store_output(total_sum, total_acc, runs, out + sequence * out_stride_row + place, mask)
 
 
-def launch_ring_append(
-    qkv: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    positions: torch.Tensor,
-    is_running: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-    pdl: bool,
-    *,
-    serial: bool | None = None,
-    ring: RingTile | None = None,
-) -> None:
-    """`kernels.fused_attention.fused_attention` for caches that `ring_serves` accepts.
-
-    `ring` is how the context is streamed; None: as the committed table says. `serial` overrides
-    the choice between the two launches, which agree bit for bit.
-    """
-    heads, out_heads = (rows.unflatten(1, (-1, k_cache.shape[3])) for rows in (qkv, out))
-    _launch(
-        heads, k_cache, v_cache, block_tables, positions, is_running, out_heads, scale, pdl, serial,
-        ring,
-    )  # fmt: skip
-
-
-def launch_ring_decode(
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    context_lens: torch.Tensor,
-    scale: float,
-    out: torch.Tensor,
-    *,
-    serial: bool | None = None,
-) -> None:
-    """`kernels.paged_attention_decode` for caches that `ring_serves` accepts; `serial` as above."""
-    _launch(
-        query, k_cache, v_cache, block_tables, context_lens, None, out, scale, False, serial, None
-    )
-
-
-def _launch(
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    lengths: torch.Tensor,
-    is_running: torch.Tensor | None,
-    out: torch.Tensor,
-    scale: float,
-    pdl: bool,
-    serial: bool | None,
-    ring: RingTile | None,
-) -> None:
-    """Heads [B, H, D] of queries, with `is_running` also of the new keys and values behind them."""
-    _, kv_heads, block_size, head_dim = k_cache.shape
-    batch = lengths.shape[0]
-    if batch == 0:
-        return
-    group = out.shape[1] // kv_heads
-    tile = ring or ring_tile(head_dim)
-    max_context = block_tables.shape[1] * block_size
-    splits = max(1, triton.cdiv(max_context, tile.split))
-    pairs = batch * kv_heads
-    if serial is None:
-        serial = decode_is_serial(
-            pairs, splits, multiprocessors(query.device), filling_pairs(head_dim)
-        )
-    if serial:
-        partials = counters = out
-        splits = 1
+@gluon.jit
+def _start(first, tile, BLOCK_N: gl.constexpr, SPLIT: gl.constexpr, CLUSTER: gl.constexpr):
+    """The token that a program's tile begins with, of which the first begins with `first`."""
+    if CLUSTER == 1:
+        return first + tile * BLOCK_N
     else:
-        elements = pairs * group * splits * part_elements(head_dim)
-        workspace = reserved_workspace(query.device, elements, pairs)
-        partials, counters = workspace.partials, workspace.counters
-    stages, spare = tile.alone, 0
-    if is_running is not None:
-        stages = ring_stages(head_dim, pairs * splits, multiprocessors(query.device), tile)
-        if serial:
-            spare = ring_spare(head_dim, stages, pairs, multiprocessors(query.device), tile)
-    layout = gl.NVMMASharedLayout.get_default_for(
-        [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
-    )
-    keys, values, tail_keys, tail_values = (
-        TensorDescriptor.from_tensor(cache.view(-1, head_dim), [tokens, head_dim], layout)
-        for tokens in (tile.block_n, tile.tail)
-        for cache in (k_cache, v_cache)
-    )
-    ring_attention[(kv_heads, batch, splits)](
-        query,
-        keys,
-        values,
-        tail_keys,
-        tail_values,
-        k_cache,
-        v_cache,
-        block_tables,
-        lengths,
-        lengths if is_running is None else is_running,
-        out,
-        partials,
-        counters,
-        scale * LOG2_E,
-        max_context,
-        query.stride(0),
-        query.stride(1),
-        block_tables.stride(0),
-        out.stride(0),
-        out.stride(1),
-        G=group,
-        G_PAD=padded(group, 1),
-        D=head_dim,
-        KV_HEADS=kv_heads,
-        PAGE=block_size,
-        BLOCK_N=tile.block_n,
-        TAIL=tile.tail,
-        STAGES=stages,
-        SPARE=spare,
-        SPLIT=tile.split,
-        SERIAL=serial,
-        APPEND=is_running is not None,
-        **launch_options(pdl),
-        num_warps=1,
-    )
+        TILES: gl.constexpr = SPLIT // BLOCK_N
+        return first + tile // TILES * (CLUSTER * SPLIT) + tile % TILES * BLOCK_N

@@ -188,7 +188,7 @@ def summed_share(
 
 
 def launch_clusters(
-    kernel: Any, grid: tuple[int, ...], programs: int, share: int, *arguments: Any, **options: Any
+    kernel: Any, grid: tuple[int, ...], programs: int, inbox: int, *arguments: Any, **options: Any
 ) -> None:
     """Launch a kernel in clusters of `programs` along the first axis.
 
@@ -201,8 +201,8 @@ def launch_clusters(
         In clusters: programs along the first axis are `programs` times as many.
     programs
         One of `kernels.hopper.CLUSTER_SIZES`.
-    share
-        float32 of one program's share.
+    inbox
+        Bytes of shared memory that a program receives in.
     arguments, options
         As for a launch without clusters. Launches of other cluster sizes must be told apart by a
         compile-time constant.
@@ -217,10 +217,10 @@ def launch_clusters(
         compiled = kernel.warmup(*arguments, inbox_at=0, grid=grid, **options)
         own = compiled.metadata.shared
         inbox_at = -(-own // 16) * 16
-        shared = inbox_at + inbox_bytes(programs, share)
+        shared = inbox_at + inbox
         if shared > (MOST_SHARED_BYTES if own > _GIVEN_SHARED_BYTES else _GIVEN_SHARED_BYTES):
             raise KernelArgumentError(
-                f"the tile must leave {inbox_bytes(programs, share)} bytes of a program's shared "
+                f"the tile must leave {inbox} bytes of a program's shared "
                 f"memory to what it receives from its cluster of {programs}, but takes {own} bytes"
             )
         compiled.packed_metadata = (compiled.metadata.num_warps, programs, shared)

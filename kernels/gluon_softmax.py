@@ -12,8 +12,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from kernels.running_softmax import PART_HEADER
-
 _PRODUCT = gl.NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8])
 _LEFT = gl.DotOperandLayout(operand_index=0, parent=_PRODUCT, k_width=2)
 _RIGHT = gl.DotOperandLayout(operand_index=1, parent=_PRODUCT, k_width=2)
@@ -91,57 +89,3 @@ def store_output(total_sum, total_acc, runs, place, mask):
     """Normalise and write; zeros for a sequence that does not run, whatever its queries hold."""
     result = gl.where(runs, total_acc / total_sum[None, :], 0.0)
     gl.store(place, result.to(place.dtype.element_ty), mask=mask)
-
-
-@gluon.jit
-def _load_part(part, dim, in_group, D: gl.constexpr):
-    """Maximum, sum and weighted values of one split; of no keys where masked."""
-    acc = gl.load(
-        part[None, :] + dim[:, None], mask=in_group[None, :] & (dim < D)[:, None], other=0.0,
-        cache_modifier=".cg",
-    )  # fmt: skip
-    run_max = gl.load(part + D, mask=in_group, other=float("-inf"), cache_modifier=".cg")
-    run_sum = gl.load(part + D + 1, mask=in_group, other=0.0, cache_modifier=".cg")
-    return run_max, run_sum, acc
-
-
-@gluon.jit
-def store_combined(
-    parts, splits, new_value, out, out_stride_head,
-    G: gl.constexpr, G_PAD: gl.constexpr, D: gl.constexpr, APPEND: gl.constexpr,
-):  # fmt: skip
-    """Combine a pair's parts from the first to the last, and the new token, and write its heads.
-
-    In a layout without the padding that tensor cores take, so that the parts of several splits fit
-    into registers: they are requested together, and one way from memory is waited for, not one
-    each.
-    """
-    RECORD: gl.constexpr = D + PART_HEADER
-    AT_ONCE: gl.constexpr = 8 if G_PAD * D <= 128 else 4 if G_PAD * D <= 512 else 1
-    FLAT: gl.constexpr = gl.BlockedLayout([D // 32, 1], [32, 1], [1, 1], [0, 1])
-    group = gl.arange(0, G_PAD, layout=gl.SliceLayout(0, FLAT))
-    dim = gl.arange(0, D, layout=gl.SliceLayout(1, FLAT))
-    in_group = group < G
-    first = parts + group * RECORD
-    if APPEND:
-        new_score = gl.load(first + D + 2, mask=in_group, other=0.0, cache_modifier=".cg")
-        value = gl.load(new_value + dim)
-    total_max = gl.full([G_PAD], float("-inf"), gl.float32, layout=gl.SliceLayout(0, FLAT))
-    total_sum = gl.zeros([G_PAD], gl.float32, layout=gl.SliceLayout(0, FLAT))
-    total_acc = gl.zeros([D, G_PAD], gl.float32, layout=FLAT)
-    for s in range(0, splits, AT_ONCE):
-        waiting = ()
-        for i in gl.static_range(AT_ONCE):
-            is_there = s + i < splits
-            waiting += _load_part(first + (s + i) * (G * RECORD), dim, in_group & is_there, D)
-        for i in gl.static_range(AT_ONCE):
-            total_max, total_sum, total_acc = combine(
-                total_max, total_sum, total_acc,
-                waiting[3 * i], waiting[3 * i + 1], waiting[3 * i + 2],
-            )  # fmt: skip
-    if APPEND:
-        total_max, total_sum, total_acc = take_new_token(
-            total_max, total_sum, total_acc, new_score, value
-        )
-    place = out + group[None, :] * out_stride_head + dim[:, None]
-    store_output(total_sum, total_acc, True, place, in_group[None, :] & (dim < D)[:, None])

@@ -29,6 +29,17 @@ PAIRS_PER_MULTIPROCESSOR = 1.5
 # the plain kernel up to 16 % there (context 4096, whole 59.2, split 51.2) and 6 % at B=10.
 WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
 
+# Programs of a cluster that shares the splits of a pair, and how many of them a multiprocessor may
+# have before there are fewer. 12 heads of 64 and tables of 16 splits, the whole step against one
+# whose parts meet in memory, in clusters of 8 and of 4: B=2 context 64 -5 to -8 %, -7; 257 -7 to
+# -9, -3; 900 -7, +13; B=4 257 -8 to -9, -1 to -4; B=8 257 -7 to -8, -3 to -5; 500 -7 to -8, 0;
+# 900 -6 to -8, 0; B=12 257 0, 0; 500 0, -3; B=16 257 0 to +2, -3 to -4; 500 0, -6 to -7; 900 -9,
+# -9. A single row is slower with a short context: 40 +8 to +10, +6; 257 0, 0; 500 -3 to -4, +3.
+GATHERING_PROGRAMS = (8, 4)
+GATHERING_EACH = 6
+# 16 splits of one head of 64: more, or wider, were not tried.
+MOST_GATHERED_WORDS = 16 * (64 + 16)
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -110,6 +121,19 @@ def decode_is_serial(
     `pairs_each` is how many pairs a multiprocessor fill it.
     """
     return splits == 1 or pairs >= pairs_each * multiprocessors
+
+
+def gathering_programs(batch: int, kv_heads: int, words: int, multiprocessors: int) -> int:
+    """Programs of the cluster that shares a (sequence, KV head) pair's splits; 1 for none.
+
+    Without a cluster there is a program for each split, and their parts, of so many `words` a pair,
+    meet in memory. Either way the arithmetic is the same.
+    """
+    if batch == 1 or words > MOST_GATHERED_WORDS:
+        return 1
+    wide, narrow = GATHERING_PROGRAMS
+    fit = batch * kv_heads * wide <= GATHERING_EACH * multiprocessors
+    return wide if fit else narrow
 
 
 def filling_pairs(head_dim: int) -> float:

@@ -114,7 +114,7 @@ def paged_attention_decode(
         launch: Callable[..., None]
         group = query.shape[1] // k_cache.shape[1]
         if ring_serves(k_cache, v_cache, group, append=False):
-            from kernels.gluon_attention import launch_ring_decode as launch
+            from kernels.ring_launch import launch_ring_decode as launch
         else:
             from kernels.triton_decode import launch_decode as launch
 

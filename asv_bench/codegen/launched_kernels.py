@@ -40,7 +40,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "linear_tiles": ("linear", (*_LINEAR, "EVEN")),
     "linear_stream": ("linear", _LINEAR),
     "linear_row": ("vector", ("N", "K", "BLOCK_N")),
-    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "STAGES", "SPARE")),
+    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "STAGES", "SPARE", "CLUSTER")),
     "decode_attention_append": ("attention", _ATTENTION),
     "head_row": ("vector", ("K", "BLOCK_N")),
     "head_tiles": ("head", (*_HEAD, "EVEN")),
@@ -62,8 +62,9 @@ _SHORT = {
     "X_TILES": "stats",
     "STAGES": "stages",
     "SPARE": "spare",
+    "CLUSTER": "cluster",
 }
-_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0)}
+_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1)}
 _WORDS = {
     ("EVEN", True): "even",
     ("EVEN", False): "ragged",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from kernels import paged_attention_decode
 from kernels.backend import ring_serves
 from kernels.fused_attention import fused_attention
 from kernels.fused_configs import RingTile
-from kernels.launch import SPLIT_TOKENS, ring_spare, ring_stages
+from kernels.launch import SPLIT_TOKENS, gathering_programs, ring_spare, ring_stages
 from kernels.reference import reference_decode
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -39,16 +40,21 @@ def hopper(gpu: torch.device) -> torch.device:
 
 
 def _launched(
-    problem: FusedProblem, device: torch.device, *, serial: bool | None = None, ring: bool = True
+    problem: FusedProblem,
+    device: torch.device,
+    *,
+    serial: bool | None = None,
+    cluster: int | None = None,
+    ring: bool = True,
 ) -> torch.Tensor:
     """The result, with the whole cache compared after the append."""
-    from kernels.gluon_attention import launch_ring_append
+    from kernels.ring_launch import launch_ring_append
     from kernels.triton_fused_attention import launch_fused
 
     moved = problem.on(device)
     rows = problem.qkv.shape[0]
     out = torch.full((rows, problem.num_columns), NAN, dtype=problem.qkv.dtype, device=device)
-    launch = launch_ring_append if ring else launch_fused
+    launch = partial(launch_ring_append, cluster=cluster) if ring else launch_fused
     launch(*moved.arguments, out, problem.scale, False, serial=serial)
     assert same_bits(moved.k_cache.cpu(), problem.after.k_cache)
     assert same_bits(moved.v_cache.cpu(), problem.after.v_cache)
@@ -75,13 +81,19 @@ def test_against_the_reference_and_the_plain_kernel(
     assert float((plain.double() - results[0].double()).abs().max()) <= unit
 
 
-def _attended(problem: PagedProblem, *, serial: bool | None = None) -> torch.Tensor:
+def _attended(
+    problem: PagedProblem, *, serial: bool | None = None, cluster: int | None = None
+) -> torch.Tensor:
     """The result over tokens that are all in the cache."""
-    from kernels.gluon_attention import launch_ring_decode
+    from kernels.ring_launch import launch_ring_decode
 
     out = torch.full_like(problem.query, NAN)
     launch_ring_decode(
-        *problem.decode_arguments, problem.query.shape[2] ** -0.5, out, serial=serial
+        *problem.decode_arguments,
+        problem.query.shape[2] ** -0.5,
+        out,
+        serial=serial,
+        cluster=cluster,
     )
     return out
 
@@ -107,6 +119,32 @@ def test_cached_tokens_against_the_reference_and_the_plain_kernel(
     assert_close_to_reference(plain, reference, problem)
     unit = 4 * torch.finfo(dtype).eps
     assert float((plain.double() - results[0].double()).abs().max()) <= unit
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("group", [1, 3])
+def test_parts_that_meet_in_a_cluster_or_in_memory_give_the_same_bits(
+    hopper: torch.device, dtype: torch.dtype, head_dim: int, group: int
+) -> None:
+    """Whether a program takes one split, several of them, or none."""
+    shape = {"heads": (2 * group, 2), "head_dim": head_dim, "block_size": 64, "dtype": dtype}
+    fused = fused_problem(RAGGED, seed=group, **shape)  # type: ignore[arg-type]
+    contexts = [context or 0 for context in RAGGED]
+    cached = paged_problem(contexts, seed=group, **shape).on(hopper)  # type: ignore[arg-type]
+    appended = _launched(fused, hopper, serial=True)
+    attended = _attended(cached, serial=True)
+    for cluster in (1, 2, 4, 8):
+        assert same_bits(_launched(fused, hopper, serial=False, cluster=cluster), appended)
+        assert same_bits(_attended(cached, serial=False, cluster=cluster), attended)
+
+
+def test_a_batch_of_few_pairs_gathers_its_parts_in_clusters() -> None:
+    """Parts of one head of 64, in tables of 16 splits: `words` of them a pair."""
+    words = 16 * 80
+    programs = {rows: gathering_programs(rows, 12, words, 132) for rows in (1, 2, 8, 9, 16)}
+    assert programs == {1: 1, 2: 8, 8: 8, 9: 4, 16: 4}
+    assert gathering_programs(2, 12, words + 80, 132) == 1
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -183,12 +221,12 @@ def test_the_memory_that_a_ring_takes_changes_no_bit(
     values: tuple[int, ...],
     serial: bool,
 ) -> None:
-    from kernels import gluon_attention
+    from kernels import ring_launch
 
     problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=torch.float16)
     results = []
     for value in values:
-        monkeypatch.setattr(gluon_attention, choice, lambda *_, value=value: value)
+        monkeypatch.setattr(ring_launch, choice, lambda *_, value=value: value)
         results.append(_launched(problem, hopper, serial=serial))
     assert all(same_bits(results[0], other) for other in results[1:])
 

@@ -12,6 +12,9 @@ CLUSTER = "kernels/gluon_cluster.py"
 HEAD = "kernels/lm_head_tma.py"
 RING = "kernels/gluon_attention.py"
 SOFTMAX = "kernels/gluon_softmax.py"
+PARTS = "kernels/gluon_parts.py"
+GATHER = "kernels/gluon_gather.py"
+LAUNCH = "kernels/ring_launch.py"
 REQUESTS = "kernels/gluon_ring.py"
 LINEAR_TESTS = ("tests/kernels/test_fused_on_gpu.py",)
 RING_TESTS = ("tests/kernels/test_gluon_attention.py",)
@@ -249,7 +252,7 @@ MUTANTS = (
     ),
     Mutant(
         RING,
-        "                    gl.store(counters + pair, 0)\n",
+        "                        gl.store(counters + pair, 0)\n",
         "",
         "the next launch finds arrivals that were not its own",
         RING_TESTS,
@@ -265,21 +268,93 @@ MUTANTS = (
         check="gpu",
     ),
     Mutant(
-        SOFTMAX,
-        "            is_there = s + i < splits\n",
-        "            is_there = s + i < splits - 1\n",
+        PARTS,
+        "in_group & (s + i < splits)",
+        "in_group & (s + i < splits - 1)",
         "the last part is left out",
         RING_TESTS,
         "reference",
         check="gpu",
     ),
     Mutant(
-        RING,
+        PARTS,
         "gl.store(part + D + 2, new_score, mask=in_group)",
         "gl.store(part + D + 2, new_score + 1.0, mask=in_group)",
         "the new token weighs more in a split context",
         RING_TESTS,
         "reference",
+        check="gpu",
+    ),
+    Mutant(
+        PARTS,
+        "rest = gl.where((dim == 2)[:, None], new_score[None, :] + spread, rest)",
+        "rest = rest",
+        "the new token's score is not sent to the first of the cluster",
+        RING_TESTS,
+        "in_a_cluster",
+        check="gpu",
+    ),
+    Mutant(
+        PARTS,
+        "    part = (split * G + group) * (D + PART_HEADER)\n",
+        "    part = group * (D + PART_HEADER)\n",
+        "all parts are sent to where the first belongs",
+        RING_TESTS,
+        "in_a_cluster",
+        check="gpu",
+    ),
+    Mutant(
+        GATHER,
+        "inbox + _BARRIER_BYTES + place * _WORD_BYTES",
+        "inbox + place * _WORD_BYTES",
+        "the barrier of an inbox is read as if it were words",
+        RING_TESTS,
+        "in_a_cluster",
+        check="gpu",
+    ),
+    Mutant(
+        GATHER,
+        "address = first + _BARRIER_BYTES + place * _WORD_BYTES",
+        "address = first + _BARRIER_BYTES + place // 2 * _WORD_BYTES",
+        "every second word is sent to where its neighbour belongs",
+        RING_TESTS,
+        "in_a_cluster",
+        check="gpu",
+    ),
+    Mutant(
+        GATHER,
+        "    @wanted ld.shared.f32 $0, [$1];\n",
+        "    ld.shared.f32 $0, [$1];\n",
+        "parts of splits that a context has not take part",
+        RING_TESTS,
+        "in_a_cluster",
+        check="gpu",
+    ),
+    Mutant(
+        LAUNCH,
+        "max_context = block_tables.shape[1] * block_size",
+        "max_context = block_tables.shape[1]",
+        "a table reaches as many tokens as it has blocks",
+        RING_TESTS,
+        "reference",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "tile // TILES * (CLUSTER * SPLIT)",
+        "tile // TILES * SPLIT",
+        "a program of a cluster goes on with the next program's split",
+        RING_TESTS,
+        "in_a_cluster",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
+        "split + tokens // SPLIT * CLUSTER, group, dim,",
+        "split, group, dim,",
+        "a short last split is sent as if it were its program's first",
+        RING_TESTS,
+        "in_a_cluster",
         check="gpu",
     ),
     Mutant(
