@@ -102,12 +102,11 @@ def _launch(
     if serial is None:
         serial = decode_is_serial(pairs, splits, on_device, filling_pairs(head_dim))
     if serial:
-        splits = 1
+        splits, cluster = 1, 1
     words = splits * group * part_elements(head_dim)
-    if serial:
-        cluster = 1
-    elif cluster is None:
-        cluster = gathering_programs(batch, kv_heads, words, on_device)
+    if cluster is None:
+        appends = is_running is not None
+        cluster = gathering_programs(batch, kv_heads, words, on_device) if appends else 1
     partials = counters = out
     if not serial and cluster == 1:
         workspace = reserved_workspace(query.device, pairs * words, pairs)

@@ -45,6 +45,13 @@ assert rings == {"append", "cached"}, rings
 ends = {name.split("-cached-stages")[1] for name in names if "-cached-stages" in name}
 assert ends == {str(ring_tile(64).alone)}, ends
 assert len({name.split("-append-stages")[1] for name in names if "-append-stages" in name}) > 1
+# Rows in whose steps a cluster shares the splits of a context, by its programs.
+shared = {one.name.split("cluster")[1]: set() for one in kernels if "cluster" in one.name}
+for one in kernels:
+    if "cluster" in one.name:
+        assert "-append-" in one.name, one.name
+        shared[one.name.split("cluster")[1]] |= set(one.rows)
+assert shared == {"8": {2, 4, 8}, "4": {16}}, shared
 for first in ("embed_rows", "pick_tokens", "ring_attention"):
     rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
     assert rows == bucket_sizes(256), (first, rows)
