@@ -102,6 +102,12 @@ class Outcome:
         """Whether tests ran, none failed, and no access was wrong."""
         return self.passed > 0 and not self.failed and not self.memory_errors
 
+    @property
+    def words(self) -> str:
+        """What came out, in half a line."""
+        verdict = "clean" if self.is_clean else "not clean"
+        return f"{verdict}, {self.passed} passed after {self.seconds:.0f} s"
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -111,16 +117,19 @@ def register(app: typer.Typer) -> None:
 
 
 def memcheck(
+    only: Annotated[
+        str, typer.Option("--check", help="Only the checks whose names contain this.")
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", help="Where the JSON goes; default: reports/runs.")
     ] = None,
 ) -> None:
-    """Run every check and write what came out.
+    """Run the checks, each minutes long, and write down what came out as soon as it has.
 
     Raises
     ------
     Refused
-        Without a GPU or without compute-sanitizer.
+        Without a GPU or without compute-sanitizer, or when no check is called so.
     MeasurementFailed
         When a test failed, none ran, or memcheck found an error.
     """
@@ -128,15 +137,21 @@ def memcheck(
         raise Refused("memcheck needs a GPU that torch can use, and there is none here.")
     if shutil.which(_SANITIZER) is None:
         raise Refused(f"There is no {_SANITIZER} on the PATH: it comes with the CUDA toolkit.")
+    checks = [check for check in CHECKS if only in check.name]
+    if not checks:
+        names = ", ".join(repr(check.name) for check in CHECKS)
+        raise Refused(f"No check has {only!r} in its name: there are {names}.")
     console = make_console()
-    record = Record("memcheck", {"checks": [asdict(check) for check in CHECKS]})
-    outcomes = []
-    for check in CHECKS:
+    record = Record("memcheck", {"checks": [asdict(check) for check in checks]})
+    outcomes: list[Outcome] = []
+    for check in checks:
         with console.status(check.name):
             outcomes.append(run_check(check))
+        console.print(f"{check.name}: {outcomes[-1].words}", highlight=False, soft_wrap=True)
+        record.results = {"checks": [asdict(outcome) for outcome in outcomes]}
+        path = record.write(output)
     console.print(_table(outcomes))
-    record.results = {"checks": [asdict(outcome) for outcome in outcomes]}
-    console.print(f"record: {record.write(output)}", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}", highlight=False, soft_wrap=True)
     unclean = [outcome.name for outcome in outcomes if not outcome.is_clean]
     if unclean:
         raise MeasurementFailed(f"not clean: {', '.join(unclean)}.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from asv_bench.commands import memcheck
 from asv_bench.commands.memcheck import CHECKS, Check, Outcome, read_outcome, run_check
-from asv_bench.errors import Refused
+from asv_bench.errors import MeasurementFailed, Refused
 
 SANITIZED = Check("sanitized", ("tests",), is_sanitized=True)
 CLEAN = "3 passed\n========= ERROR SUMMARY: 0 errors\n"
@@ -63,6 +64,42 @@ def test_every_path_that_is_checked_exists():
     paths = [Path(a) for check in CHECKS for a in check.arguments if a.startswith("tests")]
     assert paths
     assert all((memcheck.REPOSITORY / path).exists() for path in paths)
+
+
+@pytest.fixture
+def any_machine(monkeypatch, tmp_path):
+    """One that passes for a GPU host with the sanitizer."""
+    sanitizer = tmp_path / "compute-sanitizer"
+    sanitizer.touch(mode=0o755)
+    monkeypatch.setattr(memcheck, "has_cuda_gpu", lambda: True)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def _outcomes(path: Path) -> list[str]:
+    return [check["name"] for check in json.loads(path.read_text())["results"]["checks"]]
+
+
+def test_what_came_out_before_an_interruption_is_kept(any_machine, monkeypatch, tmp_path, capsys):
+    def interrupted(check: Check) -> Outcome:
+        if check is CHECKS[-1]:
+            raise KeyboardInterrupt
+        return Outcome(check.name, 5, 0, 0, None, 61.0)
+
+    monkeypatch.setattr(memcheck, "run_check", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        memcheck.memcheck(output=tmp_path / "record.json")
+    assert _outcomes(tmp_path / "record.json") == [check.name for check in CHECKS[:-1]]
+    assert f"{CHECKS[0].name}: clean, 5 passed after 61 s" in capsys.readouterr().out
+
+
+def test_a_check_can_be_run_alone(any_machine, monkeypatch, tmp_path):
+    outcome = Outcome(CHECKS[1].name, 5, 0, 0, 1, 1.0)
+    monkeypatch.setattr(memcheck, "run_check", lambda check: outcome)
+    with pytest.raises(MeasurementFailed, match=CHECKS[1].name):
+        memcheck.memcheck(only="repeats", output=tmp_path / "record.json")
+    assert _outcomes(tmp_path / "record.json") == [CHECKS[1].name]
+    with pytest.raises(Refused, match="'kernels and engine'"):
+        memcheck.memcheck(only="no such check")
 
 
 def test_a_machine_that_cannot_is_refused(monkeypatch):
