@@ -5,17 +5,16 @@ Or without it, for tokens that are all in the cache. The same computation as
 `kernels.triton_fused_attention`, split by split, with what plain Triton cannot say: keys and values
 come through a ring of `STAGES` tiles that the bulk copy engine fills, and the ring is full before
 the projection that makes the query has ended. One warp a program; `kernels.gluon_softmax` has its
-arithmetic. Why the early launch is safe stands in `kernels.triton_fused_attention`; here whole
-tiles are copied, so the slot being appended to may be copied too, before or after the write: what
-stands at or beyond the cached tokens never enters a result.
+arithmetic, `kernels.gluon_parts` what becomes of splits that several programs take, and
+`kernels.ring_launch` says how many do. Why the early launch is safe stands in
+`kernels.triton_fused_attention`; here whole tiles are copied, so the slot being appended to may be
+copied too, before or after the write: what stands at or beyond the cached tokens never enters a
+result.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.gluon_gather import expect_words, inbox_of_first, open_gathering, wait_for_words
