@@ -98,24 +98,24 @@ def _launch(
     max_context = block_tables.shape[1] * block_size
     splits = max(1, triton.cdiv(max_context, tile.split))
     pairs = batch * kv_heads
-    on_device = multiprocessors(query.device)
+    processors = multiprocessors(query.device)
     if serial is None:
-        serial = decode_is_serial(pairs, splits, on_device, filling_pairs(head_dim))
+        serial = decode_is_serial(pairs, splits, processors, filling_pairs(head_dim))
     if serial:
         splits, cluster = 1, 1
     words = splits * group * part_elements(head_dim)
     if cluster is None:
         appends = is_running is not None
-        cluster = gathering_programs(batch, kv_heads, words, on_device) if appends else 1
+        cluster = gathering_programs(batch, kv_heads, words, processors) if appends else 1
     partials = counters = out
     if not serial and cluster == 1:
         workspace = reserved_workspace(query.device, pairs * words, pairs)
         partials, counters = workspace.partials, workspace.counters
     stages, spare = tile.alone, 0
     if is_running is not None:
-        stages = ring_stages(head_dim, pairs * splits, on_device, tile)
+        stages = ring_stages(head_dim, pairs * splits, processors, tile)
         if serial:
-            spare = ring_spare(head_dim, stages, pairs, on_device, tile)
+            spare = ring_spare(head_dim, stages, pairs, processors, tile)
     layout = gl.NVMMASharedLayout.get_default_for(
         [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
     )
