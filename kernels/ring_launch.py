@@ -106,7 +106,7 @@ def _launch(
     words = splits * group * part_elements(head_dim)
     if cluster is None:
         appends = is_running is not None
-        cluster = gathering_programs(batch, kv_heads, words, processors) if appends else 1
+        cluster = gathering_programs(batch, kv_heads, words, processors, appends=appends)
     partials = counters = out
     if not serial and cluster == 1:
         workspace = reserved_workspace(query.device, pairs * words, pairs)

@@ -42,16 +42,18 @@ assert launched == {
 rings = {name.split("-")[4] for name in names if name.startswith("ring_attention")}
 assert rings == {"append", "cached"}, rings
 # What waits for the kernel before it has no use for a deep ring.
-ends = {name.split("-cached-stages")[1] for name in names if "-cached-stages" in name}
+ends = {name.split("-cached-stages")[1][:1] for name in names if "-cached-stages" in name}
 assert ends == {str(ring_tile(64).alone)}, ends
 assert len({name.split("-append-stages")[1] for name in names if "-append-stages" in name}) > 1
-# Rows in whose steps a cluster shares the splits of a context, by its programs.
-shared = {one.name.split("cluster")[1]: set() for one in kernels if "cluster" in one.name}
+# Where several programs share a context they are a cluster, but for a single row that appends.
+alone = [one for one in kernels if "-parallel-" in one.name and "-cluster" not in one.name]
+assert [one.rows for one in alone] == [[1]], alone
+shared = {"8": set(), "4": set()}
 for one in kernels:
-    if "cluster" in one.name:
-        assert "-append-" in one.name, one.name
-        shared[one.name.split("cluster")[1]] |= set(one.rows)
+    if "-cluster" in one.name:
+        shared[one.name.split("-cluster")[1]] |= set(one.rows)
 assert shared == {"8": {2, 4, 8}, "4": {16}}, shared
+assert {name[-8:] for name in names if "-cached-" in name} >= {"cluster4", "cluster8"}, names
 for first in ("embed_rows", "pick_tokens", "ring_attention"):
     rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
     assert rows == bucket_sizes(256), (first, rows)

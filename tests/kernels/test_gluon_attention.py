@@ -142,9 +142,11 @@ def test_parts_that_meet_in_a_cluster_or_in_memory_give_the_same_bits(
 def test_a_batch_of_few_pairs_gathers_its_parts_in_clusters() -> None:
     """Parts of one head of 64, in tables of 16 splits: `words` of them a pair."""
     words = 16 * 80
-    programs = {rows: gathering_programs(rows, 12, words, 132) for rows in (1, 2, 8, 9, 16)}
-    assert programs == {1: 1, 2: 8, 8: 8, 9: 4, 16: 4}
-    assert gathering_programs(2, 12, words + 80, 132) == 1
+    of = partial(gathering_programs, kv_heads=12, multiprocessors=132)
+    for appends in (False, True):
+        programs = {rows: of(rows, words=words, appends=appends) for rows in (1, 2, 8, 9, 16)}
+        assert programs == {1: 1 if appends else 8, 2: 8, 8: 8, 9: 4, 16: 4}
+    assert of(2, words=words + 80, appends=True) == of(1, words=words + 80, appends=False) == 1
 
 
 @pytest.mark.parametrize("dtype", HALVES)
