@@ -63,7 +63,7 @@ def fused_attention(
         Launch dependently on the kernel before (`kernels.dependent_launch`) where the device
         can. Positions, tables, `is_running` and the cached tokens are then read before that
         kernel has ended: they must stand since before the last kernel that was launched without
-        it. `qkv` is read, and everything written, after.
+        it, as `kv_append` is not. `qkv` is read, and everything written, after.
     ring : RingTile or None
         How the Hopper kernel streams a context; None: as the committed table says.
 

@@ -113,7 +113,7 @@ def kernel_variants() -> Iterator[KernelVariant]:
 def _append_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
     data = ("k_cache", "v_cache", "key", "value")
     tile = append_tile(shape.kv_heads, shape.head_dim)
-    constants = {"H": shape.kv_heads, "D": shape.head_dim, **tile.constants}
+    constants = {"H": shape.kv_heads, "D": shape.head_dim, "PDL": True, **tile.constants}
     for label, kernel, index in (
         ("full", append_full_batch, ("block_idx", "pos")),
         ("identity", append_identity, ("block_idx", "pos")),

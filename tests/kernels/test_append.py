@@ -93,13 +93,13 @@ def test_generic_writes_the_named_rows(
     )
 
 
-@pytest.mark.parametrize("batch_idx", [None, [0, 1, 3, 3, 4]], ids=["identity", "generic"])
+@pytest.mark.parametrize("batch_idx", [None, [0, 2**30, 3, -9, 4]], ids=["identity", "generic"])
 def test_a_negative_block_skips_its_row(
     implementation: Any, dtype: torch.dtype, batch_idx: list[int] | None
 ) -> None:
     index: dict[str, Any] = {
         "block_idx": torch.tensor([3, -1, 5, -7, 0], dtype=torch.int32),
-        # A skipped row's position is not looked at.
+        # Of a skipped row neither the position nor the row that it names is looked at.
         "pos": torch.tensor([2, 2**30, 0, -5, 15], dtype=torch.int32),
     }
     if batch_idx is not None:
@@ -119,6 +119,16 @@ def test_no_rows_write_nothing(implementation: Any, dtype: torch.dtype) -> None:
     none = torch.empty(0, dtype=torch.int32, device=implementation.device)
     rows = torch.empty(0, 2, 16, dtype=dtype, device=implementation.device)
     kernels.kv_append(*caches, rows, rows, none, 3)
+    assert all(bool(cache.isnan().all()) for cache in caches)
+
+
+def test_skipped_rows_may_name_rows_where_there_are_none(
+    implementation: Any, dtype: torch.dtype
+) -> None:
+    caches = _caches(2, 16, 16, dtype, implementation.device)
+    skipped = torch.full((3,), -1, dtype=torch.int32, device=implementation.device)
+    rows = torch.empty(0, 2, 16, dtype=dtype, device=implementation.device)
+    kernels.kv_append(*caches, rows, rows, skipped, skipped, skipped)
     assert all(bool(cache.isnan().all()) for cache in caches)
 
 

@@ -250,6 +250,34 @@ def test_calls_do_not_synchronise(gpu: torch.device) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("way", ["full batch", "identity", "generic"])
+def test_appends_that_read_what_the_one_before_wrote_await_it(gpu: torch.device, way: str) -> None:
+    """They are launched before it has ended: each moves all rows of one cache into the other."""
+    rows, moves = 2048, 64
+    caches = torch.zeros(2, 2, rows, 2, 1, 64, dtype=torch.float16, device=gpu)
+    order = torch.randn(rows, generator=torch.Generator().manual_seed(0)).argsort()
+    first = torch.randn(2, rows, 2, 64, dtype=torch.float16, device=gpu)
+    every = torch.arange(rows, dtype=torch.int32, device=gpu)
+    blocks, zeros = order.to(gpu, torch.int32), torch.zeros_like(every)
+    places = {"full batch": (0,), "identity": (zeros,), "generic": (zeros, every)}[way]
+
+    def move(step: int) -> None:
+        source, target = caches[step % 2, :, :, :, 0], caches[1 - step % 2]
+        kernels.kv_append(*target, *source, blocks, *places)
+
+    move(0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for step in range(moves):
+            move(step)
+    caches[0, :, :, :, 0] = first
+    graph.replay()
+    wanted = first.cpu()
+    for _ in range(moves):
+        wanted = torch.empty_like(wanted).index_copy_(1, order, wanted)
+    assert same_bits(caches[0, :, :, :, 0].cpu(), wanted)
+
+
 def test_the_common_position_does_not_recompile(gpu: torch.device) -> None:
     from kernels.triton_append import append_full_batch
 
