@@ -59,15 +59,16 @@ class TokenBatch:
             reasons[place] = reason
             if token_ids[place] == INVALID_TOKEN:
                 token_ids[place] = None
-        fields = zip(
-            self.request_ids.tolist(),
-            token_ids,
-            self.indices.tolist(),
-            repeat(self.time_s),
-            reasons,
+        return list(
+            map(
+                TokenEvent,
+                self.request_ids.tolist(),
+                token_ids,
+                self.indices.tolist(),
+                repeat(self.time_s),
+                reasons,
+            )
         )
-        # A named tuple's own constructor is a Python call for each event.
-        return list(map(tuple.__new__, repeat(TokenEvent), fields))
 
     @property
     def ended_ids(self) -> list[int]:

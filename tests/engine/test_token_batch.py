@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -36,6 +40,15 @@ def test_each_column_is_in_the_events(batch):
     assert batch.ended_ids == [14, 11, 10, 13]
 
 
+def test_events_are_kept_without_work_for_the_garbage_collector(batch):
+    events = batch.events()
+    assert not any(gc.is_tracked(event) for event in events)
+    assert len(set(events)) == 5
+    assert pickle.loads(pickle.dumps(events)) == events
+    with pytest.raises(AttributeError):
+        events[0].token_id = 3
+
+
 @pytest.mark.parametrize(
     "ids", [set(), {12}, {10, 13}, {11, 12}, {10, 11, 12, 13, 14, 15}, {99}], ids=str
 )
@@ -61,7 +74,7 @@ def test_batches_tell_what_the_events_tell(make_engine, prompts):
                 dtypes = (batch.request_ids.dtype, batch.token_ids.dtype, batch.indices.dtype)
                 assert dtypes == (np.int64, np.int32, np.int32)
                 events += batch.events()
-        told.append([event._replace(time_s=0.0) for event in events])
+        told.append([msgspec.structs.replace(event, time_s=0.0) for event in events])
     assert told[0] == told[1]
     # Of the other three all tokens, and the end of the one that was aborted before its first.
     assert len(told[0]) == 3 + 7 + 7 + 1
