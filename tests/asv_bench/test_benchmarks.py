@@ -198,8 +198,11 @@ def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
         def has_unfinished(self) -> bool:
             return self._is_busy()
 
+    disturbed = itertools.cycle([3.0, 5.0, 2.0, 4.0])
+    monkeypatch.setattr(host, "steady_step_s", lambda _sample: next(disturbed))
     with pretended_cuda():
         figures = host._measure_host("gpt2-tiny", 4)
+        assert figures["step_time"] == 2.0
         monkeypatch.setattr("engine.Engine", OlderEngine)
         older = host._measure_host("gpt2-tiny", 4)
     monkeypatch.setattr(host, "_measure_host", lambda _model, _batch: figures)
