@@ -53,7 +53,13 @@ class Check:
 CHECKS = (
     Check(
         "kernels and engine",
-        ("tests/kernels", "tests/engine/test_on_gpu.py", "tests/engine/test_fused_on_gpu.py"),
+        (
+            # Most of it is the host's time; the sanitizer's own runs stay in one process.
+            "--numprocesses=4",
+            "tests/kernels",
+            "tests/engine/test_on_gpu.py",
+            "tests/engine/test_fused_on_gpu.py",
+        ),
     ),
     Check(
         "memcheck: graphs, repeats",

@@ -113,12 +113,15 @@ def test_a_timer_captures_calls_until_every_cache_is_left_behind(
     from asv_bench.memory import sweep_calls
 
     calls: list[tuple[int, ...]] = []
+    written: list[tuple[int, int]] = []
 
     def counted(name: str) -> Callable[..., object]:
         kernel = getattr(sweep_calls, name)
 
         def call(*arguments: Any, **options: Any) -> object:
             calls.append(tuple(arguments[0].shape))
+            if name == "kv_append":
+                written.extend(zip(arguments[4].tolist(), arguments[5].tolist(), strict=True))
             return kernel(*arguments, **options)
 
         return call
@@ -136,6 +139,8 @@ def test_a_timer_captures_calls_until_every_cache_is_left_behind(
     # One more than the graph has, to compile the kernel.
     assert len(calls) == 5 + 1
     assert timer() == 60.0 / 5
+    # No two appends of the graph write to one place: the first is the one that compiles, again.
+    assert len(set(written)) == (5 * 2 if kind == "append" else 0)
 
 
 @pytest.mark.skipif(not has_cuda_gpu(), reason="needs a CUDA GPU: run `nox -s tests` on one")
