@@ -9,7 +9,11 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -23,19 +27,21 @@ from asv_bench.machine import has_cuda_gpu
 from asv_bench.record import REPOSITORY, Record
 
 _SANITIZER = "compute-sanitizer"
+_MOST_JOBS = 8
+"""Processes by default, on a host of so many cores: each has a context on the GPU."""
 _ERRORS = re.compile(r"^=+ ERROR SUMMARY: (\d+) error", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One run of pytest on the GPU.
+    """Tests on the GPU.
 
     Attributes
     ----------
     name
         What the table calls it.
     arguments
-        Passed to pytest.
+        Passed to pytest: which tests.
     is_sanitized
         Run under memcheck.
     is_uncached
@@ -54,8 +60,6 @@ CHECKS = (
     Check(
         "kernels and engine",
         (
-            # Most of it is the host's time; the sanitizer's own runs stay in one process.
-            "--numprocesses=4",
             "tests/kernels",
             "tests/engine/test_on_gpu.py",
             "tests/engine/test_fused_on_gpu.py",
@@ -126,11 +130,17 @@ def memcheck(
     only: Annotated[
         str, typer.Option("--check", help="Only the checks whose names contain this.")
     ] = "",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"Processes that share a check; default: the cores, {_MOST_JOBS} at most."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="Where the JSON goes; default: reports/runs.")
     ] = None,
 ) -> None:
-    """Run the checks, each minutes long, and write down what came out as soon as it has.
+    """Run the checks, each a minute or more long, and write down what came out as soon as it has.
 
     Raises
     ------
@@ -147,12 +157,13 @@ def memcheck(
     if not checks:
         names = ", ".join(repr(check.name) for check in CHECKS)
         raise Refused(f"No check has {only!r} in its name: there are {names}.")
+    jobs = jobs or min(os.cpu_count() or 1, _MOST_JOBS)
     console = make_console()
-    record = Record("memcheck", {"checks": [asdict(check) for check in checks]})
+    record = Record("memcheck", {"checks": [asdict(check) for check in checks], "jobs": jobs})
     outcomes: list[Outcome] = []
     for check in checks:
         with console.status(check.name):
-            outcomes.append(run_check(check))
+            outcomes.append(run_check(check, jobs))
         console.print(f"{check.name}: {outcomes[-1].words}", highlight=False, soft_wrap=True)
         record.results = {"checks": [asdict(outcome) for outcome in outcomes]}
         path = record.write(output)
@@ -163,26 +174,60 @@ def memcheck(
         raise MeasurementFailed(f"not clean: {', '.join(unclean)}.")
 
 
-def run_check(check: Check) -> Outcome:
-    """Run one check; its output is shown only where it is not clean."""
+def run_check(check: Check, jobs: int) -> Outcome:
+    """Run one check; the output of processes that are not clean is shown.
+
+    Most of a check is the host's time, so its tests are dealt out to `jobs` processes, each under a
+    sanitizer of its own where the check is sanitized.
+    """
+    started = time.perf_counter()
+    tests = _collect(check)
+    if not tests:
+        return Outcome(check.name, 0, 1, 0, None, time.perf_counter() - started)
+    shares = [tests[first::jobs] for first in range(min(jobs, len(tests)))]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        outcomes = list(pool.map(partial(_run_share, check), shares))
+    return total(check, outcomes, time.perf_counter() - started)
+
+
+def _collect(check: Check) -> list[str]:
+    """The ids of the check's tests; none, and why is shown, where pytest cannot tell them."""
+    done = _run_pytest(check, ["--collect-only", *check.arguments])
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
+        return []
+    return list(takewhile(str.strip, done.stdout.splitlines()))
+
+
+def _run_share(check: Check, tests: Sequence[str]) -> Outcome:
+    started = time.perf_counter()
     with TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", *check.arguments, f"--junitxml={report}"]
-        if check.is_sanitized:
-            command = [_SANITIZER, "--tool", "memcheck", *command]
-        environment = os.environ | {"KVTRAIL_REQUIRE": "gpu"}
-        environment.pop("TRITON_INTERPRET", None)
-        if check.is_uncached:
-            environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-        started = time.perf_counter()
-        done = subprocess.run(
-            command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
-        )
+        sanitizer = [_SANITIZER, "--tool", "memcheck"] if check.is_sanitized else []
+        done = _run_pytest(check, [*tests, f"--junitxml={report}"], sanitizer)
         seconds = time.perf_counter() - started
         outcome = read_outcome(check, report, done.stdout, seconds)
     if not outcome.is_clean:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
     return outcome
+
+
+def _run_pytest(
+    check: Check, arguments: Sequence[str], under: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"KVTRAIL_REQUIRE": "gpu"}
+    environment.pop("TRITON_INTERPRET", None)
+    if check.is_uncached:
+        environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    command = [*under, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def read_outcome(check: Check, report: Path, output: str, seconds: float) -> Outcome:
@@ -206,6 +251,20 @@ def read_outcome(check: Check, report: Path, output: str, seconds: float) -> Out
         memory_errors = int(summary.group(1)) if summary else None
         failed += summary is None
     return Outcome(check.name, passed, failed, skipped, memory_errors, seconds)
+
+
+def total(check: Check, outcomes: Sequence[Outcome], seconds: float) -> Outcome:
+    """What the processes of one check came to together, in so many seconds."""
+    errors = [outcome.memory_errors for outcome in outcomes]
+    known_errors = [count for count in errors if count is not None]
+    return Outcome(
+        check.name,
+        sum(outcome.passed for outcome in outcomes),
+        sum(outcome.failed for outcome in outcomes),
+        sum(outcome.skipped for outcome in outcomes),
+        sum(known_errors) if known_errors else None,
+        seconds,
+    )
 
 
 def _table(outcomes: list[Outcome]) -> Table:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asv_bench.commands import memcheck
-from asv_bench.commands.memcheck import CHECKS, Check, Outcome, read_outcome, run_check
+from asv_bench.commands.memcheck import CHECKS, Check, Outcome, read_outcome, run_check, total
 from asv_bench.errors import MeasurementFailed, Refused
 
 SANITIZED = Check("sanitized", ("tests",), is_sanitized=True)
@@ -54,10 +54,65 @@ def test_a_run_that_left_no_report_is_not_clean(tmp_path):
     assert not read_outcome(CHECKS[0], tmp_path / "missing.xml", CLEAN, 1.0).is_clean
 
 
-def test_a_check_runs_pytest_in_the_repository():
-    outcome = run_check(Check("one test", ("tests/asv_bench/test_floor.py",)))
-    # The tests themselves demand a GPU here: without one nothing may pass unseen.
-    assert outcome.passed == 0 or outcome.is_clean
+@pytest.fixture
+def some_tests(tmp_path, monkeypatch):
+    """A repository of five tests, of which one fails and one is skipped, and what ran where."""
+    (tmp_path / "test_numbers.py").write_text(
+        """
+import os, pytest
+from pathlib import Path
+
+@pytest.mark.parametrize("number", range(5))
+def test_number(number):
+    with Path("ran").open("a") as ran:
+        print(number, os.getpid(), os.environ["KVTRAIL_REQUIRE"], file=ran)
+    assert number != 3
+    if number == 4:
+        pytest.skip("four")
+"""
+    )
+    monkeypatch.setattr(memcheck, "REPOSITORY", tmp_path)
+    return tmp_path / "ran"
+
+
+@pytest.mark.parametrize("jobs", [2, 9])
+def test_every_test_of_a_check_runs_once_whatever_the_jobs(some_tests, jobs, capsys):
+    outcome = run_check(Check("five", ("test_numbers.py",)), jobs)
+    assert (outcome.passed, outcome.failed, outcome.skipped) == (3, 1, 1)
+    assert not outcome.is_clean
+    ran = [line.split() for line in some_tests.read_text().splitlines()]
+    assert sorted(number for number, _, _ in ran) == [str(number) for number in range(5)]
+    assert len({process for _, process, _ in ran}) == min(jobs, 5)
+    # Nothing may pass there that needs a GPU and finds none.
+    assert {required for _, _, required in ran} == {"gpu"}
+    assert "assert 3 != 3" in capsys.readouterr().err
+
+
+def test_only_the_tests_that_a_check_names_are_run(some_tests):
+    outcome = run_check(Check("two", ("test_numbers.py", "-k", "[1] or [2]")), 2)
+    assert (outcome.passed, outcome.failed, outcome.is_clean) == (2, 0, True)
+
+
+def test_a_check_without_tests_is_not_clean(some_tests, capsys):
+    assert not run_check(Check("none", ("test_numbers.py", "-k", "no_such")), 2).is_clean
+    assert not run_check(Check("missing", ("test_missing.py",)), 2).is_clean
+    assert "file or directory not found" in capsys.readouterr().err
+
+
+def test_each_process_of_a_sanitized_check_has_its_sanitizer(some_tests, monkeypatch):
+    sanitizer = some_tests.with_name("compute-sanitizer")
+    sanitizer.write_text('#!/bin/sh\nshift 2\n"$@"\necho "========= ERROR SUMMARY: 1 error"\n')
+    sanitizer.chmod(0o755)
+    monkeypatch.setenv("PATH", str(some_tests.parent), prepend=":")
+    check = Check("sanitized", ("test_numbers.py",), is_sanitized=True)
+    assert run_check(check, 2).memory_errors == 2
+
+
+def test_a_share_without_a_summary_spoils_the_whole():
+    clean, killed = Outcome("", 5, 0, 1, 0, 1.0), Outcome("", 4, 1, 0, None, 2.0)
+    assert total(SANITIZED, [clean, killed], 3.0) == Outcome("sanitized", 9, 1, 1, 0, 3.0)
+    assert not total(SANITIZED, [clean, killed], 3.0).is_clean
+    assert total(CHECKS[0], [killed], 3.0).memory_errors is None
 
 
 def test_every_path_that_is_checked_exists():
@@ -80,7 +135,7 @@ def _outcomes(path: Path) -> list[str]:
 
 
 def test_what_came_out_before_an_interruption_is_kept(any_machine, monkeypatch, tmp_path, capsys):
-    def interrupted(check: Check) -> Outcome:
+    def interrupted(check: Check, jobs: int) -> Outcome:
         if check is CHECKS[-1]:
             raise KeyboardInterrupt
         return Outcome(check.name, 5, 0, 0, None, 61.0)
@@ -94,7 +149,7 @@ def test_what_came_out_before_an_interruption_is_kept(any_machine, monkeypatch, 
 
 def test_a_check_can_be_run_alone(any_machine, monkeypatch, tmp_path):
     outcome = Outcome(CHECKS[1].name, 5, 0, 0, 1, 1.0)
-    monkeypatch.setattr(memcheck, "run_check", lambda check: outcome)
+    monkeypatch.setattr(memcheck, "run_check", lambda check, jobs: outcome)
     with pytest.raises(MeasurementFailed, match=CHECKS[1].name):
         memcheck.memcheck(only="repeats", output=tmp_path / "record.json")
     assert _outcomes(tmp_path / "record.json") == [CHECKS[1].name]
