@@ -350,10 +350,14 @@ class Scheduler:
         return missing <= 0
 
     def _preempt_youngest(self) -> None:
-        """Send the sequence admitted last back to the head of the queue."""
-        num_free = self.blocks.num_free_blocks
+        """Send the sequence admitted last back to the head of the queue.
+
+        Nobody has to go where tokens on their way turn out to have ended a request.
+        """
+        changes = self._rows.changes
         self._drain()
-        if self.blocks.num_free_blocks > num_free:
+        # Not by free blocks: what has ended may leave all of its own to the prefix cache.
+        if self._rows.changes != changes:
             return
         request = max(
             (request for request in self._rows.requests if request is not None),

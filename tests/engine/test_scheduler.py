@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from engine import SamplingParams
 from engine.admission import FifoAdmission, PackedAdmission
 from engine.request import Request
+from engine.token_ring import TokenRing
 
 
 def _prompts(*lengths: int) -> list[list[int]]:
@@ -172,6 +174,27 @@ def test_a_full_cache_makes_requests_wait_and_preempts_the_youngest(make_engine)
     # A preempted sequence is prefilled again with what it had generated.
     again = [chunk for step in steps for chunk in step if chunk[2] > 16]
     assert {chunk[0] for chunk in again} == set(preempted)
+
+
+@pytest.mark.parametrize("others_tokens", [2, 10], ids=["all end", "one goes on"])
+def test_nobody_is_preempted_where_one_whose_end_is_on_its_way_leaves_its_blocks(
+    make_engine, monkeypatch, others_tokens
+):
+    """The ended request's blocks are evictable rather than free: the prefix cache has them."""
+    monkeypatch.setattr(TokenRing, "has_arrived", lambda ring, ticket: False)
+    stopping, other = _prompts(13, 17)
+    params = SamplingParams(max_new_tokens=5, ignore_eos=True)
+    third = make_engine().generate([stopping], params)[0].token_ids[2]
+    engine = make_engine(num_kv_blocks=3, steps_in_flight=3)
+    preempted = []
+    engine._loop.scheduler._send_away = preempted.append
+    engine.submit(stopping, replace(params, stop_token_ids=(third,)))
+    engine.submit(other, replace(params, max_new_tokens=others_tokens))
+    reasons = {}
+    while engine.has_unfinished:
+        reasons |= {one.request_id: one.finish_reason for one in engine.step()}
+    assert reasons == {0: "stop", 1: "length"}
+    assert not preempted
 
 
 def test_a_whole_cache_held_for_reuse_gives_way_to_a_request_that_needs_it(make_engine):
