@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import EngineConfig
+from engine.delivery import Delivery
 from engine.device import device_scope, resolve_device, resolve_dtype
 from engine.errors import ConfigError, QueueFullError, RequestError
 from engine.intake import CheckedPrompt, Intake, Prompt
@@ -70,12 +71,13 @@ class Engine:
             num_kv_blocks=self.num_kv_blocks,
             use_graphs=self.decode_mode == "graph",
         )
+        self._delivery = Delivery()
         self._next_request_id = 0
 
     @property
     def has_unfinished(self) -> bool:
         """Whether a `step` has anything left to do or to deliver."""
-        return bool(self._loop.unfinished or self._loop.arrived)
+        return bool(self._loop.unfinished or self._loop.arrived or self._delivery.unclaimed)
 
     @property
     def num_unfinished(self) -> int:
@@ -119,7 +121,7 @@ class Engine:
         """Launch what can run and return the tokens that have arrived, in order of arrival.
 
         On CUDA the tokens of a launch arrive a step or more later. A step that finds nothing to
-        launch waits for what is still on its way.
+        launch waits for what is still on its way. Tokens of an open `stream` are for it alone.
         """
         events: list[TokenEvent] = []
         for batch in self.step_batches():
@@ -132,9 +134,8 @@ class Engine:
         For those who pass tokens on in columns, or who run many requests on a slow core: of the
         host's work in a step, the objects are what grows with the batch.
         """
-        with device_scope(self.device):
-            self._loop.advance()
-        return self._loop.take_arrived()
+        self._advance()
+        return self._delivery.take_unclaimed()
 
     def abort(self, request_id: int) -> None:
         """End a request now; its last event, without a token, comes with the next step.
@@ -190,7 +191,8 @@ class Engine:
         """Like `generate`, but yields each token's event as it arrives.
 
         Request ids follow the order of the prompts. Leaving the iterator early aborts what has
-        not finished.
+        not finished. Any number of streams may be open: each has its own tokens, whichever of
+        them is asked for the next.
         """
         submitted_s = time.perf_counter()
         # Checked at the call, not when the first event is asked for.
@@ -219,27 +221,29 @@ class Engine:
         has not finished.
         """
         limit = self.config.max_inflight_requests or len(waiting) + self.num_unfinished
-        unfinished: set[int] = set()
-        others: list[TokenBatch] = []
+        inbox = self._delivery.open()
         try:
-            while waiting or unfinished:
+            while waiting or inbox.is_open:
                 while waiting and self.num_unfinished < limit:
                     request = self._enqueue(*waiting.popleft(), submitted_s)
                     requests.append(request)
-                    unfinished.add(request.request_id)
-                arrived = [batch.split(unfinished) for batch in self.step_batches()]
-                others += [rest for _, rest in arrived if len(rest)]
+                    inbox.unfinished.add(request.request_id)
+                if not inbox.batches:
+                    self._advance()
                 submitted_s = time.perf_counter()
-                for own, _ in arrived:
-                    unfinished.difference_update(own.ended_ids)
-                    yield own
+                while inbox.batches:
+                    yield inbox.batches.popleft()
         finally:
-            for request_id in unfinished:
+            for request_id in list(inbox.unfinished):
                 self.abort(request_id)
-            # Tokens of requests submitted elsewhere are for the next call of step; the ends of
-            # aborts made here have nobody left to read them.
-            leftover = [batch.split(unfinished)[1] for batch in self._loop.take_arrived()]
-            self._loop.arrived = others + [rest for rest in leftover if len(rest)]
+            # The ends of these have nobody left to read them.
+            self._delivery.deal(self._loop.take_arrived())
+            self._delivery.close(inbox)
+
+    def _advance(self) -> None:
+        with device_scope(self.device):
+            self._loop.advance()
+        self._delivery.deal(self._loop.take_arrived())
 
     def _enqueue(
         self, prompt_ids: npt.NDArray[np.int32], params: SamplingParams, submitted_s: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -125,6 +125,58 @@ def test_leaving_a_stream_early_aborts_the_rest_and_keeps_other_requests(
     events = _run_to_end(engine)
     assert [event.token_id for event in events] == greedy_alone[3]
     assert {event.request_id for event in events} == {other}
+
+
+@pytest.mark.parametrize("ahead", [1, 8, 20], ids=lambda n: f"{n} of one, then one of the other")
+def test_streams_that_take_turns_have_each_its_own_tokens(
+    make_engine, prompts, greedy_alone, ahead
+):
+    engine = make_engine()
+    first, second = engine.stream(prompts[:1], GREEDY), engine.stream(prompts[1:2], GREEDY)
+    taken: dict[int, list[int]] = {0: [], 1: []}
+    while len(taken[1]) < 20:
+        for stream, count in ((first, ahead), (second, 1)):
+            for event in islice(stream, count):
+                assert event.index == len(taken[event.request_id])
+                taken[event.request_id].append(event.token_id)
+    assert [taken[0], taken[1]] == greedy_alone[:2]
+    assert list(first) == list(second) == []
+    assert not engine.has_unfinished
+
+
+def test_a_stream_left_early_leaves_the_others_tokens_in_order(make_engine, prompts, greedy_alone):
+    engine = make_engine()
+    left, kept = engine.stream(prompts[:1], GREEDY), engine.stream(prompts[1:2], GREEDY)
+    tokens = [next(kept).token_id]
+    for _ in range(5):
+        next(left)
+    tokens.append(next(kept).token_id)
+    left.close()
+    assert tokens + [event.token_id for event in kept] == greedy_alone[1]
+
+
+def test_all_ways_to_run_may_be_used_at_once(make_engine, prompts, greedy_alone):
+    engine = make_engine()
+    stream = engine.stream(prompts[:1], GREEDY)
+    submitted = engine.submit(prompts[1], GREEDY)
+    streamed = [next(stream).token_id for _ in range(3)]
+    assert _tokens(engine, prompts[2:4]) == greedy_alone[2:4]
+    # What came for the submitted request meanwhile waits for the next step.
+    events = engine.step()
+    assert len(events) > 3
+    events += _run_to_end(engine)
+    assert {event.request_id for event in events} == {submitted}
+    assert [event.token_id for event in events] == greedy_alone[1]
+    assert streamed + [event.token_id for event in stream] == greedy_alone[0]
+
+
+def test_a_stream_is_told_that_its_request_was_aborted(make_engine, prompts):
+    engine = make_engine()
+    stream = engine.stream(prompts[:2], GREEDY)
+    request_id = next(stream).request_id
+    engine.abort(request_id)
+    ends = {event.request_id: event.finish_reason for event in stream if event.finish_reason}
+    assert ends == {request_id: "abort", 1 - request_id: "length"}
 
 
 def test_timelines_hold_one_time_a_token(make_engine, prompts):
