@@ -18,6 +18,7 @@ from engine.engine import Engine
 from engine.errors import (
     ConfigError,
     DeviceError,
+    EngineStoppedError,
     IntegrityError,
     KvtrailError,
     ModelError,
@@ -35,6 +36,7 @@ __all__ = [
     "DeviceError",
     "Engine",
     "EngineConfig",
+    "EngineStoppedError",
     "IntegrityError",
     "KernelArgumentError",
     "KvtrailError",

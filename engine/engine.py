@@ -13,7 +13,7 @@ import numpy.typing as npt
 from engine.config import EngineConfig
 from engine.delivery import Delivery
 from engine.device import device_scope, resolve_device, resolve_dtype
-from engine.errors import ConfigError, QueueFullError, RequestError
+from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
 from engine.intake import CheckedPrompt, Intake, Prompt
 from engine.kv_blocks import KVBlockManager
 from engine.kv_cache import choose_num_blocks
@@ -26,6 +26,10 @@ from engine.token_batch import TokenBatch
 
 class Engine:
     """A paged-KV inference engine with continuous batching. Not thread-safe.
+
+    A step that raises, Ctrl-C included, stops the engine: its requests are half moved, the device
+    may be a token ahead of the host, and what they would say next could be wrong. From then on all
+    that would go on raises `EngineStoppedError`.
 
     Parameters
     ----------
@@ -72,6 +76,7 @@ class Engine:
             use_graphs=self.decode_mode == "graph",
         )
         self._delivery = Delivery()
+        self._failure: str | None = None
         self._next_request_id = 0
 
     @property
@@ -106,7 +111,10 @@ class Engine:
             than the model or the whole cache allows. Nothing is changed then.
         QueueFullError
             When `max_inflight_requests` are unfinished already.
+        EngineStoppedError
+            When a step has failed.
         """
+        self._require_running()
         submitted_s = time.perf_counter()
         prompt_ids, params = self._intake.check(prompt, params)
         limit = self.config.max_inflight_requests
@@ -146,7 +154,10 @@ class Engine:
         ------
         RequestError
             When no such request was ever submitted.
+        EngineStoppedError
+            When a step has failed.
         """
+        self._require_running()
         request = self._loop.unfinished.get(request_id)
         if request is None:
             if not isinstance(request_id, int) or not 0 <= request_id < self._next_request_id:
@@ -175,7 +186,10 @@ class Engine:
         ------
         RequestError
             As `submit`; one bad prompt refuses them all, and nothing is changed.
+        EngineStoppedError
+            When a step has failed.
         """
+        self._require_running()
         submitted_s = time.perf_counter()
         waiting = deque(self._intake.check_all(prompts, params))
         requests: list[Request] = []
@@ -194,6 +208,7 @@ class Engine:
         not finished. Any number of streams may be open: each has its own tokens, whichever of
         them is asked for the next.
         """
+        self._require_running()
         submitted_s = time.perf_counter()
         # Checked at the call, not when the first event is asked for.
         waiting = deque(self._intake.check_all(prompts, params))
@@ -234,16 +249,30 @@ class Engine:
                 while inbox.batches:
                     yield inbox.batches.popleft()
         finally:
-            for request_id in list(inbox.unfinished):
-                self.abort(request_id)
+            if self._failure is None:
+                for request_id in list(inbox.unfinished):
+                    self.abort(request_id)
             # The ends of these have nobody left to read them.
             self._delivery.deal(self._loop.take_arrived())
             self._delivery.close(inbox)
 
     def _advance(self) -> None:
-        with device_scope(self.device):
-            self._loop.advance()
+        self._require_running()
+        try:
+            with device_scope(self.device):
+                self._loop.advance()
+        except BaseException as error:
+            # The words alone: the error itself would keep every tensor of its frames.
+            self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise
         self._delivery.deal(self._loop.take_arrived())
+
+    def _require_running(self) -> None:
+        if self._failure is not None:
+            raise EngineStoppedError(
+                f"An earlier step of this engine failed ({self._failure}) and left its requests "
+                "half moved: build a new Engine and submit them again."
+            )
 
     def _enqueue(
         self, prompt_ids: npt.NDArray[np.int32], params: SamplingParams, submitted_s: float

@@ -10,6 +10,7 @@ from kernels.errors import KernelArgumentError
 __all__ = [
     "ConfigError",
     "DeviceError",
+    "EngineStoppedError",
     "IntegrityError",
     "KernelArgumentError",
     "KvtrailError",
@@ -34,6 +35,10 @@ class ModelError(KvtrailError, ValueError):
 
 class DeviceError(KvtrailError, RuntimeError):
     """The asked-for device is not there, or cannot do what was asked of it."""
+
+
+class EngineStoppedError(KvtrailError, RuntimeError):
+    """A step has failed before: what the engine would say next could be wrong."""
 
 
 class RequestError(KvtrailError, ValueError):

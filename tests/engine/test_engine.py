@@ -15,6 +15,7 @@ from engine import (
     DeviceError,
     Engine,
     EngineConfig,
+    EngineStoppedError,
     QueueFullError,
     RequestError,
     SamplingParams,
@@ -177,6 +178,48 @@ def test_a_stream_is_told_that_its_request_was_aborted(make_engine, prompts):
     engine.abort(request_id)
     ends = {event.request_id: event.finish_reason for event in stream if event.finish_reason}
     assert ends == {request_id: "abort", 1 - request_id: "length"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("num_steps", [0, 3], ids=["in a prefill", "in a decode step"])
+def test_a_step_that_fails_stops_the_engine(make_engine, prompts, monkeypatch, error, num_steps):
+    """Were it to go on, host and device would be a token apart."""
+    engine = make_engine()
+    request_id = engine.submit(prompts[3], GREEDY)
+    for _ in range(num_steps):
+        engine.step()
+
+    def fail(*_):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.model, "forward", fail)
+        with pytest.raises(type(error)):
+            engine.step()
+    for go_on in (
+        engine.step,
+        lambda: engine.submit(prompts[0]),
+        lambda: engine.abort(request_id),
+        lambda: engine.generate(prompts),
+        lambda: engine.stream(prompts),
+    ):
+        with pytest.raises(EngineStoppedError, match=f"{type(error).__name__}.*build a new Engine"):
+            go_on()
+
+
+def test_what_stopped_the_engine_is_what_its_runs_raise(make_engine, prompts, monkeypatch):
+    engine = make_engine()
+    stream = engine.stream(prompts[:2], GREEDY)
+    next(stream)
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.model, "forward", fail)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(prompts[2:], GREEDY)
+    with pytest.raises(EngineStoppedError):
+        list(stream)
 
 
 def test_timelines_hold_one_time_a_token(make_engine, prompts):
