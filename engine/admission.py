@@ -46,21 +46,29 @@ class PackedAdmission:
 
     Filling the budget with whole prompts makes fewer, fuller prefill launches; every
     `force_fifo_every` rounds the queue's order is kept, so that a long prompt is not passed over
-    for ever.
+    for ever. A step that can admit nobody is no round: rows that fall free at every n-th step only
+    would never meet an ordered one. And a head once chosen so stays chosen until it finds room.
     """
 
     def __init__(self, lookahead: int, force_fifo_every: int) -> None:
         self._lookahead = lookahead
         self._force_fifo_every = force_fifo_every
         self._round = 0
+        self._is_counted = False
+        self._forced: Request | None = None
 
     def start_round(self) -> None:
-        """Count the rounds, to know which are in order."""
-        self._round += 1
+        """Count the next choice as that of a new round."""
+        self._is_counted = False
 
     def choose(self, waiting: Sequence[Request], budget: int, *, is_first: bool) -> int | None:
         """The best fit, else the head where the step would stand still, else None."""
+        if not self._is_counted:
+            self._round += 1
+            self._is_counted = True
         if self._round % self._force_fifo_every == 0:
+            self._forced = waiting[0]
+        if waiting[0] is self._forced:
             return 0
         best, best_length = None, 0
         for index in range(min(self._lookahead, len(waiting))):

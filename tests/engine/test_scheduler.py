@@ -144,6 +144,50 @@ def test_forced_fifo_rounds_keep_a_long_prompt_from_starving():
     assert chosen == [2, 2, 0, 2, 2, 0]
 
 
+def test_only_rounds_that_can_admit_somebody_count():
+    policy = PackedAdmission(lookahead=8, force_fifo_every=3)
+    chosen = []
+    for step in range(9):
+        policy.start_round()
+        if step % 3 == 0:
+            chosen.append(policy.choose(_waiting(100, 5, 9), 20, is_first=True))
+    assert chosen == [2, 2, 0]
+
+
+def test_a_head_that_found_no_room_in_its_round_stays_first():
+    policy, waiting, chosen = PackedAdmission(lookahead=8, force_fifo_every=2), _waiting(100, 5), []
+    for _ in range(4):
+        policy.start_round()
+        chosen.append(policy.choose(waiting, 20, is_first=True))
+    waiting.popleft()
+    policy.start_round()
+    assert [*chosen, policy.choose(waiting, 20, is_first=True)] == [1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("others_tokens", [5, 9])
+@pytest.mark.parametrize("num_kv_blocks", [3, 64], ids=["few blocks", "one row"])
+def test_a_long_prompt_is_not_passed_over_for_ever(make_engine, others_tokens, num_kv_blocks):
+    """Short requests come all the time, in the rhythm in which rows, or blocks, fall free."""
+    engine = make_engine(
+        admission="pack",
+        prefill_max_tokens=16,
+        max_batch_size=1 if num_kv_blocks > 3 else 8,
+        num_kv_blocks=num_kv_blocks,
+        prefix_cache=False,
+        force_fifo_every=4,
+    )
+    short = SamplingParams(max_new_tokens=others_tokens, ignore_eos=True)
+    (prompt,) = _prompts(39)
+    engine.submit([5] * 8, short)
+    long = engine.submit(prompt, SamplingParams(max_new_tokens=2, ignore_eos=True))
+    for _ in range(300):
+        while engine.num_unfinished < 4:
+            engine.submit([5] * 8, short)
+        if long in {event.request_id for event in engine.step()}:
+            return
+    pytest.fail("300 steps passed it over")
+
+
 def test_packing_takes_the_head_rather_than_standing_still():
     policy = PackedAdmission(lookahead=8, force_fifo_every=100)
     policy.start_round()
