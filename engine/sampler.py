@@ -1,8 +1,8 @@
 """From logits to token ids, on the device, without a host synchronization.
 
 Random numbers are counter-based: a row's draw depends on its seed and on the position of the
-token being chosen, never on the step, the row or the batch. So a request samples the same tokens
-alone, in any batch, and after a preemption.
+token being chosen, never on the step, the row or the batch. So from the same logits a request
+samples the same tokens alone, in any batch, and after a preemption.
 """
 
 from __future__ import annotations

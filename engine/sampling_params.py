@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from engine.errors import RequestError
+
+_MOST_TEMPERATURE = 3.4028234e38
+"""The device divides in float32, where more would be infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,10 @@ class SamplingParams:
     top_p
         Sample among the fewest likeliest tokens whose probabilities reach `top_p`, in (0, 1].
     seed
-        Makes sampling reproducible: the same prompt, parameters and seed give the same tokens,
-        whatever else is in the batch. None derives one from the engine's seed and the request id.
+        Fixes the random numbers of this request, whatever else is in the batch. So the same prompt,
+        parameters and seed give the same tokens, as far as logits are the same: in half precision
+        their last bits depend on how many rows are computed at once, which tips a draw now and
+        then. None derives one from the engine's seed and the request id.
     stop_token_ids
         Generation ends after any of these; the token itself is part of the output.
     ignore_eos
@@ -50,9 +54,10 @@ class SamplingParams:
                 f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number of "
                 "at least 1."
             )
-        if not _is_number(self.temperature) or not 0.0 <= self.temperature < math.inf:
+        if not _is_number(self.temperature) or not 0.0 <= self.temperature <= _MOST_TEMPERATURE:
             raise RequestError(
-                f"temperature is {self.temperature!r}; it must be 0 (greedy) or a positive number."
+                f"temperature is {self.temperature!r}; it must be 0 (greedy) or a positive number "
+                "that float32 holds."
             )
         if not _is_int(self.top_k) or not 0 <= self.top_k < 2**31:
             raise RequestError(

@@ -387,6 +387,8 @@ def test_a_request_beyond_the_whole_cache_is_refused(make_engine):
         {"temperature": -0.1},
         {"temperature": float("nan")},
         {"temperature": float("inf")},
+        {"temperature": 1e39},
+        {"temperature": 10**400},
         {"top_k": -1},
         {"top_p": 0.0},
         {"top_p": 1.5},
