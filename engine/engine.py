@@ -158,15 +158,15 @@ class Engine:
             When a step has failed.
         """
         self._require_running()
-        request = self._loop.unfinished.get(request_id)
-        if request is None:
-            if not isinstance(request_id, int) or not 0 <= request_id < self._next_request_id:
-                raise RequestError(
-                    f"Request {request_id!r} was never submitted: abort takes an id that submit "
-                    "returned."
-                )
-            return
-        self._loop.abort(request)
+        is_id = isinstance(request_id, (int, np.integer))
+        if not is_id or not 0 <= request_id < self._next_request_id:
+            raise RequestError(
+                f"Request {request_id!r} was never submitted: abort takes an id that submit "
+                "returned."
+            )
+        request = self._loop.unfinished.get(int(request_id))
+        if request is not None:
+            self._loop.abort(request)
 
     def generate(
         self,

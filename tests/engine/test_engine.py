@@ -459,14 +459,24 @@ def test_a_missing_gpu_is_said():
 
 def test_unknown_ids_and_full_queues_are_refused(make_engine):
     engine = make_engine(max_inflight_requests=2)
-    with pytest.raises(RequestError, match="never submitted"):
-        engine.abort(0)
+    for unknown in (0, -1, 1.0, [0]):
+        with pytest.raises(RequestError, match="never submitted"):
+            engine.abort(unknown)
     engine.submit([1])
     engine.submit([2])
     with pytest.raises(QueueFullError, match="max_inflight_requests is 2"):
         engine.submit([3])
     _run_to_end(engine)
     assert engine.submit([3]) == 2
+
+
+def test_ids_from_columns_can_be_aborted_before_and_after_the_end(make_engine, prompts):
+    engine = make_engine()
+    engine.submit(prompts[0], GREEDY)
+    (batch,) = engine.step_batches()
+    for _ in range(2):
+        engine.abort(batch.request_ids[0])
+    assert [event.finish_reason for event in _run_to_end(engine)] == ["abort"]
 
 
 def test_one_prompt_in_place_of_many_is_refused(make_engine):
