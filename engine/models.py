@@ -13,7 +13,7 @@ from engine.errors import ModelError
 from engine.gpt2 import GPT2, is_stored_transposed, parameter_shapes
 from engine.model_config import GPT2Config, read_config
 from engine.random_weights import random_weights
-from engine.tokenizer import Tokenizer
+from engine.tokenizer import TOKENIZER_FILES, Tokenizer
 
 RANDOM_PREFIX = "random:"
 
@@ -40,12 +40,9 @@ _HUB_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
+    *TOKENIZER_FILES,
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from engine.errors import ModelError
 from engine.model_config import read_json_object
 
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.json",
     "merges.txt",
@@ -44,7 +44,7 @@ class Tokenizer:
     @classmethod
     def in_directory(cls, directory: Path) -> Tokenizer | None:
         """The tokenizer of a model directory; None where it holds no tokenizer files."""
-        if any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        if any((directory / name).is_file() for name in TOKENIZER_FILES):
             return cls(directory)
         return None
 

@@ -16,6 +16,7 @@ from engine.errors import ModelError
 from engine.gpt2 import parameter_shapes
 from engine.model_config import read_config
 from engine.models import RANDOM_CONFIGS, default_dtype, load_model
+from engine.tokenizer import TOKENIZER_FILES
 
 CPU = torch.device("cpu")
 
@@ -182,15 +183,14 @@ def test_only_config_weights_and_tokenizer_are_fetched(tmp_path, monkeypatch):
             "modeling_gpt2.py",
             "onnx/model.safetensors",
             "tf_model.h5",
-            "vocab.json",
-            "tokenizer.json",
+            *TOKENIZER_FILES,
         ]
         seen[repo_id] = set(filter_repo_objects(on_the_hub, allow_patterns=allow_patterns))
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     load_model("gpt2", device=CPU)
-    expected = {path.name for path in tmp_path.iterdir()} | {"vocab.json", "tokenizer.json"}
+    expected = {path.name for path in tmp_path.iterdir()} | set(TOKENIZER_FILES)
     assert seen == {"gpt2": expected}
 
 
