@@ -123,11 +123,6 @@ class Request:
         """Known tokens whose keys and values are still to be computed, or to be found cached."""
         return self.num_known_tokens - self.num_computed
 
-    @property
-    def max_length(self) -> int:
-        """Longest this sequence can grow, in tokens."""
-        return len(self.prompt) + self.params.max_new_tokens
-
     def completion(self, text: str | None) -> Completion:
         """The request as its sender sees it; only valid once it has finished."""
         if self.finish_reason is None:

@@ -92,11 +92,6 @@ class Scheduler:
         self._num_promised = 0
         self._alike: AlikeSteps | None = None
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a step would launch anything."""
-        return bool(self.waiting or self._prefilling) or bool(len(self._rows.running()))
-
     def plan_prefill(self) -> PrefillPlan | None:
         """Continue begun prompts and admit waiting ones, within the step's token budget."""
         budget = self.prefill_max_tokens
