@@ -29,7 +29,8 @@ class EngineConfig:
         "auto" (float32 on the CPU; on CUDA the checkpoint's own half type, else float16),
         "float32", "float16" or "bfloat16".
     block_size
-        Tokens per KV block. On CUDA a power of two of at least 16, which the kernels need.
+        Tokens per KV block, at least 1. On a Hopper GPU multiples of 64 are the fastest: blocks of
+        other sizes may have to do with the plain attention kernel.
     max_batch_size
         Sequences that run at once: the rows of the decode state.
     max_model_len

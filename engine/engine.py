@@ -282,7 +282,8 @@ class Engine:
         stop_ids = params.stop_token_ids
         if not params.ignore_eos:
             stop_ids += tuple(self.model_config.eos_token_ids)
-        # Odd multiplier: requests of one engine never share a stream by accident.
+        # Each request of an engine has its own, engines of neighbouring seeds quite others. One
+        # that a request brings may by chance be the same as another's.
         seed = params.seed
         if seed is None:
             seed = (self.config.seed * 0x9E3779B1 + request_id) % 2**63

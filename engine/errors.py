@@ -1,6 +1,7 @@
-"""Everything the engine raises on purpose, in one hierarchy.
+"""What the engine raises on purpose to those who use it, in one hierarchy.
 
-Messages are sentences: what was wrong, and what would be right.
+Messages are sentences: what was wrong, and what would be right. `KernelArgumentError` is that of
+`kernels`, which knows nothing of the engine, and a plain ValueError inside it means a bug.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = [
 
 
 class KvtrailError(Exception):
-    """Base of every error that kvtrail raises on purpose."""
+    """Base of the errors that an engine raises on purpose."""
 
 
 class ConfigError(KvtrailError, ValueError):

@@ -19,7 +19,7 @@ RANGE_NAMES = (
     "sampling",
     "readback",
 )
-"""Every range the engine opens, in the order in which a step opens them."""
+"""Every range the engine opens."""
 
 ENABLED = os.environ.get("KVTRAIL_NVTX") == "1"
 
