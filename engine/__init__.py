@@ -29,6 +29,7 @@ from engine.errors import (
 from engine.request import Completion, Timeline, TokenEvent
 from engine.sampling_params import SamplingParams
 from engine.token_batch import TokenBatch
+from engine.tokenizer import TextStream, Tokenizer
 
 __all__ = [
     "Completion",
@@ -45,9 +46,11 @@ __all__ = [
     "QueueFullError",
     "RequestError",
     "SamplingParams",
+    "TextStream",
     "Timeline",
     "TokenBatch",
     "TokenEvent",
+    "Tokenizer",
 ]
 
 warn_of_namesake()

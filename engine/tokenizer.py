@@ -82,7 +82,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Turns tokens into text as they come, without ever taking a piece of text back.
+    """Turns one request's tokens into text as they come, without ever taking text back.
 
     A character whose bytes are spread over several tokens appears with the last of them.
     """
