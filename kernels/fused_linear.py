@@ -207,7 +207,8 @@ def fused_linear(
     Raises
     ------
     KernelArgumentError
-        If K is split and the workspace too small, or `y_stats` are of other tiles.
+        If the tile that serves does not divide N and K, if K is split and the workspace too small,
+        or if `y_stats` are of other tiles, or missing with `RESIDUAL`.
     """
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
@@ -215,11 +216,7 @@ def fused_linear(
     has_statistics = linear.column_sums is None or x_stats is not None
     if tile.tma and not (has_statistics and runs_stream(x)):
         tile = tile.portable()
-    if y_stats is not None and y_stats.shape[2] != y.shape[1] // tile.block_n:
-        raise KernelArgumentError(
-            f"y_stats must have statistics of {y.shape[1] // tile.block_n} tiles of "
-            f"{tile.block_n} features a row, but has {y_stats.shape[2]}"
-        )
+    _check(linear, tile, epilogue, y_stats)
     if tile.tma:
         from kernels.fused_linear_tma import launch_linear_stream
 
@@ -278,3 +275,22 @@ def fused_linear(
         num_warps=tile.warps,
         **launch_options(launches_early(x)),
     )
+
+
+def _check(
+    linear: FoldedLinear, tile: LinearTile, epilogue: int, y_stats: torch.Tensor | None
+) -> None:
+    """Refuse what would leave part of y unwritten, or write where no statistics are."""
+    tiles, rest = divmod(linear.out_features, tile.block_n)
+    if rest or linear.in_features % (tile.split_k * tile.block_k):
+        raise KernelArgumentError(
+            f"tile must divide a weight of {linear.out_features} features by {linear.in_features}, "
+            f"but makes {tile.block_n} features of {tile.split_k} x {tile.block_k} at a time"
+        )
+    if epilogue == RESIDUAL and y_stats is None:
+        raise KernelArgumentError("y_stats must be given with RESIDUAL: the kernel writes them")
+    if y_stats is not None and y_stats.shape[2] != tiles:
+        raise KernelArgumentError(
+            f"y_stats must have statistics of {tiles} tiles of {tile.block_n} features a row, "
+            f"but has {y_stats.shape[2]}"
+        )

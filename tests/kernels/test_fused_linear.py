@@ -234,6 +234,39 @@ def test_a_row_of_nan_stays_alone(triton_device: torch.device, epilogue: int) ->
     assert y.isnan().all(dim=1).tolist() == [False, False, True, False, False]
 
 
+@pytest.mark.parametrize(
+    "tile",
+    [
+        LinearTile(16, 64, 32),
+        LinearTile(16, 32, 48),
+        LinearTile(16, 32, 32, split_k=4),
+        LinearTile(16, 192, 64, tma=True),
+    ],
+    ids=["features", "depth", "split", "portable"],
+)
+def test_a_tile_that_does_not_divide_the_weight_is_refused(
+    triton_device: torch.device, tile: LinearTile
+) -> None:
+    """A grid of whole tiles would leave the rest of y as it is."""
+    features = 192 if tile.tma else 96
+    linear = fold_linear(random_tensor(features, 64, seed=2).to(triton_device), None)
+    x, y = torch.zeros(5, 64, device=triton_device), torch.zeros(5, features, device=triton_device)
+    workspace = SplitWorkspace.for_tiles(5, [(features, tile)], triton_device)
+    with pytest.raises(KernelArgumentError, match="tile must divide a weight"):
+        fused_linear(x, linear, y, tile, workspace)
+
+
+def test_a_residual_without_a_place_for_its_statistics_is_refused(
+    triton_device: torch.device,
+) -> None:
+    x = torch.zeros(5, 64, device=triton_device)
+    linear = fold_linear(random_tensor(96, 64, seed=2).to(triton_device), None)
+    y, tile = torch.zeros(5, 96, device=triton_device), LinearTile(16, 32, 32)
+    workspace = SplitWorkspace.for_tiles(5, [(96, tile)], triton_device)
+    with pytest.raises(KernelArgumentError, match="y_stats must be given with RESIDUAL"):
+        fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL)
+
+
 def test_a_workspace_too_small_for_the_split_is_refused(triton_device: torch.device) -> None:
     x = random_tensor(4, 128, seed=1).to(triton_device)
     linear = fold_linear(random_tensor(64, 128, seed=2).to(triton_device), None)
