@@ -20,6 +20,7 @@ from kernels.value_checks import (
 )
 
 MAX_HEAD_DIM = 256
+_MOST_IN_BLOCK = 2**31 - 1
 _CACHE_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
@@ -241,6 +242,13 @@ def _check_caches(k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Size:
         raise KernelArgumentError(
             "k_cache must be contiguous along a head (stride 1 in its last dimension), "
             f"but has strides {k_cache.stride()}"
+        )
+    _, heads, slots, head_dim = k_cache.shape
+    reach = (heads - 1) * k_cache.stride(1) + (slots - 1) * k_cache.stride(2) + head_dim
+    if reach > _MOST_IN_BLOCK:
+        raise KernelArgumentError(
+            f"k_cache must have each block within {_MOST_IN_BLOCK} elements, which the kernels "
+            f"count in 32 bits, but has strides {k_cache.stride()}, with which one spans {reach}"
         )
     _check_tensor("v_cache", v_cache, 4, "k_cache's shape", k_cache.dtype, k_cache)
     if v_cache.shape != k_cache.shape or v_cache.stride() != k_cache.stride():

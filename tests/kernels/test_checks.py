@@ -26,12 +26,19 @@ def _append_arguments(device: torch.device) -> dict[str, Any]:
     }
 
 
+def _strided(tensor: torch.Tensor, *strides: int) -> torch.Tensor:
+    """As large as `tensor`, in no memory, its last stride 1."""
+    return torch.empty_strided(tensor.shape, (*strides, 1), dtype=tensor.dtype, device="meta")
+
+
 APPEND_FAULTS: list[Any] = [
     ("k_cache", lambda t: t[0], "k_cache must have shape"),
     ("k_cache", lambda t: t.double(), "k_cache must be a float32, float16 or bfloat16"),
     ("k_cache", lambda t: t.numpy(force=True), "k_cache must be a float32.*but is ndarray"),
     ("k_cache", lambda t: t[:0], "none of them zero"),
     ("k_cache", lambda t: t.transpose(2, 3), "k_cache must be contiguous along a head"),
+    ("k_cache", lambda t: _strided(t, 256, 2**31 - 255, 16), "within 2147483647.*spans 2147483649"),
+    ("k_cache", lambda t: _strided(t, 256, 256, 2**28), r"strides \(256, 256, 268435456, 1\)"),
     ("v_cache", lambda t: t.half(), "v_cache must be torch.float32, the cache's dtype"),
     ("v_cache", lambda t: t[:5], "v_cache must have k_cache's shape"),
     ("v_cache", lambda t: t.transpose(0, 1).contiguous().transpose(0, 1), "and strides"),
