@@ -16,6 +16,7 @@ from kernels.errors import KernelArgumentError
 from kernels.value_checks import (
     check_append_values,
     check_prefill_values,
+    host_array,
     used_blocks,
 )
 
@@ -151,7 +152,11 @@ def check_fused_attention(
             f"by out and {kv_heads} KV heads of {head_dim}, but has {qkv.shape[1]}"
         )
     query = out.view(rows, query_heads, head_dim)
-    _check_attention(query, k_cache, v_cache, block_tables, positions, scale, None)
+    _check_attention(
+        query, k_cache, v_cache, block_tables, positions, scale, None, per_row="positions"
+    )
+    if block_tables.shape[1] == 0:
+        raise KernelArgumentError("block_tables must have a column for the new tokens, but has 0")
     if reads_values(k_cache):
         _check_new_tokens(k_cache, block_tables, positions, is_running)
 
@@ -162,26 +167,27 @@ def _check_new_tokens(
     positions: torch.Tensor,
     is_running: torch.Tensor,
 ) -> None:
-    """Refuse running rows whose table has no place for the new token, and two with one slot."""
+    """Refuse running rows whose table has no place for the new token, and two with one block."""
     num_blocks, _, block_size, _ = k_cache.shape
-    runs = is_running > 0
-    if bool((runs & (positions < 0)).any()):
+    places, runs = host_array(positions), host_array(is_running) > 0
+    capacity = block_tables.shape[1] * block_size
+    outside = places[runs & ((places < 0) | (places >= capacity))]
+    if outside.size:
         raise KernelArgumentError(
-            "positions must be 0 or more where a row is running, "
-            f"but holds {int(positions[runs].min())}"
+            f"positions must lie between 0 and {capacity - 1} where a row is running, in "
+            f"block_tables' {block_tables.shape[1]} columns of {block_size} tokens, but holds "
+            f"{outside[0]}"
         )
-    lengths = torch.where(runs, positions + 1, 0)
+    lengths = torch.where(is_running > 0, positions + 1, 0)
     used_blocks(num_blocks, block_size, block_tables, lengths)
-    columns = torch.where(runs, positions // block_size, 0).to(torch.int64)
-    blocks = block_tables.gather(1, columns[:, None])[:, 0]
-    check_append_values(
-        num_blocks,
-        block_size,
-        positions.shape[0],
-        torch.where(runs, blocks, -1),
-        torch.where(runs, positions % block_size, 0).to(torch.int32),
-        None,
-    )
+    (rows,) = runs.nonzero()
+    blocks = host_array(block_tables)[rows, places[rows] // block_size].tolist()
+    if len(set(blocks)) != len(blocks):
+        shared = next(block for block in blocks if blocks.count(block) > 1)
+        raise KernelArgumentError(
+            "block_tables must give every running row a block of its own for its new token, but "
+            f"two rows append to block {shared}"
+        )
 
 
 def _check_attention(
@@ -192,7 +198,10 @@ def _check_attention(
     context_lens: torch.Tensor,
     scale: float | None,
     out: torch.Tensor | None,
+    *,
+    per_row: str = "context_lens",
 ) -> None:
+    """Refuse what no attention can take; `per_row` is what the caller calls `context_lens`."""
     _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache)
     if head_dim > MAX_HEAD_DIM:
         raise KernelArgumentError(
@@ -210,10 +219,10 @@ def _check_attention(
             "block_tables must be contiguous along a row (stride 1 in its last dimension), "
             f"but has strides {block_tables.stride()}"
         )
-    sequences = _check_indices("context_lens", context_lens, k_cache)
+    sequences = _check_indices(per_row, context_lens, k_cache)
     if block_tables.shape[0] != sequences:
         raise KernelArgumentError(
-            f"block_tables must have one row per entry of context_lens, {sequences}, "
+            f"block_tables must have one row per entry of {per_row}, {sequences}, "
             f"but has {block_tables.shape[0]}"
         )
     if scale is not None and not (math.isfinite(scale) and scale > 0):

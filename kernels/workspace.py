@@ -105,8 +105,8 @@ def reserved_workspace(device: torch.device, partials: int, counters: int) -> De
         return workspace
     if capturing:
         raise KernelArgumentError(
-            "paged_attention_decode must run once outside graph capture with these shapes, or "
-            "larger ones, before it is captured: its workspace cannot grow during capture"
+            "attention must run once outside graph capture with these shapes, or larger ones, "
+            "before it is captured: its workspace cannot grow during capture"
         )
     workspace.reserve(partials, counters)
     if _own.get() is None:

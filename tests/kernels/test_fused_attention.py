@@ -301,13 +301,17 @@ def _launch(moved: FusedProblem, serial: bool) -> torch.Tensor:
     return out.cpu()
 
 
-def _refusal(**changed: torch.Tensor) -> str:
+def _attend_small(**changed: torch.Tensor) -> None:
     problem = replace(fused_problem([3, 20], heads=(4, 2)))
     out = changed.pop("out", torch.empty(2, problem.num_columns))
     for name, tensor in changed.items():
         setattr(problem, name, tensor)
+    fused_attention(*problem.arguments, out, scale=1.0)
+
+
+def _refusal(**changed: torch.Tensor) -> str:
     with pytest.raises(KernelArgumentError) as refused:
-        fused_attention(*problem.arguments, out, scale=1.0)
+        _attend_small(**changed)
     return str(refused.value)
 
 
@@ -321,16 +325,28 @@ def test_arguments_that_do_not_fit_are_refused_by_name() -> None:
     assert _refusal(is_running=torch.ones(2)).startswith("is_running must be torch.bool")
     assert _refusal(is_running=torch.ones(3, dtype=torch.bool)).startswith("is_running must have")
     assert _refusal(positions=good.positions.long()).startswith("positions must be torch.int32")
-    assert _refusal(block_tables=good.block_tables[:1]).startswith("block_tables must have one row")
+    assert _refusal(block_tables=good.block_tables[:1]).startswith(
+        "block_tables must have one row per entry of positions, 2"
+    )
+    assert _refusal(block_tables=good.block_tables[:, :0]).startswith("block_tables must have a")
 
 
 def test_values_that_do_not_fit_are_refused_on_the_cpu() -> None:
     good = fused_problem([3, 20], heads=(4, 2))
-    off_the_table = torch.tensor([3, 32], dtype=torch.int32)
-    assert "must lie between 0 and 32" in _refusal(positions=off_the_table)
-    negative = torch.tensor([-1, 20], dtype=torch.int32)
-    assert _refusal(positions=negative).startswith("positions must be 0 or more")
+    for place in (-1, 32):
+        positions = torch.tensor([3, place], dtype=torch.int32)
+        refusal = _refusal(positions=positions)
+        assert refusal.startswith("positions must lie between 0 and 31 where a row is running")
+        assert refusal.endswith(f"but holds {place}")
     table = good.block_tables.clone()
-    table[0, 0] = table[1, 0]
-    positions = torch.tensor([3, 3], dtype=torch.int32)
-    assert "two rows append" in _refusal(block_tables=table, positions=positions)
+    table[1, 0] = 99
+    assert _refusal(block_tables=table).startswith("block_tables must name blocks 0 to")
+    table[1, 0] = table[0, 0]
+    # Of one slot, and of two in one block: another row's program may read it meanwhile.
+    for other in (3, 5):
+        positions = torch.tensor([3, other], dtype=torch.int32)
+        assert "two rows append to block" in _refusal(block_tables=table, positions=positions)
+    idle = torch.tensor([True, False])
+    _attend_small(
+        block_tables=table, positions=torch.tensor([3, 99], dtype=torch.int32), is_running=idle
+    )
