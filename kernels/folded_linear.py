@@ -64,8 +64,18 @@ def fold_linear(
     """Fold a LayerNorm of `gain` and `shift` [K] into a linear map, weight [N, K], bias [N].
 
     Computed in float64 and rounded once; the column sums are those of the rounded weights, so that
-    the mean cancels as exactly as the product itself is computed.
+    the mean cancels as exactly as the product itself is computed. Without gain and shift nothing is
+    folded in.
+
+    Raises
+    ------
+    KernelArgumentError
+        With one of `gain` and `shift` alone.
     """
+    if (gain is None) != (shift is None):
+        raise KernelArgumentError(
+            "gain and shift must both be given, or neither: a LayerNorm without a shift has zeros"
+        )
     exact_bias = torch.zeros(weight.shape[0], dtype=torch.float64, device=weight.device)
     if bias is not None:
         exact_bias += bias.double()

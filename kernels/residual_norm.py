@@ -53,6 +53,8 @@ def add_layer_norm(
 
 
 def _check(x: torch.Tensor, change: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise KernelArgumentError(f"x must be float32, float16 or bfloat16; it is {x.dtype}.")
     if x.dim() != 2 or not x.is_contiguous():
         raise KernelArgumentError(
             f"x must be [tokens, hidden size] and contiguous; it is {list(x.shape)} with strides "

@@ -256,6 +256,13 @@ def test_a_tile_that_does_not_divide_the_weight_is_refused(
         fused_linear(x, linear, y, tile, workspace)
 
 
+def test_half_a_layer_norm_is_refused() -> None:
+    weight, vector = random_tensor(8, 4, seed=1), random_tensor(4, seed=2)
+    for one in ({"gain": vector}, {"shift": vector}):
+        with pytest.raises(KernelArgumentError, match="gain and shift must both be given"):
+            fold_linear(weight, None, **one)
+
+
 def test_a_residual_without_a_place_for_its_statistics_is_refused(
     triton_device: torch.device,
 ) -> None:

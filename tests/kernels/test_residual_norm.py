@@ -100,6 +100,8 @@ def test_nothing_beyond_the_rows_is_written(triton_device: torch.device, width: 
     [
         ("x", lambda x: x[0], "x must be [tokens, hidden size]"),
         ("x", lambda x: x.t(), "x must be [tokens, hidden size] and contiguous"),
+        ("x", lambda x: x.double(), "x must be float32, float16 or bfloat16; it is torch.float64"),
+        ("x", lambda x: x.int(), "x must be float32"),
         ("change", lambda x: x[:1], "change must be [4, 16] like x"),
         ("change", lambda x: x.double(), "change is torch.float64"),
         ("weight", lambda x: x[:3], "weight must be [16], one for each column of x"),
