@@ -229,4 +229,8 @@ def _device_position(pos: int, block_size: int, device: torch.device) -> torch.T
 
 @cache
 def _positions(block_size: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(block_size, dtype=torch.int32, device=device)
+    table = torch.arange(block_size, dtype=torch.int32, device=device)
+    if device.type == "cuda":
+        # Whoever comes next may be on another stream.
+        torch.cuda.current_stream(device).synchronize()
+    return table
