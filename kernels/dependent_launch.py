@@ -6,8 +6,9 @@ kernel before it has called `release_consumers`. Until its own `await_producers`
 what no kernel in flight writes: weights, and what the step before this one left. After it,
 everything that earlier kernels of the stream wrote is visible.
 
-That holds through a chain only if every program of every kernel awaits its producers, and only
-back to the last kernel launched *without* `launch_pdl`: each step begins with one.
+That holds through a chain only if in every kernel one program at least awaits its producers, as all
+must that touch what others write, and only back to the last kernel launched *without* `launch_pdl`:
+each step begins with one.
 """
 
 from typing import Any
