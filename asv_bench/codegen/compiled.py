@@ -34,8 +34,9 @@ class KernelFigures:
     `compile_s`, CPU seconds, is the exception. The `loop_` figures count instructions inside
     loops only. Widths are in bytes per thread; 0 where there is no such access. `is_dependent`
     kernels start before their producers have ended, `dependency_waits` is how often they wait for
-    those, and `consumer_releases` how often they let the next kernel start. `rows` are the batch
-    buckets of the engine's fused step that launch it.
+    those, `accesses_before_wait` how many global loads and stores stand before the first wait, if
+    there is one, and `consumer_releases` how often they let the next kernel start. `rows` are the
+    batch buckets of the engine's fused step that launch it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class KernelFigures:
     widest_load: int
     narrowest_store: int
     dependency_waits: int
+    accesses_before_wait: int
     consumer_releases: int
     float_atomics: int
     cubin_sha256: str
@@ -74,7 +76,14 @@ def compile_variant(variant: KernelVariant) -> KernelFigures:
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
     )
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
-    return _figures(source, options, name=variant.name, dtype=variant.dtype, family=variant.family)
+    return _figures(
+        source,
+        options,
+        name=variant.name,
+        dtype=variant.dtype,
+        family=variant.family,
+        is_dependent=bool(variant.constants.get("PDL")),
+    )
 
 
 def compile_launched(kernel: LaunchedKernel) -> KernelFigures:
@@ -97,7 +106,7 @@ def _figures(
     name: str,
     dtype: str,
     family: str,
-    is_dependent: bool = False,
+    is_dependent: bool,
     rows: tuple[int, ...] = (),
 ) -> KernelFigures:
     import triton
@@ -115,6 +124,7 @@ def _figures(
     cubin: bytes = compiled.asm["cubin"]
     code = disassemble(cubin)
     loops = code.in_loops()
+    early = code.before(DEPENDENCY_WAIT)
     loads = [one.access_bytes for one in code.matching(GLOBAL_LOAD)]
     stores = [one.access_bytes for one in code.matching(GLOBAL_STORE)]
     return KernelFigures(
@@ -138,6 +148,7 @@ def _figures(
         widest_load=max(loads, default=0),
         narrowest_store=min(stores, default=0),
         dependency_waits=len(code.matching(DEPENDENCY_WAIT)),
+        accesses_before_wait=len(early.matching(GLOBAL_LOAD)) + len(early.matching(GLOBAL_STORE)),
         consumer_releases=len(code.matching(CONSUMER_RELEASE)),
         float_atomics=len(code.matching(FLOAT_ATOMIC)),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),

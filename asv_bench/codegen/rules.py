@@ -125,6 +125,10 @@ def _append_violations(figures: KernelFigures) -> Iterator[str]:
     if figures.narrowest_store < VECTOR_BYTES:
         width = figures.narrowest_store
         yield f"writes the cache {width} bytes at a time instead of {VECTOR_BYTES}"
+    # The kernel ahead may write the rows, where they go, and the slots that they go to.
+    if figures.is_dependent and figures.accesses_before_wait:
+        count = figures.accesses_before_wait
+        yield f"reads or writes before it waits for its producers ({count} LDG or STG)"
 
 
 def _product_violations(figures: KernelFigures) -> Iterator[str]:

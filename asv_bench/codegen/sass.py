@@ -75,7 +75,15 @@ class Disassembly:
             for one in self.instructions
             if any(first <= one.address <= last for first, last in loops)
         )
-        return Disassembly(repeated, self.registers, self.stack_bytes, self.local_bytes)
+        return self._only(repeated)
+
+    def before(self, pattern: re.Pattern[str]) -> Disassembly:
+        """Only what stands before the first instruction that matches; nothing where none does."""
+        first = min((one.address for one in self.matching(pattern)), default=0)
+        return self._only(tuple(one for one in self.instructions if one.address < first))
+
+    def _only(self, instructions: tuple[Instruction, ...]) -> Disassembly:
+        return Disassembly(instructions, self.registers, self.stack_bytes, self.local_bytes)
 
 
 def disassemble(cubin: bytes) -> Disassembly:

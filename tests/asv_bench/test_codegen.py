@@ -20,6 +20,7 @@ from asv_bench.codegen.compiled import KernelFigures
 from asv_bench.codegen.rules import MAX_COMPILE_S, KnownException, violations
 from asv_bench.codegen.sass import (
     ASYNC_COPY,
+    DEPENDENCY_WAIT,
     FLOAT_ATOMIC,
     GLOBAL_LOAD,
     Disassembly,
@@ -47,6 +48,7 @@ ATTENTION = KernelFigures(
     widest_load=16,
     narrowest_store=16,
     dependency_waits=0,
+    accesses_before_wait=0,
     consumer_releases=0,
     float_atomics=0,
     cubin_sha256="0" * 64,
@@ -56,6 +58,9 @@ APPEND = dataclasses.replace(
     ATTENTION,
     name="append-x",
     family="append",
+    is_dependent=True,
+    dependency_waits=1,
+    consumer_releases=1,
     tensor_core=0,
     async_copies=0,
     loop_tensor_core=0,
@@ -102,6 +107,8 @@ def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
         (ATTENTION, {"loop_narrowest_load": 2}, "loads 2 bytes at a time inside a loop"),
         (APPEND, {"widest_load": 4}, "reads new keys without 16-byte loads"),
         (APPEND, {"narrowest_store": 2}, "writes the cache 2 bytes at a time instead of 16"),
+        (APPEND, {"dependency_waits": 0}, "never waits for them (no ACQBULK)"),
+        (APPEND, {"accesses_before_wait": 2}, "before it waits for its producers (2 LDG or STG)"),
         (LINEAR, {"tensor_core": 0}, "multiplies without tensor cores"),
         (LINEAR, {"async_copies": 0}, "loads weights without asynchronous copies"),
         (LINEAR, {"loop_narrowest_load": 2}, "loads 2 bytes at a time inside a loop"),
@@ -184,6 +191,23 @@ def test_what_lies_in_a_loop_is_told_from_what_does_not() -> None:
     assert [one.address for one in loops.instructions] == [0x20, 0x30, 0x40]
     assert len(loops.matching(ASYNC_COPY)) == 1
     assert [one.access_bytes for one in loops.matching(GLOBAL_LOAD)] == [2]
+
+
+WAITING = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 LDG.E R4, desc[UR4][R2.64] ;
+        /*0020*/                   ACQBULK ;
+        /*0030*/                   LDG.E.128 R8, desc[UR4][R6.64] ;
+        /*0040*/                   ACQBULK ;
+"""
+
+
+def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
+    code = Disassembly(parse_sass(WAITING), registers=8, stack_bytes=0, local_bytes=0)
+    early = code.before(DEPENDENCY_WAIT)
+    assert [one.address for one in early.instructions] == [0, 0x10]
+    assert [one.name for one in early.matching(GLOBAL_LOAD)] == ["LDG.E"]
+    assert code.before(FLOAT_ATOMIC).instructions == ()
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -100,6 +100,7 @@ def test_the_widest_tables_fit_a_file() -> None:
         is_dependent=False,
         rows=(144, 256),
         dependency_waits=0,
+        accesses_before_wait=0,
         consumer_releases=0,
         float_atomics=0,
         compile_s=12.34,

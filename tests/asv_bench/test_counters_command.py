@@ -47,6 +47,7 @@ KERNEL = KernelFigures(
     widest_load=16,
     narrowest_store=16,
     dependency_waits=1,
+    accesses_before_wait=0,
     consumer_releases=1,
     float_atomics=0,
     cubin_sha256="ab" * 32,
