@@ -254,18 +254,31 @@ def test_calls_do_not_synchronise(gpu: torch.device) -> None:
 def test_appends_that_read_what_the_one_before_wrote_await_it(gpu: torch.device, way: str) -> None:
     """They are launched before it has ended, which rows of 16 KB take their time to.
 
-    Each moves all rows of one cache into the other. Two launches fit on the device at once.
+    Each moves all rows of one cache into the other, to blocks and a position that a small append
+    between two moves writes, which itself awaits the first. All three fit on the device at once.
     """
     rows, heads, dim, moves = 512, 32, 128, 32
-    caches = torch.zeros(2, 2, rows, heads, 1, dim, dtype=torch.float16, device=gpu)
-    order = torch.randn(rows, generator=torch.Generator().manual_seed(0)).argsort()
+    caches = torch.zeros(2, 2, rows, heads, 2, dim, dtype=torch.float16, device=gpu)
+    orders = torch.randn(2, rows, generator=torch.Generator().manual_seed(0)).argsort()
     first = torch.randn(2, rows, heads, dim, dtype=torch.float16, device=gpu)
-    every = torch.arange(rows, dtype=torch.int32, device=gpu)
-    blocks, zeros = order.to(gpu, torch.int32), torch.zeros_like(every)
-    places = {"full batch": (zeros[:1],), "identity": (zeros,), "generic": (zeros, every)}[way]
+    every, zero = torch.arange(rows).to(gpu, torch.int32), torch.zeros(1).to(gpu, torch.int32)
+    # The blocks and the position of even moves and of odd ones, as the bits of float32 keys and
+    # values: only an append lets the kernel after it start before it has written.
+    slots = torch.arange(2)[:, None].expand(2, rows)
+    indices = torch.stack([orders, slots], dim=1).to(gpu, torch.int32)
+    bits = indices.view(torch.float32).view(2, 2, 1, 4, 128)
+    written = torch.zeros(2, 1, 4, 1, 128, device=gpu)
+    blocks, positions = written.view(torch.int32).flatten(1)
+    places = {
+        "full batch": (positions[:1],),
+        "identity": (positions,),
+        "generic": (positions, every),
+    }[way]
 
     def move(step: int) -> None:
-        source, target = caches[step % 2, :, :, :, 0], caches[1 - step % 2]
+        is_odd = step % 2
+        kernels.kv_append(*written, *bits[is_odd], zero, zero)
+        source, target = caches[is_odd, :, :, :, 1 - is_odd], caches[1 - is_odd]
         kernels.kv_append(*target, *source, blocks, *places)
 
     move(0)
@@ -273,12 +286,12 @@ def test_appends_that_read_what_the_one_before_wrote_await_it(gpu: torch.device,
     with torch.cuda.graph(graph):
         for step in range(moves):
             move(step)
-    caches[0, :, :, :, 0] = first
+    caches[0, :, :, :, 1] = first
     graph.replay()
     wanted = first.cpu()
-    for _ in range(moves):
-        wanted = torch.empty_like(wanted).index_copy_(1, order, wanted)
-    assert same_bits(caches[0, :, :, :, 0].cpu(), wanted)
+    for step in range(moves):
+        wanted = torch.empty_like(wanted).index_copy_(1, orders[step % 2], wanted)
+    assert same_bits(caches[0, :, :, :, 1].cpu(), wanted)
 
 
 def test_the_common_position_does_not_recompile(gpu: torch.device) -> None:
