@@ -90,6 +90,21 @@ def test_block_sizes(
     _check(problem, implementation, poisoned)
 
 
+def test_a_batch_of_empty_contexts(
+    implementation: Any, dtype: torch.dtype, poisoned: Poison
+) -> None:
+    _check(paged_problem([0, 0], dtype=dtype), implementation, poisoned)
+
+
+def test_a_batch_larger_than_the_scratch_of_torch(
+    implementation: Any, dtype: torch.dtype, poisoned: Poison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That holds two sequences of two blocks: two are taken, then two empty ones, then the last."""
+    problem = paged_problem([20, 3, 0, 0, 17], dtype=dtype)
+    monkeypatch.setattr("kernels.torch_ops._SCRATCH_ELEMENTS", 4 * problem.k_cache[0].numel())
+    _check(problem, implementation, poisoned)
+
+
 @pytest.mark.parametrize("sign", [-1, 0, 1])
 def test_extreme_scores(
     implementation: Any, dtype: torch.dtype, sign: int, poisoned: Poison

@@ -261,6 +261,22 @@ MUTANTS = (
     ),
     Mutant(
         TORCH,
+        "range(0, len(lengths), step)",
+        "range(0, len(lengths), step + 1)",
+        "a sequence is left out where the scratch does not hold all",
+        DECODE_TESTS,
+        "scratch and torch",
+    ),
+    Mutant(
+        TORCH,
+        "        out.zero_()\n",
+        "",
+        "empty contexts leave their rows undefined",
+        DECODE_TESTS,
+        "empty_contexts and torch",
+    ),
+    Mutant(
+        TORCH,
         ".tril_(length - count)",
         ".tril_(0)",
         "a later chunk forgets what is cached",
