@@ -44,6 +44,7 @@ def within_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     init_arguments = GridExecutor._init_args_hst
     masked_load = InterpreterBuilder.create_masked_load
     masked_store = InterpreterBuilder.create_masked_store
+    atomic_update = InterpreterBuilder.create_atomic_rmw
 
     def noting(executor: Any, arguments: Any, options: Any) -> Any:
         nonlocal ranges
@@ -54,7 +55,9 @@ def within_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def check(pointers: Any, mask: Any) -> None:
         size = np.uint64(max(1, pointers.get_element_ty().primitive_bitwidth // 8))
-        addresses = np.asarray(pointers.data)[np.broadcast_to(mask.data, np.shape(pointers.data))]
+        # A tensor's mask that meets a scalar's comes as integers, which numpy takes for indices.
+        taken = np.broadcast_to(np.asarray(mask.data, bool), np.shape(pointers.data))
+        addresses = np.asarray(pointers.data)[taken]
         first = addresses[:, None].astype(np.uint64)
         inside = (first >= ranges[:, 0]) & (first + size <= ranges[:, 1])
         if not inside.any(axis=1).all():
@@ -68,10 +71,15 @@ def within_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         check(pointers, mask)
         return masked_store(builder, pointers, value, mask, *others)
 
+    def atomic(builder: Any, operation: Any, pointers: Any, value: Any, mask: Any, *o: Any) -> Any:
+        check(pointers, mask)
+        return atomic_update(builder, operation, pointers, value, mask, *o)
+
     with monkeypatch.context() as patched:
         patched.setattr(GridExecutor, "_init_args_hst", noting)
         patched.setattr(InterpreterBuilder, "create_masked_load", load)
         patched.setattr(InterpreterBuilder, "create_masked_store", store)
+        patched.setattr(InterpreterBuilder, "create_atomic_rmw", atomic)
         yield
 
 

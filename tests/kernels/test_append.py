@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from interpreted_launches import within_bounds
 from paged_cases import NAN, same_bits
 
 import kernels
@@ -93,6 +94,12 @@ def test_generic_writes_the_named_rows(
     )
 
 
+def test_one_named_row(implementation: Any, dtype: torch.dtype) -> None:
+    one = {"block_idx": 7, "pos": 3, "batch_idx": 2}
+    index = {name: torch.tensor([value], dtype=torch.int32) for name, value in one.items()}
+    _assert_appended(implementation, 2, 16, 16, dtype, **index)
+
+
 @pytest.mark.parametrize("batch_idx", [None, [0, 2**30, 3, -9, 4]], ids=["identity", "generic"])
 def test_a_negative_block_skips_its_row(
     implementation: Any, dtype: torch.dtype, batch_idx: list[int] | None
@@ -145,6 +152,22 @@ def test_a_layer_of_a_larger_cache_is_written_in_place(
     assert same_bits(whole[1, 8, :, 3], key[0])
     assert same_bits(other[1, 1, :, 0], value[1])
     assert int((~whole.isnan()).sum()) == key.numel()
+
+
+@pytest.mark.parametrize("batch_idx", [None, [0, 2**30, 4]], ids=["identity", "generic"])
+def test_nothing_is_read_or_written_beside_the_tensors(
+    triton_device: torch.device, monkeypatch: pytest.MonkeyPatch, batch_idx: list[int] | None
+) -> None:
+    """A skipped row has neither a slot nor, where it is named, a row."""
+    if triton_device.type == "cuda":
+        pytest.skip("`nox -s memcheck` watches accesses on the GPU")
+    blocks = torch.tensor([3, -1, NUM_BLOCKS - 1], dtype=torch.int32)
+    positions = torch.tensor([0, 2**30, 7], dtype=torch.int32)
+    named = None if batch_idx is None else torch.tensor(batch_idx, dtype=torch.int32)
+    rows = _rows(ROWS if batch_idx else 3, 3, 24, torch.float32, triton_device)
+    with within_bounds(monkeypatch):
+        caches = _caches(3, 24, 8, torch.float32, triton_device)
+        kernels.kv_append(*caches, *rows, blocks, positions, named)
 
 
 class _Recorder:

@@ -210,6 +210,17 @@ def test_inputs_are_left_alone(implementation: Any, dtype: torch.dtype) -> None:
         assert same_bits(tensor, copy)
 
 
+@pytest.mark.parametrize("serial", [False, True], ids=["parallel", "serial"])
+def test_a_length_beyond_the_table_is_as_long_as_the_table(
+    triton_device: torch.device, serial: bool
+) -> None:
+    """Only the kernel can say so where lengths stay on the GPU; the next row's table follows."""
+    problem = paged_problem([SPLIT_TOKENS, 20]).on(triton_device)
+    within = _launched(problem, serial)
+    problem.context_lens[0] += 5
+    assert same_bits(_launched(problem, serial), within)
+
+
 def _mixed(dtype: torch.dtype) -> PagedProblem:
     contexts = [SPLIT_TOKENS + 9, 31, 2 * SPLIT_TOKENS, 16]
     return paged_problem(contexts, heads=(2, 1), dtype=dtype)

@@ -136,6 +136,18 @@ def test_the_last_query_agrees_with_decode(implementation: Any, dtype: torch.dty
     assert float((prefill - decode).float().abs().max()) <= tolerance
 
 
+def test_a_length_beyond_the_table_is_as_long_as_the_table(triton_device: torch.device) -> None:
+    """Only the kernel can say so where lengths stay on the GPU; the next row's table follows."""
+    from kernels.triton_prefill import launch_prefill
+
+    problem = paged_problem([32, 20], chunks=[9, 3]).on(triton_device)
+    within, beyond = (torch.empty_like(problem.query) for _ in range(2))
+    launch_prefill(*problem.prefill_arguments, 0.25, within)
+    problem.context_lens[0] += 5
+    launch_prefill(*problem.prefill_arguments, 0.25, beyond)
+    assert same_bits(beyond, within)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_row_depends_neither_on_its_chunk_nor_on_its_batch(
     triton_device: torch.device, dtype: torch.dtype

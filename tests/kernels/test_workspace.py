@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from interpreted_launches import shuffled_programs
+from fused_attention_cases import fused_problem
+from interpreted_launches import shuffled_programs, within_bounds
 from paged_cases import paged_problem, same_bits
 
 import kernels
@@ -112,6 +113,25 @@ def test_launches_leave_the_counters_at_zero_and_read_no_stale_partials(
     assert mine.partials.numel() > 0
     assert same_bits(results[0], results[1])
     assert same_bits(results[0], results[2])
+
+
+def test_parallel_launches_stay_within_what_they_reserve(
+    triton_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if triton_device.type == "cuda":
+        pytest.skip("`nox -s memcheck` watches accesses on the GPU")
+    from kernels.triton_decode import launch_decode
+    from kernels.triton_fused_attention import launch_fused
+
+    contexts = [2 * SPLIT_TOKENS + 5, SPLIT_TOKENS + 1]
+    decoded = paged_problem(contexts, heads=(4, 2))
+    with within_bounds(monkeypatch), own_workspace(DecodeWorkspace(CPU)):
+        out = torch.empty_like(decoded.query)
+        launch_decode(*decoded.decode_arguments, 0.25, out, serial=False)
+    fused = fused_problem(contexts, heads=(4, 2))
+    with within_bounds(monkeypatch), own_workspace(DecodeWorkspace(CPU)):
+        out = torch.empty(2, fused.num_columns)
+        launch_fused(*fused.arguments, out, 0.25, pdl=False, serial=False)
 
 
 def test_a_serial_launch_takes_no_workspace(triton_device: torch.device) -> None:

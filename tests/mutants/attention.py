@@ -169,6 +169,22 @@ MUTANTS = (
     ),
     Mutant(
         FUSED,
+        "elements = pairs * group",
+        "elements = batch * group",
+        "the parts of all KV heads but one lie beyond the fused workspace",
+        WORKSPACE_TESTS,
+        "within_what",
+    ),
+    Mutant(
+        FUSED,
+        "reserved_workspace(qkv.device, elements, pairs)",
+        "reserved_workspace(qkv.device, elements, batch)",
+        "fused attention has counters for one KV head only",
+        WORKSPACE_TESTS,
+        "within_what",
+    ),
+    Mutant(
+        FUSED,
         "mask = in_context[:, None] & in_head[None, :]",
         "mask = in_head[None, :]",
         "what lies past the context, which may be NaN, is read",
