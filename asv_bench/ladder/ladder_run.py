@@ -192,7 +192,7 @@ def try_claims(
 
         def on_pair(progress: object, measured: Mapping[str, Pair], seed: str = seed) -> None:
             if measured:
-                samples.extend(pair.to_json() for pair in source.pairs[seed][-1].values())
+                samples.extend(pair.to_json() for pair in source.whole(seed, measured[seed]))
 
         [comparison] = compare_commits(
             source, trial.base.label, trial.head.label, [seed], plan, on_pair

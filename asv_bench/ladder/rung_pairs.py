@@ -106,6 +106,15 @@ class RungPairs:
         self.pairs[seed].append(pairs)
         return {seed: pairs[SECONDS_PER_TOKEN]}
 
+    def whole(self, seed: str, pair: Pair) -> Collection[Pair]:
+        """The pairs of all figures that came with this one of seconds a token.
+
+        Other devices hand out pairs meanwhile: the last of the claim may be another's.
+        """
+        return next(
+            pairs.values() for pairs in self.pairs[seed] if pairs[SECONDS_PER_TOKEN] is pair
+        )
+
     def _measure_round(self, place: Place, head_first: bool) -> None:
         trials = [self._trials[seed] for seed in self._open]
         workloads: dict[Rung, list[str]] = {}

@@ -101,6 +101,14 @@ def test_several_devices_share_the_pairs():
     assert {device for device, *_ in processes.ran} == {"one", "two", "three"}
 
 
+def test_every_pair_of_several_devices_is_recorded_once():
+    processes = FakeProcesses({0: 2e-3, 1: 1e-3, 2: 1e-3}, noise=0.01)
+    found, samples = _try(processes, pairs=8, devices=("one", "two", "three", "four"))
+    ratios = [(sample["benchmark"], sample["log_ratio"]) for sample in samples]
+    assert len(set(ratios)) == len(ratios) == sum(8 * len(claim.reported) for claim in CLAIMS)
+    assert all(claim.pairs == 8 for claim in found.values())
+
+
 def test_a_rung_that_fails_leaves_the_other_claims():
     found, _ = _try(
         FakeProcesses({1: 1e-3, 2: 0.5e-3}, noise=0.01, fails={0}),
