@@ -53,17 +53,19 @@ def commits_between(good: str, bad: str, repository: Path) -> list[HistoryCommit
             f"difference.{hint}"
         )
     listed = run_git(
-        *("log", "--first-parent", "--reverse", "--format=%H%x00%an%x00%s%x00%P"),
+        *("log", "--first-parent", "--reverse", "-z", "--format=%H%x00%an%x00%s%x00%P"),
         *(bad, f"^{good}", "--"),
         directory=repository,
     )
-    lines = [line.split("\0") for line in listed.splitlines()]
-    if lines[0][3].split()[:1] != [good]:
+    # Not by lines: a subject may hold what Python takes for the end of one.
+    fields = iter(listed.split("\0")[:-1])
+    entries = list(zip(fields, fields, fields, fields, strict=True))
+    if entries[0][3].split()[:1] != [good]:
         raise Refused(
             f"{good[:8]} came into {bad[:8]} by a merge: it is not on its line of first parents. "
             f"Give a commit that is (git log --first-parent {bad[:8]})."
         )
-    return [HistoryCommit(commit, author, subject) for commit, author, subject, _ in lines]
+    return [HistoryCommit(commit, author, subject) for commit, author, subject, _ in entries]
 
 
 def _is_ancestor(older: str, newer: str, repository: Path) -> bool:

@@ -38,6 +38,14 @@ def test_commits_come_oldest_first_without_the_good_one(repository: Path) -> Non
     assert {entry.author for entry in found} == {"Ada"}
 
 
+@pytest.mark.parametrize("separator", ["\f", "\r", "\x1e", "\u2028"], ids=ascii)
+def test_a_subject_may_hold_any_character(repository: Path, separator: str) -> None:
+    good, bad = (commit(repository, f"one{separator}{number} two") for number in (1, 2))
+    [found] = commits_between(good, bad, repository)
+    assert found.hash == bad
+    assert "2 two" in found.subject
+
+
 def test_what_a_merge_brings_counts_as_the_merge(repository: Path) -> None:
     good = commit(repository, "good")
     git(repository, "checkout", "--quiet", "-b", "side")
