@@ -19,7 +19,7 @@ from asv_bench.commands.options import (
     insist_on_gpu,
 )
 from asv_bench.console import make_console, print_table
-from asv_bench.errors import Refused
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.machine import machine_facts
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.verdicts.bench_setup import BenchSetup, set_up, termination_as_interrupt
@@ -95,8 +95,6 @@ def bisect(
     ------
     Refused
         If the commits or the benchmark do not exist or do not fit together.
-    MeasurementFailed
-        If an end cannot be measured.
     typer.Exit
         With the code of the answer.
     """
@@ -164,7 +162,7 @@ class Bisecting:
         self.seconds = 0.0
 
     def run(self, resume: bool | None) -> ExitCode:
-        """Measure until there is an answer, Ctrl-C, or an end turns out to be unusable."""
+        """Measure until there is an answer, Ctrl-C, or a failure that leaves none to be had."""
         kept = self._state(resume)
         for line in (
             f"bisecting {len(self._commits)} commits, {self._commits[0].short} to "
@@ -199,6 +197,9 @@ class Bisecting:
         except CommitUnusable as error:
             self._record.notes.append(str(error))
             return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
+        except MeasurementFailed as error:
+            self._record.notes.append(str(error))
+            return ExitCode.FAILED
         finally:
             self.seconds = time.monotonic() - begun
         kept.finish()
@@ -225,7 +226,7 @@ class Bisecting:
         finding = self.finding
         self._record.results = {
             "exit_code": int(code),
-            "outcome": code.name.lower(),
+            "outcome": self._direction if code is ExitCode.REGRESSION else code.name.lower(),
             "seconds": self.seconds,
             "pairs": {
                 str(stage): sum(probe.stage is stage for probe in self._probes) for stage in Stage

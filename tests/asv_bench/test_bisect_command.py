@@ -17,7 +17,7 @@ from asv_bench.commands import bisect as command
 from asv_bench.errors import Refused
 from asv_bench.verdicts.commit_sources import CommitSources
 from asv_bench.verdicts.exit_codes import ExitCode
-from asv_bench.verdicts.samples import CommitUnusable, Pair
+from asv_bench.verdicts.samples import CommitUnusable, Pair, SampleFailed
 from asv_bench.verdicts.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.verdicts.simulated_noise import Noise
 
@@ -152,8 +152,9 @@ def test_a_step_within_the_margin_is_no_regression(bench: Bench) -> None:
 def test_an_improvement_is_looked_for_where_asked(bench: Bench) -> None:
     bench.with_step(8, effect=-0.04)
     assert bench.run()[0] == ExitCode.GOOD
-    code, said, _ = bench.run("--improvement")
+    code, said, record = bench.run("--improvement")
     assert code == ExitCode.REGRESSION
+    assert record["results"]["outcome"] == "improvement"
     assert f"first faster commit: {bench.hashes[8][:8]}" in said
 
 
@@ -216,6 +217,27 @@ def test_an_end_that_cannot_be_measured_is_said(bench: Bench) -> None:
     code, said, _ = bench.run()
     assert code == ExitCode.FAILED
     assert f"commit {bench.hashes[-1][:8]} cannot be measured" in said
+
+
+def test_processes_that_fail_leave_a_record_of_what_was_measured(bench: Bench, monkeypatch) -> None:
+    def fails(base, head, **_):
+        raise SampleFailed(base, (SIMULATED_BENCHMARK,), "exit code 1: a hiccup")
+
+    monkeypatch.setattr(bench.machine, "pair", fails)
+    code, said, record = bench.run()
+    assert code == ExitCode.FAILED
+    assert "a hiccup" in said
+    assert record["results"]["outcome"] == "failed"
+    assert "a hiccup" in record["notes"][0]
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(
+    bench: Bench,
+) -> None:
+    code, said, _ = bench.run("--json", str(bench.root))
+    assert code == ExitCode.REFUSED
+    assert "--json" in said
+    assert bench.measured == 0
 
 
 def test_an_end_without_the_benchmark_measures_nothing(bench: Bench, monkeypatch) -> None:
