@@ -107,7 +107,13 @@ def run(
         bool, typer.Option("--render", help="Write the page of the kept records; measure nothing.")
     ] = False,
 ) -> None:
-    """Run the trials, print who was right, and write the record."""
+    """Run the trials, print who was right, and write the record.
+
+    Raises
+    ------
+    typer.Exit
+        With 1 where a trial had no answer, which the record notes.
+    """
     if render:
         make_console().print(f"page: {write_page(KEPT)}", highlight=False, soft_wrap=True)
         return
@@ -116,6 +122,8 @@ def run(
     console = make_console()
     setup = set_up(REPOSITORY, [STEP_TIME], devices)
     settings = {
+        "positions": positions,
+        "nulls": nulls,
         "commits": commits,
         "effect": effect,
         "seed": seed,
@@ -135,16 +143,22 @@ def run(
         with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as temporary:
             directory = Path(temporary if folder is None else folder) / f"trial-{number}"
             clone = ScratchClone(directory, Place(setup.devices[0]))
-            trial = run_trial(
-                clone,
-                seed + number,
-                commits,
-                planted_s,
-                effect,
-                ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])],
-                asv_find=asv_find,
-            )
-        path = note(trial, record, json)
+            try:
+                trial = run_trial(
+                    clone,
+                    seed + number,
+                    commits,
+                    planted_s,
+                    effect,
+                    ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])],
+                    asv_find=asv_find,
+                )
+            except MeasurementFailed as error:
+                record.notes.append(f"Trial {number}: {error}")
+                record.write(json)
+                console.print(record.notes[-1], highlight=False, markup=False)
+                continue
+        note(trial, record, json)
         verdict = "right" if trial.is_right(trial.bisect) else "WRONG"
         console.print(
             f"trial {number}: {trial.bisect.outcome}, {verdict}, {trial.pairs} pairs, "
@@ -152,7 +166,9 @@ def run(
             highlight=False,
         )
     print_table(console, trial_table(record.samples))
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    if record.notes:
+        raise typer.Exit(1)
 
 
 def note(trial: Trial, record: Record, path: Path | None) -> Path:

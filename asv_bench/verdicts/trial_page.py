@@ -85,7 +85,24 @@ def _section(path: Path, record: Json) -> str:
         f"{', '.join(settings['benchmark'])}, {1e3 * results['step_s']:.3f} ms, on "
         f"{f'{count} ' if count > 1 else ''}{where}; commit {record['commit'][:9]}, "
         f"{record['started'][:10]}; a difference of {margin:g} % matters.\n\n{markdown(table)}"
+        f"{_what_is_missing(record)}"
     )
+
+
+def _what_is_missing(record: Json) -> str:
+    """Trials that the command was to make and that have no row, and why, or nothing."""
+    settings = record["settings"]
+    places = [trial["place"] for trial in record["samples"]]
+    nulls = places.count(None)
+    missing = {
+        "with a planted commit": settings["positions"] - (len(places) - nulls),
+        "without one": settings["nulls"] - nulls,
+    }
+    lacking = [f"{count} {what}" for what, count in missing.items() if count]
+    notes = "".join(f"\n{note}\n" for note in record["notes"])
+    if not lacking:
+        return notes
+    return f"\nTrials that were asked for and are not here: {', '.join(lacking)}.\n{notes}"
 
 
 def _said(is_right: bool, answer: Json) -> str:

@@ -8,12 +8,15 @@ import random
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import typer
 
-from asv_bench.errors import Refused
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.verdicts import bisect_trials
 from asv_bench.verdicts.bisect_trials import Answer, Trial, note, run_trial
@@ -181,7 +184,8 @@ def test_the_page_has_every_record_that_is_kept(tmp_path: Path) -> None:
         write_page(tmp_path)
     nothing = Trial(1, 32, None, None, None, None, Answer(None, "none", 9.0), 0.001, 0.99, 24, None)
     for machine, trial in (("a", RIGHT), ("b", nothing)):
-        record = Record("bisect_trials", {"benchmark": ["step"], "devices": ["cpu"], "margin": 2.0})
+        settings = {"benchmark": ["step"], "devices": ["cpu"], "margin": 2.0}
+        record = Record("bisect_trials", settings | {"positions": 1, "nulls": 1})
         record.results["step_s"] = 1e-3
         note(trial, record, tmp_path / f"bisect-trials-{machine}.json")
     page = write_page(tmp_path).read_text()
@@ -193,3 +197,33 @@ def test_the_page_has_every_record_that_is_kept(tmp_path: Path) -> None:
     assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 | - | - |" in second
     assert "step, 1.000 ms" in second
     assert "a difference of 2 % matters" in second
+    assert "Trials that were asked for and are not here: 1 without one." in first
+    assert "Trials that were asked for and are not here: 1 with a planted commit." in second
+
+
+def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(clone: object, seed: int, *_: object, **__: object) -> Trial:
+        if seed == 0:
+            raise MeasurementFailed("bisect gave no answer.")
+        return replace(RIGHT, seed=seed, asv_find=None)
+
+    monkeypatch.setattr(bisect_trials, "run_trial", answer)
+    reading = SimpleNamespace(value=1e-3)
+    pair = SimpleNamespace(base=reading, head=reading)
+    setup = SimpleNamespace(
+        benchmarks=["step"],
+        devices=(CPU,),
+        sources=SimpleNamespace(resolve=lambda name: SimpleNamespace(hash="a" * 40)),
+        pairs=lambda: nullcontext(SimpleNamespace(pair=lambda *_, **__: {"step": pair})),
+    )
+    monkeypatch.setattr(bisect_trials, "set_up", lambda *_: setup)
+    monkeypatch.setattr(bisect_trials, "ScratchClone", lambda *_: None)
+    path = tmp_path / "bisect-trials-here.json"
+    with pytest.raises(typer.Exit):
+        bisect_trials.run(positions=2, nulls=0, json=path, devices=None)
+    written = json.loads(path.read_text())
+    assert [sample["seed"] for sample in written["samples"]] == [1]
+    page = write_page(tmp_path).read_text()
+    assert "not here: 1 with a planted commit.\n\nTrial 0: bisect gave no answer." in page
