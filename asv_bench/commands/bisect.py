@@ -25,6 +25,7 @@ from asv_bench.record import REPOSITORY, Record
 from asv_bench.verdicts.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.verdicts.bisect_account import ProbeLines, answer_lines, commit_table
 from asv_bench.verdicts.commit_range import HistoryCommit, commits_between
+from asv_bench.verdicts.commit_sources import WORKING_TREE
 from asv_bench.verdicts.exit_codes import ExitCode
 from asv_bench.verdicts.finding import Direction, Finding, Outcome, Probe, Stage
 from asv_bench.verdicts.kept_pairs import KeptFile, KeptPairs
@@ -113,6 +114,8 @@ def bisect(
         )
     if require_gpu:
         insist_on_gpu(setup.devices)
+    if WORKING_TREE in (good, bad):
+        raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     good_hash = setup.sources.resolve(good).hash
     commits = commits_between(good_hash, setup.sources.resolve(bad).hash, REPOSITORY)
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION

@@ -96,12 +96,24 @@ class CommitSources:
         except GitError:
             raise Refused(
                 f"git knows no commit called {revision!r} in {self._root}; give a hash, a branch, "
-                f"a tag, HEAD~3, or . for the working tree as it stands."
+                f"a tag, HEAD~3, or . for the working tree as it stands.{self._shallow_hint()}"
             ) from None
         subject = run_git(
             "log", "--max-count=1", "--format=%s", found, "--", directory=self._root
         ).strip()
         return Commit(found, revision, subject)
+
+    def _shallow_hint(self) -> str:
+        try:
+            shallow = run_git("rev-parse", "--is-shallow-repository", directory=self._root)
+        except GitError:
+            return ""
+        if shallow.strip() != "true":
+            return ""
+        return (
+            " This repository is shallow, so it may be in the part that is missing: fetch that "
+            "with `git fetch --unshallow`."
+        )
 
     def checkout(self, commit: str) -> Path:
         """The directory that holds the commit's measured packages, made where there is none.

@@ -248,6 +248,12 @@ def test_an_end_without_the_benchmark_measures_nothing(bench: Bench, monkeypatch
     assert bench.run()[0] == ExitCode.NOTHING_MEASURED
 
 
+def test_the_working_tree_is_no_commit_to_search(bench: Bench) -> None:
+    result = CliRunner().invoke(build_app(), ["bisect", "HEAD~3", "."])
+    assert isinstance(result.exception, Refused)
+    assert "commit what is to be searched" in str(result.exception)
+
+
 def test_several_benchmarks_at_a_time_are_refused(bench: Bench) -> None:
     bench.benchmarks = ["a.track_x(8)", "a.track_x(64)"]
     with pytest.raises(Refused, match=r"finds 2 benchmarks.*one is bisected at a time"):

@@ -74,6 +74,18 @@ def test_a_name_of_no_commit_is_refused(toy: ToyProject, name: str) -> None:
         CommitSources(toy.root).resolve(name)
 
 
+def test_a_shallow_repository_says_that_it_may_lack_the_commit(
+    toy: ToyProject, tmp_path: Path
+) -> None:
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", toy.root.as_uri(), str(shallow))
+    with pytest.raises(Refused, match=r"no commit called 'HEAD~1'.*git fetch --unshallow"):
+        CommitSources(shallow).resolve("HEAD~1")
+    with pytest.raises(Refused) as refused:
+        CommitSources(toy.root).resolve("nowhere")
+    assert "--unshallow" not in str(refused.value)
+
+
 def test_only_the_measured_packages_are_unpacked(toy: ToyProject) -> None:
     directory = CommitSources(toy.root).checkout(toy.commits[1])
     assert sorted(path.name for path in directory.iterdir()) == ["COMMIT", "engine", "kernels"]
