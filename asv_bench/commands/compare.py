@@ -118,11 +118,11 @@ def _plan(pairs: int | None, quick: bool) -> ComparisonPlan:
 
 
 def _refuse_hopeless(plan: ComparisonPlan, setup: BenchSetup) -> None:
-    least = plan.least_pairs(len(setup.entries))
-    if plan.cap < least:
+    count = len(setup.entries)
+    if not plan.can_differ(count):
         raise Refused(
-            f"among {len(setup.entries)} benchmarks, {plan.cap} pairs cannot show a difference of "
-            f"one; take at least {least}, or fewer benchmarks."
+            f"among {count} benchmarks, {plan.cap} pairs cannot show a difference of one; take at "
+            f"least {plan.least_cap(count)}, or fewer benchmarks."
         )
 
 

@@ -56,7 +56,7 @@ class ComparisonPlan:
         Refused
             If so few pairs could never be significant.
         """
-        least = cls().least_pairs(1)
+        least = _pairs_of_one_sign(cls().alpha)
         if pairs < least:
             raise Refused(
                 f"with {pairs} pairs nothing could be significant at {cls().alpha}: their smallest "
@@ -73,9 +73,24 @@ class ComparisonPlan:
         """The plan for which so large a difference matters, and a smaller one does not."""
         return replace(self, minimum_effect=fraction, margin=fraction)
 
-    def least_pairs(self, benchmarks: int) -> int:
-        """Pairs below which none of so many benchmarks could be called slower or faster."""
-        return math.ceil(1 - math.log2(self.alpha / benchmarks))
+    @classmethod
+    def least_cap(cls, benchmarks: int) -> int:
+        """The smallest cap of whose plan `can_differ` is true for so many benchmarks."""
+        cap = _pairs_of_one_sign(cls().alpha / benchmarks)
+        while not cls.with_cap(cap).can_differ(benchmarks):
+            cap += 1
+        return cap
+
+    def can_differ(self, benchmarks: int) -> bool:
+        """Whether pairs of one sign could call any of so many benchmarks slower or faster.
+
+        The first that Holm's procedure rejects must meet the level for all of them, and a look has
+        only what the looks before it left of alpha.
+        """
+        return any(
+            smallest_p(pairs) <= self.difference_level(look, benchmarks)
+            for look, pairs in enumerate(self.looks)
+        )
 
     @property
     def cap(self) -> int:
@@ -97,3 +112,8 @@ class ComparisonPlan:
             "levels": [self.difference_level(look, 1) for look in range(len(self.looks))],
             "equivalence_levels": [self.equivalence_level(look) for look in range(len(self.looks))],
         }
+
+
+def _pairs_of_one_sign(level: float) -> int:
+    """The fewest pairs whose smallest p-value is at most `level`."""
+    return math.ceil(1 - math.log2(level))

@@ -20,9 +20,12 @@ import pytest
 from rich.console import Console
 from simulated_pairs import BASE, HEAD, ScriptedPairs
 from toy_project import ToyProject, git, make_project
+from typer.testing import CliRunner
 
+from asv_bench.__main__ import build_app
 from asv_bench.commands import compare as compare_module
 from asv_bench.commands.compare import Comparing, time_left
+from asv_bench.errors import Refused
 from asv_bench.verdicts.commit_sources import Commit
 from asv_bench.verdicts.comparison import Progress
 from asv_bench.verdicts.plan import ComparisonPlan
@@ -275,6 +278,28 @@ def test_an_interruption_leaves_the_answers_that_were_given() -> None:
     assert slower.pairs_used < interrupted_at
     assert "interrupted" in noisy.reason
     assert not slower.reason
+
+
+@pytest.mark.parametrize(("pairs", "benchmarks"), [("14", 9), ("15", 19), ("16", 33)])
+def test_pairs_that_could_call_no_benchmark_slower_are_refused(
+    pairs: str, benchmarks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(commit: str) -> None:
+        raise LookupError(commit)
+
+    def outcome(pairs: str) -> BaseException | None:
+        return CliRunner().invoke(build_app(), ["compare", "a", "b", "--pairs", pairs]).exception
+
+    setup = SimpleNamespace(
+        entries=[None] * benchmarks, devices=("cpu",), sources=SimpleNamespace(resolve=resolve)
+    )
+    monkeypatch.setattr(compare_module, "set_up", lambda *_: setup)
+    refusal, enough = outcome(pairs), str(int(pairs) + 1)
+    assert isinstance(refusal, Refused)
+    assert f"among {benchmarks} benchmarks, {pairs} pairs" in str(refusal)
+    assert f"take at least {enough}" in str(refusal)
+    # One more goes on to the commits.
+    assert isinstance(outcome(enough), LookupError)
 
 
 def children_of(folder: Path) -> list[str]:

@@ -11,6 +11,7 @@ from scipy.stats import binomtest, norm, rankdata, wilcoxon
 
 from asv_bench.errors import Refused
 from asv_bench.verdicts.group_sequential import holm, look_levels, one_sided_look_levels
+from asv_bench.verdicts.judging import judge, weigh
 from asv_bench.verdicts.paired_statistics import (
     Alternative,
     equivalence_p,
@@ -22,6 +23,7 @@ from asv_bench.verdicts.paired_statistics import (
     wilcoxon_p,
 )
 from asv_bench.verdicts.plan import ComparisonPlan
+from asv_bench.verdicts.verdict import Verdict
 
 
 @pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
@@ -193,3 +195,20 @@ def test_another_cap_keeps_the_fractions_that_can_decide(cap: int, looks: tuple[
 def test_a_cap_that_could_never_decide_is_refused() -> None:
     with pytest.raises(Refused, match="take at least 10"):
         ComparisonPlan.with_cap(9)
+
+
+@pytest.mark.parametrize(("benchmarks", "least"), [(1, 10), (8, 13), (9, 15), (19, 16), (33, 17)])
+def test_the_least_cap_is_the_first_that_can_tell_a_benchmark_from_the_others(
+    benchmarks: int, least: int
+) -> None:
+    assert ComparisonPlan.least_cap(benchmarks) == least
+    names = [str(number) for number in range(benchmarks)]
+    for cap in range(max(10, least - 2), least + 2):
+        plan = ComparisonPlan.with_cap(cap)
+        called = set()
+        for look, pairs in enumerate(plan.looks):
+            # As clear as pairs can be, in one benchmark.
+            clear = weigh([math.log(1.5 + pair / 1000) for pair in range(pairs)], plan)
+            evidence = dict.fromkeys(names, weigh([0.5 * (-1) ** i for i in range(pairs)], plan))
+            called |= set(judge(evidence | {"0": clear}, look, benchmarks, plan).values())
+        assert (Verdict.SLOWER in called) == plan.can_differ(benchmarks) == (cap >= least)
