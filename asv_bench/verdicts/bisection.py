@@ -7,6 +7,14 @@ is the log-ratio of their times in one interleaved pair, so its mean is the effe
 disturbed process from deciding anything. All three unknowns are weighed on grids, so nothing about
 the noise is assumed to be known beforehand: the gate's pairs and every probe tell of it.
 
+**What the certainty assumes.** Errors are drawn anew for each pair. An offset that belongs to a
+commit, as its code layout may cause, is in all of its pairs, so more of them only make a wrong
+answer more certain, and the confirmation, which measures that same commit, need not notice. The
+stated probability holds where such offsets are small beside half the step. In 200 simulated
+searches (`bisect_often`, seed 5, quiet noise) for a step of 2 % among 64 commits, no commit was
+wrongly named where offsets had a standard deviation of 0.2 %; at 0.5 % it was 16 of the 193 that
+were named, each called certain to at least 0.99 and confirmed.
+
 The commit to probe next is the one whose pair is expected to tell most about `k`, in bits. One pair
 at a time, that is the median of the posterior (Horstein 1963), and simulated searches of either
 kind take equally many pairs. Several at a time are chosen so that together they tell most: with

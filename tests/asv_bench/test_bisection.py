@@ -77,6 +77,15 @@ def test_one_outlier_does_not_decide() -> None:
     assert posterior.suspects().probability > 0.99
 
 
+def test_pairs_that_agree_to_the_last_digit_do_not_make_an_offset_certain() -> None:
+    """A layout that moves a harmless commit by 0.2 % leaves a step of 1 % in doubt."""
+    posterior = FirstBad(2)
+    posterior.observe(REFERENCE, 1, [0.01] * 16)
+    posterior.observe(REFERENCE, 0, [0.002])
+    assert posterior.suspects().commits == range(1, 2)
+    assert 0.9 < posterior.suspects().probability < 0.98
+
+
 def test_a_pair_of_two_candidates_speaks_only_of_the_commits_between_them() -> None:
     posterior = FirstBad(10)
     posterior.observe(REFERENCE, 9, quiet_ratios(0.03))

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.verdicts.comparison import MOST_FAILURES
 from asv_bench.verdicts.finding import Direction, Finding, Outcome, Probe, Stage
 from asv_bench.verdicts.samples import CommitUnusable, Pair, SampleFailed
 from asv_bench.verdicts.search import find_first_changed
@@ -168,6 +169,24 @@ def test_a_step_that_is_partly_taken_back_is_told_too() -> None:
     assert "takes part of it back" in finding.remark
 
 
+def test_a_culprit_of_less_than_the_minimum_is_found_where_it_did_most_of_the_range() -> None:
+    """The range is 1.3 % slower, and its culprit is confirmed though it alone did less than 1 %."""
+    finding, _, _ = search({8: 0.009, 31: 0.004})
+    assert finding.outcome is Outcome.FOUND
+    assert finding.suspects == (COMMITS[8],)
+    confirmation = finding.confirmation
+    assert confirmation is not None
+    assert confirmation.effect is not None
+    assert confirmation.effect < SearchPlan().confirmation.minimum_effect
+
+
+def test_what_noise_explains_is_no_second_step() -> None:
+    """Both comparisons of a single step err by more than the least effect, and often differ."""
+    row = bisect_often(Scenario("", (0.15,), noise=Noise(process=0.03)), runs=20, seed=1000)
+    assert row["right"] == 20
+    assert row["said_more_than_one_step"] == 0
+
+
 def test_a_slow_creep_names_nobody() -> None:
     finding, _, _ = search(dict.fromkeys(range(32), 0.0015))
     assert finding.gate.verdict is Verdict.SLOWER
@@ -203,6 +222,21 @@ def test_a_culprit_that_fails_its_confirmation_is_not_named() -> None:
     assert finding.outcome is Outcome.INCONCLUSIVE or finding.suspects == (COMMITS[20],)
 
 
+class Throttling(SimulatedCommits):
+    """A machine all of whose pairs without the good end are discarded."""
+
+    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
+        [(name, pair)] = super().pair(base, head, **options).items()
+        return {name: pair if base == GOOD else replace(pair, discarded="the GPU throttled")}
+
+
+def test_a_confirmation_that_told_nothing_is_not_repeated() -> None:
+    finding, _, asked = search({}, machine=Throttling(times({14: 0.03}), QUIET, 1))
+    assert finding.outcome is Outcome.INCONCLUSIVE
+    assert finding.suspects == (COMMITS[14],)
+    assert list(asked) == ["gate", "search", "confirmation 1"]
+
+
 class Unsteady(SimulatedCommits):
     """A machine that discards some pairs and whose processes of one commit fail."""
 
@@ -236,6 +270,11 @@ def test_a_commit_whose_processes_keep_failing_is_left_out() -> None:
     assert finding.suspects == (COMMITS[14],)
     assert finding.unmeasurable is not None
     assert "it died" in finding.unmeasurable[COMMITS[15]]
+
+
+def test_a_commit_whose_processes_keep_failing_is_not_asked_again() -> None:
+    _, _, asked = search({}, machine=Unsteady([COMMITS[15]]))
+    assert asked["search"].count((GOOD, COMMITS[15])) == MOST_FAILURES
 
 
 def test_ends_whose_processes_keep_failing_are_a_failure() -> None:
