@@ -24,6 +24,7 @@ from asv_bench.verdicts.bench_setup import BenchSetup, set_up, termination_as_in
 from asv_bench.verdicts.commit_sources import CommitSources
 from asv_bench.verdicts.comparison import compare_commits
 from asv_bench.verdicts.comparison_tables import STYLES, interval_text, percentage
+from asv_bench.verdicts.exit_codes import ExitCode
 from asv_bench.verdicts.plan import ComparisonPlan
 from asv_bench.verdicts.planting import Planted, ScratchClone
 from asv_bench.verdicts.process_pairs import ProcessPairs, shared_out
@@ -34,7 +35,13 @@ SEEN_FROM = 1.5
 """Planted effects of at least so many times the minimum effect must be found; smaller ones may be
 inconclusive, and only those below the margin may be called equivalent."""
 FALSE_ALARMS_ALLOWED = 0.05
+INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
 _STEP_PAIRS = 2
+HELP = (
+    "Compare a commit with itself and with planted slowdowns, and see what compare says.\n\n"
+    "Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; "
+    "130: interrupted, with what was measured written down and no word on whether they hold."
+)
 _HEADERS = ("planted", "verdict", "effect", "interval", "pairs", "discarded", "seconds")
 
 
@@ -84,10 +91,7 @@ class Trial:
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(
-        "calibrate",
-        help="Compare a commit with itself and with planted slowdowns, and see what compare says.",
-    )(calibrate)
+    app.command("calibrate", help=HELP)(calibrate)
 
 
 def calibrate(
@@ -121,6 +125,8 @@ def calibrate(
         If the options name nothing to do, or more than one benchmark.
     MeasurementFailed
         If a verdict contradicts what was planted.
+    typer.Exit
+        With 130 after an interruption.
     """
     effects = effects_named(planted)
     if not effects and not null:
@@ -145,14 +151,19 @@ def calibrate(
     )
     console.print(setup.sentence(), highlight=False, soft_wrap=True)
     trials: list[Trial] = []
-    with tempfile.TemporaryDirectory(prefix="kvtrail-calibrate-") as scratch:
-        calibration = Calibration(Path(scratch) / "clone", setup, plan, record, console)
-        try:
-            with termination_as_interrupt():
-                calibration.run(null, effects, trials)
-        except KeyboardInterrupt:
-            record.notes.append("Interrupted: trials are missing.")
-    report(trials, plan, record, console, json, markdown_path)
+    is_interrupted = False
+    try:
+        with (
+            termination_as_interrupt(),
+            tempfile.TemporaryDirectory(prefix="kvtrail-calibrate-") as scratch,
+        ):
+            calibration = Calibration(Path(scratch) / "clone", setup, plan, record, console)
+            calibration.run(null, effects, trials)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    report(trials, plan, record, console, json, markdown_path, is_interrupted=is_interrupted)
+    if is_interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def effects_named(text: str) -> list[float]:
@@ -246,22 +257,35 @@ def report(
     console: Console,
     json: Path | None,
     markdown_path: Path | None,
+    *,
+    is_interrupted: bool = False,
 ) -> None:
-    """Print the trials, write them down, and raise a MeasurementFailed where verdicts are wrong."""
+    """Print the trials, write them down, and raise a MeasurementFailed where verdicts are wrong.
+
+    After an interruption trials are missing: those that were made say nothing about soundness.
+    """
     title = f"compare on {record.machine.gpu or record.machine.cpu}, commit {record.tree.label}"
     print_table(console, trial_table(trials, plan, title))
     record.results["trials"] = [trial.to_json(plan) for trial in trials]
     wrong = [trial for trial in trials if not trial.holds(plan)]
     alarms = [trial for trial in wrong if trial.planted == 0]
     nulls = sum(trial.planted == 0 for trial in trials)
-    is_sound = len(alarms) <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == len(alarms)
-    record.results["is_sound"] = is_sound
+    is_sound: bool | None = None
+    if is_interrupted:
+        record.notes.append(INTERRUPTED)
+        console.print(INTERRUPTED, highlight=False, soft_wrap=True)
+    else:
+        is_sound = len(alarms) <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == len(alarms)
+    record.results |= {"is_sound": is_sound, "interrupted": is_interrupted}
     if markdown_path is not None:
         markdown_path.parent.mkdir(parents=True, exist_ok=True)
-        markdown_path.write_text(trial_markdown(trials, plan, title), encoding="utf-8")
+        page = trial_markdown(trials, plan, title)
+        markdown_path.write_text(
+            f"{page}\n{INTERRUPTED}\n" if is_interrupted else page, encoding="utf-8"
+        )
     path = record.write(json)
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
-    if not is_sound:
+    if is_sound is False:
         raise MeasurementFailed(
             "verdicts contradict what was planted: "
             + "; ".join(f"{trial.name}: {trial.comparison.verdict}" for trial in wrong)

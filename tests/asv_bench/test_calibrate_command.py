@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,12 +16,17 @@ from typing import Any
 import pytest
 from simulated_pairs import BASE, HEAD
 from toy_project import ToyProject, make_project
+from typer.testing import CliRunner
 
+from asv_bench.__main__ import build_app
+from asv_bench.commands import calibrate as command
 from asv_bench.commands.calibrate import Trial, effects_named, report, trial_markdown
 from asv_bench.console import make_console
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.record import Record
 from asv_bench.verdicts import planting
+from asv_bench.verdicts.bench_setup import BenchSetup
+from asv_bench.verdicts.catalog import Entry
 from asv_bench.verdicts.measured_process import Place
 from asv_bench.verdicts.plan import ComparisonPlan
 from asv_bench.verdicts.planting import ScratchClone, SpinTimes
@@ -191,6 +197,37 @@ def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight(tmp_path: Path) 
     assert not sound(*[null] * 20, missed)
     with pytest.raises(MeasurementFailed, match=r"contradict .* planted 3.0 %: inconclusive"):
         report([missed], PLAN, Record("calibrate", {}), make_console(), tmp_path / "r", None)
+
+
+@pytest.mark.parametrize("made", [[], [Verdict.EQUIVALENT], [Verdict.FASTER]])
+def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
+    made: list[Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def __init__(self, directory: Path, setup: Any, plan: Any, record: Record, _: Any) -> None:
+            self.record = record
+
+        def run(self, null: int, effects: Any, trials: list[Trial]) -> None:
+            trials += [trial(0.0, verdict) for verdict in made]
+            self.record.samples.append({"trial": "itself"})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
+    setup = BenchSetup(None, tmp_path, (Entry(name, name, "seconds"),), ("cpu",))
+    monkeypatch.setattr(command, "set_up", lambda *_: setup)
+    monkeypatch.setattr(command, "Calibration", Interrupted)
+    path, page = tmp_path / "record.json", tmp_path / "page.md"
+    arguments = ["calibrate", "--json", str(path), "--markdown", str(page)]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 130
+    record = json.loads(path.read_text())
+    assert record["results"]["is_sound"] is None
+    assert record["results"]["interrupted"] is True
+    assert [entry["verdict"] for entry in record["results"]["trials"]] == made
+    assert record["samples"] == [{"trial": "itself"}]
+    assert record["notes"] == [command.INTERRUPTED]
+    assert command.INTERRUPTED in result.output
+    assert command.INTERRUPTED in page.read_text()
 
 
 def test_the_markdown_marks_what_the_truth_does_not_allow() -> None:
