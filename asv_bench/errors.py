@@ -11,5 +11,9 @@ class Refused(BenchError, ValueError):
     """What was asked for cannot be honoured; nothing was measured and nothing changed."""
 
 
+class NothingSelected(Refused):
+    """No benchmark of today is what was asked for, or none that this machine measures."""
+
+
 class MeasurementFailed(BenchError, RuntimeError):
     """A measurement began and did not give figures that mean what they say."""

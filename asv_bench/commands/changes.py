@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +16,16 @@ from rich.text import Text
 from asv_bench.asv_results import Figure, Series, read_results
 from asv_bench.commands.options import Devices, RecordPath
 from asv_bench.console import add_figure_columns, make_console, print_table
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
 from asv_bench.machine import machine_facts
 from asv_bench.pages.commits import commits_in_order
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.sessions import SESSIONS, read_ratios
-from asv_bench.verdicts.bench_setup import set_up, termination_as_interrupt
+from asv_bench.verdicts.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.verdicts.catalog import Entry
 from asv_bench.verdicts.change_points import Change, Point, changes_in, points_of
 from asv_bench.verdicts.commit_range import described
+from asv_bench.verdicts.comparison import Progress, summarize_pairs
 from asv_bench.verdicts.comparison_tables import percentage
 from asv_bench.verdicts.confirmation import (
     Confirmation,
@@ -32,7 +35,10 @@ from asv_bench.verdicts.confirmation import (
     entry_named,
 )
 from asv_bench.verdicts.exit_codes import ExitCode
+from asv_bench.verdicts.plan import ComparisonPlan
+from asv_bench.verdicts.samples import Pair
 from asv_bench.verdicts.triage import Triaged
+from asv_bench.verdicts.verdict import Comparison, Verdict
 
 STYLES = {
     Standing.REGRESSION: "bold red",
@@ -41,10 +47,12 @@ STYLES = {
     Standing.UNRESOLVED: "yellow",
     Standing.NOT_COMPARED: "dim",
 }
+INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 HELP = """Find where the stored histories moved, and compare the commits around each change.
 
 Without --confirm, or where results are of another machine, a change is an unconfirmed candidate.
-Exit code 3: a regression was confirmed; 0: none was; 1: a failure; 2: refused.
+Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2: refused;
+130: interrupted, with what was measured written down.
 """
 
 
@@ -80,7 +88,8 @@ def changes(
     Refused
         If the machine that was asked for has no results.
     typer.Exit
-        With 3 where a regression was confirmed.
+        With 3 where a regression was confirmed, 1 where a comparison failed and none was, 130
+        after an interruption.
     """
     console = make_console()
     found = stored_changes(REPOSITORY, benchmark or (), machine)
@@ -90,10 +99,15 @@ def changes(
         (change for change, _ in found if change.machine == here),
         key=lambda change: -abs(change.effect),
     )[:most]
-    confirmed = confirmations(ours, devices, console) if confirm_them and ours else {}
+    confirming = Confirming(record, console)
+    if confirm_them and ours:
+        confirming.run(ours, devices)
     triaged = [
         Triaged(
-            change, tuple(points), described(change.commit.hash, REPOSITORY), confirmed.get(change)
+            change,
+            tuple(points),
+            described(change.commit.hash, REPOSITORY),
+            confirming.confirmed.get(change),
         )
         for change, points in found
     ]
@@ -105,14 +119,21 @@ def changes(
         print_table(console, change_table(triaged))
     else:
         console.print("no series moved by 1 % or more")
+    for reason in dict.fromkeys(
+        entry.confirmation.comparison.reason for entry in triaged if entry.confirmation
+    ):
+        if reason:
+            console.print(reason, highlight=False, markup=False, soft_wrap=True)
     regressions = [entry for entry in triaged if entry.standing == str(Standing.REGRESSION)]
     for entry in regressions:
         if not entry.change.is_placed and entry.confirmation:
             found_by = bisection_of(entry.change, entry.confirmation)
             console.print(found_by, highlight=False, soft_wrap=True)
-    code = ExitCode.REGRESSION if regressions else ExitCode.GOOD
+    code = ExitCode.INTERRUPTED if confirming.is_interrupted else exit_code_of(triaged)
     record.results = {
         "exit_code": int(code),
+        "outcome": code.name.lower(),
+        "interrupted": confirming.is_interrupted,
         "changes": [entry.to_json() for entry in triaged],
     }
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
@@ -148,34 +169,99 @@ def stored_changes(
     return sorted(found, key=lambda entry: -abs(entry[0].effect))
 
 
-def confirmations(
-    found: Sequence[Change], devices: str | None, console: Console
-) -> dict[Change, Confirmation]:
-    """Compare the commits around each change; those of benchmarks that are gone are left out."""
-    names = "|".join(sorted({re.escape(change.series.benchmark) for change in found}))
-    setup = set_up(REPOSITORY, [rf"^({names})(\(|$)"], devices)
-    suspicions: dict[Change, Suspicion] = {}
-    for change in found:
+class Confirming:
+    """The comparisons of the commits around changes, and what came of them until now.
+
+    Attributes
+    ----------
+    confirmed
+        Of the changes that were compared; one that an interruption cut short is unresolved.
+    is_interrupted
+        Whether comparisons are missing.
+    """
+
+    def __init__(self, record: Record, console: Console) -> None:
+        self._record = record
+        self._console = console
+        self._pairs: dict[tuple[str, str, str], list[Pair]] = {}
+        self._answers: dict[tuple[str, str, str], Comparison] = {}
+        self.confirmed: dict[Change, Confirmation] = {}
+        self.is_interrupted = False
+
+    def run(self, found: Sequence[Change], devices: str | None) -> None:
+        """Compare the commits around each; changes of benchmarks that are gone are left out."""
+        names = "|".join(sorted({re.escape(change.series.benchmark) for change in found}))
+        setup: BenchSetup | None = None
+        with contextlib.suppress(NothingSelected):
+            setup = set_up(REPOSITORY, [rf"^({names})(\(|$)"], devices)
+        suspicions = self._suspicions(found, setup.entries if setup else ())
+        if setup is None or not suspicions:
+            return
         try:
-            entry = entry_named(
-                setup.entries, change.series.benchmark, [value for _, value in change.series.params]
+            with termination_as_interrupt(), self._console.status("comparing") as status:
+
+                def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
+                    for name, pair in measured.items():
+                        key = (pair.base.commit, pair.head.commit, name)
+                        self._pairs.setdefault(key, []).append(pair)
+                        self._record.samples.append(pair.to_json())
+                    status.update(
+                        f"comparing the commits around {len(suspicions)} changes: "
+                        f"{len(self._record.samples)} pairs"
+                    )
+
+                def on_answer(answer: Comparison) -> None:
+                    self._answers[answer.base, answer.head, answer.benchmark] = answer
+
+                confirm(list(suspicions.values()), setup.pairs_of, None, on_pair, on_answer)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            self._record.notes.append(INTERRUPTED)
+            self._console.print(INTERRUPTED, highlight=False, soft_wrap=True)
+        for change, suspicion in suspicions.items():
+            comparison = self._comparison_of(suspicion)
+            if comparison is not None:
+                self.confirmed[change] = Confirmation(suspicion, comparison)
+
+    def _suspicions(
+        self, found: Sequence[Change], entries: Sequence[Entry]
+    ) -> dict[Change, Suspicion]:
+        suspicions: dict[Change, Suspicion] = {}
+        for change in found:
+            values = [value for _, value in change.series.params]
+            try:
+                entry = entry_named(entries, change.series.benchmark, values)
+            except Refused as refusal:
+                self._console.print(str(refusal), highlight=False, soft_wrap=True)
+                continue
+            suspicions[change] = Suspicion(
+                entry.name, change.since.hash, change.until.hash, change.effect
             )
-        except Refused as refusal:
-            console.print(str(refusal), highlight=False, soft_wrap=True)
-            continue
-        suspicions[change] = Suspicion(
-            entry.name, change.since.hash, change.until.hash, change.effect
+        return suspicions
+
+    def _comparison_of(self, suspicion: Suspicion) -> Comparison | None:
+        """Its answer, or what pairs show where it was interrupted; None where it never began."""
+        key = (suspicion.before, suspicion.after, suspicion.benchmark)
+        pairs = self._pairs.get(key)
+        if key in self._answers or not pairs:
+            return self._answers.get(key)
+        return summarize_pairs(
+            *key,
+            [pair for pair in pairs if pair.discarded is None],
+            ComparisonPlan(),
+            discarded=sum(pair.discarded is not None for pair in pairs),
+            reason="The comparison was interrupted.",
         )
-    pairs = 0
 
-    def on_pair(*_: object) -> None:
-        nonlocal pairs
-        pairs += 1
-        status.update(f"comparing the commits around {len(suspicions)} changes: {pairs} pairs")
 
-    with termination_as_interrupt(), console.status("comparing") as status:
-        done = confirm(list(suspicions.values()), setup.pairs_of, None, on_pair)
-    return dict(zip(suspicions, done, strict=True))
+def exit_code_of(triaged: Sequence[Triaged]) -> ExitCode:
+    """A confirmed regression outweighs a comparison that failed."""
+    confirmed = [entry.confirmation for entry in triaged if entry.confirmation]
+    if any(entry.standing is Standing.REGRESSION for entry in confirmed):
+        return ExitCode.REGRESSION
+    if any(entry.comparison.verdict is Verdict.FAILED for entry in confirmed):
+        return ExitCode.FAILED
+    return ExitCode.GOOD
 
 
 def bisection_of(change: Change, confirmation: Confirmation) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.asv_selection import Selection
-from asv_bench.errors import Refused
+from asv_bench.errors import NothingSelected
 
 _SHOWN = 6
 
@@ -52,13 +52,15 @@ def select(entries: Sequence[Entry], patterns: Sequence[str], *, has_gpu: bool) 
     Raises
     ------
     Refused
-        If an expression is none, or finds nothing.
+        If an expression is none.
+    NothingSelected
+        If one finds nothing, or nothing that runs here.
     """
     wanted = Selection((), rounds=1).changed(patterns, None)
     for pattern in wanted.patterns:
         if not any(re.search(pattern, entry.name) for entry in entries):
             shown = ", ".join(entry.name for entry in entries[:_SHOWN])
-            raise Refused(
+            raise NothingSelected(
                 f"--benchmark {pattern!r} is found in none of the {len(entries)} benchmarks; their "
                 f"names are such as {shown}."
             )
@@ -68,5 +70,5 @@ def select(entries: Sequence[Entry], patterns: Sequence[str], *, has_gpu: bool) 
     ]
     if not selected:
         where = "on a machine without a GPU" if has_gpu else "on a GPU"
-        raise Refused(f"what --benchmark names is measured {where} only.")
+        raise NothingSelected(f"what --benchmark names is measured {where} only.")
     return selected

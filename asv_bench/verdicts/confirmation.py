@@ -10,7 +10,7 @@ from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.verdicts.catalog import Entry
-from asv_bench.verdicts.comparison import OnPair, compare_commits
+from asv_bench.verdicts.comparison import OnAnswer, OnPair, compare_commits
 from asv_bench.verdicts.plan import ComparisonPlan
 from asv_bench.verdicts.samples import CommitUnusable, PairSource
 from asv_bench.verdicts.verdict import Comparison, Verdict
@@ -85,6 +85,7 @@ def confirm(
     pairs_of: Callable[[Sequence[str]], AbstractContextManager[PairSource]],
     plan: ComparisonPlan | None = None,
     on_pair: OnPair | None = None,
+    on_answer: OnAnswer | None = None,
 ) -> list[Confirmation]:
     """Compare the commits around each suspicion, those of the same commits together.
 
@@ -98,6 +99,8 @@ def confirm(
         Of each comparison; Holm's procedure covers the benchmarks of the same two commits.
     on_pair
         Told of every pair.
+    on_answer
+        Told of every answer, so that those given before an interruption are not lost.
 
     Returns
     -------
@@ -113,12 +116,17 @@ def confirm(
     for (before, after), benchmarks in around.items():
         try:
             with pairs_of(benchmarks) as source:
-                compared = compare_commits(source, before, after, benchmarks, plan, on_pair)
+                compared = compare_commits(
+                    source, before, after, benchmarks, plan, on_pair, on_answer
+                )
         except CommitUnusable as error:
             verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
             compared = [
                 Comparison(name, before, after, verdict, reason=str(error)) for name in benchmarks
             ]
+            if on_answer is not None:
+                for answer in compared:
+                    on_answer(answer)
         found |= {(before, after, entry.benchmark): entry for entry in compared}
     return [Confirmation(one, found[one.before, one.after, one.benchmark]) for one in suspicions]
 

@@ -22,8 +22,10 @@ from asv_bench.errors import Refused
 from asv_bench.machine import machine_facts
 from asv_bench.pages.commits import Commit
 from asv_bench.sessions import read_ratios, write_session
-from asv_bench.verdicts.catalog import Entry
+from asv_bench.verdicts.catalog import Entry, select
 from asv_bench.verdicts.change_points import changes_in, points_of
+from asv_bench.verdicts.plan import ComparisonPlan
+from asv_bench.verdicts.samples import CommitUnusable
 from asv_bench.verdicts.simulated_noise import Noise
 from asv_bench.verdicts.simulated_noise import SimulatedPairs as NoisyPairs
 
@@ -197,6 +199,8 @@ class Project:
         self.root = root
         self.true_effect = 0.05
         self.compared: list[tuple[str, str]] = []
+        self.unusable: str | None = None
+        self.interrupted_at: int | None = None
         results = root / "reports" / "asv"
         results.mkdir(parents=True)
         description = {
@@ -241,25 +245,35 @@ class Project:
         @contextmanager
         def pairs_of(benchmarks):
             class Recorded(NoisyPairs):
+                def prepare(self, commit: str):
+                    if project.unusable:
+                        raise CommitUnusable(commit, project.unusable)
+                    return super().prepare(commit)
+
                 def pair(self, base: str, head: str, **options):
+                    if len(project.compared) == project.interrupted_at:
+                        raise KeyboardInterrupt
                     project.compared.append((base, head))
                     return super().pair(base, head, **options)
 
             quiet = Noise(process=0.002, drift=0.002, outliers=0.0)
             yield Recorded(dict.fromkeys(benchmarks, project.true_effect), quiet, seed=1)
 
-        return SimpleNamespace(entries=[Entry(name, name, "seconds")], pairs_of=pairs_of)
+        if devices == "no such":
+            raise Refused("there is no such device.")
+        entries = select([Entry(name, name, "seconds")], patterns, has_gpu=False)
+        return SimpleNamespace(entries=entries, pairs_of=pairs_of)
+
+    @property
+    def record(self) -> dict:
+        return json.loads((self.root / "record.json").read_text())
 
     def run(self, *arguments: str) -> tuple[int, str, list[dict]]:
         path = self.root / "record.json"
         result = CliRunner().invoke(build_app(), ["changes", "--json", str(path), *arguments])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        return (
-            result.exit_code,
-            result.output,
-            json.loads(path.read_text())["results"]["changes"],
-        )
+        return result.exit_code, result.output, self.record["results"]["changes"]
 
 
 @pytest.fixture
@@ -332,3 +346,59 @@ def test_a_name_that_no_benchmark_has_finds_no_change(project: Project) -> None:
     code, said, found = project.run("--benchmark", "kernels.")
     assert (code, found) == (0, [])
     assert "no series moved" in said
+
+
+HERE = ("--machine", machine_facts().name)
+
+
+def test_every_pair_is_in_the_record(project: Project) -> None:
+    _, _, [change] = project.run(*HERE)
+    samples = project.record["samples"]
+    assert len(samples) == len(project.compared) == change["confirmation"]["pairs_used"]
+    assert {sample["base"]["commit"] for sample in samples} == {hash_of(11)}
+    assert {sample["head"]["commit"] for sample in samples} == {hash_of(12)}
+    assert all(sample["base"]["samples"] for sample in samples)
+    assert project.record["results"]["interrupted"] is False
+
+
+def test_a_comparison_that_failed_ends_with_its_own_code_and_says_why(project: Project) -> None:
+    project.unusable = "ImportError: boom"
+    code, said, [change] = project.run(*HERE)
+    assert code == project.record["results"]["exit_code"] == 1
+    assert project.record["results"]["outcome"] == "failed"
+    assert change["standing"] == "not compared"
+    assert "ImportError: boom" in said
+
+
+def test_an_interruption_keeps_the_answers_and_pairs_there_are(project: Project) -> None:
+    folder = project.root / "reports" / "asv" / machine_facts().name
+    for figure in figures(steps(30, c8=0.04, c16=0.06, c24=0.02), noise=0.001):
+        project.store(folder, figure)
+    # The largest first, which has its answer at the first look; the second has three pairs.
+    project.interrupted_at = ComparisonPlan().looks[0] + 3
+    code, said, found = project.run(*HERE)
+    assert code == project.record["results"]["exit_code"] == 130
+    assert project.record["results"]["interrupted"] is True
+    assert project.record["notes"] == [command.INTERRUPTED]
+    assert command.INTERRUPTED in said
+    assert [(change["commit"], change["standing"]) for change in found] == [
+        (hash_of(16), "regression"),
+        (hash_of(8), "unresolved"),
+        (hash_of(24), "unconfirmed candidate"),
+    ]
+    assert found[1]["confirmation"]["pairs_used"] == 3
+    assert "interrupted" in found[1]["confirmation"]["reason"]
+    assert len(project.record["samples"]) == project.interrupted_at
+    page = (project.root / "reports" / "pages" / "changes.html").read_text()
+    assert "The comparison was interrupted." in page
+
+
+def test_changes_of_benchmarks_that_are_all_gone_are_left_out(project: Project) -> None:
+    for path in (project.root / "reports" / "asv").rglob("*.json"):
+        path.write_text(path.read_text().replace(SERIES.benchmark, "old.Gone.track_x"))
+    code, said, [change] = project.run(*HERE)
+    assert (code, change["standing"]) == (0, "unconfirmed candidate")
+    assert "no old.Gone.track_x(gpt2-tiny)" in said
+    assert project.compared == []
+    with pytest.raises(Refused, match="no such device"):
+        project.run(*HERE, "--devices", "no such")
