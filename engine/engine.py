@@ -261,11 +261,11 @@ class Engine:
         try:
             with device_scope(self.device):
                 self._loop.advance()
+            self._delivery.deal(self._loop.take_arrived())
         except BaseException as error:
             # The words alone: the error itself would keep every tensor of its frames.
             self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
             raise
-        self._delivery.deal(self._loop.take_arrived())
 
     def _require_running(self) -> None:
         if self._failure is not None:
