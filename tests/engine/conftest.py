@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from engine_cases import GREEDY
 
-from engine import Engine, EngineConfig, SamplingParams
+from engine import Engine, EngineConfig
 
 MakeEngine = Callable[..., Engine]
 
@@ -25,9 +26,6 @@ def make_engine() -> Iterator[MakeEngine]:
     yield make
     for engine in engines:
         engine.check_integrity()
-
-
-GREEDY = SamplingParams(max_new_tokens=20, ignore_eos=True)
 
 
 @pytest.fixture(scope="session")

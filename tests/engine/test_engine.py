@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from engine_cases import GREEDY, run_to_end, tokens_of
 
 from engine import (
     ConfigError,
     DeviceError,
     Engine,
     EngineConfig,
-    EngineStoppedError,
     QueueFullError,
     RequestError,
     SamplingParams,
 )
 from engine.token_ring import TokenRing
-
-GREEDY = SamplingParams(max_new_tokens=20, ignore_eos=True)
-"""As in the fixture `greedy_alone`."""
-
-
-def _tokens(engine, prompts, params=GREEDY):
-    return [completion.token_ids for completion in engine.generate(prompts, params)]
-
-
-def _run_to_end(engine):
-    events = []
-    while engine.has_unfinished:
-        events += engine.step()
-        engine.check_integrity()
-    return events
 
 
 def test_completions_come_in_the_order_of_the_prompts(make_engine, prompts):
@@ -47,7 +32,7 @@ def test_completions_come_in_the_order_of_the_prompts(make_engine, prompts):
 
 
 def test_greedy_output_depends_on_the_prompt_and_varies(make_engine, prompts):
-    outputs = _tokens(make_engine(), prompts)
+    outputs = tokens_of(make_engine(), prompts)
     assert len({tuple(output) for output in outputs}) == len(outputs)
     assert min(len(set(output)) for output in outputs) >= 5
 
@@ -74,8 +59,8 @@ def test_greedy_output_depends_on_the_prompt_and_varies(make_engine, prompts):
 )
 def test_no_option_changes_the_tokens(make_engine, prompts, greedy_alone, options):
     engine = make_engine(**options)
-    assert _tokens(engine, prompts) == greedy_alone
-    assert _tokens(engine, prompts[::-1]) == greedy_alone[::-1]
+    assert tokens_of(engine, prompts) == greedy_alone
+    assert tokens_of(engine, prompts[::-1]) == greedy_alone[::-1]
 
 
 def test_requests_that_join_and_leave_do_not_disturb_each_other(make_engine, prompts, greedy_alone):
@@ -97,129 +82,13 @@ def test_requests_that_join_and_leave_do_not_disturb_each_other(make_engine, pro
 def test_events_tell_each_token_once_in_order(make_engine, prompts, greedy_alone):
     engine = make_engine()
     ids = [engine.submit(prompt, GREEDY) for prompt in prompts]
-    events = _run_to_end(engine)
+    events = run_to_end(engine)
     for request_id, expected in zip(ids, greedy_alone, strict=True):
         own = [event for event in events if event.request_id == request_id]
         assert [event.token_id for event in own] == expected
         assert [event.index for event in own] == list(range(20))
         assert [event.finish_reason for event in own] == [None] * 19 + ["length"]
         assert all(a.time_s <= b.time_s for a, b in pairwise(own))
-
-
-def test_stream_yields_what_generate_returns(make_engine, prompts, greedy_alone):
-    engine = make_engine(max_inflight_requests=3)
-    outputs: dict[int, list[int]] = {}
-    for event in engine.stream(prompts, GREEDY):
-        outputs.setdefault(event.request_id, []).append(event.token_id)
-    assert [outputs[i] for i in sorted(outputs)] == greedy_alone
-
-
-def test_leaving_a_stream_early_aborts_the_rest_and_keeps_other_requests(
-    make_engine, prompts, greedy_alone
-):
-    engine = make_engine()
-    other = engine.submit(prompts[3], GREEDY)
-    stream = engine.stream(prompts[:3], GREEDY)
-    for _ in range(4):
-        next(stream)
-    stream.close()
-    events = _run_to_end(engine)
-    assert [event.token_id for event in events] == greedy_alone[3]
-    assert {event.request_id for event in events} == {other}
-
-
-@pytest.mark.parametrize("ahead", [1, 8, 20], ids=lambda n: f"{n} of one, then one of the other")
-def test_streams_that_take_turns_have_each_its_own_tokens(
-    make_engine, prompts, greedy_alone, ahead
-):
-    engine = make_engine()
-    first, second = engine.stream(prompts[:1], GREEDY), engine.stream(prompts[1:2], GREEDY)
-    taken: dict[int, list[int]] = {0: [], 1: []}
-    while len(taken[1]) < 20:
-        for stream, count in ((first, ahead), (second, 1)):
-            for event in islice(stream, count):
-                assert event.index == len(taken[event.request_id])
-                taken[event.request_id].append(event.token_id)
-    assert [taken[0], taken[1]] == greedy_alone[:2]
-    assert list(first) == list(second) == []
-    assert not engine.has_unfinished
-
-
-def test_a_stream_left_early_leaves_the_others_tokens_in_order(make_engine, prompts, greedy_alone):
-    engine = make_engine()
-    left, kept = engine.stream(prompts[:1], GREEDY), engine.stream(prompts[1:2], GREEDY)
-    tokens = [next(kept).token_id]
-    for _ in range(5):
-        next(left)
-    tokens.append(next(kept).token_id)
-    left.close()
-    assert tokens + [event.token_id for event in kept] == greedy_alone[1]
-
-
-def test_all_ways_to_run_may_be_used_at_once(make_engine, prompts, greedy_alone):
-    engine = make_engine()
-    stream = engine.stream(prompts[:1], GREEDY)
-    submitted = engine.submit(prompts[1], GREEDY)
-    streamed = [next(stream).token_id for _ in range(3)]
-    assert _tokens(engine, prompts[2:4]) == greedy_alone[2:4]
-    # What came for the submitted request meanwhile waits for the next step.
-    events = engine.step()
-    assert len(events) > 3
-    events += _run_to_end(engine)
-    assert {event.request_id for event in events} == {submitted}
-    assert [event.token_id for event in events] == greedy_alone[1]
-    assert streamed + [event.token_id for event in stream] == greedy_alone[0]
-
-
-def test_a_stream_is_told_that_its_request_was_aborted(make_engine, prompts):
-    engine = make_engine()
-    stream = engine.stream(prompts[:2], GREEDY)
-    request_id = next(stream).request_id
-    engine.abort(request_id)
-    ends = {event.request_id: event.finish_reason for event in stream if event.finish_reason}
-    assert ends == {request_id: "abort", 1 - request_id: "length"}
-
-
-@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()], ids=repr)
-@pytest.mark.parametrize("num_steps", [0, 3], ids=["in a prefill", "in a decode step"])
-def test_a_step_that_fails_stops_the_engine(make_engine, prompts, monkeypatch, error, num_steps):
-    """Were it to go on, host and device would be a token apart."""
-    engine = make_engine()
-    request_id = engine.submit(prompts[3], GREEDY)
-    for _ in range(num_steps):
-        engine.step()
-
-    def fail(*_):
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(engine.model, "forward", fail)
-        with pytest.raises(type(error)):
-            engine.step()
-    for go_on in (
-        engine.step,
-        lambda: engine.submit(prompts[0]),
-        lambda: engine.abort(request_id),
-        lambda: engine.generate(prompts),
-        lambda: engine.stream(prompts),
-    ):
-        with pytest.raises(EngineStoppedError, match=f"{type(error).__name__}.*build a new Engine"):
-            go_on()
-
-
-def test_what_stopped_the_engine_is_what_its_runs_raise(make_engine, prompts, monkeypatch):
-    engine = make_engine()
-    stream = engine.stream(prompts[:2], GREEDY)
-    next(stream)
-
-    def fail(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine.model, "forward", fail)
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate(prompts[2:], GREEDY)
-    with pytest.raises(EngineStoppedError):
-        list(stream)
 
 
 def test_timelines_hold_one_time_a_token(make_engine, prompts):
@@ -241,7 +110,7 @@ def test_timeline_of_too_few_tokens_is_not_a_number(make_engine):
 
 def test_a_stop_token_ends_the_request_and_is_part_of_the_output(make_engine, prompts):
     engine = make_engine()
-    full = _tokens(engine, [prompts[5]])[0]
+    full = tokens_of(engine, [prompts[5]])[0]
     stop = full[7]
     first = full.index(stop)
     params = SamplingParams(max_new_tokens=20, stop_token_ids=(stop,), ignore_eos=True)
@@ -252,14 +121,14 @@ def test_a_stop_token_ends_the_request_and_is_part_of_the_output(make_engine, pr
 
 def test_eos_ends_the_request_unless_it_is_ignored(make_engine, prompts):
     engine = make_engine()
-    full = _tokens(engine, [prompts[6]])[0]
+    full = tokens_of(engine, [prompts[6]])[0]
     eos = full[4]
     engine.model_config = dataclasses.replace(engine.model_config, eos_token_ids=(eos,))
     params = SamplingParams(max_new_tokens=20)
     (completion,) = engine.generate([prompts[6]], params)
     assert completion.token_ids == full[: full.index(eos) + 1]
     assert completion.finish_reason == "stop"
-    assert _tokens(engine, [prompts[6]])[0] == full
+    assert tokens_of(engine, [prompts[6]])[0] == full
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 5])
@@ -274,7 +143,7 @@ def test_abort_frees_everything_the_request_held(make_engine, prompts, greedy_al
     engine.abort(doomed)
     if num_steps:
         assert engine.block_manager.num_free_blocks > free_before
-    events += _run_to_end(engine)
+    events += run_to_end(engine)
     last = [event for event in events if event.request_id == doomed][-1]
     assert (last.token_id, last.finish_reason) == (None, "abort")
     kept_tokens = [event.token_id for event in events if event.request_id == kept]
@@ -294,20 +163,20 @@ def test_sampling_is_reproducible_alone_in_a_batch_and_after_preemption(
         for i in range(len(prompts))
     ]
     single = make_engine(max_batch_size=1)
-    alone = [_tokens(single, [p], [one])[0] for p, one in zip(prompts, params, strict=True)]
-    assert _tokens(make_engine(), prompts, params) == alone
-    assert _tokens(make_engine(num_kv_blocks=14, prefix_cache=False), prompts, params) == alone
+    alone = [tokens_of(single, [p], [one])[0] for p, one in zip(prompts, params, strict=True)]
+    assert tokens_of(make_engine(), prompts, params) == alone
+    assert tokens_of(make_engine(num_kv_blocks=14, prefix_cache=False), prompts, params) == alone
     mixed = [one if i % 2 else GREEDY for i, one in enumerate(params)]
-    outputs = _tokens(make_engine(), prompts, mixed)
+    outputs = tokens_of(make_engine(), prompts, mixed)
     assert outputs[1::2] == alone[1::2]
     assert outputs[0::2] == greedy_alone[0::2]
 
 
 def test_seeds_make_a_difference_and_the_engine_seed_stands_in_for_none(make_engine):
     params = SamplingParams(max_new_tokens=20, temperature=1.0, ignore_eos=True)
-    first, second = _tokens(make_engine(), [[5, 6], [5, 6]], params)
+    first, second = tokens_of(make_engine(), [[5, 6], [5, 6]], params)
     assert first != second
-    assert _tokens(make_engine(), [[5, 6], [5, 6]], params) == [first, second]
+    assert tokens_of(make_engine(), [[5, 6], [5, 6]], params) == [first, second]
 
 
 def test_a_shared_prefix_is_computed_once(make_engine):
@@ -316,13 +185,13 @@ def test_a_shared_prefix_is_computed_once(make_engine):
     forward = engine.model.forward
     engine.model.forward = lambda ids, *rest: computed.append(len(ids)) or forward(ids, *rest)
     prompt = np.random.default_rng(0).integers(0, 1000, 100).tolist()
-    first = _tokens(engine, [prompt])
+    first = tokens_of(engine, [prompt])
     assert computed[0] == 100
     computed.clear()
-    assert _tokens(engine, [prompt]) == first
+    assert tokens_of(engine, [prompt]) == first
     assert computed[0] == 1
     computed.clear()
-    _tokens(engine, [[*prompt[:50], 7, 7, 7]])
+    tokens_of(engine, [[*prompt[:50], 7, 7, 7]])
     assert computed[0] == 3
 
 
@@ -376,7 +245,7 @@ def test_a_request_beyond_the_whole_cache_is_refused(make_engine):
     engine = make_engine(num_kv_blocks=4)
     with pytest.raises(RequestError, match="whole KV cache holds 64"):
         engine.submit([1] * 60, SamplingParams(max_new_tokens=5))
-    assert len(_tokens(engine, [[1] * 60], SamplingParams(max_new_tokens=4))[0]) == 4
+    assert len(tokens_of(engine, [[1] * 60], SamplingParams(max_new_tokens=4))[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -438,7 +307,7 @@ def test_steps_in_flight_are_launched_before_their_tokens_are_seen(
     engine.submit(prompts[0], GREEDY)
     received = [len(engine.step()) for _ in range(12)]
     assert received == [0] * unseen + [1] * (12 - unseen)
-    assert _tokens(make_engine(steps_in_flight=steps_in_flight), prompts) == greedy_alone
+    assert tokens_of(make_engine(steps_in_flight=steps_in_flight), prompts) == greedy_alone
 
 
 def test_options_that_do_not_fit_the_model_or_device_are_refused():
@@ -466,7 +335,7 @@ def test_unknown_ids_and_full_queues_are_refused(make_engine):
     engine.submit([2])
     with pytest.raises(QueueFullError, match="max_inflight_requests is 2"):
         engine.submit([3])
-    _run_to_end(engine)
+    run_to_end(engine)
     assert engine.submit([3]) == 2
 
 
@@ -476,7 +345,7 @@ def test_ids_from_columns_can_be_aborted_before_and_after_the_end(make_engine, p
     (batch,) = engine.step_batches()
     for _ in range(2):
         engine.abort(batch.request_ids[0])
-    assert [event.finish_reason for event in _run_to_end(engine)] == ["abort"]
+    assert [event.finish_reason for event in run_to_end(engine)] == ["abort"]
 
 
 def test_one_prompt_in_place_of_many_is_refused(make_engine):
