@@ -17,7 +17,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.gluon_gather import expect_words, inbox_of_first, open_gathering, wait_for_words
+from kernels.gluon_gather import (
+    announce_inboxes,
+    await_inboxes,
+    expect_words,
+    inbox_of,
+    open_inbox,
+    wait_for_words,
+)
 from kernels.gluon_names import program_barrier
 from kernels.gluon_parts import send_part, sent_words, store_combined, write_part
 from kernels.gluon_ring import refill, request
@@ -87,7 +94,8 @@ def ring_attention(
     if PDL:
         gdc_launch_dependents()
     if CLUSTER > 1:
-        open_gathering(inbox_at)
+        open_inbox(inbox_at)
+        announce_inboxes()
     kv_head = gl.program_id(0) // CLUSTER
     sequence = gl.program_id(1).to(gl.int64)
     # Of the two one is always 0.
@@ -173,7 +181,8 @@ def ring_attention(
         if CLUSTER > 1:
             inbox = 0
             if splits > 1:
-                inbox = inbox_of_first(inbox_at)
+                await_inboxes()
+                inbox = inbox_of(inbox_at, 0)
         total_max, total_sum, total_acc = empty_part(HEADS, D)
         run_max, run_sum, run_acc = empty_part(HEADS, D)
         whole_tiles = tokens // BLOCK_N

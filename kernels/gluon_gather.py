@@ -1,12 +1,12 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Words that the programs of a Hopper cluster send to its first, without a trip through memory.
+"""Words that the programs of a Hopper cluster send each other, without a trip through memory.
 
-The first program's inbox is a barrier, which counts the bytes that arrive, and the words behind it.
-Every program opens its own as it starts, since all are compiled alike. As in
-`kernels.gluon_cluster`, whose `launch_clusters` launches these kernels too, the instructions that
-reach another program are written out: Gluon of Triton 3.6 knows nothing of clusters. `st.async`,
-`mapa` and `barrier.cluster` are in the PTX ISA's chapters on data movement and on synchronisation,
-for sm_90.
+An inbox is a barrier, which counts the bytes that arrive, and the words behind it, in the shared
+memory of the program that reads it. Every program opens its own as it starts, says so to the others
+and sends when all have. As in `kernels.gluon_cluster`, whose `launch_clusters` launches these
+kernels too, the instructions that reach another program are written out: Gluon of Triton 3.6 knows
+nothing of clusters. `st.async`, `mapa` and `barrier.cluster` are in the PTX ISA's chapters on data
+movement and on synchronisation, for sm_90.
 """
 
 from triton.experimental import gluon
@@ -32,10 +32,11 @@ _OPEN = gl.constexpr(
     {_FIRST_THREAD}
     @is_first mbarrier.init.shared::cta.b64 [inbox], 1;
     @is_first fence.mbarrier_init.release.cluster;
-    barrier.cluster.arrive.relaxed.aligned;
     mov.u32 $0, 0;
     }}"""
 )
+_ANNOUNCE = gl.constexpr("barrier.cluster.arrive.relaxed.aligned; mov.u32 $0, 0;")
+_AWAIT = gl.constexpr("barrier.cluster.wait.acquire.aligned; mov.u32 $0, 0;")
 _EXPECT = gl.constexpr(
     f"""{{
     {_INBOX}
@@ -44,11 +45,10 @@ _EXPECT = gl.constexpr(
     mov.u32 $0, 0;
     }}"""
 )
-_FIND_FIRST = gl.constexpr(
+_FIND = gl.constexpr(
     f"""{{
     {_INBOX}
-    barrier.cluster.wait.acquire.aligned;
-    mapa.shared::cluster.u32 $0, inbox, 0;
+    mapa.shared::cluster.u32 $0, inbox, $2;
     }}"""
 )
 _SEND = gl.constexpr(
@@ -85,14 +85,14 @@ def gathered_bytes(words: int) -> int:
 
 
 @gluon.jit
-def open_gathering(inbox_at):
-    """For every program of a cluster as it starts, once; what a launcher says of the inbox."""
+def open_inbox(inbox_at):
+    """One of the program's inboxes, `inbox_at` bytes from the start of its shared memory; once."""
     gl.inline_asm_elementwise(_OPEN, "=r,r", [inbox_at], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
 def expect_words(inbox_at, count):
-    """For the first program, once: how many words it will be sent, its own among them."""
+    """How many words an inbox that is open will be sent in all, the program's own among them."""
     num_bytes = count * _WORD_BYTES
     gl.inline_asm_elementwise(
         _EXPECT, "=r,r,r", [inbox_at, num_bytes], dtype=gl.int32, is_pure=False, pack=1
@@ -100,23 +100,35 @@ def expect_words(inbox_at, count):
 
 
 @gluon.jit
-def inbox_of_first(inbox_at):
-    """Where to send to, once all programs of the cluster have started; at most once a program."""
+def announce_inboxes():
+    """Tell the other programs of the cluster that all inboxes here are open; once a program."""
+    gl.inline_asm_elementwise(_ANNOUNCE, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def await_inboxes():
+    """Wait until all programs of the cluster have announced theirs; at most once a program."""
+    gl.inline_asm_elementwise(_AWAIT, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def inbox_of(inbox_at, rank):
+    """Where to send to, for that inbox of program `rank` of the cluster, or of several of them."""
     return gl.inline_asm_elementwise(
-        _FIND_FIRST, "=r,r", [inbox_at], dtype=gl.int32, is_pure=False, pack=1
+        _FIND, "=r,r,r", [inbox_at + rank * 0, rank], dtype=gl.int32, is_pure=False, pack=1
     )
 
 
 @gluon.jit
-def send_words(first, place, values, mask):
-    """Send float32 `values` where `mask`, to words `place` of the inbox that is at `first`.
+def send_words(inbox, place, values, mask):
+    """Send float32 `values` where `mask`, to words `place` of what `inbox_of` returned.
 
-    All three of one shape, in a layout that gives every element to one thread: what two threads
-    have is sent twice, and counted twice.
+    All of one shape, in a layout that gives every element to one thread: what two threads have is
+    sent twice, and counted twice.
     """
     layout: gl.constexpr = values.type.layout
-    barrier = gl.full(values.shape, first, gl.int32, layout=layout)
-    address = first + _BARRIER_BYTES + place * _WORD_BYTES
+    barrier = inbox + gl.zeros(values.shape, gl.int32, layout=layout)
+    address = barrier + _BARRIER_BYTES + place * _WORD_BYTES
     gl.inline_asm_elementwise(
         _SEND,
         "=r,f,r,r,r",
@@ -129,7 +141,7 @@ def send_words(first, place, values, mask):
 
 @gluon.jit
 def wait_for_words(inbox_at):
-    """For the first program: its inbox, once all words that it expects are there."""
+    """The program's own inbox, once all words that it expects are there."""
     return gl.inline_asm_elementwise(
         _WAIT, "=r,r", [inbox_at], dtype=gl.int32, is_pure=False, pack=1
     )

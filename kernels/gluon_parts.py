@@ -40,21 +40,21 @@ def write_part(
 
 @gluon.jit
 def send_part(
-    first, split, group, dim, run_max, run_sum, run_acc, new_score,
+    inbox, split, group, dim, run_max, run_sum, run_acc, new_score,
     G: gl.constexpr, D: gl.constexpr, APPEND: gl.constexpr,
 ):  # fmt: skip
-    """Part number `split` to the inbox at `first`: `sent_words` of it."""
+    """Part number `split` to the inbox that `inbox_of` returned: `sent_words` of it."""
     part = (split * G + group) * (D + PART_HEADER)
     place = part[None, :] + dim[:, None]
     mask = (group < G)[None, :] & (dim < D)[:, None]
-    send_words(first, place, run_acc, mask)
+    send_words(inbox, place, run_acc, mask)
     # What there is once a head, in rows of a product: in its own layout many threads have it.
     spread = gl.zeros(run_acc.shape, gl.float32, layout=PRODUCT)
     rest = gl.where((dim == 0)[:, None], run_max[None, :] + spread, run_sum[None, :] + spread)
     if APPEND:
         rest = gl.where((dim == 2)[:, None], new_score[None, :] + spread, rest)
     ROWS: gl.constexpr = 3 if APPEND else 2
-    send_words(first, place + D, rest, mask & (dim < ROWS)[:, None])
+    send_words(inbox, place + D, rest, mask & (dim < ROWS)[:, None])
 
 
 @gluon.jit

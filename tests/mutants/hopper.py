@@ -314,8 +314,8 @@ MUTANTS = (
     ),
     Mutant(
         GATHER,
-        "address = first + _BARRIER_BYTES + place * _WORD_BYTES",
-        "address = first + _BARRIER_BYTES + place // 2 * _WORD_BYTES",
+        "address = barrier + _BARRIER_BYTES + place * _WORD_BYTES",
+        "address = barrier + _BARRIER_BYTES + place // 2 * _WORD_BYTES",
         "every second word is sent to where its neighbour belongs",
         RING_TESTS,
         "in_a_cluster",
