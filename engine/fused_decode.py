@@ -1,9 +1,10 @@
 """The greedy decode step as few fused kernels: what `ModelRunner.decode` does, near memory speed.
 
 A layer is five launches: LayerNorm and q, k, v; append and attention; projection and residual;
-LayerNorm, feed-forward and GELU; projection and residual. Around them one kernel embeds the rows'
-tokens and one picks the next. Logits never reach memory, so a step that samples takes the unfused
-path, which reads and writes the same rows, ring and cache: the two may alternate.
+LayerNorm, feed-forward and GELU; projection and residual. The first two are one for a single row
+where `row_attention_serves`. Around them one kernel embeds the rows' tokens and one picks the next.
+Logits never reach memory, so a step that samples takes the unfused path, which reads and writes the
+same rows, ring and cache: the two may alternate.
 
 Importing this module imports Triton.
 """
@@ -27,6 +28,7 @@ from kernels.fused_attention import fused_attention
 from kernels.fused_configs import ConfigTable, StepTiles, committed_table
 from kernels.fused_linear import GELU, RESIDUAL, fused_linear, runs_stream
 from kernels.lm_head import best_of_tiles
+from kernels.row_attention import row_attention, row_attention_serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,27 +151,7 @@ class FusedDecode:
         block_tables: torch.Tensor,
     ) -> None:
         tiles, workspace = buffers.tiles, self._workspace
-        fused_linear(
-            buffers.x,
-            block.attention_in,
-            buffers.qkv,
-            tiles.attention_in,
-            workspace,
-            x_stats=buffers.block_stats if tiles.keeps_statistics else None,
-        )
-        with span("attention"):
-            fused_attention(
-                buffers.qkv,
-                block.keys,
-                block.values,
-                block_tables,
-                positions,
-                remaining,
-                buffers.attended,
-                scale=block.scale,
-                pdl=True,
-                ring=self._table.ring(self._model.config.head_dim),
-            )
+        self._attend(block, buffers, positions, remaining, block_tables)
         fused_linear(
             buffers.attended,
             block.attention_out,
@@ -197,6 +179,53 @@ class FusedDecode:
             epilogue=RESIDUAL,
             y_stats=buffers.block_stats,
         )
+
+    def _attend(
+        self,
+        block: FusedBlock,
+        buffers: StepBuffers,
+        positions: torch.Tensor,
+        remaining: torch.Tensor,
+        block_tables: torch.Tensor,
+    ) -> None:
+        """From the residual stream to what every head attended to."""
+        keys, values, tiles = block.keys, block.values, buffers.tiles
+        if row_attention_serves(len(buffers.x), block.attention_in, keys, values):
+            with span("attention"):
+                row_attention(
+                    buffers.x,
+                    block.attention_in,
+                    keys,
+                    values,
+                    block_tables,
+                    positions,
+                    remaining,
+                    buffers.attended,
+                    scale=block.scale,
+                    pdl=True,
+                )
+            return
+        fused_linear(
+            buffers.x,
+            block.attention_in,
+            buffers.qkv,
+            tiles.attention_in,
+            self._workspace,
+            x_stats=buffers.block_stats if tiles.keeps_statistics else None,
+        )
+        with span("attention"):
+            fused_attention(
+                buffers.qkv,
+                keys,
+                values,
+                block_tables,
+                positions,
+                remaining,
+                buffers.attended,
+                scale=block.scale,
+                pdl=True,
+                ring=self._table.ring(self._model.config.head_dim),
+            )
 
     def _reserve(self) -> SplitWorkspace:
         """Scratch for any number of rows, and where programs that share a tile meet."""

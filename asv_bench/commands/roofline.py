@@ -17,7 +17,7 @@ from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import ModelConfig
 from asv_bench.memory.roofline import Roofline, roofline, roofline_table
 from asv_bench.memory.step_timeline import timed_steps
-from asv_bench.memory.step_traffic import step_traffic
+from asv_bench.memory.step_traffic import WHOLE_ATTENTION, step_traffic
 from asv_bench.record import Record
 from asv_bench.tables import markdown
 from asv_bench.tracing.profile_child import Window
@@ -126,7 +126,11 @@ def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
     decoded = traced.decoded
     context = window_context(workload, decoded.last_context, len(timed))
     traffic = step_traffic(
-        config, dtype=window.dtype, batch_size=workload.resident, context=context
+        config,
+        dtype=window.dtype,
+        batch_size=workload.resident,
+        context=context,
+        joins_attention=any(one.role == WHOLE_ATTENTION for one in timed[0].kernels),
     )
     return roofline(
         workload.name,

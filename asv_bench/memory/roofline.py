@@ -12,7 +12,7 @@ from rich.table import Table
 
 from asv_bench.console import add_figure_columns
 from asv_bench.memory.step_timeline import StepKernel, TimedStep
-from asv_bench.memory.step_traffic import ROLES, Traffic
+from asv_bench.memory.step_traffic import Traffic
 from asv_bench.tables import MISSING, figure, percent
 
 
@@ -134,7 +134,7 @@ def roofline(
         context=context,
         steps=len(steps),
         bytes_per_second=bytes_per_second,
-        rows=[row(role) for role in ROLES],
+        rows=[row(role) for role in traffic],
         gaps_us=median(lambda step: sum(kernel.gap_us for kernel in step.kernels)),
         gaps=median(lambda step: sum(kernel.gap_us > 0 for kernel in step.kernels)),
         idle_between_us=median(lambda step: step.idle_before_us),

@@ -22,12 +22,14 @@ from asv_bench.memory.step_traffic import (
     FEED_FORWARD_OUT,
     HEAD,
     PICK,
+    WHOLE_ATTENTION,
 )
 from asv_bench.tracing.trace import DEVICE_CATEGORIES, Event
 
 KERNEL_ROLES = {
     "embed_rows": EMBED,
     "ring_attention": ATTENTION,
+    "row_attention": WHOLE_ATTENTION,
     "decode_attention_append": ATTENTION,
     "head_row": HEAD,
     "head_stream": HEAD,
@@ -133,7 +135,7 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
                 )
             role = _AFTER_ATTENTION[place % len(_AFTER_ATTENTION)]
             place += 1
-        elif role == ATTENTION:
+        elif role in (ATTENTION, WHOLE_ATTENTION):
             place = 0
         opened.append(StepKernel(str(event["name"]), role, float(event["dur"]), own, gap))
         if role == _LAST:

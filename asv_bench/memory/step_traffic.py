@@ -16,6 +16,7 @@ from asv_bench.memory.floor import BYTES_PER_ELEMENT, ModelConfig
 EMBED = "embedding"
 ATTENTION_IN = "attention in"
 ATTENTION = "attention, append"
+WHOLE_ATTENTION = "attention in, append"
 ATTENTION_OUT = "attention out"
 FEED_FORWARD_IN = "feed-forward in"
 FEED_FORWARD_OUT = "feed-forward out"
@@ -31,7 +32,11 @@ ROLES = (
     HEAD,
     PICK,
 )
-"""What the kernels of a step do, in the order in which a layer needs them."""
+"""What the kernels of a step do, in the order in which a layer needs them.
+
+Where one kernel does the second and the third, as for a single row, `WHOLE_ATTENTION` stands for
+both.
+"""
 
 _ROW_STATE_BYTES = 4 * 4  # last token, position, remaining budget, ring slot: int32 each
 
@@ -55,9 +60,14 @@ class Traffic:
 
 
 def step_traffic(
-    config: ModelConfig, *, dtype: str, batch_size: int, context: float
+    config: ModelConfig,
+    *,
+    dtype: str,
+    batch_size: int,
+    context: float,
+    joins_attention: bool = False,
 ) -> dict[str, Traffic]:
-    """Bytes that each role must move in a decode step of a GPT-2.
+    """Bytes that each role must move in a decode step of a GPT-2, in the order of `ROLES`.
 
     Parameters
     ----------
@@ -70,6 +80,9 @@ def step_traffic(
     context
         Mean tokens that a sequence attends to, its new one included: all but that one are read
         from the cache, that one is written to it.
+    joins_attention
+        Whether one kernel makes queries, keys and values and attends to them, so that they are
+        never in memory by themselves.
     """
     if dtype not in BYTES_PER_ELEMENT:
         raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
@@ -84,11 +97,17 @@ def step_traffic(
         return Traffic(size * layers * weights, 0.0, size * layers * activations)
 
     cached = size * layers * rows * context * key_value
+    project = linear(query + key_value, hidden, has_norm=True, adds_residual=False)
+    if joins_attention:
+        activations = size * layers * rows * (hidden + query)
+        attention = {WHOLE_ATTENTION: Traffic(project.weights, cached, activations)}
+    else:
+        activations = size * layers * rows * (2 * query + key_value)
+        attention = {ATTENTION_IN: project, ATTENTION: Traffic(0.0, cached, activations)}
     return {
         # Two rows of the embeddings in, one row of the residual stream out.
         EMBED: Traffic(0.0, 0.0, size * rows * 3 * hidden),
-        ATTENTION_IN: linear(query + key_value, hidden, has_norm=True, adds_residual=False),
-        ATTENTION: Traffic(0.0, cached, size * layers * rows * (2 * query + key_value)),
+        **attention,
         ATTENTION_OUT: linear(hidden, query, has_norm=False, adds_residual=True),
         FEED_FORWARD_IN: linear(inner, hidden, has_norm=True, adds_residual=False),
         FEED_FORWARD_OUT: linear(hidden, inner, has_norm=False, adds_residual=True),

@@ -34,7 +34,7 @@ names = [one.name for one in kernels]
 assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
 assert launched == {
-    "embed_rows", "linear_stream", "linear_row", "ring_attention",
+    "embed_rows", "linear_stream", "linear_row", "row_attention", "ring_attention",
     "head_row", "head_stream", "pick_tokens",
     "append_identity", "prefill_attention", "add_norm_rows",
 }, launched
@@ -45,16 +45,16 @@ assert rings == {"append", "cached"}, rings
 ends = {name.split("-cached-stages")[1][:1] for name in names if "-cached-stages" in name}
 assert ends == {str(ring_tile(64).alone)}, ends
 assert len({name.split("-append-stages")[1] for name in names if "-append-stages" in name}) > 1
-# Where several programs share a context they are a cluster, but for a single row that appends.
-alone = [one for one in kernels if "-parallel-" in one.name and "-cluster" not in one.name]
-assert [one.rows for one in alone] == [[1]], alone
+# A single row that appends has a kernel of its own; several programs of others are a cluster.
+assert not [name for name in names if "-parallel-" in name and "-cluster" not in name], names
+assert [one.rows for one in kernels if one.name.startswith("row_attention")] == [[1]]
 shared = {"8": set(), "4": set()}
 for one in kernels:
     if "-cluster" in one.name:
         shared[one.name.split("-cluster")[1]] |= set(one.rows)
 assert shared == {"8": {2, 4, 8}, "4": {16}}, shared
 assert {name[-8:] for name in names if "-cached-" in name} >= {"cluster4", "cluster8"}, names
-for first in ("embed_rows", "pick_tokens", "ring_attention"):
+for first in ("embed_rows", "pick_tokens", ("ring_attention", "row_attention")):
     rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
     assert rows == bucket_sizes(256), (first, rows)
 for rows in (16, 64, 256):

@@ -32,6 +32,7 @@ from asv_bench.memory.step_traffic import (
     HEAD,
     PICK,
     ROLES,
+    WHOLE_ATTENTION,
     step_traffic,
 )
 from asv_bench.tracing.profile_child import Decoded, Window, decode_window
@@ -44,6 +45,8 @@ SHAPE = GPT2Shape()
 LAYER = ("ring_attention", "linear_stream", "linear_tiles", "linear_stream")
 STEP = ("embed_rows", "linear_stream", *LAYER, "linear_row", *LAYER, "head_stream", "pick_tokens")
 """Two layers; the last linear map of a layer is followed by the next layer's first."""
+JOINED_LAYER = ("row_attention", "linear_row", "linear_row", "linear_row")
+JOINED_STEP = ("embed_rows", *JOINED_LAYER, *JOINED_LAYER, "head_row", "pick_tokens")
 
 
 def kernel(name: str, ts: float, dur: float, stream: int = 7) -> dict[str, Any]:
@@ -59,19 +62,29 @@ def kernel(name: str, ts: float, dur: float, stream: int = 7) -> dict[str, Any]:
     }
 
 
-def steps_of(count: int, period: float = 100.0) -> list[dict[str, Any]]:
+def steps_of(
+    count: int, period: float = 100.0, names: tuple[str, ...] = STEP
+) -> list[dict[str, Any]]:
     """Steps whose kernels start 4 us apart and run 5: each waits 1 us for the one before."""
     return [
         kernel(name, step * period + 4 * place, 5.0)
         for step in range(count)
-        for place, name in enumerate(STEP)
+        for place, name in enumerate(names)
     ]
 
 
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize(("batch", "context"), [(64, 257.0), (1, 1.0), (256, 256.5)])
-def test_weights_and_cache_add_up_to_the_steps_floor(batch: int, context: float) -> None:
-    traffic = step_traffic(SHAPE, dtype="float16", batch_size=batch, context=context)
-    assert set(traffic) == set(ROLES)
+def test_weights_and_cache_add_up_to_the_steps_floor(
+    batch: int, context: float, joined: bool
+) -> None:
+    traffic = step_traffic(
+        SHAPE, dtype="float16", batch_size=batch, context=context, joins_attention=joined
+    )
+    if joined:
+        assert tuple(traffic) == (EMBED, WHOLE_ATTENTION, *ROLES[3:])
+    else:
+        assert tuple(traffic) == ROLES
     owed = sum(one.weights + one.kv for one in traffic.values())
     assert owed == pytest.approx(
         step_bytes(SHAPE, dtype="float16", batch_size=batch, mean_context=context), rel=1e-12
@@ -89,6 +102,11 @@ def test_bytes_of_single_roles() -> None:
     # The residual stream is read and written.
     assert traffic[FEED_FORWARD_OUT].activations == 2 * 12 * 2 * (3072 + 2 * 768)
     assert traffic[HEAD].total == 2 * (50257 * 768 + 2 * 768 + 2 * 768)
+    joined = step_traffic(SHAPE, dtype="float16", batch_size=2, context=10, joins_attention=True)
+    assert joined[WHOLE_ATTENTION].weights == traffic[ATTENTION_IN].weights
+    assert joined[WHOLE_ATTENTION].kv == traffic[ATTENTION].kv
+    # A row of the residual stream in, what it attended to out.
+    assert joined[WHOLE_ATTENTION].activations == 2 * 12 * 2 * (768 + 768)
     full = step_traffic(SHAPE, dtype="float32", batch_size=2, context=10)
     assert full[FEED_FORWARD_IN].total == 2 * traffic[FEED_FORWARD_IN].total
     with pytest.raises(Refused, match="not 'int8'"):
@@ -108,6 +126,12 @@ def test_every_kernel_of_a_step_has_its_role() -> None:
         HEAD,
         PICK,
     ]
+
+
+def test_one_kernel_for_a_whole_attention_has_its_role() -> None:
+    [step] = timed_steps(steps_of(2, names=JOINED_STEP))
+    layer = [WHOLE_ATTENTION, ATTENTION_OUT, FEED_FORWARD_IN, FEED_FORWARD_OUT]
+    assert [one.role for one in step.kernels] == [EMBED, *layer, *layer, HEAD, PICK]
 
 
 def test_the_named_kernels_exist() -> None:
@@ -303,7 +327,10 @@ def test_steps_are_timed_without_a_profiler_where_they_are_traced(
     assert decoded == [7, 4, 7, 4]
 
 
-def test_a_window_becomes_a_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("names", "joined"), [(STEP, False), (JOINED_STEP, True)])
+def test_a_window_becomes_a_roofline(
+    names: tuple[str, ...], joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Window] = []
 
     def trace(window: Window, path: Path, *, ranges: bool) -> Outcome:
@@ -312,7 +339,7 @@ def test_a_window_becomes_a_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
         return Outcome("torch", (path,), traced=Traced(decoded, summarize_trace([])))
 
     monkeypatch.setattr(command, "torch_trace", trace)
-    monkeypatch.setattr(command, "read_events", lambda path: steps_of(6))
+    monkeypatch.setattr(command, "read_events", lambda path: steps_of(6, names=names))
     window = command._window(
         WORKLOADS["scheduler"], None, 6, model="random:gpt2", device="cuda", dtype="float16"
     )
@@ -322,11 +349,17 @@ def test_a_window_becomes_a_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [window]
     assert (result.batch, result.steps, result.unprofiled_us) == (64, 5, 98.7)
     assert result.context == 260 - 2
+    # Every kernel's time is in some row.
+    assert sum(row.calls for row in result.rows) == len(names)
     assert result.bytes == pytest.approx(
         sum(
             one.total
             for one in step_traffic(
-                SHAPE, dtype="float16", batch_size=64, context=result.context
+                SHAPE,
+                dtype="float16",
+                batch_size=64,
+                context=result.context,
+                joins_attention=joined,
             ).values()
         )
     )
