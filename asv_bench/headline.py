@@ -59,15 +59,12 @@ class HeadlineFile:
     Attributes
     ----------
     target
-        The JSON file.
-    markdown
-        The same as a table, if wanted.
+        The JSON file. The same stands beside it as a Markdown table.
     """
 
     commit: str | None
     machine: MachineFacts
     target: Path
-    markdown: Path | None
 
     def write(self, rows: list[dict[str, Any]], incomplete: str | None = None) -> Table:
         """Write the rows, and how far they go where that is not to the end; the table of them."""
@@ -76,9 +73,8 @@ class HeadlineFile:
             content["incomplete"] = incomplete
         write_json(self.target, content, indent=2)
         title = f"{self.machine.gpu or self.machine.cpu}, commit {self.commit}"
-        table = headline_table(rows, title)
-        if self.markdown is not None:
-            self.markdown.write_text(markdown(table), encoding="utf-8")
+        table = headline_table(rows, title if incomplete is None else f"{title}, {incomplete}")
+        self.target.with_suffix(".md").write_text(markdown(table), encoding="utf-8")
         return table
 
 
@@ -92,7 +88,10 @@ def register(app: typer.Typer) -> None:
 
 def run(
     output: Annotated[
-        Path | None, typer.Option(help="Where the figures go (default: reports/headline.json).")
+        Path | None,
+        typer.Option(
+            help="JSON file for the figures, a table beside it (default: reports/headline.json)."
+        ),
     ] = None,
     workloads: Annotated[
         str, typer.Option(help="Workloads to measure, separated by commas.")
@@ -114,15 +113,14 @@ def run(
     peer_processes: Annotated[
         int, typer.Option(min=1, help="Processes for each workload and peer that does not compile.")
     ] = PEER_PROCESSES,
-    markdown_output: Annotated[
-        Path | None, typer.Option("--markdown", help="Where the table goes as Markdown.")
-    ] = None,
 ) -> None:
     """Measure the workloads and write their figures."""
     names = tuple(name.strip() for name in workloads.split(","))
     for name in names:
         workload_named(name)
     facts = machine_facts()
+    if output is not None and output.suffix != ".json":
+        raise Refused(f"--output must name a file that ends in .json, and {output} does not.")
     standard = names == HEADLINE_WORKLOADS and hf_model_id is None and not quick
     target = output or committed_target(facts, standard=standard)
     arguments = ["--device", device]
@@ -147,7 +145,7 @@ def run(
         for process in range(processes)
         for name in names
     ]
-    file = HeadlineFile(record.tree.label, facts, target, markdown_output)
+    file = HeadlineFile(record.tree.label, facts, target)
     figures = measure_engine(jobs, record, file, console)
     rows = [headline_row(figures[name]) for name in names]
     record.results = {"rows": rows, "processes": figures}
@@ -172,7 +170,7 @@ def run(
         record.notes += outcome.notes
         record.results |= {"rows": rows, "peers": outcome.processes}
     print_table(console, file.write(rows))
-    console.print(f"figures: {target}", soft_wrap=True)
+    console.print(f"figures: {target}, beside it {target.stem}.md", soft_wrap=True)
     console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
 
 

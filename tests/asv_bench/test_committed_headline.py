@@ -6,6 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
+from asv_bench.tables import headline_table, markdown
+
 ROOT = Path(__file__).parents[2]
 ENGINES = ("kvtrail", "transformers-static", "transformers-dynamic")
 
@@ -43,3 +47,11 @@ def test_the_decode_report_has_the_figures_of_the_record_and_names_its_commit() 
     found = {name: [cells[3], *cells[-2:]] for name, cells in rows_of(text).items()}
     assert found == written
     assert f"[headline.json](headline.json), at {commit[:7]}" in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "reports").glob("headline*.json")), ids=str)
+def test_the_table_beside_a_record_is_of_its_rows(path: Path) -> None:
+    table = markdown(headline_table(json.loads(path.read_text("utf-8"))["rows"], ""))
+    title, _, *lines = path.with_suffix(".md").read_text("utf-8").splitlines()
+    assert json.loads(path.read_text("utf-8"))["commit"] in title
+    assert lines == table.splitlines()

@@ -85,6 +85,13 @@ def test_elsewhere_nothing_is_measured_or_changed(
     assert (HEADLINE.read_bytes() if HEADLINE.exists() else None) == before
 
 
+def test_the_table_never_takes_the_place_of_the_figures(tmp_path: Path) -> None:
+    output = tmp_path / "own.md"
+    done = CliRunner().invoke(build_app(), ["headline", "--output", str(output)])
+    assert isinstance(done.exception, Refused)
+    assert str(output) in str(done.exception)
+
+
 def test_a_row_is_the_median_over_processes() -> None:
     figures = [child_figures(child_record(step)) for step in (0.5, 0.3, 0.4)]
     row = headline_row(figures)
@@ -170,6 +177,9 @@ def test_what_was_measured_before_a_failure_is_written(
         ("wide", 2.0),
         ("single", 2.0),
     ]
+    title, _, *table = output.with_suffix(".md").read_text().splitlines()
+    assert title.endswith(", 2 of 5 processes of the engine")
+    assert [line.split(" | ")[3] for line in table[2:]] == ["2.000", "2.000"]
 
 
 def test_streaming_is_measured_by_the_streaming_command(tmp_path: Path) -> None:
