@@ -6,7 +6,6 @@ rows only when a sequence takes or leaves one.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,7 +69,6 @@ class Rows:
         self._has_stops = False
         self.tokens = np.empty((num_rows, max_model_len), np.int32)
         self.token_times = np.empty((num_rows, max_model_len), np.float64)
-        # Lowest row first: a graph covers rows 0 to the highest in use.
         self._free = list(range(num_rows))
 
     @property
@@ -89,15 +87,17 @@ class Rows:
         budget = np.array([request.params.max_new_tokens for request in requests], np.int32)
         rows = np.empty(len(requests), np.intp)
         by_length = np.lexsort((-known_len, num_generated - budget))
-        rows[by_length] = [heapq.heappop(self._free) for _ in requests]
-        for request, row, count in zip(
-            requests, rows.tolist(), num_generated.tolist(), strict=True
-        ):
+        # Lowest row first: a graph covers rows 0 to the highest in use.
+        self._free.sort()
+        rows[by_length] = self._free[: len(requests)]
+        del self._free[: len(requests)]
+        for request, row in zip(requests, rows.tolist(), strict=True):
             request.row = row
             self.requests[row] = request
-            if count:
-                self.tokens[row, :count] = request.generated
-                self.token_times[row, :count] = request.token_times
+        for place in num_generated.nonzero()[0].tolist():
+            row, request, count = rows[place], requests[place], num_generated[place]
+            self.tokens[row, :count] = request.generated
+            self.token_times[row, :count] = request.token_times
         self.request_ids[rows] = [request.request_id for request in requests]
         self.serial[rows] += 1
         self.decoding[rows] = False
@@ -145,12 +145,15 @@ class Rows:
             request.num_known_tokens = len(request.prompt) + received
             request.row = None
             self.requests[row] = None
-            heapq.heappush(self._free, row)
+        self._free += rows.tolist()
         self.serial[rows] += 1
         self.decoding[rows] = False
 
     def _set_stop_ids(self, rows: RowIndex, stop_ids: Sequence[tuple[int, ...]]) -> None:
-        missing = max(map(len, stop_ids), default=0) - self.stop_ids.shape[1]
+        most = max(map(len, stop_ids))
+        if not most and not self._has_stops:
+            return
+        missing = most - self.stop_ids.shape[1]
         if missing > 0:
             self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_STOP)
         self.stop_ids[rows] = _NO_STOP

@@ -106,19 +106,19 @@ class Scheduler:
                 chunks.append(self._chunk(request, budget))
                 budget -= chunks[-1].end - chunks[-1].start
         self._admission.start_round()
+        num_taken = self._rows.num_taken
         while (
             budget
             and self.waiting
             and len(chunks) + len(entering) < self._prefill_max_batch_size
-            and self._rows.num_taken + len(admitted) < self._max_active
+            and num_taken + len(admitted) < self._max_active
         ):
             is_first = not chunks and not entering
             index = self._admission.choose(self.waiting, budget, is_first=is_first)
             if index is None:
                 break
             request = self.waiting[index]
-            is_alone = not self._rows.num_taken and not admitted
-            attached = self._attach_prefix(request, is_alone=is_alone)
+            attached = self._attach_prefix(request, is_alone=not num_taken and not admitted)
             if attached is None:
                 break
             copies += attached
@@ -126,9 +126,11 @@ class Scheduler:
             admitted.append(request)
             request.admission_order = self._num_admitted
             self._num_admitted += 1
-            if self._enters(request):
+            # Decode steps compute what is left where that is little.
+            uncomputed = request.num_uncomputed
+            if uncomputed <= self._enter_limit:
                 entering.append(request)
-                budget -= min(budget, request.num_uncomputed)
+                budget -= min(budget, uncomputed)
                 continue
             prefilled.append(request)
             chunks.append(self._chunk(request, budget))
@@ -278,10 +280,6 @@ class Scheduler:
                 [request.block_ids[-1] if request.block_ids else EMPTY for request in requests],
             )
 
-    def _enters(self, request: Request) -> bool:
-        """Whether decode steps compute what is left of the request's known tokens."""
-        return request.num_uncomputed <= self._enter_limit
-
     def _offer_prefix(self, request: Request, block_ids: list[int]) -> None:
         """Let others reuse the known tokens' whole blocks; the last may still be written to."""
         num_blocks = request.num_known_tokens // self.blocks.block_size
@@ -299,30 +297,34 @@ class Scheduler:
         Returns the copies to make first, or None where the pool has no room for all known tokens
         now.
         """
-        tokens = request.known_tokens
-        for reuse in (True, False):
-            block_ids: list[int] = []
-            num_cached = 0
-            copies: list[BlockCopy] = []
-            if reuse and self.prefix_cache is not None:
-                match = self.prefix_cache.match(tokens)
-                block_ids, num_cached = list(match.block_ids), match.num_tokens
-                copies = list(match.copies)
-            needed = self.blocks.blocks_needed_to_extend(block_ids, len(tokens) - num_cached)
-            if self._make_room(self._num_promised + needed):
-                self._num_promised += needed
-                request.num_computed = num_cached
-                request.block_ids = block_ids
-                return copies
+        if self.prefix_cache is not None:
+            match = self.prefix_cache.match(request.known_tokens)
+            block_ids = list(match.block_ids)
+            if self._promise_blocks(request, block_ids, match.num_tokens):
+                return list(match.copies)
             self.blocks.free_blocks(block_ids)
-            # Reuse pins blocks. Where nothing runs that could free any, it must give way, or the
-            # request would wait for ever.
-            if not is_alone:
-                return None
-        raise IntegrityError(
-            f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
-            f"{len(tokens)} tokens find no room."
-        )
+        # Reuse pins blocks. Where nothing runs that could free any, it must give way, or the
+        # request would wait for ever.
+        if self.prefix_cache is None or is_alone:
+            if self._promise_blocks(request, [], 0):
+                return []
+            if is_alone:
+                raise IntegrityError(
+                    f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
+                    f"{request.num_known_tokens} tokens find no room."
+                )
+        return None
+
+    def _promise_blocks(self, request: Request, block_ids: list[int], num_cached: int) -> bool:
+        """Let `request` have `block_ids` and what its other tokens need, where that is free."""
+        num_missing = request.num_known_tokens - num_cached
+        needed = self.blocks.blocks_needed_to_extend(block_ids, num_missing)
+        if not self._make_room(self._num_promised + needed):
+            return False
+        self._num_promised += needed
+        request.num_computed = num_cached
+        request.block_ids = block_ids
+        return True
 
     def _running_with_room(self) -> RowIndex:
         """The running rows, so many of them preempted that the others find their blocks."""
