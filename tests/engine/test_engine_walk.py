@@ -235,8 +235,9 @@ class EngineWalk(RuleBasedStateMachine):
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-# Who waits for a token that never comes waits inside the engine, where nothing counts the moves.
-@pytest.mark.timeout(120)
+# Who waits for a token that never comes waits inside the engine, where nothing counts the moves;
+# and a walk that fails is made shorter for up to 300 s, until it shows the fault alone.
+@pytest.mark.timeout(500)
 class TestEngineWalk(EngineWalk.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=30, stateful_step_count=30, suppress_health_check=SLOW)
 
