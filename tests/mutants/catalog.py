@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from . import attention, hopper, paging, projections, residual, rows
+from . import (
+    attention,
+    hopper_attention,
+    hopper_projections,
+    hopper_row_attention,
+    paging,
+    projections,
+    residual,
+    rows,
+)
 
 MUTANTS = (
     *paging.MUTANTS,
@@ -10,5 +19,7 @@ MUTANTS = (
     *projections.MUTANTS,
     *rows.MUTANTS,
     *residual.MUTANTS,
-    *hopper.MUTANTS,
+    *hopper_projections.MUTANTS,
+    *hopper_attention.MUTANTS,
+    *hopper_row_attention.MUTANTS,
 )
