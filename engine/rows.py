@@ -81,7 +81,17 @@ class Rows:
 
         The lowest goes to the request with most tokens to come, and among equals to the longest,
         which enters with most tokens to feed: steps are narrow as soon as the others have ended.
+
+        Raises
+        ------
+        IntegrityError
+            If fewer rows are free than are asked for; nothing has changed then.
         """
+        # Held here: a single free row would be dealt to all of them without a word.
+        if len(requests) > len(self._free):
+            raise IntegrityError(
+                f"{len(requests)} requests should take a row each, but {len(self._free)} are free."
+            )
         num_generated = np.array([len(request.generated) for request in requests], np.int32)
         known_len = np.array([request.num_known_tokens for request in requests], np.int32)
         budget = np.array([request.params.max_new_tokens for request in requests], np.int32)
@@ -150,7 +160,7 @@ class Rows:
         self.decoding[rows] = False
 
     def _set_stop_ids(self, rows: RowIndex, stop_ids: Sequence[tuple[int, ...]]) -> None:
-        most = max(map(len, stop_ids))
+        most = max(map(len, stop_ids), default=0)
         if not most and not self._has_stops:
             return
         missing = most - self.stop_ids.shape[1]
