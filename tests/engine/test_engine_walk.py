@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -117,8 +118,8 @@ class OpenStream:
 
 class EngineWalk(RuleBasedStateMachine):
     @initialize(limits=limits, spare_blocks=st.sampled_from([0, 2, 8]))
-    def start(self, limits: dict[str, object], spare_blocks: int) -> None:
-        num_blocks = CACHE_TOKENS // int(str(limits["block_size"])) + spare_blocks
+    def start(self, limits: dict[str, Any], spare_blocks: int) -> None:
+        num_blocks = CACHE_TOKENS // limits["block_size"] + spare_blocks
         self.engine = Engine(EngineConfig(device="cpu", num_kv_blocks=num_blocks, **limits))
         self.submitted: dict[int, tuple[tuple[int, ...], SamplingParams]] = {}
         self.told: dict[int, Told] = {}
