@@ -70,6 +70,7 @@ CHECKS = (
         (
             "tests/kernels/test_on_gpu.py",
             "tests/kernels/test_gluon_attention.py",
+            "tests/kernels/test_row_attention.py",
             "tests/kernels/test_fused_on_gpu.py",
         ),
         is_sanitized=True,
@@ -80,10 +81,12 @@ CHECKS = (
             "tests/kernels/test_append.py",
             "tests/kernels/test_decode.py",
             "tests/kernels/test_prefill.py",
+            "tests/kernels/test_residual_norm.py",
             "tests/kernels/test_fused_attention.py",
             "tests/kernels/test_fused_linear.py",
             "tests/kernels/test_fused_rows.py",
             "tests/kernels/test_gluon_attention.py",
+            "tests/kernels/test_row_attention.py",
             "tests/kernels/test_fused_on_gpu.py",
             # The overflow test's caches of 8.6 GB are too slow to watch, and are checked above, as
             # are the tests that capture graphs.

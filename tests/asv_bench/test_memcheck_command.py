@@ -10,6 +10,7 @@ import pytest
 from asv_bench.commands import memcheck
 from asv_bench.commands.memcheck import CHECKS, Check, Outcome, read_outcome, run_check, total
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.record import REPOSITORY
 
 SANITIZED = Check("sanitized", ("tests",), is_sanitized=True)
 CLEAN = "3 passed\n========= ERROR SUMMARY: 0 errors\n"
@@ -52,6 +53,21 @@ def test_anything_else_is_not(tmp_path, counts, output):
 
 def test_a_run_that_left_no_report_is_not_clean(tmp_path):
     assert not read_outcome(CHECKS[0], tmp_path / "missing.xml", CLEAN, 1.0).is_clean
+
+
+def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own():
+    (watched,) = [check.arguments for check in CHECKS if check.is_uncached]
+    kernels = {path.name for path in (REPOSITORY / "tests/kernels").glob("test_*.py")}
+    elsewhere = {
+        "test_on_gpu.py",  # Watched with torch's allocator, as it captures graphs.
+        "test_step_rows.py",  # Steps of kernels that are watched one by one.
+        "test_thorough.py",  # Random shapes of the same kernels, too many to watch.
+        "test_workspace.py",  # Of memory that decode attention takes, watched as it does.
+        "test_checks.py",  # What is refused launches nothing.
+    }
+    torch_only = {"test_fused_configs.py", "test_importing.py", "test_tiles.py"}
+    expected = kernels - elsewhere - torch_only
+    assert {Path(name).name for name in watched if name.endswith(".py")} == expected
 
 
 @pytest.fixture
