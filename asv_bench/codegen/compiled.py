@@ -150,7 +150,7 @@ def _figures(
         dependency_waits=len(code.matching(DEPENDENCY_WAIT)),
         accesses_before_wait=len(early.matching(GLOBAL_LOAD)) + len(early.matching(GLOBAL_STORE)),
         consumer_releases=len(code.matching(CONSUMER_RELEASE)),
-        float_atomics=len(code.matching(FLOAT_ATOMIC)),
+        float_atomics=len(FLOAT_ATOMIC.findall(compiled.asm["ptx"])),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compile_s=round(seconds, 3),
     )

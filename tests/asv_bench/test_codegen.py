@@ -23,6 +23,7 @@ from asv_bench.codegen.sass import (
     DEPENDENCY_WAIT,
     FLOAT_ATOMIC,
     GLOBAL_LOAD,
+    LOCAL_MEMORY,
     Disassembly,
     parse_sass,
 )
@@ -155,18 +156,21 @@ def test_a_known_exception_holds_exactly_and_nowhere_else(
 
 
 @pytest.mark.parametrize(
-    ("name", "is_float"),
+    ("instruction", "is_float"),
     [
-        ("RED.E.ADD.F32.FTZ.RN.STRONG.GPU", True),
-        ("ATOMG.E.ADD.F16x2.RN.STRONG.GPU", True),
-        ("ATOMG.E.ADD.BF16x2", True),
-        ("ATOMG.E.ADD.STRONG.GPU", False),
-        ("REDUX.SUM", False),
-        ("FADD.FTZ", False),
+        ("@%p1 atom.global.gpu.acq_rel.add.f32 %f1, [ %rd1 + 0 ], %f2;", True),
+        ("atom.global.gpu.acq_rel.add.noftz.f16 %rs33, [ %rd12 + 0 ], %rs34;", True),
+        ("red.relaxed.gpu.global.add.noftz.bf16x2 [%rd1], %r1;", True),
+        ("red.shared::cluster.add.f64 [%r1], %fd1;", True),
+        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd1], [%r1], %r2;", True),
+        ("atom.global.gpu.acq_rel.add.u32 %r1, [ %rd1 + 0 ], 1;", False),
+        ("atom.global.gpu.acq_rel.cas.b32 %r1, [ %rd1 + 0 ], %r2, %r3;", False),
+        ("redux.sync.add.s32 %r1, %r2, %r3;", False),
+        ("add.f32 %f1, %f2, %f3;", False),
     ],
 )
-def test_floating_point_atomics_are_told_from_others(name: str, is_float: bool) -> None:
-    assert bool(FLOAT_ATOMIC.match(name)) == is_float
+def test_floating_point_atomics_are_told_from_others(instruction: str, is_float: bool) -> None:
+    assert bool(FLOAT_ATOMIC.search(instruction)) == is_float
 
 
 LISTING = """
@@ -207,7 +211,7 @@ def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
     early = code.before(DEPENDENCY_WAIT)
     assert [one.address for one in early.instructions] == [0, 0x10]
     assert [one.name for one in early.matching(GLOBAL_LOAD)] == ["LDG.E"]
-    assert code.before(FLOAT_ATOMIC).instructions == ()
+    assert code.before(LOCAL_MEMORY).instructions == ()
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
