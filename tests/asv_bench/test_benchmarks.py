@@ -10,11 +10,13 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from asv_runner.benchmarks.mark import SkipNotImplemented
 from toy_project import ROOT
 
 from asv_bench import benchmarks
@@ -31,6 +33,7 @@ from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.benchmarks.guard import WrongEngineError
 from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, tracked
 from asv_bench.counting.pretend_cuda import pretended_cuda
+from asv_bench.errors import MeasurementFailed
 from asv_bench.run_sample import RequestTrace, RunSample
 from asv_bench.workloads import WORKLOADS
 from engine import Engine, EngineConfig
@@ -348,6 +351,18 @@ def test_counters_skip_an_engine_without_the_option(
         counters.Kernels().setup()
 
 
+def test_kernels_that_no_rule_names_are_skipped(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launched_kernels(**_: object) -> NoReturn:
+        raise MeasurementFailed("no rule names the kernel of_long_ago")
+
+    monkeypatch.setattr("asv_bench.codegen.launched_kernels.launched_kernels", launched_kernels)
+    monkeypatch.setattr("asv_bench.codegen.check.fresh_compiler", nullcontext)
+    with pytest.raises(SkipNotImplemented, match="of_long_ago"):
+        counters.Kernels().track_spills()
+
+
 @pytest.mark.parametrize("batch", [1, 8])
 def test_all_ways_to_append_do_the_same_bookkeeping(batch: int) -> None:
     from engine.kv_blocks import KVBlockManager
@@ -363,7 +378,8 @@ def test_all_ways_to_append_do_the_same_bookkeeping(batch: int) -> None:
 
 
 def test_a_figure_that_a_machine_does_not_have_is_skipped(any_engine: Path) -> None:
-    with pytest.raises(NotImplementedError, match="no time_over_floor on this machine"):
+    # Of what is raised after setup, asv takes only this for a skip, the rest for a failure.
+    with pytest.raises(SkipNotImplemented, match="no time_over_floor on this machine"):
         shared_figure("run", "time_over_floor", lambda: {"step_time": 1.0})
 
 
