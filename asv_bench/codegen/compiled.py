@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from asv_bench.codegen.sass import (
     ASYNC_COPY,
     CONSUMER_RELEASE,
     DEPENDENCY_WAIT,
-    FLOAT_ATOMIC,
     GLOBAL_LOAD,
     GLOBAL_STORE,
     LOCAL_MEMORY,
@@ -25,6 +25,10 @@ from asv_bench.errors import MeasurementFailed
 if TYPE_CHECKING:
     from asv_bench.codegen.launched_kernels import LaunchedKernel
     from kernels.variants import KernelVariant
+
+
+FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|cp\.reduce)(?:\.\w+(?:::\w+)*)*\.b?f(?:16|32|64)")
+"""In PTX: in machine code, that of a single half is a loop that compares and swaps whole words."""
 
 
 @dataclass(frozen=True, slots=True)

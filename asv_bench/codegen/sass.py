@@ -1,4 +1,4 @@
-"""What is read out of a compiled kernel: its resources and its instructions."""
+"""What is read out of a compiled kernel: its resources and its machine instructions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ GLOBAL_STORE = re.compile(r"STG\b")
 DEPENDENCY_WAIT = re.compile(r"ACQBULK\b")
 # What `griddepcontrol.launch_dependents` becomes: the next kernel may start.
 CONSUMER_RELEASE = re.compile(r"PREEXIT\b")
-# In PTX: of a single half, machine code is a loop that compares and swaps whole words.
-FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|cp\.reduce)(?:\.\w+(?:::\w+)*)*\.b?f(?:16|32|64)")
 
 
 @dataclass(frozen=True, slots=True)

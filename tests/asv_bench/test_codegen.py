@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from asv_bench.codegen.compiled import KernelFigures
+from asv_bench.codegen.compiled import FLOAT_ATOMIC, KernelFigures
 from asv_bench.codegen.rules import MAX_COMPILE_S, KnownException, violations
 from asv_bench.codegen.sass import (
     ASYNC_COPY,
     DEPENDENCY_WAIT,
-    FLOAT_ATOMIC,
     GLOBAL_LOAD,
     LOCAL_MEMORY,
     Disassembly,
