@@ -179,6 +179,14 @@ class RingTile:
     depths
         Stages of the ring by programs for each multiprocessor: (most programs, stages), ascending,
         the last for any number. No result depends on them.
+    cluster_depths
+        The same for launches in clusters that share the splits of a head; empty: as `depths` has
+        it. All programs of a cluster must find room at once, so they may take less. 12 heads of 64,
+        context 512, alone with 2, 3, 4 and 6 stages, us: B=1 2.5, 2.6, 2.5, 2.6; B=4 3.3, 3.4, 3.1,
+        3.5; B=6 3.9, 4.0, 4.0, 6.1; B=8 4.7, 4.8, 6.7, 6.7; B=9 5.6, 5.9, 4.9, 6.0; B=12 6.7, 6.8,
+        6.6, 9.0; B=16 7.6, 7.9, 10.7, 10.3. The whole step at context 257: B=2 166, 168, 169, 166;
+        B=4 169, 168, 162, 168; B=8 166, 169, 177, 199; B=12 203, 199, 192, 210; B=16 209, 200, 214,
+        224; at 900 B=2 191, 187, 183, 182; B=8 218, 223, 237, 250; B=16 299, 288, 324, 339.
     alone
         Stages where the launch begins only when the kernel before it has ended, as attention over
         cached tokens does: a deep ring has no time to fill meanwhile, and takes the room of other
@@ -196,12 +204,14 @@ class RingTile:
     tail: int
     split: int
     depths: tuple[tuple[float, int], ...]
+    cluster_depths: tuple[tuple[float, int], ...] = ()
     alone: int = 2
     even: bool = False
 
-    def stages(self, per_multiprocessor: float) -> int:
+    def stages(self, per_multiprocessor: float, *, in_clusters: bool = False) -> int:
         """Stages of the ring for so many programs on each multiprocessor."""
-        return next(stages for most, stages in self.depths if per_multiprocessor <= most)
+        depths = (self.cluster_depths if in_clusters else ()) or self.depths
+        return next(stages for most, stages in depths if per_multiprocessor <= most)
 
     def stage_bytes(self, head_dim: int) -> int:
         """Shared memory of a stage: keys and values, of two bytes, and their barrier."""
@@ -366,12 +376,17 @@ def _read_ring(entry: dict[str, Any]) -> Ring:
     figures = {
         point: Measured(**figure) for point, figure in dict(entry.pop("measured", {})).items()
     }
-    depths = tuple(
-        (band.get("most_programs", math.inf), band["stages"]) for band in _taken(entry, "depths")
-    )
+    depths = {"depths": _read_depths(_taken(entry, "depths"))}
+    if "cluster_depths" in entry:
+        depths["cluster_depths"] = _read_depths(entry.pop("cluster_depths"))
+    return Ring(most_dim, _made(RingTile, entry | depths, "ring"), figures)
+
+
+def _read_depths(bands: list[dict[str, Any]]) -> tuple[tuple[float, int], ...]:
+    depths = tuple((band.get("most_programs", math.inf), band["stages"]) for band in bands)
     if depths[-1:] == () or depths[-1][0] != math.inf:
         raise ValueError("the last of a ring's depths must be for any number of programs.")
-    return Ring(most_dim, _made(RingTile, entry | {"depths": depths}, "ring"), figures)
+    return depths
 
 
 def _read_measured(choice: dict[str, Any]) -> Measured | None:

@@ -34,11 +34,12 @@ WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
 # whose parts meet in memory, in clusters of 8 and of 4: B=2 context 64 -5 to -8 %, -7; 257 -7 to
 # -9, -3; 900 -7, +13; B=4 257 -8 to -9, -1 to -4; B=8 257 -7 to -8, -3 to -5; 500 -7 to -8, 0;
 # 900 -6 to -8, 0; B=12 257 0, 0; 500 0, -3; B=16 257 0 to +2, -3 to -4; 500 0, -6 to -7; 900 -9,
-# -9. A single row is slower with a short context: 40 +8 to +10, +6; 257 0, 0; 500 -3 to -4, +3.
-# Attention over cached tokens, which stands behind no projection, gains with a single row too. That
-# call alone, context 512, us in memory, of 8 and of 4: B=1 4.71, 3.92, 4.96; B=2 5.06, 4.36, 5.16;
-# B=4 5.78, 5.06, 5.65; B=8 7.38, 6.68, 6.63; B=9 7.77, 6.99, 6.94; B=12 8.91, 9.11, 8.07; B=16
-# 10.27, 10.80, 9.48.
+# -9. A single row, where `kernels.row_attention` does not serve it, gains with long contexts only:
+# GPT-2 XL's 25 heads, contexts 40, 257 and 700, us: 1308, 1308 and 1411 to 1336, 1315 and 1365. It
+# is launched so all the same: alone it takes 2.6 us for 3.3, and so no longer than two rows do.
+# Attention over cached tokens, context 512, us in memory, of 8 and of 4: B=1 4.71, 3.92, 4.96; B=2
+# 5.06, 4.36, 5.16; B=4 5.78, 5.06, 5.65; B=8 7.38, 6.68, 6.63; B=9 7.77, 6.99, 6.94; B=12 8.91,
+# 9.11, 8.07; B=16 10.27, 10.80, 9.48.
 GATHERING_PROGRAMS = (8, 4)
 GATHERING_EACH = 6
 # 16 splits of one head of 64: more, or wider, were not tried.
@@ -127,15 +128,13 @@ def decode_is_serial(
     return splits == 1 or pairs >= pairs_each * multiprocessors
 
 
-def gathering_programs(
-    batch: int, kv_heads: int, words: int, multiprocessors: int, *, appends: bool
-) -> int:
+def gathering_programs(batch: int, kv_heads: int, words: int, multiprocessors: int) -> int:
     """Programs of the cluster that shares a (sequence, KV head) pair's splits; 1 for none.
 
     Without a cluster there is a program for each split, and their parts, of so many `words` a pair,
     meet in memory. Either way the arithmetic is the same.
     """
-    if words > MOST_GATHERED_WORDS or (appends and batch == 1):
+    if words > MOST_GATHERED_WORDS:
         return 1
     wide, narrow = GATHERING_PROGRAMS
     fit = batch * kv_heads * wide <= GATHERING_EACH * multiprocessors
@@ -164,14 +163,20 @@ def ring_tile(head_dim: int) -> RingTile:
 
 
 def ring_stages(
-    head_dim: int, programs: int, multiprocessors: int, ring: RingTile | None = None
+    head_dim: int,
+    programs: int,
+    multiprocessors: int,
+    ring: RingTile | None = None,
+    *,
+    in_clusters: bool = False,
 ) -> int:
     """Stages of the ring for a launch of so many programs; no result depends on them.
 
     Programs that share a multiprocessor share its memory: the more stages each has, the fewer are
     there at once, and a second wave begins when the first has ended.
     """
-    return (ring or ring_tile(head_dim)).stages(programs / multiprocessors)
+    tile = ring or ring_tile(head_dim)
+    return tile.stages(programs / multiprocessors, in_clusters=in_clusters)
 
 
 def ring_spare(

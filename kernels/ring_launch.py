@@ -105,15 +105,16 @@ def _launch(
         splits, cluster = 1, 1
     words = splits * group * part_elements(head_dim)
     if cluster is None:
-        appends = is_running is not None
-        cluster = gathering_programs(batch, kv_heads, words, processors, appends=appends)
+        cluster = gathering_programs(batch, kv_heads, words, processors)
     partials = counters = out
     if not serial and cluster == 1:
         workspace = reserved_workspace(query.device, pairs * words, pairs)
         partials, counters = workspace.partials, workspace.counters
     stages, spare = tile.alone, 0
     if is_running is not None:
-        stages = ring_stages(head_dim, pairs * splits, processors, tile)
+        shared = cluster > 1
+        programs = pairs * (cluster if shared else splits)
+        stages = ring_stages(head_dim, programs, processors, tile, in_clusters=shared)
         if serial:
             spare = ring_spare(head_dim, stages, pairs, processors, tile)
     layout = gl.NVMMASharedLayout.get_default_for(

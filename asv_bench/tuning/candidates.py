@@ -197,10 +197,18 @@ def _rings(present: RingTile) -> Iterator[RingTile]:
             ring = replace(present, **change)
             if ring.tail <= ring.block_n and ring.split % ring.block_n == 0:
                 yield ring
-    for band, (most, _) in enumerate(present.depths):
+    for depths in _redeepened(present.depths):
+        yield replace(present, depths=depths)
+    for depths in _redeepened(present.cluster_depths):
+        yield replace(present, cluster_depths=depths)
+
+
+def _redeepened(
+    depths: tuple[tuple[float, int], ...],
+) -> Iterator[tuple[tuple[float, int], ...]]:
+    for band, (most, _) in enumerate(depths):
         for stages in _RING_STAGES:
-            depths = (*present.depths[:band], (most, stages), *present.depths[band + 1 :])
-            yield replace(present, depths=depths)
+            yield (*depths[:band], (most, stages), *depths[band + 1 :])
 
 
 def _sizes(role: str, config: ModelConfig) -> tuple[int, int]:

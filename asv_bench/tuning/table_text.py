@@ -50,17 +50,14 @@ def _bucket_text(bucket: Bucket) -> str:
 
 
 def _ring_text(ring: Ring) -> str:
-    depths = [
-        _inline(({} if most == math.inf else {"most_programs": most}) | {"stages": stages})
-        for most, stages in ring.tile.depths
-    ]
     lines = [
         "[[rings]]",
         f"most_dim = {ring.most_dim}",
         f"block_n = {ring.tile.block_n}",
         f"tail = {ring.tile.tail}",
         f"split = {ring.tile.split}",
-        f"depths = [{', '.join(depths)}]",
+        f"depths = {_depths(ring.tile.depths)}",
+        *([f"cluster_depths = {_depths(shared)}"] if (shared := ring.tile.cluster_depths) else []),
         f"alone = {ring.tile.alone}",
         f"even = {str(ring.tile.even).lower()}",
     ]
@@ -69,6 +66,14 @@ def _ring_text(ring: Ring) -> str:
         for point, figure in ring.measured.items()
     ]
     return "\n".join(lines) + "\n"
+
+
+def _depths(depths: tuple[tuple[float, int], ...]) -> str:
+    bands = [
+        _inline(({} if most == math.inf else {"most_programs": most}) | {"stages": stages})
+        for most, stages in depths
+    ]
+    return f"[{', '.join(bands)}]"
 
 
 def _changed(tile: LinearTile) -> dict[str, Any]:

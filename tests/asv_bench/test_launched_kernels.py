@@ -53,6 +53,12 @@ for one in kernels:
     if "-cluster" in one.name:
         shared[one.name.split("-cluster")[1]] |= set(one.rows)
 assert shared == {"8": {2, 4, 8}, "4": {16}}, shared
+# Their rings are as deep as the programs that there are leave room for.
+for cluster, numbers in shared.items():
+    for rows in numbers:
+        depth = ring_tile(64).stages(rows * 12 * int(cluster) / 132, in_clusters=True)
+        name = f"ring_attention-D64-G1-parallel-append-stages{depth}-cluster{cluster}"
+        assert [one for one in kernels if one.name == name and rows in one.rows], name
 assert {name[-8:] for name in names if "-cached-" in name} >= {"cluster4", "cluster8"}, names
 for first in ("embed_rows", "pick_tokens", ("ring_attention", "row_attention")):
     rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})

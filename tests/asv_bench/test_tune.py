@@ -268,7 +268,7 @@ def test_time_that_is_over_leaves_the_slot_at_hand_as_it_was() -> None:
 
 
 def test_a_table_survives_being_written() -> None:
-    ring = RingTile(64, 16, 256, ((1.5, 8), (math.inf, 3)), alone=3, even=True)
+    ring = RingTile(64, 16, 256, ((1.5, 8), (math.inf, 3)), ((math.inf, 4),), 3, even=True)
     figures = {"B=1, context 256": Measured(200.25, 210.5), "B=64, context 257": Measured(300.0)}
     changed = (
         replace(TABLE, origin='a "GPU", torch 2')
@@ -305,12 +305,25 @@ def test_candidates_fit_the_model_and_differ_from_what_is_there(slot: Slot) -> N
         if isinstance(choice, RingTile):
             assert choice.split % choice.block_n == 0
             assert len(choice.depths) == len(TABLE.ring(64).depths)
+            assert len(choice.cluster_depths) == len(TABLE.ring(64).cluster_depths)
             continue
         tiles = changed.tiles(slot.points[0].rows)
         assert tiles.fitted(GPT2.hidden_size, GPT2.inner_size, 50304) == tiles
         assert not choice.tma or slot.role != "head" or choice.block_m % 64 == 0
         assert choice.is_possible
         assert slot.role != "head" or choice.split_k == 1
+
+
+def test_every_band_of_a_ring_is_tried_with_other_depths() -> None:
+    ring = SLOTS[-1].choice(TABLE)
+    assert isinstance(ring, RingTile)
+    found = [one for one in candidates(SLOTS[-1], TABLE, GPT2) if isinstance(one, RingTile)]
+    for name in ("depths", "cluster_depths"):
+        for band, (most, stages) in enumerate(getattr(ring, name)):
+            tried = {getattr(one, name)[band] for one in found}
+            assert len(tried) > 3
+            assert {limit for limit, _ in tried} == {most}
+            assert (most, stages) in tried
 
 
 def test_properties_that_only_pay_together_change_together() -> None:

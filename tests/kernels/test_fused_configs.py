@@ -52,6 +52,7 @@ block_n = 32
 tail = 8
 split = 128
 depths = [{ most_programs = 3.5, stages = 6 }, { stages = 2 }]
+cluster_depths = [{ most_programs = 1.5, stages = 4 }, { stages = 3 }]
 measured."B=64" = { step_us = 356.0, next_us = 375.0 }
 """
 GPT2 = {"hidden": 768, "inner": 3072, "head_rows": 50304}
@@ -169,6 +170,18 @@ def test_a_ring_depends_on_the_head_alone(table: ConfigTable) -> None:
     assert ring_stages(64, 100, 10) == ring_tile(64).stages(10.0)
 
 
+def test_programs_that_begin_together_have_depths_of_their_own() -> None:
+    ring = RingTile(32, 8, 128, ((2.0, 7), (math.inf, 3)))
+    own = replace(ring, cluster_depths=((1.0, 5), (math.inf, 2)))
+    assert [ring_stages(64, programs, 10, ring, in_clusters=True) for programs in (20, 21)] == [
+        *(7, 3)
+    ]
+    assert [ring_stages(64, programs, 10, own, in_clusters=True) for programs in (10, 11)] == [
+        *(5, 2)
+    ]
+    assert ring_stages(64, 11, 10, own) == 7
+
+
 def test_a_changed_table_leaves_the_old_one_alone(table: ConfigTable) -> None:
     tile, figure = LinearTile(16, 32, 64), Measured(1.0, 2.0)
     changed = table.with_tile(1, "head", tile, figure)
@@ -198,7 +211,8 @@ def test_every_field_is_read() -> None:
     assert first.tiles.head == LinearTile(16, 128, 128, stages=4, prefetch=False)
     assert last.tiles.feed_forward_out == LinearTile(16, 32, 128, split_k=4)
     assert last.tiles.attention_in.tma
-    assert sample.ring(64) == RingTile(32, 8, 128, ((3.5, 6), (math.inf, 2)))
+    depths, cluster_depths = ((3.5, 6), (math.inf, 2)), ((1.5, 4), (math.inf, 3))
+    assert sample.ring(64) == RingTile(32, 8, 128, depths, cluster_depths)
     assert sample.rings[0].measured == {"B=64": Measured(356.0, 375.0)}
 
 
@@ -215,6 +229,7 @@ def test_every_field_is_read() -> None:
         (changed_text("stages = 4, prefetch", "split_k = 2, prefetch"), "head cannot split"),
         (changed_text("split_k = 4 }", "split_k = 4, tma = true }"), "cannot share a Hopper tile"),
         (changed_text(", { stages = 2 }", ""), "for any number of programs"),
+        (changed_text(", { stages = 3 }]", "]"), "for any number of programs"),
         (changed_text("origin", "source"), "lacks 'origin'"),
     ],
 )
@@ -248,4 +263,6 @@ def test_no_field_of_the_file_is_dropped(table: ConfigTable) -> None:
             assert (role in bucket.measured) == ("step_us" in entry[role])
     for entry, ring in zip(content["rings"], table.rings, strict=True):
         assert ring.tile.depths[-1][1] == entry["depths"][-1]["stages"]
+        shared = [band["stages"] for band in entry.get("cluster_depths", [])]
+        assert [stages for _, stages in ring.tile.cluster_depths] == shared
         assert set(ring.measured) == set(entry.get("measured", {}))

@@ -143,10 +143,9 @@ def test_a_batch_of_few_pairs_gathers_its_parts_in_clusters() -> None:
     """Parts of one head of 64, in tables of 16 splits: `words` of them a pair."""
     words = 16 * 80
     of = partial(gathering_programs, kv_heads=12, multiprocessors=132)
-    for appends in (False, True):
-        programs = {rows: of(rows, words=words, appends=appends) for rows in (1, 2, 8, 9, 16)}
-        assert programs == {1: 1 if appends else 8, 2: 8, 8: 8, 9: 4, 16: 4}
-    assert of(2, words=words + 80, appends=True) == of(1, words=words + 80, appends=False) == 1
+    programs = {rows: of(rows, words=words) for rows in (1, 2, 8, 9, 16)}
+    assert programs == {1: 8, 2: 8, 8: 8, 9: 4, 16: 4}
+    assert of(2, words=words + 80) == of(1, words=words + 80) == 1
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -228,9 +227,37 @@ def test_the_memory_that_a_ring_takes_changes_no_bit(
     problem = fused_problem(RAGGED, heads=(2, 2), head_dim=64, block_size=64, dtype=torch.float16)
     results = []
     for value in values:
-        monkeypatch.setattr(ring_launch, choice, lambda *_, value=value: value)
+        monkeypatch.setattr(ring_launch, choice, lambda *_, value=value, **__: value)
         results.append(_launched(problem, hopper, serial=serial))
     assert all(same_bits(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "programs"), [(1, 8, 96), (2, 16, 192), (8, 4, 768), (9, 9, 432)]
+)
+def test_the_depth_of_a_ring_is_that_for_the_programs_that_there_are(
+    hopper: torch.device, monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, programs: int
+) -> None:
+    """Those of the clusters, however many splits the block tables leave room for."""
+    from kernels import ring_launch
+
+    asked = []
+
+    def ring_stages(head_dim: int, count: int, *_: object, in_clusters: bool) -> int:
+        asked.append((head_dim, count, in_clusters))
+        return 2
+
+    monkeypatch.setattr(ring_launch, "ring_stages", ring_stages)
+    monkeypatch.setattr(ring_launch, "multiprocessors", lambda _: 132)
+    problem = fused_problem(
+        [columns * 64 - 1] * rows,
+        heads=(12, 12),
+        head_dim=64,
+        block_size=64,
+        dtype=torch.float16,
+    )
+    _launched(problem, hopper)
+    assert asked == [(64, programs, True)]
 
 
 def test_shallower_rings_let_more_programs_run_at_once() -> None:
@@ -239,12 +266,19 @@ def test_shallower_rings_let_more_programs_run_at_once() -> None:
     A program has stages of 32 keys and values of 64 two-byte elements, their barriers, and 1 KB
     that the device adds.
     """
-    depths = [ring_stages(64, programs, 132) for programs in range(1, 4000)]
-    assert depths == sorted(depths, reverse=True)
-    for programs in range(1, 9 * 132 + 1):
-        together = -(-programs // 132)
-        bytes_each = depths[programs - 1] * (2 * 32 * 64 * 2 + 8) + 1024
-        assert together * bytes_each <= 227 * 1024
+    from kernels.gluon_gather import gathered_bytes
+
+    for in_clusters in (False, True):
+        depths = [
+            ring_stages(64, programs, 132, in_clusters=in_clusters) for programs in range(1, 4000)
+        ]
+        assert depths == sorted(depths, reverse=True)
+        # Of those in clusters there are never more than six, and each has its inbox too.
+        for programs in range(1, (6 if in_clusters else 9) * 132 + 1):
+            together = -(-programs // 132)
+            bytes_each = depths[programs - 1] * (2 * 32 * 64 * 2 + 8) + 1024
+            bytes_each += gathered_bytes(16 * 80) if in_clusters else 0
+            assert together * bytes_each <= 227 * 1024
 
 
 def test_programs_that_walk_whole_contexts_spread_evenly() -> None:

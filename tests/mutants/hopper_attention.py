@@ -150,6 +150,14 @@ MUTANTS = (
     ),
     Mutant(
         LAUNCH,
+        "programs = pairs * (cluster if shared else splits)",
+        "programs = pairs * splits",
+        "clusters are as shallow as the block table is wide",
+        ("tests/asv_bench/test_launched_kernels.py",),
+        "every_kernel",
+    ),
+    Mutant(
+        LAUNCH,
         "max_context = block_tables.shape[1] * block_size",
         "max_context = block_tables.shape[1]",
         "a table reaches as many tokens as it has blocks",
