@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +19,11 @@ from rich.table import Table
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.headline_rows import MODE, child_figures, headline_row, throttle_warnings
+from asv_bench.kept_processes import begin_run, interrupted_run, kept_or_measured
 from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
 from asv_bench.peers.jobs import PROCESSES as PEER_PROCESSES
 from asv_bench.peers.jobs import measure_peers, merged_rows, peer_jobs
-from asv_bench.record import REPOSITORY, Record, write_json
+from asv_bench.record import REPOSITORY, Record, working_tree, write_json
 from asv_bench.tables import headline_table, markdown
 from asv_bench.workloads import HEADLINE_WORKLOADS, default_model, workload_named
 
@@ -113,6 +115,13 @@ def run(
     peer_processes: Annotated[
         int, typer.Option(min=1, help="Processes for each workload and peer that does not compile.")
     ] = PEER_PROCESSES,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the newest run of this commit with these options that was cut short.",
+        ),
+    ] = False,
 ) -> None:
     """Measure the workloads and write their figures."""
     names = tuple(name.strip() for name in workloads.split(","))
@@ -136,9 +145,27 @@ def run(
             "arguments": arguments,
         },
         machine=facts,
+        # Half a run has changed these.
+        tree=working_tree().apart_from(target, target.with_suffix(".md")),
     )
     console = make_console()
-    folder = record.default_path().with_suffix("")
+    description = {
+        "settings": record.settings,
+        "commit": record.tree.label,
+        "machine": facts.to_json() | {"state": None},
+    }
+    if resume:
+        if record.tree.dirty:
+            raise Refused(
+                "--resume was given, but the tree differs from its commit, so that what had been "
+                "measured may be of another: commit the changes, or leave it out."
+            )
+        folder = interrupted_run(record.default_path().parent, record.command, description)
+        record.notes.append(f"{len(list(folder.glob('*-*.json')))} processes had run before.")
+        console.print(record.notes[-1])
+    else:
+        folder = record.default_path().with_suffix("")
+        begin_run(folder, description)
     # Workloads take turns, so that a slow drift of the machine falls on all of them alike.
     jobs = [
         Job(name, process, folder / f"{name}-{process}.json", tuple(arguments))
@@ -179,7 +206,8 @@ def measure_engine(
 ) -> dict[str, list[dict[str, Any]]]:
     """Run the jobs, which take turns; the figures of each process by workload.
 
-    The file is written after each round of them all.
+    The file is written after each round of them all. Processes whose records are there already do
+    not run.
     """
     figures: dict[str, list[dict[str, Any]]] = {job.workload: [] for job in jobs}
     processes = len(jobs) // len(figures)
@@ -188,7 +216,7 @@ def measure_engine(
         for job in jobs:
             progress.update(task, description=f"{job.workload} {job.process + 1}/{processes}")
             progress.refresh()
-            measured = run_job(job)
+            measured = kept_or_measured(job.record, partial(run_job, job))
             for sentence in throttle_warnings(job.label, measured["gpu_state"]):
                 console.print(sentence, soft_wrap=True)
                 record.notes.append(sentence)

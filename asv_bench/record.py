@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,15 @@ class WorkingTree:
     def label(self) -> str | None:
         """The commit's hash, marked where the tree differs from it."""
         return f"{self.commit}-dirty" if self.commit and self.dirty else self.commit
+
+    def apart_from(self, *written: Path) -> WorkingTree:
+        """The same but for files that a command has itself written here before."""
+        names = {
+            path.resolve().relative_to(REPOSITORY).as_posix()
+            for path in written
+            if path.resolve().is_relative_to(REPOSITORY)
+        }
+        return replace(self, changed=tuple(path for path in self.changed if path not in names))
 
 
 def working_tree(repository: Path = REPOSITORY) -> WorkingTree:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.progress import Progress
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.headline_rows import ENGINE, headline_row, throttle_warnings
+from asv_bench.kept_processes import kept_or_measured
 from asv_bench.peers.child import PeerTask
 from asv_bench.peers.runs import PEERS, STATIC
 from asv_bench.record import REPOSITORY, write_json
@@ -99,7 +101,8 @@ def measure_peers(
     jobs
         In the order they run.
     folder
-        Takes one JSON file a process, with every sample.
+        Takes one JSON file a process, with every sample; a process whose file is there already
+        does not run.
     console
         Shows progress and the sentences.
     run_job
@@ -119,13 +122,14 @@ def measure_peers(
             progress.refresh()
             sentences: list[str] = []
             if key not in failed:
+                kept = folder / f"{'-'.join(key)}-{job.process}.json"
                 try:
-                    measured = run_job(job)
+                    measured = kept_or_measured(kept, partial(run_job, job))
                 except MeasurementFailed as error:
                     failed.add(key)
                     sentences.append(str(error))
                 else:
-                    write_json(folder / f"{'-'.join(key)}-{job.process}.json", measured)
+                    write_json(kept, measured)
                     figures.setdefault(key, []).append(measured["figures"])
                     facts = ("task", "transformers", "dtype", "compiled", "warm_up_s", "figures")
                     outcome.processes.append({name: measured[name] for name in facts})

@@ -22,6 +22,7 @@ from asv_bench.headline import (
 )
 from asv_bench.headline_rows import child_figures, headline_row, throttle_warnings
 from asv_bench.machine import machine_facts
+from asv_bench.record import WorkingTree, write_json
 
 ROW = {
     "workload",
@@ -180,6 +181,75 @@ def test_what_was_measured_before_a_failure_is_written(
     title, _, *table = output.with_suffix(".md").read_text().splitlines()
     assert title.endswith(", 2 of 5 processes of the engine")
     assert [line.split(" | ")[3] for line in table[2:]] == ["2.000", "2.000"]
+
+
+@pytest.fixture
+def kept_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs are kept, of a tree that is as it was committed."""
+    runs = tmp_path / "runs"
+    monkeypatch.setattr("asv_bench.record.RUNS", runs)
+    monkeypatch.setattr(headline, "working_tree", lambda: WorkingTree("0" * 40))
+    return runs
+
+
+def scripted_jobs(monkeypatch: pytest.MonkeyPatch, most: int) -> list[tuple[str, int]]:
+    """Processes that leave their records as real ones do; all after `most` of them fail."""
+    ran: list[tuple[str, int]] = []
+
+    def run_job(job: Job) -> dict[str, Any]:
+        if len(ran) == most:
+            raise MeasurementFailed("no time left")
+        ran.append((job.workload, job.process))
+        record = child_record(step_ms=1.0 + 2 * job.process)
+        record["settings"]["workload"]["name"] = job.workload
+        write_json(job.record, record)
+        return record
+
+    monkeypatch.setattr(headline, "run_job", run_job)
+    return ran
+
+
+def test_a_run_that_was_cut_short_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_runs: Path
+) -> None:
+    output = tmp_path / "own.json"
+    arguments = ["headline", "--output", str(output), "--processes", "3"]
+    arguments += ["--workloads", "wide,single"]
+    first = scripted_jobs(monkeypatch, most=3)
+    assert isinstance(CliRunner().invoke(build_app(), arguments).exception, MeasurementFailed)
+    second = scripted_jobs(monkeypatch, most=99)
+    done = CliRunner().invoke(build_app(), [*arguments, "--resume"])
+    assert done.exit_code == 0, done.output
+    assert "3 processes had run before." in done.output
+    assert first == [("wide", 0), ("single", 0), ("wide", 1)]
+    assert second == [("single", 1), ("wide", 2), ("single", 2)]
+    content = json.loads(output.read_text())
+    assert "incomplete" not in content
+    assert [row["step_ms"] for row in content["rows"]] == [3.0, 3.0]
+    (record,) = kept_runs.glob("headline-*.json")
+    assert json.loads(record.read_text())["notes"] == ["3 processes had run before."]
+
+
+def test_only_the_same_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_runs: Path
+) -> None:
+    arguments = ["headline", "--output", str(tmp_path / "own.json"), "--workloads", "single"]
+    scripted_jobs(monkeypatch, most=1)
+    CliRunner().invoke(build_app(), arguments)
+    assert len(list(kept_runs.glob("*/single-0.json"))) == 1
+    ran = scripted_jobs(monkeypatch, most=99)
+
+    def refusal(*more: str) -> str:
+        done = CliRunner().invoke(build_app(), [*arguments, "--resume", *more])
+        assert isinstance(done.exception, Refused)
+        return str(done.exception)
+
+    assert "no headline of this commit" in refusal("--processes", "7")
+    monkeypatch.setattr(headline, "working_tree", lambda: WorkingTree("1" * 40))
+    assert "no headline of this commit" in refusal()
+    monkeypatch.setattr(headline, "working_tree", lambda: WorkingTree("0" * 40, ("engine/x.py",)))
+    assert "the tree differs from its commit" in refusal()
+    assert ran == []
 
 
 def test_streaming_is_measured_by_the_streaming_command(tmp_path: Path) -> None:

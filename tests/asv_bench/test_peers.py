@@ -231,6 +231,30 @@ def test_rows_are_handed_on_as_they_come(tmp_path: Path) -> None:
     assert seen == [[(DYNAMIC, 5.0)], [(DYNAMIC, 5.0), (STATIC, 5.0)], [(STATIC, 5.0)]]
 
 
+def test_processes_that_have_run_do_not_run_again(tmp_path: Path) -> None:
+    """Those that failed do: what kept them may have gone."""
+    jobs = peer_jobs(["wide"], 2, model=MODEL, device="cuda")
+
+    def failing(job: PeerJob) -> dict[str, Any]:
+        if job.task.peer == STATIC:
+            raise MeasurementFailed("It failed.")
+        return measured(job, step_ms=5.0 + job.process)
+
+    measure_peers(jobs, tmp_path, Console(quiet=True), failing)
+    ran: list[str] = []
+
+    def run_job(job: PeerJob) -> dict[str, Any]:
+        ran.append(job.task.peer)
+        return measured(job, step_ms=1.0)
+
+    outcome = measure_peers(jobs, tmp_path, Console(quiet=True), run_job)
+    assert ran == [STATIC]
+    assert [(row["engine"], row["step_ms"]) for row in outcome.rows] == [
+        (DYNAMIC, 5.5),
+        (STATIC, 1.0),
+    ]
+
+
 def test_a_missing_compiler_is_said() -> None:
     [job] = [job for job in peer_jobs(["wide"], 1, model=MODEL, device="cuda")][1:]
 

@@ -132,3 +132,11 @@ def test_what_is_not_finite_becomes_null() -> None:
         "b": [None, "nan"],
         "c": {"d": 2},
     }
+
+
+def test_what_a_command_wrote_itself_makes_no_tree_dirty(tmp_path: Path) -> None:
+    own, other = "reports/headline.json", "engine/x.py"
+    tree = WorkingTree("abc", (own, other))
+    assert tree.apart_from(REPOSITORY / own, tmp_path / "elsewhere.json").changed == (other,)
+    assert WorkingTree("abc", (own,)).apart_from(REPOSITORY / own).label == "abc"
+    assert tree.apart_from(REPOSITORY / own).label == "abc-dirty"
