@@ -16,6 +16,9 @@ from engine.tokenizer import Tokenizer
 Prompt: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | str
 CheckedPrompt: TypeAlias = tuple[npt.NDArray[np.int32], SamplingParams]
 
+_SHORT = 16
+"""Up to so many numbers are looked at in less time by themselves than as an array."""
+
 
 class Intake:
     """Turns prompts into token ids and refuses what could never run.
@@ -123,6 +126,8 @@ class Intake:
                     "The prompt is text, but the model has no tokenizer: pass token ids."
                 )
             prompt = self._tokenizer.encode(prompt)
+        if self._is_short_and_right(prompt):
+            return np.array(prompt, np.int32)
         ids = _whole_numbers(prompt)
         # As unsigned numbers, ids below 0 are beyond every vocabulary: one comparison.
         if ids is not None and not np.count_nonzero(ids.view(np.uint32) >= self._beyond_ids):
@@ -145,6 +150,16 @@ class Intake:
                 f"{self._vocab_size - 1}."
             )
         return given.astype(np.int32)
+
+    def _is_short_and_right(self, prompt: object) -> bool:
+        """Whether it is a short list of token ids, all of them in the vocabulary."""
+        return (
+            type(prompt) is list
+            and 0 < len(prompt) <= _SHORT
+            and set(map(type, prompt)) == {int}
+            and min(prompt) >= 0
+            and max(prompt) < self._vocab_size
+        )
 
 
 def _whole_numbers(prompt: object) -> npt.NDArray[np.int32] | None:

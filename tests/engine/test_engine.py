@@ -241,6 +241,17 @@ def test_a_bad_request_is_refused_in_a_sentence_and_changes_nothing(
     assert engine.submit([1]) == 0
 
 
+@pytest.mark.parametrize("length", [1, 16, 17])
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_ids_run_to_the_end_of_the_vocabulary(make_engine, length, kind):
+    engine = make_engine()
+    last = engine.model_config.vocab_size - 1
+    engine.submit(kind([last] * length))
+    for beyond in (last + 1, -1):
+        with pytest.raises(RequestError, match=f"^Token id {beyond} is not in the vocabulary"):
+            engine.submit(kind([last] * (length - 1) + [beyond]))
+
+
 def test_a_request_beyond_the_whole_cache_is_refused(make_engine):
     engine = make_engine(num_kv_blocks=4)
     with pytest.raises(RequestError, match="whole KV cache holds 64"):
