@@ -100,7 +100,7 @@ def _require_options(*names: str) -> None:
 
     missing = set(names) - {field.name for field in fields(EngineConfig)}
     if missing:
-        raise NotImplementedError(f"this engine has no option {', '.join(sorted(missing))}")
+        raise SkipNotImplemented(f"this engine has no option {', '.join(sorted(missing))}")
 
 
 def _step_figure(figure: str, path: str, batch: int) -> Samples:

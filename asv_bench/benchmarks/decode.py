@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
 from asv_bench.workloads import Workload
 
 from .engine_runs import CPU_MODEL, MODELS, measure, require_model_here
@@ -33,7 +35,7 @@ class Decode(SharesRuns):
         check_identity()
         require_model_here(model)
         if model == CPU_MODEL and batch * context > CPU_TOKENS_AT_ONCE:
-            raise NotImplementedError(f"batch {batch} at context {context} is too much for a CPU")
+            raise SkipNotImplemented(f"batch {batch} at context {context} is too much for a CPU")
 
     @tracked()
     def track_step_time(self, model: str, batch: int, context: int) -> Samples:
@@ -61,7 +63,7 @@ class BucketPadding(SharesRuns):
         check_identity()
         require_model_here(model)
         if model == CPU_MODEL:
-            raise NotImplementedError("a CPU replays no graphs")
+            raise SkipNotImplemented("a CPU replays no graphs")
 
     @tracked()
     def track_step_time(self, model: str, batch: int) -> Samples:
@@ -85,7 +87,7 @@ class GraphCapture(SharesRuns):
         check_identity()
         require_model_here(model)
         if model == CPU_MODEL:
-            raise NotImplementedError("a CPU captures no graphs")
+            raise SkipNotImplemented("a CPU captures no graphs")
 
     @tracked()
     def track_time(self, model: str) -> Samples:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.machine import has_cuda_gpu
 from asv_bench.memory.bandwidth import read_bandwidth
@@ -48,12 +49,12 @@ def require_model_here(model: str) -> None:
 
     Raises
     ------
-    NotImplementedError
+    SkipNotImplemented
         On the GPU for the CPU's model, and the other way round.
     """
     on_gpu = has_cuda_gpu()
     if (model == GPU_MODEL) != on_gpu:
-        raise NotImplementedError(f"{model} is not measured on {'the GPU' if on_gpu else 'a CPU'}")
+        raise SkipNotImplemented(f"{model} is not measured on {'the GPU' if on_gpu else 'a CPU'}")
 
 
 def sized_for(workload: Workload, model: str) -> Workload:

@@ -12,6 +12,8 @@ import os
 import sys
 from pathlib import Path
 
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
 from asv_bench.asv_contract import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED_PACKAGES
 
 
@@ -48,7 +50,7 @@ def check_identity() -> str:
     ------
     WrongEngineError
         If one of them comes from elsewhere, or the environment holds another commit.
-    NotImplementedError
+    SkipNotImplemented
         If the commit has no engine yet, which asv shows as a skipped benchmark.
     """
     commit = commit_under_test()
@@ -65,13 +67,13 @@ def check_identity() -> str:
         expected = checkout / package
         if origin is not None and origin.parent != expected:
             if not expected.is_dir() and package not in sys.modules:
-                raise NotImplementedError(f"commit {commit[:8]} has no {package!r} package")
+                raise SkipNotImplemented(f"commit {commit[:8]} has no {package!r} package")
             raise WrongEngineError(
                 f"{package!r} comes from {origin.parent}, not from the checkout of commit "
                 f"{commit[:8]}; uninstall that copy or take it off the search path."
             )
         if origin is None:
-            raise NotImplementedError(f"commit {commit[:8]} has no {package!r} package")
+            raise SkipNotImplemented(f"commit {commit[:8]} has no {package!r} package")
     return commit
 
 

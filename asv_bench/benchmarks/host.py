@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.workloads import Workload
 
@@ -108,7 +109,7 @@ class BlockTables:
         from engine.kv_blocks import KVBlockManager
 
         if not hasattr(KVBlockManager, "extend"):
-            raise NotImplementedError("this commit does not extend a block table by many tokens")
+            raise SkipNotImplemented("this commit does not extend a block table by many tokens")
         self._blocks = KVBlockManager(8 * batch, BLOCK_SIZE)
 
     @tracked()
@@ -187,7 +188,7 @@ class HostShare(SharesRuns):
         check_identity()
         require_model_here(model)
         if model == CPU_MODEL:
-            raise NotImplementedError("on a CPU host and device are one")
+            raise SkipNotImplemented("on a CPU host and device are one")
 
     @tracked()
     def track_host_time(self, model: str, batch: int) -> Samples:

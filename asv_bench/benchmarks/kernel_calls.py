@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
 from asv_bench.machine import has_cuda_gpu
 from asv_bench.memory.bandwidth import read_bandwidth
 
@@ -60,12 +62,12 @@ def shape_for_here(name: str) -> Shape:
 
     Raises
     ------
-    NotImplementedError
+    SkipNotImplemented
         If it is not measured on this machine.
     """
     shape = SHAPES[name]
     if shape.on_gpu != has_cuda_gpu():
-        raise NotImplementedError(f"{name} is not measured {'off' if shape.on_gpu else 'on'} a GPU")
+        raise SkipNotImplemented(f"{name} is not measured {'off' if shape.on_gpu else 'on'} a GPU")
     return shape
 
 

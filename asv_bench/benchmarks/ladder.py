@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import ClassVar
 
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
 from .engine_runs import GPU_MODEL, MODELS, require_model_here
 from .guard import check_identity
 from .sharing import Figures, Samples, SharesRuns, shared_figure, tracked
@@ -52,7 +54,7 @@ def require_rung_here(label: str, model: str) -> None:
 
     Raises
     ------
-    NotImplementedError
+    SkipNotImplemented
         Where there is nothing to measure.
     """
     from asv_bench.ladder.rungs import rung_named
@@ -61,13 +63,13 @@ def require_rung_here(label: str, model: str) -> None:
     try:
         import_module("asv_bench.ladder.rung_build")
     except ImportError as error:
-        raise NotImplementedError(f"this commit lacks what the ladder stands on: {error}") from None
+        raise SkipNotImplemented(f"this commit lacks what the ladder stands on: {error}") from None
     rung = rung_named(label)
     if not rung.runs_on(_device(model)):
-        raise NotImplementedError(f"rung {label} needs a GPU")
+        raise SkipNotImplemented(f"rung {label} needs a GPU")
     missing = rung.options.keys() - EngineConfig.__dataclass_fields__.keys()
     if missing:
-        raise NotImplementedError(f"this commit's engine has no option {', '.join(missing)}")
+        raise SkipNotImplemented(f"this commit's engine has no option {', '.join(missing)}")
 
 
 def _figure(figure: str, rung: str, model: str) -> Samples:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+from asv_runner.benchmarks.mark import SkipNotImplemented
 from fake_rungs import FakeProcesses
 from typer.testing import CliRunner
 
@@ -246,13 +247,13 @@ def test_counters_show_what_each_rung_saves():
 def test_the_benchmark_has_every_rung_and_skips_what_is_missing(monkeypatch):
     assert [rung.label for rung in RUNGS] == benchmarks.RUNGS
     benchmarks.require_rung_here("7-shared-table", "gpt2-tiny")
-    with pytest.raises(NotImplementedError, match="needs a GPU"):
+    with pytest.raises(SkipNotImplemented, match="needs a GPU"):
         benchmarks.require_rung_here("3-triton-append", "gpt2-tiny")
     import engine
 
     monkeypatch.setattr(engine, "EngineConfig", SimpleNamespace(__dataclass_fields__={"fuse": 1}))
     benchmarks.require_rung_here("6-array-metadata", "gpt2-tiny")
-    with pytest.raises(NotImplementedError, match=r"has no option .*steps_in_flight"):
+    with pytest.raises(SkipNotImplemented, match=r"has no option .*steps_in_flight"):
         benchmarks.require_rung_here("7-shared-table", "gpt2-tiny")
 
 
