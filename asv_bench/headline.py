@@ -19,7 +19,7 @@ from rich.table import Table
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.headline_rows import MODE, child_figures, headline_row, throttle_warnings
-from asv_bench.kept_processes import begin_run, interrupted_run, kept_or_measured
+from asv_bench.kept_processes import begun_run, finish_run, kept_or_measured, resumed_run
 from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
 from asv_bench.peers.jobs import PROCESSES as PEER_PROCESSES
 from asv_bench.peers.jobs import measure_peers, merged_rows, peer_jobs
@@ -149,23 +149,10 @@ def run(
         tree=working_tree().apart_from(target, target.with_suffix(".md")),
     )
     console = make_console()
-    description = {
-        "settings": record.settings,
-        "commit": record.tree.label,
-        "machine": facts.to_json() | {"state": None},
-    }
+    folder = resumed_run(record) if resume else begun_run(record)
     if resume:
-        if record.tree.dirty:
-            raise Refused(
-                "--resume was given, but the tree differs from its commit, so that what had been "
-                "measured may be of another: commit the changes, or leave it out."
-            )
-        folder = interrupted_run(record.default_path().parent, record.command, description)
         record.notes.append(f"{len(list(folder.glob('*-*.json')))} processes had run before.")
         console.print(record.notes[-1])
-    else:
-        folder = record.default_path().with_suffix("")
-        begin_run(folder, description)
     # Workloads take turns, so that a slow drift of the machine falls on all of them alike.
     jobs = [
         Job(name, process, folder / f"{name}-{process}.json", tuple(arguments))
@@ -197,6 +184,7 @@ def run(
         record.notes += outcome.notes
         record.results |= {"rows": rows, "peers": outcome.processes}
     print_table(console, file.write(rows))
+    finish_run(folder)
     console.print(f"figures: {target}, beside it {target.stem}.md", soft_wrap=True)
     console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
 

@@ -228,6 +228,9 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     assert [row["step_ms"] for row in content["rows"]] == [3.0, 3.0]
     (record,) = kept_runs.glob("headline-*.json")
     assert json.loads(record.read_text())["notes"] == ["3 processes had run before."]
+    again = CliRunner().invoke(build_app(), [*arguments, "--resume"])
+    assert isinstance(again.exception, Refused)
+    assert "was cut short: nothing was measured" in str(again.exception)
 
 
 def test_only_the_same_run_is_resumed(
