@@ -6,7 +6,7 @@ decode step advances `last_token`, `position` and `remaining` there by itself; t
 what the device cannot know: a row that was taken or given back, and a block that was added.
 
 All fields live in one int32 tensor, so that any set of changes is one list of (offset, value)
-pairs, copied once and applied by one scatter. Without changes nothing is copied.
+pairs, applied by one scatter. Without changes nothing is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from engine.sampling_params import SamplingParams
-from engine.staging import StagingBuffers
+from engine.word_changes import WordChanges
 
 IntArray = npt.NDArray[np.int32]
 
@@ -99,13 +99,9 @@ class DecodeState:
         Blocks of the longest sequence.
     device
         Where the rows live.
-    staging
-        The pinned buffers through which changes travel.
     """
 
-    def __init__(
-        self, num_rows: int, num_columns: int, device: torch.device, staging: StagingBuffers
-    ) -> None:
+    def __init__(self, num_rows: int, num_columns: int, device: torch.device) -> None:
         self.num_rows = num_rows
         self.num_columns = num_columns
         self.device = device
@@ -118,9 +114,9 @@ class DecodeState:
         self._offsets["block_table"] = table_offset
         size = table_offset + num_rows * num_columns
         self._words = torch.zeros(size, dtype=torch.int32, device=device)
+        self._changes = WordChanges(self._words)
         self._staged_words = np.zeros(size, np.int32)
         self._changed: list[npt.NDArray[np.int64]] = []
-        self._staging = staging
         self.device_rows = self._device_views()
         self.block_table: IntArray = self._staged_words[table_offset:].reshape(
             num_rows, num_columns
@@ -167,22 +163,14 @@ class DecodeState:
         )
 
     def flush(self) -> int:
-        """Apply what was staged, in stream order; returns the number of words copied."""
+        """Apply what was staged, in stream order; returns the number of words sent."""
         if not self._changed:
             return 0
-        # A word staged twice is sent twice, both times with its newest value: scatter leaves the
-        # order of duplicates open.
+        # A word staged twice is sent twice, both times with its newest value.
         offsets = np.concatenate(self._changed)
         self._changed.clear()
-        count = len(offsets)
-        # Offsets of 64 bits, and behind them words of 32: one copy, and nothing to convert.
-        sent = np.zeros(count + (count + 1) // 2, np.int64)
-        sent[:count] = offsets
-        sent[count:].view(np.int32)[:count] = self._staged_words[offsets]
-        on_device = self._staging.to_device(sent)
-        words = on_device[count:].view(torch.int32)[:count]
-        self._words.scatter_(0, on_device[:count], words)
-        return count
+        self._changes.send(offsets, self._staged_words[offsets])
+        return len(offsets)
 
     def _stage_uncomputed(
         self, rows: npt.NDArray[np.int64], uncomputed: Sequence[IntArray]

@@ -88,7 +88,7 @@ class StepLoop:
             dtype=model.dtype,
         )
         num_columns = -(-max_model_len // config.block_size)
-        self._state = DecodeState(num_rows, num_columns, device, self._staging)
+        self._state = DecodeState(num_rows, num_columns, device)
         self._ring = TokenRing(num_rows, device)
         self._runner = ModelRunner(
             model,

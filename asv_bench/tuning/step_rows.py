@@ -17,7 +17,6 @@ from asv_bench.tuning.workbench import Rejected
 from engine.decode_state import NO_TOKENS, DecodeState, RowStarts
 from engine.kv_cache import KVCache
 from engine.sampling_params import SamplingParams
-from engine.staging import StagingBuffers
 from engine.token_ring import TokenRing
 from kernels import kv_append, paged_attention_decode
 from kernels.fused_configs import HEAD_PART
@@ -76,8 +75,7 @@ class StepRows:
         for whole in (cache.keys, cache.values):
             whole[:] = torch.randn(whole.shape[1:], generator=generator).to(device, model.dtype)
         self._cache = cache
-        staging = StagingBuffers(device)
-        self._state = DecodeState(point.rows, columns, device, staging)
+        self._state = DecodeState(point.rows, columns, device)
         blocks = torch.randperm(point.rows * columns, generator=generator).view(-1, columns)
         count, position = point.rows, point.context - 1
         self._state.stage_rows(

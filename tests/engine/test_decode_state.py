@@ -8,7 +8,6 @@ import torch
 
 from engine.decode_state import KNOWN_TAIL, NO_TOKENS, DecodeState, RowStarts
 from engine.sampling_params import SamplingParams
-from engine.staging import StagingBuffers
 from engine.token_ring import NUM_SLOTS, TokenRing
 
 CPU = torch.device("cpu")
@@ -16,7 +15,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def state() -> DecodeState:
-    return DecodeState(5, 7, CPU, StagingBuffers(CPU))
+    return DecodeState(5, 7, CPU)
 
 
 def _starts(rows: list[dict]) -> RowStarts:
@@ -82,7 +81,7 @@ def test_rows_taken_together_are_as_if_taken_one_by_one(state):
     state.stage_rows(_starts(starts))
     state.stage_rows(_starts([]))
     state.flush()
-    alone = DecodeState(5, 7, CPU, StagingBuffers(CPU))
+    alone = DecodeState(5, 7, CPU)
     for start in starts:
         alone.stage_rows(_starts([start]))
     alone.flush()

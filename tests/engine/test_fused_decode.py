@@ -84,7 +84,7 @@ def _side(model: GPT2, *, fuse: bool) -> Side:
     generator = torch.Generator().manual_seed(5)
     for whole in (cache.keys, cache.values):
         whole.copy_(torch.randn(whole.shape, generator=generator))
-    state = DecodeState(NUM_ROWS, columns, DEVICE, staging)
+    state = DecodeState(NUM_ROWS, columns, DEVICE)
     blocks = torch.randperm(NUM_ROWS * columns, generator=generator).view(NUM_ROWS, columns)
     uncomputed = [UNCOMPUTED.get(row, NO_TOKENS) for row in range(NUM_ROWS)]
     state.stage_rows(
