@@ -182,9 +182,9 @@ class RingTile:
     cluster_depths
         The same for launches in clusters that share the splits of a head; empty: as `depths` has
         it. All programs of a cluster must find room at once, so they may take less. Chosen by a
-        script, not by `tune`, which tries others. 12 heads of 64, context 512, alone with 2, 3, 4
-        and 6 stages, us: B=1 2.5, 2.6, 2.5, 2.6; B=4 3.3, 3.4, 3.1, 3.5; B=6 3.9, 4.0, 4.0, 6.1;
-        B=8 4.7, 4.8, 6.7, 6.7; B=9 5.6, 5.9, 4.9, 6.0; B=12 6.7, 6.8, 6.6, 9.0; B=16 7.6, 7.9,
+        script; `tune` found none of fifteen others better. 12 heads of 64, context 512, alone with
+        2, 3, 4 and 6 stages, us: B=1 2.5, 2.6, 2.5, 2.6; B=4 3.3, 3.4, 3.1, 3.5; B=6 3.9, 4.0, 4.0,
+        6.1; B=8 4.7, 4.8, 6.7, 6.7; B=9 5.6, 5.9, 4.9, 6.0; B=12 6.7, 6.8, 6.6, 9.0; B=16 7.6, 7.9,
         10.7, 10.3. The whole step at context 257: B=2 166, 168, 169, 166; B=4 169, 168, 162, 168;
         B=8 166, 169, 177, 199; B=12 203, 199, 192, 210; B=16 209, 200, 214, 224; at 900 B=2 191,
         187, 183, 182; B=8 218, 223, 237, 250; B=16 299, 288, 324, 339.
