@@ -63,6 +63,8 @@ CHECKS = (
             "tests/kernels",
             "tests/engine/test_on_gpu.py",
             "tests/engine/test_fused_on_gpu.py",
+            "tests/engine/test_staging.py",
+            "tests/engine/test_word_changes.py",
         ),
     ),
     Check(
@@ -72,6 +74,7 @@ CHECKS = (
             "tests/kernels/test_gluon_attention.py",
             "tests/kernels/test_row_attention.py",
             "tests/kernels/test_fused_on_gpu.py",
+            "tests/engine/test_word_changes.py",
         ),
         is_sanitized=True,
     ),
