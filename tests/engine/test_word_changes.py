@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
+from engine import word_changes
 from engine.word_changes import MOST_WORDS, NUM_LISTS, WordChanges
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -51,3 +55,56 @@ def test_an_offset_may_come_twice_with_one_word(device: str) -> None:
     target = torch.zeros(9, dtype=torch.int32, device=device)
     WordChanges(target).send(np.array([4, 2, 4]), np.array([7, 5, 7], np.int32))
     assert target.tolist() == [0, 0, 5, 0, 7, 0, 0, 0, 0]
+
+
+class LateDevice:
+    """Words of a device that does nothing before somebody waits, and then no more than it must."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda")
+        self.words = torch.zeros(NUM_WORDS, dtype=torch.int32)
+        self._queue: deque[Callable[[], object]] = deque()
+        self._num_done = 0
+
+    @property
+    def num_asked(self) -> int:
+        return self._num_done + len(self._queue)
+
+    def scatter_(self, dim: int, offsets: torch.Tensor, words: torch.Tensor) -> None:
+        self._queue.append(lambda: self.words.scatter_(dim, offsets, words))
+
+    def run_until(self, num_done: int) -> None:
+        while self._num_done < num_done:
+            self._queue.popleft()()
+            self._num_done += 1
+
+
+class LateEvent:
+    def __init__(self, device: LateDevice) -> None:
+        self._device = device
+        self._num_before = 0
+
+    def record(self) -> None:
+        self._num_before = self._device.num_asked
+
+    def synchronize(self) -> None:
+        self._device.run_until(self._num_before)
+
+
+def test_a_list_is_rewritten_only_once_the_device_has_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = LateDevice()
+    monkeypatch.setattr(torch.cuda, "Event", lambda: LateEvent(device))
+    monkeypatch.setattr(
+        word_changes,
+        "mapped_memory",
+        lambda shape, dtype, device: (torch.zeros(shape, dtype=dtype),) * 2,
+    )
+    changes = WordChanges(device)  # type: ignore[arg-type]
+    for number in range(2 * NUM_LISTS + 1):
+        changes.send(np.array([number]), np.array([100 + number], np.int32))
+    assert device.words.count_nonzero() == NUM_LISTS + 1, "no wait for lists that are free"
+    device.run_until(device.num_asked)
+    expected = [100 + number for number in range(2 * NUM_LISTS + 1)]
+    assert device.words[: 2 * NUM_LISTS + 1].tolist() == expected
