@@ -1,10 +1,13 @@
 """Choosing by measurement: screen every candidate, then the best few against what is there.
 
 Candidates are measured in turns with the present choice, round by round, so that drift of clocks
-and temperature falls on all alike, and compared by the ratio to it within a round. What is adopted
-must gain at least `LEAST_GAIN` in the median of fresh rounds and win so many of them that a sign
-test leaves no doubt. The least gain is not about that doubt: two captures of one and the same step
-differ by up to 0.9 %, round after round, by where their scratch happens to lie.
+and temperature falls on all alike, and compared by the ratio to it within a round.
+
+Captures of one and the same step differ too, in all rounds alike, by where their scratch happens to
+lie: by up to 0.9 %, those of a single row by up to 4 (reports/tune-ring.json has 43 captures of it,
+whose step does not use the ring). The luckiest comes out of the screening first, so in the final
+rounds everyone is captured anew for each. What is adopted must gain at least `LEAST_GAIN` in their
+median, and win so many of them that a sign test leaves no doubt.
 """
 
 from __future__ import annotations
@@ -93,11 +96,19 @@ class Decision:
 
 @dataclass(slots=True)
 class _Entrant:
-    """A choice with its timers, and its times by round, [rounds][points]."""
+    """A choice with its times by round, [rounds][points], and the timers of all its captures.
+
+    Those before the last are only kept: what they hold, the next would be given again.
+    """
 
     choice: Choice
-    timers: list[Timer]
+    captures: list[list[Timer]] = field(default_factory=list)
     rounds: list[list[float]] = field(default_factory=list)
+
+    def capture(self, slot: Slot, table: ConfigTable, workbench: Workbench) -> None:
+        """Prepare the step at every point of the slot; raises `Rejected`."""
+        changed = slot.with_choice(table, self.choice)
+        self.captures.append([workbench.prepare(changed, point) for point in slot.points])
 
     def ratios(self, present: _Entrant) -> list[float]:
         """Its time over the present choice's, geometric mean over points, by round."""
@@ -122,36 +133,44 @@ def decide(
     *,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Decision | None:
-    """Try `choices` in a slot of the table; None where time ran out before all were screened.
+    """Try `choices` in a slot of the table; None where time ran out before it was decided.
 
     Raises
     ------
     Rejected
-        If the present choice itself cannot be measured.
+        If the present choice itself cannot be measured, or a finalist cannot be once more.
     """
-    present = _Entrant(slot.choice(table), [workbench.prepare(table, p) for p in slot.points])
+    present = _Entrant(slot.choice(table))
+    present.capture(slot, table, workbench)
     trials: dict[Choice, Trial] = {}
     entrants: list[_Entrant] = []
     for choice in choices:
         if out_of_time():
             return None
-        changed = slot.with_choice(table, choice)
+        entrant = _Entrant(choice)
         try:
-            timers = [workbench.prepare(changed, point) for point in slot.points]
+            entrant.capture(slot, table, workbench)
         except Rejected as error:
             trials[choice] = Trial(choice, rejected=str(error))
             continue
-        entrants.append(_Entrant(choice, timers))
+        entrants.append(entrant)
 
-    _run_rounds([present, *entrants], SCREEN_ROUNDS)
+    for number in range(SCREEN_ROUNDS):
+        _run_round([present, *entrants], number)
     scores = {entrant.choice: statistics.median(entrant.ratios(present)) for entrant in entrants}
     for entrant in entrants:
         times = entrant.medians(slot)
         trials[entrant.choice] = Trial(entrant.choice, scores[entrant.choice], times)
     finalists = sorted(entrants, key=lambda entrant: scores[entrant.choice])[:FINALISTS]
-    for entrant in (present, *finalists):
+    contenders = [present, *finalists]
+    for entrant in contenders:
         entrant.rounds.clear()
-    _run_rounds([present, *finalists], FINAL_ROUNDS)
+    for number in range(FINAL_ROUNDS):
+        if out_of_time():
+            return None
+        for entrant in contenders:
+            entrant.capture(slot, table, workbench)
+        _run_round(contenders, number)
 
     best, best_ratio, p_value = present, 1.0, 1.0
     for entrant in finalists:
@@ -175,12 +194,11 @@ def decide(
     )
 
 
-def _run_rounds(entrants: Sequence[_Entrant], rounds: int) -> None:
+def _run_round(entrants: Sequence[_Entrant], number: int) -> None:
     """Measure all in turns; who begins changes, so that none is always the first or the last."""
-    for number in range(rounds):
-        start = number % len(entrants)
-        for entrant in (*entrants[start:], *entrants[:start]):
-            entrant.rounds.append([timer() for timer in entrant.timers])
+    start = number % len(entrants)
+    for entrant in (*entrants[start:], *entrants[:start]):
+        entrant.rounds.append([timer() for timer in entrant.captures[-1]])
 
 
 def tune(

@@ -47,11 +47,13 @@ RING = SLOTS[-1]
 class FakeBench:
     """Steps that take what a function of the table and the point says, on a machine that drifts.
 
-    `noise` is the deviation of a measurement; the whole machine slows down by `drift` each one.
+    `noise` is the deviation of a measurement and `luck` that of a capture, which all measurements
+    of it share; the whole machine slows down by `drift` each one.
     """
 
     cost: Callable[[ConfigTable, Point], float]
     noise: float = 0.0
+    luck: float = 0.0
     drift: float = 0.0
     seed: int = 0
     prepared: list[tuple[ConfigTable, Point]] = field(default_factory=list)
@@ -62,7 +64,7 @@ class FakeBench:
 
     def prepare(self, table: ConfigTable, point: Point) -> Timer:
         self.prepared.append((table, point))
-        cost = self.cost(table, point)
+        cost = self.cost(table, point) * math.exp(self._random.gauss(0, self.luck))
 
         def timer() -> float:
             self.measured += 1
@@ -109,6 +111,26 @@ def test_what_is_there_stays_under_noise() -> None:
     assert adopted <= 1
 
 
+def test_a_lucky_capture_is_no_gain() -> None:
+    """Captures of one step differ by more than the least gain, and the luckiest come first."""
+    for seed in range(20):
+        bench = FakeBench(lambda table, point: 300.0, noise=0.002, luck=0.01, seed=seed)
+        decision = decide(HEAD, TABLE, head_tiles(30), bench)
+        assert decision is not None
+        assert not decision.is_adopted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_unlucky_capture_hides_no_gain_that_matters(seed: int) -> None:
+    tiles = head_tiles(6)
+    best = tiles[3]
+    assert isinstance(best, LinearTile)
+    bench = FakeBench(head_cost(best, 0.05), noise=0.002, luck=0.01, seed=seed)
+    decision = decide(HEAD, TABLE, tiles, bench)
+    assert decision is not None
+    assert decision.chosen == best
+
+
 def test_a_gain_too_small_to_matter_is_left() -> None:
     best = LinearTile(64, 128, 64, stages=5)
     decision = decide(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.014)))
@@ -147,17 +169,19 @@ def test_a_candidate_that_fails_is_left_out_and_listed() -> None:
     assert "1x OutOfResources: shared memory." in str(shown.caption)
 
 
-def test_the_figures_are_of_fresh_rounds() -> None:
-    """What won the screening by luck is judged anew: rounds 4 to 18, the 11th in the middle."""
+def test_the_figures_are_of_fresh_captures() -> None:
+    """What won the screening by luck is judged anew: captures 2 to 16, the 9th in the middle."""
 
     class Counting(FakeBench):
         def prepare(self, table: ConfigTable, point: Point) -> Timer:
-            calls: list[None] = []
-            return lambda: (calls.append(None), 100.0 + len(calls))[1]
+            tile = table.tiles(point.rows).head
+            number = numbers[tile] = numbers.get(tile, 0) + 1
+            return lambda: 100.0 + number
 
+    numbers: dict[LinearTile, int] = {}
     decision = decide(HEAD, TABLE, head_tiles(1), Counting(lambda table, point: 0.0))
     assert decision is not None
-    assert list(decision.present_us.values()) == [111.0]
+    assert list(decision.present_us.values()) == [109.0]
 
 
 def test_an_adopted_choice_stands_beside_the_one_before() -> None:
