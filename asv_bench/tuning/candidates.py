@@ -99,7 +99,7 @@ class Slot:
 def slots_of(table: ConfigTable, head_dim: int) -> list[Slot]:
     """Every slot that steps of a model with such heads use: the rings last, as all steps have one.
 
-    A ring is the same for every batch, so it is judged at all of the buckets' points together.
+    A ring is the same for every batch, so it is judged at all of the buckets' points.
     """
     points = [Point(bucket.rows, bucket.context) for bucket in table.buckets]
     slots = [Slot(place, role, (point,)) for place, point in enumerate(points) for role in ROLES]

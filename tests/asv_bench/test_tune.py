@@ -240,6 +240,34 @@ def test_a_ring_is_judged_at_all_points_together() -> None:
     assert not worse.is_adopted
 
 
+@pytest.mark.parametrize(("elsewhere", "is_adopted"), [(1.0, True), (1.01, False)])
+def test_a_ring_that_gains_for_one_batch_and_loses_for_none_is_adopted(
+    elsewhere: float, is_adopted: bool
+) -> None:
+    """3 % at one of seven points are too little in the mean of all."""
+    shallow = replace(TABLE.ring(64), depths=((6.0, 4), (math.inf, 2)))
+
+    def cost(table: ConfigTable, point: Point) -> float:
+        if table.ring(64) != shallow:
+            return 100.0
+        return 97.0 if point.rows == 32 else 100.0 * elsewhere if point.rows == 8 else 100.0
+
+    bench = FakeBench(cost, noise=0.002, luck=0.003)
+    decision = decide(RING, TABLE, [shallow], bench)
+    assert decision is not None
+    assert decision.is_adopted is is_adopted
+
+
+def test_seven_points_of_lucky_captures_are_no_gain() -> None:
+    present = TABLE.ring(64)
+    rings: list[Choice] = [replace(present, depths=((n / 2, 4), (math.inf, 2))) for n in range(20)]
+    for seed in range(20):
+        bench = FakeBench(lambda table, point: 300.0, noise=0.002, luck=0.01, seed=seed)
+        decision = decide(RING, TABLE, rings, bench)
+        assert decision is not None
+        assert not decision.is_adopted
+
+
 def optimum() -> tuple[Callable[[ConfigTable, Point], float], LinearTile]:
     """A cost with its least two steps away from the committed head of 64 rows."""
     present = TABLE.tiles(64).head
