@@ -35,8 +35,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "tl.store(v_cache + slot, new_value, mask=is_written)",
-        "tl.store(v_cache + slot, new_key, mask=is_written)",
+        "tl.store(v_cache + slot, new_value, mask=is_written",
+        "tl.store(v_cache + slot, new_key, mask=is_written",
         "keys are kept as values",
         APPEND_TESTS,
     ),
