@@ -9,7 +9,8 @@ heads of 64 take 1.13 us so on an H200, one behind the other, 1.48 launched afte
 
 Its stores are marked as streaming, so that L2 may write their lines back first: 64 rows 1.00 to
 0.73 us, 128 1.14 to 0.83 and 256 1.20 to 0.92 on two hosts; on a third 0.87 to 0.69, 0.98 to 0.81
-and, slower, 1.09 to 1.17. It is the same but for a few per cent from 2048 rows on.
+and, slower, 1.09 to 1.17. From some 200 rows on, what it takes depends on where the pages lie
+(`reports/sweep.json`). It is the same but for a few per cent from 2048 rows on.
 """
 
 from functools import cache
