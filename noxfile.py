@@ -129,13 +129,10 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=PYTHON, requires=["stack"], default=False)
 @EACH_TRITON
 def kernels(session: nox.Session, triton: TritonChoice) -> None:
-    """Run the kernel tests on the GPU where there is one, else through Triton's interpreter."""
+    """Run the kernel tests, or those named after --, on a GPU or through Triton's interpreter."""
     _provide(session, "test")
     _choose_triton(session, triton)
-    # The engine's own GPU tests have nowhere else to run where they must not be skipped.
-    on_gpu = [str(path) for path in sorted(Path("tests/engine").glob("test_*on_gpu.py"))]
-    targets = ["tests/kernels", *(on_gpu if TORCH.has_gpu else [])]
-    arguments = [*_spread(), *targets, *session.posargs]
+    arguments = [*_spread(), *kernel_tests(session.posargs, on_gpu=TORCH.has_gpu)]
     session.run("python", "-m", "pytest", *arguments, env=_triton_environment())
 
 
@@ -205,6 +202,15 @@ def _install(session: nox.Session, requirements: Iterable[str]) -> None:
     lock_text = (LOCKS / "cpu.txt").read_text("utf-8")
     path.write_text(host_torch.constraints(lock_text, TORCH.host), encoding="utf-8")
     session.install("-c", str(path), *missing)
+
+
+def kernel_tests(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
+    """Return what pytest is to run: the tests in ``arguments``, else all that concern kernels."""
+    if any(argument.startswith("tests/") for argument in arguments):
+        return list(arguments)
+    # The engine's own GPU tests have nowhere else to run where they must not be skipped.
+    engines = sorted((ROOT / "tests" / "engine").glob("test_*on_gpu.py")) if on_gpu else []
+    return ["tests/kernels", *(str(path.relative_to(ROOT)) for path in engines), *arguments]
 
 
 def _spread() -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
@@ -69,6 +71,16 @@ def sessions() -> list[dict]:
     return listed()
 
 
+@pytest.fixture(scope="module")
+def noxfile() -> ModuleType:
+    """The noxfile as a module; its sessions are registered, and none runs."""
+    found = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    return module
+
+
 def test_sessions_are_the_documented_ones(sessions):
     assert {session["name"] for session in sessions} == QUICK | HEAVY
     assert all(session["description"] for session in sessions)
@@ -86,6 +98,16 @@ def test_quick_sessions_run_by_default():
 def test_each_triton_where_no_host_lends_one(sessions, name):
     found = [s["session"] for s in sessions if s["name"] == name]
     assert found == [f"{name}({triton})" for triton in ("locked", "3.6.0", "3.9.0")]
+
+
+def test_kernel_tests_are_all_of_them_or_those_that_are_named(noxfile):
+    assert noxfile.kernel_tests(["-x"], on_gpu=False) == ["tests/kernels", "-x"]
+    with_engine = noxfile.kernel_tests([], on_gpu=True)
+    assert with_engine[0] == "tests/kernels"
+    assert len(with_engine) > 1
+    assert all(re.fullmatch(r"tests/engine/test_\w*on_gpu\.py", path) for path in with_engine[1:])
+    named = ["-x", "tests/kernels/test_append.py::test_it"]
+    assert noxfile.kernel_tests(named, on_gpu=True) == named
 
 
 def test_the_tritons_are_the_ends_of_what_is_allowed():
