@@ -100,6 +100,14 @@ def test_each_triton_where_no_host_lends_one(sessions, name):
     assert found == [f"{name}({triton})" for triton in ("locked", "3.6.0", "3.9.0")]
 
 
+def test_ci_runs_kernels_and_codegen_on_each_triton(sessions):
+    run, workflow = (ROOT / path for path in (".ci/run", ".github/workflows/cpu.yml"))
+    named = re.findall(r"(?:kernels|codegen)\([\w.]+\)", run.read_text() + workflow.read_text())
+    every = {s["session"] for s in sessions if s["name"] in ("kernels", "codegen")}
+    # `tests` has the kernels' on the locked Triton.
+    assert sorted(named) == sorted(every - {"kernels(locked)"})
+
+
 def test_kernel_tests_are_all_of_them_or_those_that_are_named(noxfile):
     assert noxfile.kernel_tests(["-x"], on_gpu=False) == ["tests/kernels", "-x"]
     with_engine = noxfile.kernel_tests([], on_gpu=True)
