@@ -206,7 +206,7 @@ def _install(session: nox.Session, requirements: Iterable[str]) -> None:
 
 def kernel_tests(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
     """Return what pytest is to run: the tests in ``arguments``, else all that concern kernels."""
-    if any(argument.startswith("tests/") for argument in arguments):
+    if any("tests" in Path(argument.partition("::")[0]).parts for argument in arguments):
         return list(arguments)
     # The engine's own GPU tests have nowhere else to run where they must not be skipped.
     engines = sorted((ROOT / "tests" / "engine").glob("test_*on_gpu.py")) if on_gpu else []

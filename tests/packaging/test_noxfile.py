@@ -108,13 +108,18 @@ def test_ci_runs_kernels_and_codegen_on_each_triton(sessions):
     assert sorted(named) == sorted(every - {"kernels(locked)"})
 
 
-def test_kernel_tests_are_all_of_them_or_those_that_are_named(noxfile):
-    assert noxfile.kernel_tests(["-x"], on_gpu=False) == ["tests/kernels", "-x"]
+def test_kernel_tests_are_all_of_them_where_none_is_named(noxfile):
+    options = ["-x", "-k", "kernels"]
+    assert noxfile.kernel_tests(options, on_gpu=False) == ["tests/kernels", *options]
     with_engine = noxfile.kernel_tests([], on_gpu=True)
     assert with_engine[0] == "tests/kernels"
     assert len(with_engine) > 1
     assert all(re.fullmatch(r"tests/engine/test_\w*on_gpu\.py", path) for path in with_engine[1:])
-    named = ["-x", "tests/kernels/test_append.py::test_it"]
+
+
+@pytest.mark.parametrize("start", ["", "./", f"{ROOT}/"])
+def test_kernel_tests_are_those_that_are_named(noxfile, start):
+    named = ["-x", f"{start}tests/kernels/test_append.py::test_it"]
     assert noxfile.kernel_tests(named, on_gpu=True) == named
 
 
