@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.kv_blocks import BatchAppend, BlockCopy
 from engine.kv_integrity import IndexArray
-from engine.rows import RowIndex, Rows
+from engine.rows import RowIndex, RowPlace, Rows, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,14 @@ class DecodePlan:
 class AlikeSteps:
     """Steps that follow a planned one and differ from it in nothing but one token more a row.
 
+    `place` is where the plan's rows are, and `last_blocks` those that have room for their tokens.
     As long as no row begins to decode or is given back, no budget ends and every last block has
     room, the same rows run, in the same blocks. With blocks of 64 tokens that is most steps of a
     batch that began together, and planning them anew costs the host 30 us each.
     """
 
     plan: DecodePlan
+    place: RowPlace
     last_blocks: IndexArray
     changes: int
     num_left: int
@@ -57,13 +59,14 @@ class AlikeSteps:
             return None
         # Its copies are made once.
         alike = replace(plan, copies=[]) if plan.copies else plan
-        return cls(alike, append.block_index.astype(np.intp), rows.changes, min(room, left))
+        last_blocks = append.block_index.astype(np.intp)
+        return cls(alike, place_of(plan.rows), last_blocks, rows.changes, min(room, left))
 
     def is_left(self, rows: Rows) -> bool:
         """Whether another such step may follow."""
         return self.num_left > 0 and self.changes == rows.changes
 
-    def take(self) -> tuple[DecodePlan, IndexArray]:
-        """The next one, and the last block of each of its rows, which has room."""
+    def take(self) -> DecodePlan:
+        """The next one."""
         self.num_left -= 1
-        return self.plan, self.last_blocks
+        return self.plan

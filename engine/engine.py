@@ -131,10 +131,10 @@ class Engine:
         On CUDA the tokens of a launch arrive a step or more later. A step that finds nothing to
         launch waits for what is still on its way. Tokens of an open `stream` are for it alone.
         """
-        events: list[TokenEvent] = []
-        for batch in self.step_batches():
-            events += batch.events()
-        return events
+        batches = self.step_batches()
+        if len(batches) == 1:
+            return batches[0].events()
+        return [event for batch in batches for event in batch.events()]
 
     def step_batches(self) -> list[TokenBatch]:
         """`step` without an object for each token: a batch for each launch that has arrived.

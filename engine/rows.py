@@ -7,6 +7,7 @@ rows only when a sequence takes or leaves one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,18 @@ import numpy.typing as npt
 from engine.errors import IntegrityError
 from engine.request import Request
 
-RowIndex = npt.NDArray[np.intp]
+RowIndex: TypeAlias = npt.NDArray[np.intp]
+RowPlace: TypeAlias = RowIndex | slice
+"""Rows to index arrays by; what is read by a slice is a view."""
 
 _NO_STOP = -2
 """Fills unused places of `stop_ids`; neither a token id nor `INVALID_TOKEN`."""
+
+
+def place_of(rows: RowIndex) -> RowPlace:
+    """`rows`, as numpy finds them fastest: where they are 0 to N - 1 in order, a slice."""
+    in_order = np.arange(len(rows))
+    return slice(0, len(rows)) if np.array_equal(rows, in_order) else rows
 
 
 class Rows:

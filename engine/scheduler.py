@@ -189,12 +189,12 @@ class Scheduler:
     def plan_decode(self) -> DecodePlan | None:
         """Give every running row a place for one more token, preempting where none is left."""
         rows = self._rows
-        if self._alike is not None and self._alike.is_left(rows):
-            plan, last_blocks = self._alike.take()
-            self.blocks.append_in_place(last_blocks)
-            rows.length[plan.rows] += 1
-            rows.launched[plan.rows] += 1
-            return plan
+        alike = self._alike
+        if alike is not None and alike.is_left(rows):
+            self.blocks.append_in_place(alike.last_blocks)
+            rows.length[alike.place] += 1
+            rows.launched[alike.place] += 1
+            return alike.take()
         # Where all blocks begin at once, this runs once in block_size steps, and what it calls is
         # in no cache by then: a call that no other step makes costs ten times what it does warm.
         running = self._running_with_room()

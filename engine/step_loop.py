@@ -19,6 +19,7 @@ from engine.kv_cache import KVCache
 from engine.model_runner import ModelRunner
 from engine.prefill_graphs import PrefillGraphs
 from engine.ranges import span
+from engine.recipients import Recipients
 from engine.request import FinishReason, Request
 from engine.rows import RowIndex, Rows
 from engine.sampler import INVALID_TOKEN
@@ -36,13 +37,11 @@ With two, a host that pauses for half a millisecond is noticed where steps are s
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A launch whose tokens are on their way: to which rows, where in their sequences, for whom."""
+    """A launch whose tokens are on their way: for whom, and where in their sequences."""
 
     ticket: int
-    rows: RowIndex
+    recipients: Recipients
     positions: npt.NDArray[np.int32]
-    serials: npt.NDArray[np.int64]
-    changes: int
 
 
 class StepLoop:
@@ -121,6 +120,7 @@ class StepLoop:
                 block_size=config.block_size,
             )
         self._in_flight: deque[_Launch] = deque()
+        self._recipients: Recipients | None = None
         self.unfinished: dict[int, Request] = {}
         self.arrived: list[TokenBatch] = []
 
@@ -211,9 +211,10 @@ class StepLoop:
 
     def _track(self, rows: RowIndex) -> None:
         ticket, held = self._ring.send(), self.rows
-        self._in_flight.append(
-            _Launch(ticket, rows, held.length[rows], held.serial[rows], held.changes)
-        )
+        # Those of steps that are alike are found once.
+        if self._recipients is None or not self._recipients.are(rows, held):
+            self._recipients = Recipients.of(rows, held)
+        self._in_flight.append(_Launch(ticket, self._recipients, held.length[rows]))
 
     def _drain(self) -> None:
         while self._in_flight:
@@ -225,29 +226,29 @@ class StepLoop:
         Tokens of a row that has changed hands since, or whose request overran its end while its
         last token was on its way, are dropped.
         """
+        to, held = launch.recipients, self.rows
         with span("readback"):
-            tokens = self._ring.receive(launch.ticket, launch.rows, launch.positions)
+            tokens = self._ring.receive(launch.ticket, to.rows, launch.positions)
         now = time.perf_counter()
-        rows, held = self.rows, launch.rows
-        if launch.changes != rows.changes:
-            is_current = rows.serial[held] == launch.serials
-            held, tokens = held[is_current], tokens[is_current]
-        index = rows.received[held]
+        is_wanted = to.still_hold(held)
+        if is_wanted is not None:
+            to, tokens = to.only(is_wanted), tokens[is_wanted]
+        index = held.received[to.rows]
         is_token = tokens != INVALID_TOKEN
         received = index + is_token
-        rows.tokens[held, index] = tokens
-        rows.token_times[held, index] = now
-        rows.received[held] = received
-        is_stop = rows.are_stops(held, tokens)
-        ended = np.flatnonzero(is_stop | ~is_token | (received == rows.budget[held]))
+        held.tokens[to.rows, index] = tokens
+        held.token_times[to.rows, index] = now
+        held.received[to.place] = received
+        is_stop = held.are_stops(to.rows, tokens)
+        ended = np.flatnonzero(is_stop | ~is_token | (received == held.budget[to.place]))
         reasons: dict[int, FinishReason] = {
             place: "stop" if is_stop[place] else "length" if is_token[place] else "error"
             for place in ended.tolist()
         }
-        if len(held):
-            self.arrived.append(TokenBatch(rows.request_ids[held], tokens, index, now, reasons))
+        if len(to.rows):
+            self.arrived.append(TokenBatch(to.request_ids, tokens, index, now, reasons, to.id_list))
         if reasons:
-            self._finish(held[ended], reasons.values())
+            self._finish(to.rows[ended], reasons.values())
 
     def _finish(self, ended: RowIndex, reasons: Collection[FinishReason]) -> None:
         """End the requests of the rows `ended`, one reason for each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -20,7 +20,7 @@ class TokenBatch:
     Attributes
     ----------
     request_ids
-        int64 [N].
+        int64 [N], not to be written to: batches for the same requests share it.
     token_ids
         int32 [N]; -1 where a request ends without a token: an abort, or an error.
     indices
@@ -29,6 +29,9 @@ class TokenBatch:
         `time.perf_counter()` when the host saw them.
     finish_reasons
         Those of the requests that end here, by their place in the columns.
+    id_list
+        `request_ids` as integers of Python's, where they have been made already: events that are
+        kept then share them.
     """
 
     request_ids: npt.NDArray[np.int64]
@@ -36,6 +39,7 @@ class TokenBatch:
     indices: npt.NDArray[np.int32]
     time_s: float
     finish_reasons: Mapping[int, FinishReason]
+    id_list: list[int] | None = None
 
     @classmethod
     def of_end(cls, request_id: int, index: int, time_s: float, reason: FinishReason) -> TokenBatch:
@@ -54,15 +58,16 @@ class TokenBatch:
     def events(self) -> list[TokenEvent]:
         """An object for each token, in order."""
         token_ids: list[int | None] = self.token_ids.tolist()
-        reasons: list[FinishReason | None] = [None] * len(token_ids)
-        for place, reason in self.finish_reasons.items():
-            reasons[place] = reason
-            if token_ids[place] == INVALID_TOKEN:
-                token_ids[place] = None
+        reasons: Iterable[FinishReason | None] = repeat(None)
+        if self.finish_reasons:
+            reasons = [self.finish_reasons.get(place) for place in range(len(token_ids))]
+            for place in self.finish_reasons:
+                if token_ids[place] == INVALID_TOKEN:
+                    token_ids[place] = None
         return list(
             map(
                 TokenEvent,
-                self.request_ids.tolist(),
+                self._ids(),
                 token_ids,
                 self.indices.tolist(),
                 repeat(self.time_s),
@@ -77,11 +82,14 @@ class TokenBatch:
 
     def split(self, request_ids: set[int]) -> tuple[TokenBatch, TokenBatch]:
         """The tokens of `request_ids`, and those of all others; either may be none."""
-        ids: list[int] = self.request_ids.tolist()
+        ids = self._ids()
         if request_ids.issuperset(ids):
             return self, _EMPTY
         is_theirs = np.array([id_ in request_ids for id_ in ids], np.bool_)
         return self._where(is_theirs), self._where(~is_theirs)
+
+    def _ids(self) -> list[int]:
+        return self.request_ids.tolist() if self.id_list is None else self.id_list
 
     def _where(self, is_wanted: npt.NDArray[np.bool_]) -> TokenBatch:
         new_places = np.cumsum(is_wanted) - 1

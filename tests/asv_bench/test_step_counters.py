@@ -178,10 +178,10 @@ def test_one_more_python_call_for_each_request_is_seen(
     root = planted(
         tmp_path,
         "engine/step_loop.py",
-        "        index = rows.received[held]\n",
-        "        for row in held.tolist():\n"
-        "            rows.holder(row)\n"
-        "        index = rows.received[held]\n",
+        "        index = held.received[to.rows]\n",
+        "        for row in to.rows.tolist():\n"
+        "            held.holder(row)\n"
+        "        index = held.received[to.rows]\n",
     )
     after = count(root, ["cpu-8", "cpu-64", "graph-8", "graph-64"])
     for path in ("cpu", "graph"):
@@ -219,8 +219,8 @@ def test_an_engine_that_falls_behind_is_refused(tmp_path: Path) -> None:
     root = planted(
         tmp_path,
         "engine/engine.py",
-        "        return events\n",
-        "        return events[1:]\n",
+        "            return batches[0].events()\n",
+        "            return batches[0].events()[1:]\n",
     )
     done = run_count(root, ["cpu-8"])
     assert done.returncode == 1
