@@ -41,7 +41,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "linear_stream": ("linear", _LINEAR),
     "linear_row": ("vector", ("N", "K", "BLOCK_N")),
     "row_attention": ("vector", ("K", "HEADS")),
-    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "STAGES", "SPARE", "CLUSTER")),
+    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "LATE", "STAGES", "SPARE", "CLUSTER")),
     "decode_attention_append": ("attention", _ATTENTION),
     "head_row": ("vector", ("K", "BLOCK_N")),
     "head_tiles": ("head", (*_HEAD, "EVEN")),
@@ -65,7 +65,7 @@ _SHORT = {
     "SPARE": "spare",
     "CLUSTER": "cluster",
 }
-_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1)}
+_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1), ("LATE", False)}
 _WORDS = {
     ("EVEN", True): "even",
     ("EVEN", False): "ragged",
@@ -73,6 +73,7 @@ _WORDS = {
     ("SERIAL", False): "parallel",
     ("APPEND", True): "append",
     ("APPEND", False): "cached",
+    ("LATE", True): "late",
 }
 _DTYPES: Mapping[str, Literal["float16", "bfloat16"]] = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -281,10 +282,13 @@ def _source_class(kernel: Any) -> Any:
 def _name(kernel: str, constants: Mapping[str, Any]) -> str:
     parts = [kernel]
     for constant in _KERNELS[kernel][1]:
-        value = constants[constant]
+        # The kernel of an older commit may lack it.
+        value = constants.get(constant)
+        if value is None or (constant, value) in _UNNAMED:
+            continue
         if isinstance(value, bool):
             parts.append(_WORDS[constant, value])
-        elif (constant, value) not in _UNNAMED:
+        else:
             parts.append(f"{_SHORT.get(constant, constant)}{value}")
     return "-".join(parts)
 
