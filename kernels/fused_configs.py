@@ -201,6 +201,13 @@ class RingTile:
         the kernel before has none. 12 heads of 64, context 512, us without and with: B=42 19.6,
         17.3; B=67 29.7, 26.5; B=80 31.9, 30.8; B=100 41.0, 38.3; the same from B=124 on, where all
         have room. 32/8 heads of 128 became slower by up to 14 % at B=18 to 24.
+    late_append
+        Programs for each multiprocessor beyond which the new token is written when its context has
+        been attended to, not before. Steps of 12 heads of 64, us, before and after: B=128 context
+        20 252.5, 250.6; 40 276.5, 275.5; 66 304.8, 302.5; 90 330.4, 331.2; 130 384.1, 384.2; B=192
+        at 257 744.8, 741.7; B=256 at 140 653.1, 653.1; 257 912.5, 910.0; 380 1171.8, 1168.7. Where
+        programs are few, their ends are waited for: B=80 at 257 421.6, 422.9; B=64 at 257 326.0 and
+        328.5, 327.9 and 329.3 in two sessions. Wide heads were not tried.
     """
 
     block_n: int
@@ -210,11 +217,16 @@ class RingTile:
     cluster_depths: tuple[tuple[float, int], ...] = ()
     alone: int = 2
     even: bool = False
+    late_append: float = math.inf
 
     def stages(self, per_multiprocessor: float, *, in_clusters: bool = False) -> int:
         """Stages of the ring for so many programs on each multiprocessor."""
         depths = self.cluster_depths if in_clusters and self.cluster_depths else self.depths
         return next(stages for most, stages in depths if per_multiprocessor <= most)
+
+    def appends_late(self, per_multiprocessor: float) -> bool:
+        """Whether so many programs on each multiprocessor write their new tokens last."""
+        return per_multiprocessor > self.late_append
 
     def stage_bytes(self, head_dim: int) -> int:
         """Shared memory of a stage: keys and values, of two bytes, and their barrier."""

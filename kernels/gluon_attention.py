@@ -42,6 +42,10 @@ from kernels.gluon_softmax import (
 )
 from kernels.running_softmax import PART_HEADER
 
+# Of a key or a value as it is appended: 16 bytes a thread, so that each is one whole line. In the
+# layouts that it is attended to in, it would be stored in pieces of 16 bytes.
+LINE = gl.constexpr(gl.BlockedLayout([8], [32], [1], [0]))
+
 
 @gluon.jit(
     do_not_specialize=["max_context", "table_stride", "inbox_at"],
@@ -82,14 +86,15 @@ def ring_attention(
     SERIAL: gl.constexpr,
     CLUSTER: gl.constexpr,
     APPEND: gl.constexpr,
+    LATE: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """One KV head of one sequence: all splits (SERIAL), split number `program_id(2)`, or some.
 
     Where CLUSTER is more than 1, as many programs share the splits: each takes every CLUSTER-th,
     and sends their parts to the first. With APPEND the new token's key and value stand behind its
-    queries, and `lengths` counts the tokens before it; without, all tokens are in the cache and are
-    counted.
+    queries, and `lengths` counts the tokens before it; it is written before they are attended to,
+    or where LATE after. Without, all tokens are in the cache and are counted.
     """
     if PDL:
         gdc_launch_dependents()
@@ -165,16 +170,21 @@ def ring_attention(
             gdc_wait()
 
         row = query + sequence * query_stride_row
-        q = gl.load(row + query_place, mask=query_mask, other=0.0)
         key_row = row + (KV_HEADS * G + kv_head) * query_stride_head
         value_row = key_row + KV_HEADS * query_stride_head
         if APPEND:
+            line = gl.arange(0, D, layout=LINE)
+            key_line, value_line = gl.load(key_row + line), gl.load(value_row + line)
+            appends = (split == 0) & runs
+            slot = ((new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE) * D
+        q = gl.load(row + query_place, mask=query_mask, other=0.0)
+        if APPEND:
             new_key = gl.load(key_row + query_dim)
             new_value = gl.load(value_row + dim)
-            if (split == 0) & runs:
-                slot = ((new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE) * D
-                gl.store(k_cache + slot + query_dim, new_key)
-                gl.store(v_cache + slot + dim, new_value)
+            if not LATE:  # noqa: SIM102
+                if appends:
+                    gl.store(k_cache + slot + line, key_line)
+                    gl.store(v_cache + slot + line, value_line)
             products = q.to(gl.float32) * new_key[:, None].to(gl.float32)
             new_score = gl.convert_layout(gl.sum(products, 0), BY_HEAD) * scale_log2
 
@@ -232,6 +242,10 @@ def ring_attention(
                 q, k, v, left, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, True
             )
 
+        if APPEND and LATE:  # noqa: SIM102
+            if appends:
+                gl.store(k_cache + slot + line, key_line)
+                gl.store(v_cache + slot + line, value_line)
         if not SERIAL:  # noqa: SIM102
             if splits > 1:
                 out_heads = out + sequence * out_stride_row + kv_head * G * out_stride_head

@@ -110,11 +110,12 @@ def _launch(
     if not serial and cluster == 1:
         workspace = reserved_workspace(query.device, pairs * words, pairs)
         partials, counters = workspace.partials, workspace.counters
-    stages, spare = tile.alone, 0
+    stages, spare, late = tile.alone, 0, False
     if is_running is not None:
         shared = cluster > 1
         programs = pairs * (cluster if shared else splits)
         stages = ring_stages(head_dim, programs, processors, tile, in_clusters=shared)
+        late = tile.appends_late(programs / processors)
         if serial:
             spare = ring_spare(head_dim, stages, pairs, processors, tile)
     layout = gl.NVMMASharedLayout.get_default_for(
@@ -163,6 +164,7 @@ def _launch(
         SERIAL=serial,
         CLUSTER=cluster,
         APPEND=is_running is not None,
+        LATE=late,
         **launch_options(pdl),
         num_warps=1,
     )

@@ -56,6 +56,7 @@ _ROWWISE = {"block_n": (1, 2, 4, 8, 16, 32), "warps": (1, 2, 4, 8)}
 _MOST_ROWWISE_ROWS = 2
 _RING = {"block_n": (16, 32, 64), "tail": (8, 16, 32, 64), "split": (64, 128, 256, 512)}
 _RING_STAGES = (2, 3, 4, 5, 6, 8)
+_LATE_APPENDS = (0.0, 4.0, 8.0, 12.0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,8 @@ def _rings(present: RingTile) -> Iterator[RingTile]:
             ring = replace(present, **change)
             if ring.tail <= ring.block_n and ring.split % ring.block_n == 0:
                 yield ring
+    for programs in _LATE_APPENDS:
+        yield replace(present, late_append=programs)
     for depths in _redeepened(present.depths):
         yield replace(present, depths=depths)
     for depths in _redeepened(present.cluster_depths):

@@ -60,6 +60,7 @@ def _ring_text(ring: Ring) -> str:
         *([f"cluster_depths = {_depths(shared)}"] if (shared := ring.tile.cluster_depths) else []),
         f"alone = {ring.tile.alone}",
         f"even = {str(ring.tile.even).lower()}",
+        *([f"late_append = {late}"] if (late := ring.tile.late_append) != math.inf else []),
     ]
     lines += [
         f'measured."{point}" = {_inline(_figures(figure))}'

@@ -21,7 +21,13 @@ from kernels import paged_attention_decode
 from kernels.backend import ring_serves
 from kernels.fused_attention import fused_attention
 from kernels.fused_configs import RingTile
-from kernels.launch import SPLIT_TOKENS, gathering_programs, ring_spare, ring_stages
+from kernels.launch import (
+    SPLIT_TOKENS,
+    gathering_programs,
+    ring_spare,
+    ring_stages,
+    ring_tile,
+)
 from kernels.reference import reference_decode
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -46,6 +52,7 @@ def _launched(
     serial: bool | None = None,
     cluster: int | None = None,
     ring: bool = True,
+    tile: RingTile | None = None,
 ) -> torch.Tensor:
     """The result, with the whole cache compared after the append."""
     from kernels.ring_launch import launch_ring_append
@@ -54,7 +61,7 @@ def _launched(
     moved = problem.on(device)
     rows = problem.qkv.shape[0]
     out = torch.full((rows, problem.num_columns), NAN, dtype=problem.qkv.dtype, device=device)
-    launch = partial(launch_ring_append, cluster=cluster) if ring else launch_fused
+    launch = partial(launch_ring_append, cluster=cluster, ring=tile) if ring else launch_fused
     launch(*moved.arguments, out, problem.scale, False, serial=serial)
     assert same_bits(moved.k_cache.cpu(), problem.after.k_cache)
     assert same_bits(moved.v_cache.cpu(), problem.after.v_cache)
@@ -230,6 +237,33 @@ def test_the_memory_that_a_ring_takes_changes_no_bit(
         monkeypatch.setattr(ring_launch, choice, lambda *_, value=value, **__: value)
         results.append(_launched(problem, hopper, serial=serial))
     assert all(same_bits(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("serial", "cluster"), [(True, None), (False, 1), (False, 8)])
+def test_tokens_are_written_before_or_after_the_context_alike(
+    hopper: torch.device, dtype: torch.dtype, head_dim: int, serial: bool, cluster: int | None
+) -> None:
+    problem = fused_problem(RAGGED, heads=(6, 2), head_dim=head_dim, block_size=64, dtype=dtype)
+    results = [
+        _launched(
+            problem,
+            hopper,
+            serial=serial,
+            cluster=cluster,
+            tile=replace(ring_tile(head_dim), late_append=programs),
+        )
+        for programs in (math.inf, 0.0)
+    ]
+    assert same_bits(*results)
+
+
+def test_tokens_are_written_late_where_many_programs_share_a_multiprocessor() -> None:
+    heads = 12
+    late = [rows for rows in range(1, 257) if ring_tile(64).appends_late(rows * heads / 132)]
+    assert late == list(range(89, 257))
+    assert not ring_tile(128).appends_late(1000.0)
 
 
 @pytest.mark.parametrize(
