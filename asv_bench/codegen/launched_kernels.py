@@ -32,6 +32,7 @@ PLAIN_BATCH_SIZE = 256
 _LINEAR = ("N", "K", "BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K", "X_TILES")
 _HEAD = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "X_TILES")
 _ATTENTION = ("D", "G", "SERIAL")
+_APPEND = ("H", "D", "ROWS")
 
 # Kernel -> the family of rules it is held to, and the constants that tell its variants apart, in
 # the order in which a name shows them.
@@ -48,9 +49,9 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "head_stream": ("head", _HEAD),
     "pick_tokens": ("rows", ("TILES",)),
     "add_norm_rows": ("rows", ("E",)),
-    "append_identity": ("append", ("H", "D")),
-    "append_full_batch": ("append", ("H", "D")),
-    "append_generic": ("append", ("H", "D")),
+    "append_identity": ("append", _APPEND),
+    "append_full_batch": ("append", _APPEND),
+    "append_generic": ("append", _APPEND),
     "decode_attention": ("attention", _ATTENTION),
     "prefill_attention": ("attention", ("D", "G")),
 }
@@ -64,8 +65,9 @@ _SHORT = {
     "STAGES": "stages",
     "SPARE": "spare",
     "CLUSTER": "cluster",
+    "ROWS": "rows",
 }
-_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1), ("LATE", False)}
+_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1), ("LATE", False), ("ROWS", 1)}
 _WORDS = {
     ("EVEN", True): "even",
     ("EVEN", False): "ragged",
