@@ -45,6 +45,12 @@ GATHERING_EACH = 6
 # 16 splits of one head of 64: more, or wider, were not tried.
 MOST_GATHERED_WORDS = 16 * (64 + 16)
 
+# Rows up to which `kv_append` has a program for each with all its heads; of more, each has a few
+# heads of four rows. 12 heads of 64, us, whole rows and shared: 128 rows 0.74, 0.76; 160 0.81,
+# 0.79; 192 0.84, 0.84; 200 1.14, 0.85; 225 1.15, 0.87; 234 0.88, 0.88; 256 1.14, 0.89. Two rows by
+# four heads are as fast, eight by one take 0.91; twice the warps or the rows 0.92 to 1.05.
+MOST_WHOLE_APPENDS = 192
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -60,12 +66,22 @@ def padded(size: int, least: int = 16) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
+def append_tile(heads: int, head_dim: int, rows: int) -> Tile:
+    """How `kv_append` is cut for so many rows, about 8 elements a thread."""
+    whole, shared = append_tiles(heads, head_dim)
+    return whole if rows <= MOST_WHOLE_APPENDS else shared
+
+
 @cache
-def append_tile(heads: int, head_dim: int) -> Tile:
-    """All heads of one row in one program, about 8 elements a thread."""
-    constants = {"H_PAD": padded(heads, 1), "D_PAD": padded(head_dim, 1)}
-    elements = constants["H_PAD"] * constants["D_PAD"]
-    return Tile(constants, num_warps=max(1, min(8, elements // 256)), num_stages=1)
+def append_tiles(heads: int, head_dim: int) -> tuple[Tile, Tile]:
+    """The two ways: whole rows, and some heads of a few rows."""
+    dim = padded(head_dim, 1)
+
+    def cut(rows: int, heads_each: int) -> Tile:
+        warps = max(1, min(8, rows * heads_each * dim // 256))
+        return Tile({"ROWS": rows, "HEADS": heads_each, "D_PAD": dim}, warps, num_stages=1)
+
+    return cut(1, padded(heads, 1)), cut(4, min(padded(heads, 1), max(1, 128 // dim)))
 
 
 @cache

@@ -1,16 +1,15 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """KV append in Triton: three kernels, from the narrowest call to the widest.
 
-One program writes one row with all its heads, which makes every access 16 bytes wide; one program
-per (row, head) would make it 4. It is launched before the kernel ahead of it has ended, and reads
-the row and where it goes to at once: what it takes is mostly launch and latency. 256 rows of 12
-heads of 64 take 1.13 us so on an H200, one behind the other, 1.48 launched after that kernel, and
-1.72 where the row is read once it is known to go anywhere; one row 0.58, 0.92 and 1.07.
+One program writes one row with all its heads, or where rows are many some heads of four
+(`kernels.launch.append_tiles`), which makes every access 16 bytes wide; one program per (row, head)
+would make it 4. It is launched before the kernel ahead of it has ended, and reads the row and where
+it goes to at once: what it takes is mostly launch and latency. In whole rows 256 of 12 heads of 64
+took 1.13 us so on an H200, one behind the other, 1.48 launched after that kernel, and 1.72 where
+the row is read once it is known to go anywhere; one row 0.58, 0.92 and 1.07.
 
 Its stores are marked as streaming, so that L2 may write their lines back first: 64 rows 1.00 to
-0.73 us, 128 1.14 to 0.83 and 256 1.20 to 0.92 on two hosts; on a third 0.87 to 0.69, 0.98 to 0.81
-and, slower, 1.09 to 1.17. From some 200 rows on, what it takes depends on where the pages lie
-(`reports/sweep.json`). It is the same but for a few per cent from 2048 rows on.
+0.73 us, 128 1.14 to 0.83 on two hosts, 0.87 to 0.69 and 0.98 to 0.81 on a third.
 """
 
 from functools import cache
@@ -29,7 +28,20 @@ from kernels.launch import append_tile
 
 
 @triton.jit
-def _write_row(
+def _own_places(ROWS: tl.constexpr, HEADS: tl.constexpr):
+    """Which of the call's rows the program's pairs of a row and a head are of.
+
+    [ROWS * HEADS, 1], or one number for a single row, so that where it goes is read once.
+    """
+    if ROWS == 1:
+        return tl.program_id(0)
+    else:
+        pair = tl.arange(0, ROWS * HEADS)
+        return tl.program_id(0) * ROWS + (pair // HEADS)[:, None]
+
+
+@triton.jit
+def _write_pairs(
     k_cache,
     v_cache,
     key,
@@ -45,12 +57,14 @@ def _write_row(
     value_stride_row,
     value_stride_head,
     H: tl.constexpr,
-    H_PAD: tl.constexpr,
     D: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
     D_PAD: tl.constexpr,
 ):
-    """Row `row`, which must be one even where `block` is negative and nothing is written."""
-    head = tl.arange(0, H_PAD)[:, None]
+    """The program's heads of `row`, which must be one even where `block` is negative and nothing
+    is written; all three as `_own_places` has them."""
+    head = (tl.program_id(1) * HEADS + tl.arange(0, ROWS * HEADS) % HEADS)[:, None]
     dim = tl.arange(0, D_PAD)[None, :]
     in_row = (head < H) & (dim < D)
     row = row.to(tl.int64)
@@ -72,7 +86,7 @@ def _write_row(
     tl.store(v_cache + slot, new_value, mask=is_written, cache_modifier=".cs")
 
 
-@triton.jit(do_not_specialize_on_alignment=["block_idx", "pos"])
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["block_idx", "pos"])
 def append_full_batch(
     k_cache,
     v_cache,
@@ -80,6 +94,7 @@ def append_full_batch(
     value,
     block_idx,
     pos,
+    num_rows,
     cache_stride_block,
     cache_stride_head,
     cache_stride_slot,
@@ -88,24 +103,29 @@ def append_full_batch(
     value_stride_row,
     value_stride_head,
     H: tl.constexpr,
-    H_PAD: tl.constexpr,
     D: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
     D_PAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Row b goes to block_idx[b], every row at the one position that `pos` points to."""
     release_consumers(PDL)
     await_producers(PDL)
-    row = tl.program_id(0)
-    _write_row(
-        k_cache, v_cache, key, value, row, tl.load(block_idx + row), tl.load(pos),
+    place = _own_places(ROWS, HEADS)
+    in_call = place < num_rows
+    block = tl.load(block_idx + place, mask=in_call, other=-1)
+    row = tl.where(in_call, place, 0)
+    position = tl.load(pos)
+    _write_pairs(
+        k_cache, v_cache, key, value, row, block, position,
         cache_stride_block, cache_stride_head, cache_stride_slot,
         key_stride_row, key_stride_head, value_stride_row, value_stride_head,
-        H, H_PAD, D, D_PAD,
+        H, D, ROWS, HEADS, D_PAD,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize_on_alignment=["block_idx", "pos"])
+@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["block_idx", "pos"])
 def append_identity(
     k_cache,
     v_cache,
@@ -113,6 +133,7 @@ def append_identity(
     value,
     block_idx,
     pos,
+    num_rows,
     cache_stride_block,
     cache_stride_head,
     cache_stride_slot,
@@ -121,24 +142,31 @@ def append_identity(
     value_stride_row,
     value_stride_head,
     H: tl.constexpr,
-    H_PAD: tl.constexpr,
     D: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
     D_PAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Row b goes to block_idx[b] at pos[b]."""
     release_consumers(PDL)
     await_producers(PDL)
-    row = tl.program_id(0)
-    _write_row(
-        k_cache, v_cache, key, value, row, tl.load(block_idx + row), tl.load(pos + row),
+    place = _own_places(ROWS, HEADS)
+    in_call = place < num_rows
+    block = tl.load(block_idx + place, mask=in_call, other=-1)
+    row = tl.where(in_call, place, 0)
+    position = tl.load(pos + place, mask=in_call, other=0)
+    _write_pairs(
+        k_cache, v_cache, key, value, row, block, position,
         cache_stride_block, cache_stride_head, cache_stride_slot,
         key_stride_row, key_stride_head, value_stride_row, value_stride_head,
-        H, H_PAD, D, D_PAD,
+        H, D, ROWS, HEADS, D_PAD,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize_on_alignment=["block_idx", "pos", "batch_idx"])
+@triton.jit(
+    do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["block_idx", "pos", "batch_idx"]
+)
 def append_generic(
     k_cache,
     v_cache,
@@ -147,6 +175,7 @@ def append_generic(
     block_idx,
     pos,
     batch_idx,
+    num_rows,
     cache_stride_block,
     cache_stride_head,
     cache_stride_slot,
@@ -155,23 +184,26 @@ def append_generic(
     value_stride_row,
     value_stride_head,
     H: tl.constexpr,
-    H_PAD: tl.constexpr,
     D: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
     D_PAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Row batch_idx[i] goes to block_idx[i] at pos[i]."""
     release_consumers(PDL)
     await_producers(PDL)
-    i = tl.program_id(0)
-    block = tl.load(block_idx + i)
+    place = _own_places(ROWS, HEADS)
+    in_call = place < num_rows
+    block = tl.load(block_idx + place, mask=in_call, other=-1)
     # What batch_idx says of a row that goes nowhere may be anything.
-    row = tl.where(block >= 0, tl.load(batch_idx + i), 0)
-    _write_row(
-        k_cache, v_cache, key, value, row, block, tl.load(pos + i),
+    row = tl.where(block >= 0, tl.load(batch_idx + place, mask=in_call, other=0), 0)
+    position = tl.load(pos + place, mask=in_call, other=0)
+    _write_pairs(
+        k_cache, v_cache, key, value, row, block, position,
         cache_stride_block, cache_stride_head, cache_stride_slot,
         key_stride_row, key_stride_head, value_stride_row, value_stride_head,
-        H, H_PAD, D, D_PAD,
+        H, D, ROWS, HEADS, D_PAD,
     )  # fmt: skip
 
 
@@ -189,7 +221,7 @@ def launch_append(
     if rows == 0 or key.shape[0] == 0:
         return
     _, heads, block_size, head_dim = k_cache.shape
-    tile = append_tile(heads, head_dim)
+    tile = append_tile(heads, head_dim, rows)
     if isinstance(pos, int):
         pos = _device_position(pos, block_size, k_cache.device)
     index: tuple[torch.Tensor, ...]
@@ -199,12 +231,17 @@ def launch_append(
         kernel, index = append_identity, (block_idx, pos)
     else:
         kernel, index = append_full_batch, (block_idx, pos)
-    kernel[(rows,)](
+    grid = (
+        triton.cdiv(rows, tile.constants["ROWS"]),
+        triton.cdiv(heads, tile.constants["HEADS"]),
+    )
+    kernel[grid](
         k_cache,
         v_cache,
         key,
         value,
         *index,
+        rows,
         k_cache.stride(0),
         k_cache.stride(1),
         k_cache.stride(2),

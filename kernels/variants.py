@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.launch import Tile, append_tile, decode_tile, fused_attention_tile, prefill_tile
+from kernels.launch import Tile, append_tiles, decode_tile, fused_attention_tile, prefill_tile
 from kernels.triton_append import append_full_batch, append_generic, append_identity
 from kernels.triton_decode import decode_attention
 from kernels.triton_fused_attention import decode_attention_append
@@ -112,20 +112,29 @@ def kernel_variants() -> Iterator[KernelVariant]:
 
 def _append_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
     data = ("k_cache", "v_cache", "key", "value")
-    tile = append_tile(shape.kv_heads, shape.head_dim)
-    constants = {"H": shape.kv_heads, "D": shape.head_dim, "PDL": True, **tile.constants}
-    for label, kernel, index in (
-        ("full", append_full_batch, ("block_idx", "pos")),
-        ("identity", append_identity, ("block_idx", "pos")),
-        ("generic", append_generic, ("block_idx", "pos", "batch_idx")),
+    for cut, tile in zip(
+        ("", "-shared"), append_tiles(shape.kv_heads, shape.head_dim), strict=True
     ):
-        signature = {name: f"*{dtype}" for name in data}
-        signature |= {name: "*i32" for name in index}
-        signature |= {name: "i32" for name in _APPEND_STRIDES}
-        divisible = frozenset((*data, *_APPEND_STRIDES))
-        yield _variant(
-            f"append-{label}", shape, dtype, kernel, signature, constants, divisible, tile, "append"
-        )
+        constants = {"H": shape.kv_heads, "D": shape.head_dim, "PDL": True, **tile.constants}
+        for label, kernel, index in (
+            ("full", append_full_batch, ("block_idx", "pos")),
+            ("identity", append_identity, ("block_idx", "pos")),
+            ("generic", append_generic, ("block_idx", "pos", "batch_idx")),
+        ):
+            signature = {name: f"*{dtype}" for name in data}
+            signature |= {name: "*i32" for name in index}
+            signature |= {name: "i32" for name in ("num_rows", *_APPEND_STRIDES)}
+            yield _variant(
+                f"append-{label}{cut}",
+                shape,
+                dtype,
+                kernel,
+                signature,
+                constants,
+                frozenset((*data, *_APPEND_STRIDES)),
+                tile,
+                "append",
+            )
 
 
 def _decode_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:

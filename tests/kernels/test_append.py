@@ -10,6 +10,7 @@ from interpreted_launches import within_bounds
 from paged_cases import NAN, same_bits
 
 import kernels
+from kernels import launch
 from kernels.reference import reference_append
 
 SHAPES = [
@@ -19,6 +20,12 @@ SHAPES = [
 ]
 NUM_BLOCKS = 9
 ROWS = 5
+
+
+@pytest.fixture(autouse=True, params=[ROWS, 0], ids=["whole", "shared"])
+def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program for each row, or for some heads of a few rows."""
+    monkeypatch.setattr(launch, "MOST_WHOLE_APPENDS", request.param)
 
 
 def _caches(heads: int, dim: int, block: int, dtype: torch.dtype, device: torch.device) -> Any:

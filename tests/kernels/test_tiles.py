@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.launch import append_tile, decode_tile, fused_attention_tile, padded, prefill_tile
+from kernels.launch import (
+    append_tile,
+    append_tiles,
+    decode_tile,
+    fused_attention_tile,
+    padded,
+    prefill_tile,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,4 +39,15 @@ def test_a_split_ends_where_a_tile_does(element_bytes: int, head_dim: int) -> No
     ):
         assert tile.constants["SPLIT"] % tile.constants["BLOCK_N"] == 0
         assert tile.constants["D_PAD"] == padded(head_dim)
-    assert append_tile(12, head_dim).constants["H_PAD"] == 16
+
+
+@pytest.mark.parametrize("head_dim", [16, 24, 64, 80, 128, 256])
+@pytest.mark.parametrize("heads", [1, 3, 12, 25])
+def test_an_append_is_cut_for_few_rows_and_for_many(heads: int, head_dim: int) -> None:
+    whole, shared = append_tiles(heads, head_dim)
+    assert [append_tile(heads, head_dim, rows) for rows in (1, 192, 193)] == [whole, whole, shared]
+    assert whole.constants == {"ROWS": 1, "HEADS": padded(heads, 1), "D_PAD": padded(head_dim, 1)}
+    assert shared.constants["ROWS"] == 4
+    for tile in (whole, shared):
+        pairs = tile.constants["ROWS"] * tile.constants["HEADS"]
+        assert pairs * tile.constants["D_PAD"] <= 32 * (32 * tile.num_warps)

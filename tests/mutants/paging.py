@@ -5,6 +5,12 @@ from __future__ import annotations
 from .mutant import Mutant
 
 APPEND, APPEND_TESTS = "kernels/triton_append.py", ("tests/kernels/test_append.py",)
+AWAITS = 'at pos[i]."""\n    release_consumers(PDL)\n    await_producers(PDL)\n'
+READS_BLOCK = (
+    "    place = _own_places(ROWS, HEADS)\n"
+    "    in_call = place < num_rows\n"
+    "    block = tl.load(block_idx + place, mask=in_call, other=-1)\n"
+)
 DECODE, DECODE_TESTS = "kernels/triton_decode.py", ("tests/kernels/test_decode.py",)
 PREFILL, PREFILL_TESTS = "kernels/triton_prefill.py", ("tests/kernels/test_prefill.py",)
 TORCH = "kernels/torch_ops.py"
@@ -22,7 +28,7 @@ MUTANTS = (
     Mutant(
         APPEND,
         "in_row = (head < H) & (dim < D)",
-        "in_row = (head < H_PAD) & (dim < D)",
+        "in_row = (head >= 0) & (dim < D)",
         "padding heads are written into the next slots",
         APPEND_TESTS,
     ),
@@ -65,8 +71,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "    await_producers(PDL)\n    i = tl.program_id(0)\n",
-        "    i = tl.program_id(0)\n",
+        AWAITS,
+        AWAITS.replace("    await_producers(PDL)\n", ""),
         "rows are read before the kernel ahead has written them",
         ("tests/kernels/test_on_gpu.py",),
         "await_it and generic",
@@ -74,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "    await_producers(PDL)\n    i = tl.program_id(0)\n    block = tl.load(block_idx + i)\n",
-        "    i = tl.program_id(0)\n    block = tl.load(block_idx + i)\n    await_producers(PDL)\n",
+        AWAITS + READS_BLOCK,
+        AWAITS.replace("    await_producers(PDL)\n", READS_BLOCK + "    await_producers(PDL)\n"),
         "where a row goes to is read before the kernel ahead has written it",
         ("append-generic-gpt2-fp16",),
         check="codegen",
@@ -98,11 +104,43 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "tl.load(block_idx + row), tl.load(pos),",
-        "tl.load(block_idx + row), tl.load(pos) + row,",
+        "    position = tl.load(pos)\n",
+        "    position = tl.load(pos) + place\n",
         "a full batch does not share its position",
         APPEND_TESTS,
         "full_batch",
+    ),
+    Mutant(
+        APPEND,
+        "tl.program_id(1) * HEADS + tl.arange(0, ROWS * HEADS) % HEADS",
+        "tl.arange(0, ROWS * HEADS) % HEADS",
+        "of rows that programs share every program writes the first heads",
+        APPEND_TESTS,
+        "shared",
+    ),
+    Mutant(
+        APPEND,
+        "tl.program_id(0) * ROWS + (pair // HEADS)[:, None]",
+        "tl.program_id(0) * ROWS + (pair % ROWS)[:, None]",
+        "rows and heads that programs share are paired wrongly",
+        APPEND_TESTS,
+        "shared",
+    ),
+    Mutant(
+        APPEND,
+        "place, 0)\n    position = tl.load(pos + place, mask=in_call, other=0)\n",
+        "place, 0)\n    position = tl.load(pos + place)\n",
+        "positions behind that of the last row are read",
+        APPEND_TESTS,
+        "beside and identity and shared",
+    ),
+    Mutant(
+        APPEND,
+        "row = tl.where(in_call, place, 0)\n    position = tl.load(pos + place",
+        "row = place\n    position = tl.load(pos + place",
+        "rows behind the last are read",
+        APPEND_TESTS,
+        "beside and identity and shared",
     ),
     Mutant(
         APPEND,
@@ -122,8 +160,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "row = tl.where(block >= 0, tl.load(batch_idx + i), 0)",
-        "row = tl.load(batch_idx + i)",
+        "row = tl.where(block >= 0, tl.load(batch_idx + place, mask=in_call, other=0), 0)",
+        "row = tl.load(batch_idx + place, mask=in_call, other=0)",
         "what a skipped row names is read, though there is no such row",
         APPEND_TESTS,
         "beside",
