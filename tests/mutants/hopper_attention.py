@@ -82,7 +82,7 @@ MUTANTS = (
         "if APPEND and LATE and PDL:",
         "a token that is to be written late is written in dependent launches only",
         RING_TESTS,
-        "alike",
+        "alike and 64-dtype0",
         check="gpu",
     ),
     Mutant(
@@ -91,7 +91,7 @@ MUTANTS = (
         "key_line, value_line = gl.load(key_row + line), gl.load(key_row + line)",
         "keys are kept as values",
         RING_TESTS,
-        "alike",
+        "alike and 64-dtype0",
         check="gpu",
     ),
     Mutant(
