@@ -23,7 +23,7 @@ def held() -> Rows:
 def test_recipients_are_who_holds_the_rows_in_their_order(held):
     to = Recipients.of(np.array([2, 0, 3]), held)
     assert to.request_ids.tolist() == to.id_list == [12, 10, 13]
-    assert to.request_ids[np.arange(3)].dtype == np.int64
+    assert to.request_ids.dtype == np.int64
     with pytest.raises(ValueError, match="read-only"):
         to.request_ids[0] = 1
 
