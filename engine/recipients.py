@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from engine.rows import RowIndex, RowPlace, Rows, place_of
+from engine.rows import RowIndex, Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,8 +18,6 @@ class Recipients:
     ----------
     rows
         intp [N], each at most once.
-    place
-        The same rows as numpy finds them fastest.
     serials
         int64 [N], those of the rows then.
     request_ids
@@ -31,7 +29,6 @@ class Recipients:
     """
 
     rows: RowIndex
-    place: RowPlace
     serials: npt.NDArray[np.int64]
     request_ids: npt.NDArray[np.int64]
     id_list: list[int]
@@ -44,14 +41,7 @@ class Recipients:
     def of(cls, rows: RowIndex, held: Rows) -> Recipients:
         """Who holds `rows` now."""
         request_ids = held.request_ids[rows]
-        return cls(
-            rows,
-            place_of(rows),
-            held.serial[rows],
-            request_ids,
-            request_ids.tolist(),
-            held.changes,
-        )
+        return cls(rows, held.serial[rows], request_ids, request_ids.tolist(), held.changes)
 
     def are(self, rows: RowIndex, held: Rows) -> bool:
         """Whether these are who holds `rows` now; False may be said where they are."""
@@ -66,11 +56,10 @@ class Recipients:
 
     def only(self, wanted: npt.NDArray[np.bool_]) -> Recipients:
         """Those that are `wanted`, bool [N]."""
-        rows, request_ids = self.rows[wanted], self.request_ids[wanted]
+        request_ids = self.request_ids[wanted]
         return replace(
             self,
-            rows=rows,
-            place=rows,
+            rows=self.rows[wanted],
             serials=self.serials[wanted],
             request_ids=request_ids,
             id_list=request_ids.tolist(),

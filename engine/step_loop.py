@@ -238,9 +238,9 @@ class StepLoop:
         received = index + is_token
         held.tokens[to.rows, index] = tokens
         held.token_times[to.rows, index] = now
-        held.received[to.place] = received
+        held.received[to.rows] = received
         is_stop = held.are_stops(to.rows, tokens)
-        ended = np.flatnonzero(is_stop | ~is_token | (received == held.budget[to.place]))
+        ended = np.flatnonzero(is_stop | ~is_token | (received == held.budget[to.rows]))
         reasons: dict[int, FinishReason] = {
             place: "stop" if is_stop[place] else "length" if is_token[place] else "error"
             for place in ended.tolist()
