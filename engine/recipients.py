@@ -44,7 +44,7 @@ class Recipients:
         return cls(rows, held.serial[rows], request_ids, request_ids.tolist(), held.changes)
 
     def are(self, rows: RowIndex, held: Rows) -> bool:
-        """Whether these are who holds `rows` now; False may be said where they are."""
+        """Whether these were found for this very array, and no row has changed since."""
         return self.rows is rows and self.changes == held.changes
 
     def still_hold(self, held: Rows) -> npt.NDArray[np.bool_] | None:
