@@ -50,12 +50,12 @@ def ring_serves(
 ) -> bool:
     """Whether the Hopper kernel attends over these caches, rather than the plain one.
 
-    It takes half precision, dense pages that whole tiles divide, and the head shapes for which it
-    is the faster. At B=128, context 257, with the append and without, us: 12 heads of 64 28.5 and
-    28.8 to the plain kernels' 34.6 and 32.4; 32/8 heads of 64 21.4 and 21.7 to 25.9 and 26.1; 32/8
-    heads of 128 with it 38.1 to 42.6. Without it heads of 128 went faster in the plain kernel at
-    12 to 24 sequences and 34 to 50, by up to a fifth, while the ring's tiles had 32 tokens; with 64
-    they have not been timed.
+    It takes half precision, evenly spaced slots in pages that whole tiles divide, and the head
+    shapes for which it is the faster. At B=128, context 257, with the append and without, us: 12
+    heads of 64 28.5 and 28.8 to the plain kernels' 34.6 and 32.4; 32/8 heads of 64 21.4 and 21.7 to
+    25.9 and 26.1; 32/8 heads of 128 with it 38.1 to 42.6. Without it heads of 128 went faster in
+    the plain kernel at 12 to 24 sequences and 34 to 50, by up to a fifth, while the ring's tiles
+    had 32 tokens; with 64 they have not been timed.
     """
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     return (
@@ -64,13 +64,31 @@ def ring_serves(
         and k_cache.dtype in (torch.float16, torch.bfloat16)
         and (group <= 4 if head_dim == 64 else append and head_dim == 128 and group <= 16)
         and block_size % (ring or ring_tile(head_dim)).block_n == 0
-        and k_cache.is_contiguous()
-        and v_cache.is_contiguous()
-        and k_cache.data_ptr() % 16 == 0
-        and v_cache.data_ptr() % 16 == 0
+        and _can_be_copied(k_cache)
+        and _can_be_copied(v_cache)
         # The copy engine counts rows in 32 bits.
         and num_blocks * kv_heads * block_size < 2**31
     )
+
+
+def slot_stride(cache: torch.Tensor) -> int | None:
+    """Elements from one slot of a cache to the next, None unless all lie that far apart.
+
+    Of ``[num_blocks, H_kv, block_size, D]``: D where it is contiguous, 2 D where keys and values
+    lie side by side.
+    """
+    _, kv_heads, block_size, head_dim = cache.shape
+    stride = cache.stride(2)
+    page = block_size * stride
+    is_even = cache.stride() == (kv_heads * page, page, stride, 1) and stride >= head_dim
+    return stride if is_even else None
+
+
+def _can_be_copied(cache: torch.Tensor) -> bool:
+    """Whether the bulk copy engine can take slots of half precision as rows of one matrix."""
+    stride = slot_stride(cache)
+    # It counts in 16 bytes.
+    return stride is not None and stride % 8 == 0 and cache.data_ptr() % 16 == 0
 
 
 def reads_values(tensor: torch.Tensor) -> bool:

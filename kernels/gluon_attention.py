@@ -69,6 +69,7 @@ def ring_attention(
     max_context,
     query_stride_row,
     query_stride_head,
+    cache_stride_slot,
     table_stride,
     out_stride_row,
     out_stride_head,
@@ -176,7 +177,8 @@ def ring_attention(
             line = gl.arange(0, D, layout=LINE)
             key_line, value_line = gl.load(key_row + line), gl.load(value_row + line)
             appends = (split == 0) & runs
-            slot = ((new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE) * D
+            slot = (new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE
+            slot *= cache_stride_slot
         q = gl.load(row + query_place, mask=query_mask, other=0.0)
         if APPEND:
             new_key = gl.load(key_row + query_dim)

@@ -148,6 +148,7 @@ def _launch(
         max_context,
         query.stride(0),
         query.stride(1),
+        k_cache.stride(2),
         block_tables.stride(0),
         out.stride(0),
         out.stride(1),

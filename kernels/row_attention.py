@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.backend import capability, device_of
+from kernels.backend import capability, device_of, slot_stride
 from kernels.checks import check_fused_attention
 from kernels.dependent_launch import launch_options, launches_early
 from kernels.errors import KernelArgumentError
@@ -21,10 +21,11 @@ def row_attention_serves(
     """Whether one Hopper kernel makes and attends to a step's queries, rather than two.
 
     It takes a single row of half precision, heads of 64 with keys and values of their own, and
-    dense pages that tiles of 64 tokens divide. Of a captured step in float16, us, without and with
-    it: GPT-2 124M at contexts 40, 257, 420 and 900 139, 155, 158, 167 and 136, 134, 132, 134; 355M
-    at 40 and 420 355, 387 and 317, 321; 774M 754, 789 and 609, 627. Two rows of 124M at context
-    257, a cluster for each head and row, took 174 rather than 166, and eight 292 rather than 174.
+    evenly spaced slots in pages that tiles of 64 tokens divide. Of a captured step in float16, us,
+    without and with it: GPT-2 124M at contexts 40, 257, 420 and 900 139, 155, 158, 167 and 136,
+    134, 132, 134; 355M at 40 and 420 355, 387 and 317, 321; 774M 754, 789 and 609, 627. Two rows of
+    124M at context 257, a cluster for each head and row, took 174 rather than 166, and eight 292
+    rather than 174.
     """
     if rows != 1 or not k_cache.is_cuda or capability(k_cache.device) != (9, 0):
         return False
@@ -41,8 +42,8 @@ def row_attention_serves(
         and 1 <= chunks <= _MOST_CHUNKS
         and rest == 0
         and block_size % TILE.value == 0
-        and k_cache.is_contiguous()
-        and v_cache.is_contiguous()
+        and slot_stride(k_cache) is not None
+        and k_cache.stride() == v_cache.stride()
     )
 
 
@@ -104,10 +105,11 @@ def row_attention(
         )
     if not (x.is_contiguous() and row_attention_serves(1, linear, k_cache, v_cache)):
         raise KernelArgumentError(
-            "x, linear and the caches must be such as row_attention_serves takes: contiguous, "
-            f"heads of 64, pages of whole tiles and a LayerNorm over at most {_MOST_CHUNKS} chunks "
-            f"of 256; they are {linear.in_features} features to {linear.out_features} and caches "
-            f"of {list(k_cache.shape)}"
+            "x must be contiguous, and linear and the caches such as row_attention_serves takes: "
+            "heads of 64, evenly spaced slots in pages of whole tiles and a LayerNorm over at most "
+            f"{_MOST_CHUNKS} chunks of 256; they are {linear.in_features} features to "
+            f"{linear.out_features} and caches of {list(k_cache.shape)} with strides "
+            f"{k_cache.stride()}"
         )
     from kernels.gluon_cluster import launch_clusters
     from kernels.gluon_row_attention import CLUSTER, INBOX_BYTES, WARPS
@@ -136,6 +138,7 @@ def row_attention(
             K=x.shape[1],
             HEADS=heads,
             PAGE=block_size,
+            SLOT=k_cache.stride(2),
             num_warps=WARPS.value,
             maxnreg=_most_registers(linear),
             **launch_options(pdl and launches_early(k_cache)),

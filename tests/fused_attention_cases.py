@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from paged_cases import NAN, UNUSED_BLOCK, PagedProblem, paged_problem
+from paged_cases import NAN, UNUSED_BLOCK, PagedProblem, paged_problem, side_by_side
 
 Six = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -50,6 +50,11 @@ class FusedProblem:
         """The same problem on `device`, its tensors copied."""
         moved = (tensor.clone().to(device) for tensor in self.arguments)
         return FusedProblem(*moved, after=self.after)
+
+    def side_by_side(self) -> FusedProblem:
+        """The same problem with every key's value behind it in memory, both copied."""
+        keys, values = side_by_side(self.k_cache, self.v_cache)
+        return replace(self, k_cache=keys, v_cache=values)
 
     def alone(self, row: int) -> FusedProblem:
         """One row of the problem, with a table of its own size."""

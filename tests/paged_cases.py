@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,11 @@ class PagedProblem:
     def on(self, device: torch.device) -> PagedProblem:
         """The same problem on `device`."""
         return PagedProblem(*(tensor.to(device) for tensor in self.prefill_arguments))
+
+    def side_by_side(self) -> PagedProblem:
+        """The same problem with every key's value behind it in memory."""
+        keys, values = side_by_side(self.k_cache, self.v_cache)
+        return replace(self, k_cache=keys, v_cache=values)
 
     def alone(self, sequence: int) -> PagedProblem:
         """One sequence of the problem, with a table of its own size."""
@@ -103,6 +108,12 @@ def paged_problem(
     query = vectors(int(starts[-1]), query_heads, head_dim).to(dtype)
     lengths = torch.tensor(list(contexts), dtype=torch.int32)
     return PagedProblem(query, k_cache, v_cache, tables, lengths, starts)
+
+
+def side_by_side(k_cache: torch.Tensor, v_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies of two caches in one run of memory, each key with its value behind it."""
+    both = torch.stack([k_cache, v_cache], dim=-2)
+    return both[..., 0, :], both[..., 1, :]
 
 
 def torch_attention(problem: PagedProblem) -> torch.Tensor:

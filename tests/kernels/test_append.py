@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from interpreted_launches import within_bounds
-from paged_cases import NAN, same_bits
+from paged_cases import NAN, same_bits, side_by_side
 
 import kernels
 from kernels import launch
@@ -56,6 +56,23 @@ def _assert_appended(
     ):
         assert same_bits(cache, wanted)
         assert not same_bits(wanted, untouched)
+
+
+@pytest.mark.parametrize("batch_idx", [None, [4, 0, 2]], ids=["identity", "generic"])
+def test_values_behind_their_keys(
+    implementation: Any, dtype: torch.dtype, batch_idx: list[int] | None
+) -> None:
+    """One run of memory of both: what is appended to one must not reach the other."""
+    device = implementation.device
+    key, value = _rows(3 if batch_idx is None else ROWS, 2, 16, dtype, device)
+    caches = side_by_side(*_caches(2, 16, 16, dtype, device))
+    expected = _caches(2, 16, 16, dtype, device)
+    index = [[7, 1, 2], [15, 0, 3], *([] if batch_idx is None else [batch_idx])]
+    places = [torch.tensor(one, dtype=torch.int32, device=device) for one in index]
+    reference_append(*expected, key, value, *places)
+    kernels.kv_append(*caches, key, value, *places)
+    for cache, wanted in zip(caches, expected, strict=True):
+        assert same_bits(cache, wanted)
 
 
 @pytest.mark.parametrize(("heads", "dim", "block"), SHAPES)

@@ -195,6 +195,18 @@ def test_offsets_beyond_32_bits(triton_device: torch.device, block_size: int) ->
         assert same_bits(cache[last].cpu(), wanted[small.block_tables[0].long()])
 
 
+def test_values_behind_their_keys(implementation: Any, dtype: torch.dtype) -> None:
+    problem = fused_problem([17, None, 50], heads=(4, 2), dtype=dtype)
+    device = implementation.device
+    expected = _computed(problem, device)
+    beside = problem.on(device).side_by_side()
+    out = torch.full((3, problem.num_columns), NAN, dtype=dtype, device=device)
+    fused_attention(*beside.arguments, out, scale=problem.scale)
+    assert same_bits(out.cpu().unflatten(1, (-1, 16)), expected)
+    assert same_bits(beside.k_cache.cpu(), problem.after.k_cache)
+    assert same_bits(beside.v_cache.cpu(), problem.after.v_cache)
+
+
 def test_strided_rows(implementation: Any, dtype: torch.dtype) -> None:
     """Rows of a wider projection, table and result, and a layer of a larger cache."""
     problem = fused_problem([17, None, 50], heads=(4, 2), dtype=dtype)

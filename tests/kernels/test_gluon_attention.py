@@ -47,12 +47,18 @@ def _launched(
     cluster: int | None = None,
     ring: bool = True,
     tile: RingTile | None = None,
+    beside: bool = False,
 ) -> torch.Tensor:
-    """The result, with the whole cache compared after the append."""
+    """The result, with the whole cache compared after the append.
+
+    `beside`: each value stands behind its key, rather than in a cache of its own.
+    """
     from kernels.ring_launch import launch_ring_append
     from kernels.triton_fused_attention import launch_fused
 
     moved = problem.on(device)
+    if beside:
+        moved = moved.side_by_side()
     rows = problem.qkv.shape[0]
     out = torch.full((rows, problem.num_columns), NAN, dtype=problem.qkv.dtype, device=device)
     launch = partial(launch_ring_append, cluster=cluster, ring=tile) if ring else launch_fused
@@ -72,8 +78,12 @@ def test_against_the_reference_and_the_plain_kernel(
         RAGGED, heads=(2 * group, 2), head_dim=head_dim, block_size=64, dtype=dtype, seed=group
     )
     reference = reference_decode(*problem.after.decode_arguments)
-    results = [_launched(problem, hopper, serial=serial) for serial in (False, True)]
-    assert same_bits(*results)
+    results = [
+        _launched(problem, hopper, serial=serial, beside=beside)
+        for serial in (False, True)
+        for beside in (False, True)
+    ]
+    assert all(same_bits(results[0], other) for other in results[1:])
     assert_close_to_reference(results[0], reference, problem.after)
     assert not results[0][~problem.is_running].any()
     plain = _launched(problem, hopper, ring=False)
@@ -111,8 +121,12 @@ def test_cached_tokens_against_the_reference_and_the_plain_kernel(
     shape = {"heads": (2 * group, 2), "head_dim": head_dim, "block_size": 64}
     problem = paged_problem(contexts, dtype=dtype, seed=group, **shape).on(hopper)  # type: ignore[arg-type]
     reference = reference_decode(*problem.decode_arguments)
-    results = [_attended(problem, serial=serial) for serial in (False, True)]
-    assert same_bits(*results)
+    results = [
+        _attended(laid, serial=serial)
+        for serial in (False, True)
+        for laid in (problem, problem.side_by_side())
+    ]
+    assert all(same_bits(results[0], other) for other in results[1:])
     assert_close_to_reference(results[0], reference, problem)
     assert not results[0][problem.context_lens == 0].any()
     plain = torch.full_like(problem.query, NAN)
@@ -238,10 +252,12 @@ def test_tokens_are_written_before_or_after_the_context_alike(
             serial=serial,
             cluster=cluster,
             tile=replace(ring_tile(head_dim), late_append=programs),
+            beside=beside,
         )
         for programs in (math.inf, 0.0)
+        for beside in (False, True)
     ]
-    assert same_bits(*results)
+    assert all(same_bits(results[0], other) for other in results[1:])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +323,10 @@ def test_the_rule_that_chooses_it(hopper: torch.device) -> None:
     assert not serves(torch.float16, 128, 64, group=17)
     assert not serves(torch.float16, 128, 32), "a tile of 64 tokens is more than a page"
     wide = torch.empty(4, 2, 64, 128, dtype=torch.float16, device=hopper)
-    assert not ring_serves(wide[..., :64], wide[..., 64:], 1, append=True)
+    assert ring_serves(wide[..., :64], wide[..., 64:], 1, append=True)
+    assert not ring_serves(wide[:, :1, :, :64], wide[:, 1:, :, :64], 1, append=True)
+    odd = torch.empty(4, 2, 64, 68, dtype=torch.float16, device=hopper)[..., :64]
+    assert not ring_serves(odd, odd, 1, append=True), "slots do not begin at every 16 bytes"
     shifted = torch.empty(4 * 2 * 64 * 64 + 1, dtype=torch.float16, device=hopper)[1:]
     dense = wide[..., :64].contiguous()
     assert not ring_serves(dense, shifted.view(4, 2, 64, 64), 1, append=True)

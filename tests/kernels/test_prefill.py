@@ -114,6 +114,16 @@ def test_rows_of_no_sequence_are_left_as_they_are(
     assert bool(out[14:].isnan().all())
 
 
+def test_values_behind_their_keys(
+    implementation: Any, dtype: torch.dtype, poisoned: Poison
+) -> None:
+    problem = paged_problem([20, 9], chunks=[5, 9], heads=(4, 2), dtype=dtype)
+    expected = _prefill(problem, implementation, poisoned)
+    beside = problem.on(implementation.device).side_by_side()
+    result = kernels.paged_attention_prefill(*beside.prefill_arguments)
+    assert same_bits(result.cpu(), expected)
+
+
 def test_a_strided_query(implementation: Any, dtype: torch.dtype, poisoned: Poison) -> None:
     problem = paged_problem([20, 9], chunks=[5, 9], heads=(4, 2), dtype=dtype)
     expected = _prefill(problem, implementation, poisoned)

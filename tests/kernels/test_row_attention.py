@@ -8,7 +8,7 @@ import pytest
 import torch
 from fused_attention_cases import FusedProblem, fused_problem
 from fused_cases import random_tensor
-from paged_cases import NAN, same_bits
+from paged_cases import NAN, same_bits, side_by_side
 
 from kernels.errors import KernelArgumentError
 from kernels.folded_linear import FoldedLinear, SplitWorkspace, fold_linear
@@ -132,10 +132,12 @@ def attended(problem: RowProblem, *, pdl: bool = False) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("cached", CONTEXTS)
+@pytest.mark.parametrize("beside", [False, True], ids=["apart", "side by side"])
 def test_against_float64_and_the_two_kernels(
-    hopper: torch.device, cached: int, dtype: torch.dtype
+    hopper: torch.device, beside: bool, cached: int, dtype: torch.dtype
 ) -> None:
-    assert_right(row_problem(cached, dtype=dtype, seed=cached), hopper)
+    """Where keys and values have caches of their own, and where each value is behind its key."""
+    assert_right(row_problem(cached, dtype=dtype, seed=cached), hopper, beside=beside)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +154,11 @@ def test_rows_and_pages_of_other_sizes(
     assert_right(problem, hopper)
 
 
-def assert_right(problem: RowProblem, device: torch.device) -> None:
+def assert_right(problem: RowProblem, device: torch.device, *, beside: bool = False) -> None:
     """At most twice the two kernels' own error, appended tokens too; the cache else as it was."""
     there = moved(problem, device)
+    if beside:
+        there.cache = there.cache.side_by_side()
     before = there.cache.on(device)
     plain, result = two_kernels(there), attended(there)
     written = new_slot(there.cache)
@@ -166,7 +170,7 @@ def assert_right(problem: RowProblem, device: torch.device) -> None:
         assert float(error.norm()) <= 2 * float(own.norm()) + unit * float(reference.norm())
     assert new_slot(before).isnan().all()
     changed = sum(
-        int((now.view(torch.int16) != was.view(torch.int16)).sum())
+        int((now.contiguous().view(torch.int16) != was.view(torch.int16)).sum())
         for now, was in (
             (there.cache.k_cache, before.k_cache),
             (there.cache.v_cache, before.v_cache),
@@ -279,6 +283,9 @@ def test_the_rule_that_chooses_it(hopper: torch.device) -> None:
     assert not row_attention_serves(1, linear, keys.float(), values.float())
     assert not row_attention_serves(1, linear, keys[:, :1].contiguous(), values[:, :1].contiguous())
     assert not row_attention_serves(1, linear, keys[:, :, :32], values[:, :, :32])
+    assert row_attention_serves(1, linear, *side_by_side(keys, values))
+    beside, _ = side_by_side(keys, values)
+    assert not row_attention_serves(1, linear, beside, values), "one stride serves both"
     shape = (*keys.shape[:2], 32, 64)
     small = torch.empty(shape, dtype=keys.dtype, device=hopper)
     assert not row_attention_serves(1, linear, small, small), "a tile is more than a page"
@@ -291,7 +298,7 @@ def test_what_it_does_not_serve_is_refused() -> None:
     """On a CPU it serves nothing; what does not fit at all is named first."""
     problem = row_problem(10)
     out = torch.empty(1, 128, dtype=torch.float16)
-    with pytest.raises(KernelArgumentError, match="must be such as row_attention_serves takes"):
+    with pytest.raises(KernelArgumentError, match="such as row_attention_serves takes"):
         row_attention(*problem.arguments, out, scale=0.125)  # type: ignore[arg-type]
     x = problem.x[:, :128]
     with pytest.raises(KernelArgumentError, match=r"x must be \[1, 256\] of torch.float16 on cpu"):

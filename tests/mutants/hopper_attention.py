@@ -230,6 +230,15 @@ MUTANTS = (
     ),
     Mutant(
         RING,
+        "slot *= cache_stride_slot\n",
+        "slot *= D\n",
+        "a key is appended as if no value stood behind the one before it",
+        RING_TESTS,
+        "alike",
+        check="gpu",
+    ),
+    Mutant(
+        RING,
         "ready, blocks[stage],\n",
         "ready, blocks[0],\n",
         "every stage is filled from the first page at the start",

@@ -39,6 +39,15 @@ MUTANTS = (
     ),
     Mutant(
         ROW,
+        "None] * SLOT + dim",
+        "None] * HEAD_DIM + dim",
+        "keys are read as if no value stood between them",
+        ROW_TESTS,
+        "float64",
+        check="gpu",
+    ),
+    Mutant(
+        ROW,
         "        ahead = here + CLUSTER * TILE\n",
         "        ahead = here\n",
         "a tile takes part again in place of the next",
@@ -111,8 +120,8 @@ MUTANTS = (
     ),
     Mutant(
         ROW,
-        "cached % PAGE) * HEAD_DIM + rank * SHARE\n",
-        "cached % PAGE) * HEAD_DIM\n",
+        "slot = slot * SLOT + rank * SHARE\n",
+        "slot = slot * SLOT\n",
         "every program appends to the first dimensions",
         ROW_TESTS,
         "float64",

@@ -14,9 +14,24 @@ READS_BLOCK = (
 DECODE, DECODE_TESTS = "kernels/triton_decode.py", ("tests/kernels/test_decode.py",)
 PREFILL, PREFILL_TESTS = "kernels/triton_prefill.py", ("tests/kernels/test_prefill.py",)
 TORCH = "kernels/torch_ops.py"
+BACKEND, BACKEND_TESTS = "kernels/backend.py", ("tests/kernels/test_backend.py",)
 CHECKS, CHECKS_TESTS = "kernels/value_checks.py", ("tests/kernels/test_checks.py",)
 
 MUTANTS = (
+    Mutant(
+        BACKEND,
+        "return stride if is_even else None",
+        "return stride",
+        "caches whose slots lie unevenly are read as if they did not",
+        BACKEND_TESTS,
+    ),
+    Mutant(
+        BACKEND,
+        " and stride >= head_dim",
+        "",
+        "slots that are all one count as lying evenly",
+        BACKEND_TESTS,
+    ),
     Mutant(
         APPEND,
         "block.to(tl.int64) * cache_stride_block",
