@@ -39,9 +39,10 @@ class SweepCalls:
         self._blocks_each = math.ceil(call.context / BLOCK_SIZE)
         block_bytes = BLOCK_SIZE * call.row_bytes
         self._num_blocks = max(most * self._blocks_each, math.ceil(COLD_BYTES / block_bytes))
-        shape = (self._num_blocks, call.kv_heads, BLOCK_SIZE, call.head_dim)
         self._generator = torch.Generator(device).manual_seed(0)
-        self._caches = self._normal(*shape), self._normal(*shape)
+        # Each value behind its key, as the engine has them on a GPU.
+        both = self._normal(self._num_blocks, call.kv_heads, BLOCK_SIZE, 2, call.head_dim)
+        self._caches = both[..., 0, :], both[..., 1, :]
         order = torch.randperm(self._num_blocks, device=device, generator=self._generator)
         self._order = order.to(torch.int32)
 
