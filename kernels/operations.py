@@ -85,7 +85,8 @@ def paged_attention_decode(
         with a contiguous last dimension.
     k_cache, v_cache : torch.Tensor
         ``[num_blocks, H_kv, block_size, D]`` of equal strides, the last of them 1; ``D`` at most
-        256.
+        256. Hopper's own kernel wants slots that lie evenly, as in contiguous caches, or in one
+        ``[num_blocks, H_kv, block_size, 2, D]`` where every value stands behind its key.
     block_tables : torch.Tensor
         ``[B, max_blocks]`` int32, the block of each ``block_size`` tokens; rows may be strided.
         Entries that a context does not reach may hold anything.
