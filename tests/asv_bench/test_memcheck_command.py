@@ -67,6 +67,7 @@ def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own():
         "test_checks.py",  # What is refused launches nothing.
     }
     torch_only = {
+        "test_backend.py",
         "test_fused_configs.py",
         "test_importing.py",
         "test_ring_launch.py",
