@@ -143,7 +143,8 @@ class PrefixCache:
             path.append(tail)
             num_tokens += num_in_tail
         if path:
-            self._blocks.incref_blocks(shared)
+            # The cache holds them itself.
+            self._blocks.incref_held_blocks(shared)
             self._touch(path)
         return PrefixMatch(shared + [copy.destination for copy in copies], num_tokens, copies)
 
@@ -187,7 +188,8 @@ class PrefixCache:
             if block in self._nodes and self._nodes[block] is not outgrown:
                 raise ValueError(f"Block {block} is already cached, for other tokens.")
         if new_ids:
-            self._blocks.incref_blocks(new_ids)
+            # Checked above: they have tokens, which free blocks have not.
+            self._blocks.incref_held_blocks(new_ids)
             self._parent_blocks[new_ids] = [parent.block_id, *new_ids[:-1]]
         if outgrown is not None:
             self._forget(outgrown)
@@ -262,7 +264,7 @@ class PrefixCache:
         """Mark a path from the root as just used, each parent later than its child."""
         self._clock += len(path)
         ids = [node.block_id for node in path]
-        self._last_used[ids] = self._clock - np.arange(len(path))
+        self._last_used[ids] = range(self._clock, self._clock - len(path), -1)
 
     def _evictable_blocks(self) -> IndexArray:
         cached = np.flatnonzero(self._last_used)
@@ -296,16 +298,14 @@ class PrefixCache:
             raise ValueError(f"Block ids run from 0 to {self._blocks.num_blocks - 1}, not {ids}.")
         if len(set(ids)) < len(ids):
             raise ValueError(f"A sequence holds each of its blocks once, not as in {ids}.")
-        claimed = np.full(len(ids), size)
-        claimed[-1:] = num_tokens - (len(ids) - 1) * size
-        written = self._blocks.fill_levels[ids]
-        is_short = written < claimed
-        if np.count_nonzero(is_short):
-            index = int(np.argmax(is_short))
-            raise ValueError(
-                f"Block {ids[index]} holds {written[index]} tokens, but {claimed[index]} are to "
-                "be cached: give only tokens that were appended."
-            )
+        left = num_tokens
+        for block, written in zip(ids, self._blocks.fill_levels[ids].tolist(), strict=True):
+            if written < min(left, size):
+                raise ValueError(
+                    f"Block {block} holds {written} tokens, but {min(left, size)} are to be "
+                    "cached: give only tokens that were appended."
+                )
+            left -= size
         return ids
 
 
