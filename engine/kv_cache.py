@@ -44,7 +44,8 @@ class KVCache:
             side_by_side = torch.zeros((*slots, 2, head_dim), device=device, dtype=dtype)
             self.keys, self.values = side_by_side[..., 0, :], side_by_side[..., 1, :]
         else:
-            self.keys, self.values = torch.zeros((2, *slots, head_dim), device=device, dtype=dtype)
+            self.keys = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
+            self.values = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
 
     def copy_blocks(self, copies: Sequence[BlockCopy], staging: StagingBuffers) -> None:
         """Copy whole blocks, all layers, in stream order.
