@@ -101,12 +101,12 @@ def row_attention(
     K: gl.constexpr,
     HEADS: gl.constexpr,
     PAGE: gl.constexpr,
-    SLOT: gl.constexpr,
+    SLOT_STRIDE: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """One head, a CLUSTER-th of it: x [1, K], weight [3 HEADS HEAD_DIM, K], out [1, HEADS D].
 
-    SLOT is how many elements lie from one slot of the cache to the next. It is a constant, as the
+    From one slot of the cache to the next lie SLOT_STRIDE elements. That is a constant, as the
     addresses of a tile then take fewer instructions: a step of one row takes 0.8 % less.
     """
     parts_at = inbox_at + PROJECTED_BYTES
@@ -132,7 +132,9 @@ def row_attention(
     first += HEADS * HEAD_DIM
     value_strips, value_shift, value_sums = load_strips(weight, bias, column_sums, first, K)
     start = rank * TILE
-    keys, values = load_tile(k_cache, v_cache, block_table, start, cached, head, HEADS, PAGE, SLOT)
+    keys, values = load_tile(
+        k_cache, v_cache, block_table, start, cached, head, HEADS, PAGE, SLOT_STRIDE
+    )
     new_block = gl.load(block_table + cached // PAGE, mask=runs, other=0).to(gl.int64)
     if PDL:
         gdc_wait()
@@ -148,13 +150,13 @@ def row_attention(
     # The strips' registers are free for the tile after the first.
     start += CLUSTER * TILE
     next_keys, next_values = load_tile(
-        k_cache, v_cache, block_table, start, cached, head, HEADS, PAGE, SLOT
+        k_cache, v_cache, block_table, start, cached, head, HEADS, PAGE, SLOT_STRIDE
     )
     await_inboxes()
     send_projected(inbox_at, rank, query, key, value)
     if runs:
         slot = (new_block * HEADS + head) * PAGE + cached % PAGE
-        slot = slot * SLOT + rank * SHARE
+        slot = slot * SLOT_STRIDE + rank * SHARE
         feature = gl.arange(0, SHARE, layout=BY_FEATURE)
         gl.store(k_cache + slot + feature, key.to(k_cache.dtype.element_ty))
         gl.store(v_cache + slot + feature, value.to(v_cache.dtype.element_ty))
@@ -181,7 +183,7 @@ def row_attention(
         )
         ahead = here + CLUSTER * TILE
         next_keys, next_values = load_tile(
-            k_cache, v_cache, block_table, ahead, cached, head, HEADS, PAGE, SLOT
+            k_cache, v_cache, block_table, ahead, cached, head, HEADS, PAGE, SLOT_STRIDE
         )
     send_parts(parts_at, rank, run_max, gl.sum(run_sums, 1), gl.sum(run_accs, 1))
 
@@ -254,14 +256,14 @@ def _by_line(values):
 @gluon.jit
 def load_tile(
     k_cache, v_cache, block_table, start, cached, head,
-    HEADS: gl.constexpr, PAGE: gl.constexpr, SLOT: gl.constexpr,
+    HEADS: gl.constexpr, PAGE: gl.constexpr, SLOT_STRIDE: gl.constexpr,
 ):  # fmt: skip
     """Keys and values of the tile at `start`, zeros where there are no cached tokens."""
     block = gl.load(block_table + start // PAGE, mask=start < cached, other=0).to(gl.int64)
-    first = ((block * HEADS + head) * PAGE + start % PAGE) * SLOT
+    first = ((block * HEADS + head) * PAGE + start % PAGE) * SLOT_STRIDE
     token = _token()
     dim = gl.arange(0, HEAD_DIM, layout=BY_DIM)[None, :][:, None, :]
-    place = token[:, :, None] * SLOT + dim
+    place = token[:, :, None] * SLOT_STRIDE + dim
     mask = (start + token < cached)[:, :, None] & (dim >= 0)
     keys = gl.load(k_cache + first + place, mask=mask, other=0.0)
     return keys, gl.load(v_cache + first + place, mask=mask, other=0.0)

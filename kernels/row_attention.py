@@ -138,7 +138,7 @@ def row_attention(
             K=x.shape[1],
             HEADS=heads,
             PAGE=block_size,
-            SLOT=k_cache.stride(2),
+            SLOT_STRIDE=k_cache.stride(2),
             num_warps=WARPS.value,
             maxnreg=_most_registers(linear),
             **launch_options(pdl and launches_early(k_cache)),

@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         ROW,
-        "None] * SLOT + dim",
+        "None] * SLOT_STRIDE + dim",
         "None] * HEAD_DIM + dim",
         "keys are read as if no value stood between them",
         ROW_TESTS,
@@ -120,8 +120,8 @@ MUTANTS = (
     ),
     Mutant(
         ROW,
-        "slot = slot * SLOT + rank * SHARE\n",
-        "slot = slot * SLOT\n",
+        "slot = slot * SLOT_STRIDE + rank * SHARE\n",
+        "slot = slot * SLOT_STRIDE\n",
         "every program appends to the first dimensions",
         ROW_TESTS,
         "float64",
