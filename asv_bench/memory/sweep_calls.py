@@ -10,6 +10,7 @@ import torch
 
 from asv_bench.memory.replays import seconds_per_replay
 from asv_bench.memory.sweep import Call
+from engine.kv_cache import KVCache
 from kernels import kv_append, paged_attention_decode
 from kernels.fused_attention import fused_attention
 
@@ -40,9 +41,19 @@ class SweepCalls:
         block_bytes = BLOCK_SIZE * call.row_bytes
         self._num_blocks = max(most * self._blocks_each, math.ceil(COLD_BYTES / block_bytes))
         self._generator = torch.Generator(device).manual_seed(0)
-        # Each value behind its key, as the engine has them on a GPU.
-        both = self._normal(self._num_blocks, call.kv_heads, BLOCK_SIZE, 2, call.head_dim)
-        self._caches = both[..., 0, :], both[..., 1, :]
+        # One layer of the engine's own cache, so that its slots lie as in a step.
+        cache = KVCache(
+            1,
+            self._num_blocks,
+            call.kv_heads,
+            BLOCK_SIZE,
+            call.head_dim,
+            device=device,
+            dtype=torch.float16,
+        )
+        self._caches = cache.keys[0], cache.values[0]
+        for one in self._caches:
+            one.normal_(generator=self._generator)
         order = torch.randperm(self._num_blocks, device=device, generator=self._generator)
         self._order = order.to(torch.int32)
 
