@@ -21,6 +21,7 @@ from asv_bench.workloads import default_model
 from kernels.fused_configs import ROLES, TABLE_FILE, ConfigTable, committed_table
 
 if TYPE_CHECKING:
+    from asv_bench.memory.floor import ModelConfig
     from asv_bench.tuning.candidates import Slot
     from asv_bench.tuning.search import Decision
     from asv_bench.tuning.workbench import Workbench
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 RECORD = REPOSITORY / "reports" / "tune.json"
 MINUTES = 10.0
 RING = "ring"
-HOPPER = (9, 0)
 
 
 def register(app: typer.Typer) -> None:
@@ -227,21 +227,7 @@ def _committed_target(facts: MachineFacts) -> Path:
     return TABLE_FILE
 
 
-def _workbench(device: str, model: str, dtype: str) -> tuple[Workbench, Any]:
-    import torch
+def _workbench(device: str, model: str, dtype: str) -> tuple[Workbench, ModelConfig]:
+    from asv_bench.tuning.step_bench import hopper_bench
 
-    from asv_bench.tuning.step_bench import StepBench
-    from engine.models import RANDOM_CONFIGS, RANDOM_PREFIX
-
-    config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
-    if config is None:
-        known = ", ".join(RANDOM_PREFIX + name for name in RANDOM_CONFIGS)
-        raise Refused(f"tune takes the built-in models ({known}), not {model!r}.")
-    if torch.cuda.get_device_capability(device) != HOPPER:
-        raise Refused(
-            "tune needs a Hopper GPU (compute capability 9.0): other devices run a cut-down form "
-            "of the table, which says nothing about it."
-        )
-    # Which takes no device without a number.
-    torch.cuda.set_device(torch.device(device).index or 0)
-    return StepBench(config, torch.device(device), getattr(torch, dtype)), config
+    return hopper_bench("tune", device, model, dtype)

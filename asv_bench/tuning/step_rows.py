@@ -41,6 +41,29 @@ class Computed:
     appended: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a fused step left behind.
+
+    Best logit of each tile of the head [B, tiles], token of each row [B], and the new token's keys
+    and values [2, layers, B, H, D], NaN where none were appended.
+    """
+
+    best_of_tiles: torch.Tensor
+    tokens: torch.Tensor
+    appended: torch.Tensor
+
+    def equals(self, other: Stepped) -> bool:
+        """Whether both are the same bit for bit."""
+        return self.chooses_as(other) and torch.equal(self.appended, other.appended)
+
+    def chooses_as(self, other: Stepped) -> bool:
+        """Whether logits and tokens are the same bit for bit."""
+        return torch.equal(self.best_of_tiles, other.best_of_tiles) and torch.equal(
+            self.tokens, other.tokens
+        )
+
+
 class StepRows:
     """Sequences of one length on a device, ready for a step of them all.
 
@@ -109,6 +132,14 @@ class StepRows:
         ):
             field.copy_(kept)
 
+    def run(self, fused: FusedDecode) -> Stepped:
+        """One step from where the sequences begin."""
+        self._clear_appended()
+        self.reset()
+        fused.step(self.point.rows)
+        tokens = self._state.device_rows.last_token.clone()
+        return Stepped(fused.best_of_tiles.clone(), tokens, self._appended())
+
     def check(self, fused: FusedDecode) -> None:
         """Run a step twice and compare it with the unfused one and with full precision.
 
@@ -117,10 +148,10 @@ class StepRows:
         Rejected
             If the step is wrong, or not the same twice.
         """
-        first, second = self._step(fused), self._step(fused)
-        if not all(torch.equal(one, other) for one, other in zip(first, second, strict=True)):
+        stepped = self.run(fused)
+        if not stepped.equals(self.run(fused)):
             raise Rejected("the step does not repeat bit for bit.")
-        tile_max, tokens, appended = first
+        tile_max = stepped.best_of_tiles
         tiles = tile_max.shape[1]
         # The head is padded until its tiles are whole.
         block = -(-self._truth.logits.shape[1] // HEAD_PART) * HEAD_PART // tiles
@@ -132,27 +163,19 @@ class StepRows:
         _require_close("logits", tile_max.double()[is_real], plain[is_real], truth[is_real])
         _require_close(
             "appended keys and values",
-            appended.double(),
+            stepped.appended.double(),
             self._plain.appended.double(),
             self._truth.appended.double(),
         )
         scores = self._truth.logits
         bound = MOST_ERROR * float((self._plain.logits.float() - scores).abs().max())
-        taken = scores.gather(1, tokens.long()[:, None])[:, 0]
+        taken = scores.gather(1, stepped.tokens.long()[:, None])[:, 0]
         worst = float((scores.max(dim=1).values - taken).max())
         if not worst <= bound:
             raise Rejected(
                 f"a token's score lies {worst:.3g} below the best one, more than rounding explains "
                 f"({bound:.3g})."
             )
-
-    def _step(self, fused: FusedDecode) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Best logit of each tile, token of each row, and what was appended."""
-        self._clear_appended()
-        self.reset()
-        fused.step(self.point.rows)
-        tokens = self._state.device_rows.last_token.clone()
-        return fused.best_of_tiles.clone(), tokens, self._appended()
 
     def _blocks(self) -> torch.Tensor:
         return self._state.device_rows.block_table[:, self._column].long()
