@@ -9,6 +9,7 @@ from rich.text import Text
 
 from asv_bench import headline
 from asv_bench.commands import (
+    append,
     bench,
     bisect,
     calibrate,
@@ -46,6 +47,7 @@ COMMANDS = (
     profile,
     roofline,
     sweep,
+    append,
     tune,
     counters,
     memcheck,

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
 HEAVY = {
+    "append",
     "bench",
     "bisect",
     "bundle",
