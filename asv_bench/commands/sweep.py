@@ -17,7 +17,7 @@ from asv_bench.memory.sweep import CALLS, Swept, sweep, sweep_table
 from asv_bench.record import Record
 from asv_bench.tables import markdown
 
-ROUNDS = 3
+ROUNDS = 7
 MOST_SEQUENCES = 256
 
 
@@ -71,13 +71,15 @@ def run(
         task = progress.add_task("", total=len(CALLS) * rounds * len(batches))
         for call in CALLS:
             progress.update(task, description=str(call))
+            calls = SweepCalls(call, most, torch.device(place))
             result = sweep(
                 call,
                 batches,
-                SweepCalls(call, most, torch.device(place)).timer,
+                calls.timer,
                 rounds=rounds,
                 bytes_per_second=bandwidth.bytes_per_second,
                 on_batch=lambda: progress.advance(task),
+                on_round=calls.place,
             )
             results.append(result)
             record.samples.append(result.to_json())

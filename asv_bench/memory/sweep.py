@@ -130,10 +130,13 @@ def sweep(
     rounds: int,
     bytes_per_second: float,
     on_batch: Callable[[], None] = lambda: None,
+    on_round: Callable[[], None] = lambda: None,
 ) -> Swept:
     """Time a call at every batch size, `rounds` times over.
 
     Every round goes over all batches, so that drift falls on all alike, every other one downwards.
+    `on_round` is called before each, to place what is read elsewhere: what a batch takes depends on
+    where its sequences lie, and that is no property of its size.
 
     Parameters
     ----------
@@ -147,6 +150,7 @@ def sweep(
     timers = {batch: timer_of(batch) for batch in batches}
     times: dict[int, list[float]] = {batch: [] for batch in batches}
     for number in range(rounds):
+        on_round()
         for batch in batches if number % 2 == 0 else reversed(batches):
             times[batch].append(timers[batch]())
             on_batch()

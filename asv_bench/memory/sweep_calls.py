@@ -54,8 +54,17 @@ class SweepCalls:
         self._caches = cache.keys[0], cache.values[0]
         for one in self._caches:
             one.normal_(generator=self._generator)
-        order = torch.randperm(self._num_blocks, device=device, generator=self._generator)
-        self._order = order.to(torch.int32)
+        self._order = torch.empty(self._num_blocks, dtype=torch.int32, device=device)
+        self._last_blocks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.place()
+
+    def place(self) -> None:
+        """Put every sequence's blocks elsewhere; timers read them there from now on."""
+        order = torch.randperm(self._num_blocks, device=self._device, generator=self._generator)
+        self._order.copy_(order)
+        with torch.inference_mode():
+            for blocks, tables in self._last_blocks:
+                blocks.copy_(tables[:, -1])
 
     def timer(self, batch: int) -> Callable[[], float]:
         """What returns the seconds of a call at this batch, measured anew each time.
@@ -100,6 +109,7 @@ class SweepCalls:
         self, tables: torch.Tensor, place: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> Callable[[], object]:
         blocks, slots = tables[:, -1].contiguous(), place % BLOCK_SIZE
+        self._last_blocks.append((blocks, tables))
         return lambda: kv_append(*self._caches, key, value, blocks, slots)
 
     def _attention(

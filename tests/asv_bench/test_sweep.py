@@ -75,8 +75,15 @@ def test_every_round_goes_over_all_batches_and_the_median_stays() -> None:
 
         return timer
 
-    done = sweep(FUSED, [1, 4], timer_of, rounds=3, bytes_per_second=4e12)
-    assert order == [1, 4, 4, 1, 1, 4]
+    done = sweep(
+        FUSED,
+        [1, 4],
+        timer_of,
+        rounds=3,
+        bytes_per_second=4e12,
+        on_round=lambda: order.append(0),
+    )
+    assert order == [0, 1, 4, 0, 4, 1, 0, 1, 4]
     assert done.seconds == {1: 2.0, 4: 8.0}
     assert done.to_json()["readings"] == {1: [3.0, 1.0, 2.0], 4: [9.0, 7.0, 8.0]}
 
@@ -114,12 +121,14 @@ def test_a_timer_captures_calls_until_every_cache_is_left_behind(
 
     calls: list[tuple[int, ...]] = []
     written: list[tuple[int, int]] = []
+    places: list[torch.Tensor] = []
 
     def counted(name: str) -> Callable[..., object]:
         kernel = getattr(sweep_calls, name)
 
         def call(*arguments: Any, **options: Any) -> object:
             calls.append(tuple(arguments[0].shape))
+            places.append(arguments[4 if name == "kv_append" else 3])
             if name == "kv_append":
                 written.extend(zip(arguments[4].tolist(), arguments[5].tolist(), strict=True))
             return kernel(*arguments, **options)
@@ -135,12 +144,19 @@ def test_a_timer_captures_calls_until_every_cache_is_left_behind(
     monkeypatch.setattr(sweep_calls, "seconds_per_replay", lambda graph, replays, warm: 60.0)
     call = Call(kind, 4, 2, 64, 130)
     monkeypatch.setattr(sweep_calls, "COLD_BYTES", 5 * call.bytes_moved(2))
-    timer = sweep_calls.SweepCalls(call, 3, torch.device("cpu")).timer(2)
+    made = sweep_calls.SweepCalls(call, 3, torch.device("cpu"))
+    timer = made.timer(2)
     # One more than the graph has, to compile the kernel.
     assert len(calls) == 5 + 1
     assert timer() == 60.0 / 5
     # No two appends of the graph write to one place: the first is the one that compiles, again.
     assert len(set(written)) == (5 * 2 if kind == "append" else 0)
+    # What is captured is placed elsewhere as it stands, each call still apart from the others.
+    before = torch.stack(places[1:])
+    made.place()
+    after = torch.stack(places[1:])
+    assert not torch.equal(before, after)
+    assert len(after.unique()) == len(before.unique())
 
 
 @pytest.mark.skipif(not has_cuda_gpu(), reason="needs a CUDA GPU: run `nox -s tests` on one")
