@@ -25,15 +25,12 @@ from engine.word_changes import WordChanges
 
 IntArray = npt.NDArray[np.int32]
 
-_SCALAR_FIELDS = (
-    "last_token",
-    "position",
-    "remaining",
-    "known_len",
-    "top_k",
-    "top_p",
-    "temperature",
-)
+_STARTED_FIELDS = ("position", "remaining", "known_len", "top_k", "top_p", "temperature")
+"""What every sequence brings that takes a row; they stand one after another."""
+_SCALAR_FIELDS = ("last_token", *_STARTED_FIELDS)
+
+_BOTH_HALVES = np.arange(2)
+"""The words of a 64-bit field."""
 
 NO_TOKENS: IntArray = np.empty(0, np.int32)
 
@@ -43,6 +40,9 @@ KNOWN_TAIL = 8
 A prefill of a few tokens is over a hundred launches, 3 to 5 ms for whatever is running; a replayed
 step takes 0.2 to 1 ms and serves the others too.
 """
+
+_FROM_THE_END = np.arange(KNOWN_TAIL, 0, -1)
+"""Of each place of a row's tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,7 @@ class DecodeState:
         self._changes = WordChanges(self._words)
         self._staged_words = np.zeros(size, np.int32)
         self._changed: list[npt.NDArray[np.int64]] = []
+        self._started_places = np.arange(len(_STARTED_FIELDS)) * num_rows
         self.device_rows = self._device_views()
         self.block_table: IntArray = self._staged_words[table_offset:].reshape(
             num_rows, num_columns
@@ -125,29 +126,32 @@ class DecodeState:
     def stage_rows(self, starts: RowStarts) -> None:
         """Give rows to sequences, all columns at a time."""
         rows = starts.rows.astype(np.int64)
-        if not len(rows):
+        count = len(rows)
+        if not count:
             return
         params = starts.params
-        for name, values in (
-            ("position", starts.positions),
-            ("remaining", starts.remaining),
-            ("known_len", starts.known_len),
-            ("top_k", [one.top_k for one in params]),
-        ):
-            self._stage(name, rows, np.asarray(values, np.int32))
-        for name, shares in (
-            ("top_p", [one.top_p for one in params]),
-            ("temperature", [one.temperature for one in params]),
-        ):
-            self._stage(name, rows, np.array(shares, np.float32).view(np.int32))
-        seeds = np.array(starts.seeds, np.int64).view(np.int32)
-        self._stage("seed", _consecutive(2 * rows, np.full(len(rows), 2)), seeds)
-        num_blocks = np.array([len(ids) for ids in starts.block_ids])
-        self._stage(
-            "block_table",
-            _consecutive(rows * self.num_columns, num_blocks),
-            np.fromiter(chain.from_iterable(starts.block_ids), np.int32),
+        # All fields at once: here the device waits, and no call of numpy's is in any cache.
+        words = np.empty((len(_STARTED_FIELDS), count), np.int32)
+        words[:4] = (
+            starts.positions,
+            starts.remaining,
+            starts.known_len,
+            [one.top_k for one in params],
         )
+        words[4:].view(np.float32)[:] = (
+            [one.top_p for one in params],
+            [one.temperature for one in params],
+        )
+        self._stage("position", self._started_places[:, None] + rows, words)
+        seeds = np.array(starts.seeds, np.int64).view(np.int32).reshape(count, 2)
+        self._stage("seed", 2 * rows[:, None] + _BOTH_HALVES, seeds)
+        if any(starts.block_ids):
+            num_blocks = np.array([len(ids) for ids in starts.block_ids])
+            self._stage(
+                "block_table",
+                _consecutive(rows * self.num_columns, num_blocks),
+                np.fromiter(chain.from_iterable(starts.block_ids), np.int32),
+            )
         self._stage_uncomputed(rows, starts.uncomputed)
 
     def stage_stops(self, rows: npt.NDArray[np.intp]) -> None:
@@ -177,21 +181,22 @@ class DecodeState:
     ) -> None:
         """The tokens that decode steps feed: the first at once, all of them from the tail."""
         lengths = np.array([len(tokens) for tokens in uncomputed])
-        is_fed = lengths > 0
-        if not is_fed.any():
+        fed = lengths.nonzero()[0]
+        if not len(fed):
             return
-        rows, lengths = rows[is_fed], lengths[is_fed]
+        rows, lengths = rows[fed], lengths[fed]
         tokens = np.concatenate(uncomputed)
-        first = np.cumsum(lengths) - lengths
-        self._stage("last_token", rows, tokens[first])
-        places = _consecutive((rows + 1) * KNOWN_TAIL - lengths, lengths)
-        self._stage("known_tail", places, tokens)
+        self._stage("last_token", rows, tokens[np.cumsum(lengths) - lengths])
+        is_filled = lengths[:, None] >= _FROM_THE_END
+        self._stage(
+            "known_tail", ((rows + 1)[:, None] * KNOWN_TAIL - _FROM_THE_END)[is_filled], tokens
+        )
 
     def _stage(self, field: str, places: npt.NDArray[np.int64], words: IntArray) -> None:
-        """Put `words` at `places` of a field, both [N]."""
+        """Put `words` at `places` of a field, or beyond it in those behind; both of one shape."""
         offsets = self._offsets[field] + places
         self._staged_words[offsets] = words
-        self._changed.append(offsets)
+        self._changed.append(offsets.reshape(-1))
 
     def _device_views(self) -> RowFields:
         rows = self.num_rows
