@@ -240,6 +240,8 @@ class KVBlockManager(BlockPool):
     def blocks_needed_to_extend(self, block_ids: Sequence[int], count: int) -> int:
         """Count the free blocks that `extend` would take."""
         count = checked_integer("count", count, 0)
+        if not block_ids:
+            return -(-count // self.block_size)
         room = self._room_in_last_block(block_ids)
         if count == 0:
             return 0
@@ -293,7 +295,10 @@ class KVBlockManager(BlockPool):
         all_differ = np.count_nonzero(self._row_of_block.take(last) == rows) == len(last)
         if all_differ and np.count_nonzero(refcounts) == len(last):
             return
-        blocks, num_rows = np.unique(last[last != EMPTY], return_counts=True)
+        held = last[last != EMPTY]
+        if not len(held):
+            return
+        blocks, num_rows = np.unique(held, return_counts=True)
         too_few = np.flatnonzero(self._refcounts[blocks] < num_rows)
         if too_few.size:
             block = blocks[too_few[0]]
