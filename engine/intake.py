@@ -155,12 +155,10 @@ class Intake:
         None for anything else, which numpy must look at.
         """
         if len(prompt) <= _SHORT:
-            are_ids = (
-                set(map(type, prompt)) == {int}
-                and min(prompt) >= 0
-                and max(prompt) < self._vocab_size
-            )
-            return np.array(prompt, np.int32) if are_ids else None
+            for token_id in prompt:
+                if type(token_id) is not int or not 0 <= token_id < self._vocab_size:
+                    return None
+            return np.array(prompt, np.int32)
         # `array` would take a bool for a number.
         if type(prompt[0]) is not int:
             return None
