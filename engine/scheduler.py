@@ -106,23 +106,19 @@ class Scheduler:
                 chunks.append(self._chunk(request, budget))
                 budget -= chunks[-1].end - chunks[-1].start
         self._admission.start_round()
-        num_taken = self._rows.num_taken
-        while (
-            budget
-            and self.waiting
-            and len(chunks) + len(entering) < self._prefill_max_batch_size
-            and num_taken + len(admitted) < self._max_active
-        ):
+        num_taken, waiting = self._rows.num_taken, self.waiting
+        room = min(self._prefill_max_batch_size - len(chunks), self._max_active - num_taken)
+        while budget and waiting and len(admitted) < room:
             is_first = not chunks and not entering
-            index = self._admission.choose(self.waiting, budget, is_first=is_first)
+            index = self._admission.choose(waiting, budget, is_first=is_first)
             if index is None:
                 break
-            request = self.waiting[index]
+            request = waiting[index]
             attached = self._attach_prefix(request, is_alone=not num_taken and not admitted)
             if attached is None:
                 break
             copies += attached
-            del self.waiting[index]
+            del waiting[index]
             admitted.append(request)
             request.admission_order = self._num_admitted
             self._num_admitted += 1
@@ -155,8 +151,9 @@ class Scheduler:
                 completed.append(request)
                 self._prefilling.remove(request)
                 self._offer_prefix(request, request.block_ids)
-        self._rows.launched[_rows_of(completed)] += 1
-        self._start_decoding(completed)
+        rows = _rows_of(completed)
+        self._rows.launched[rows] += 1
+        self._start_decoding(completed, rows)
 
     def stage_rows(self, plan: PrefillPlan) -> None:
         """Stage the device rows of the sequences that decode once the plan is launched."""
@@ -184,7 +181,7 @@ class Scheduler:
                 ],
             )
         )
-        self._start_decoding(plan.entering)
+        self._start_decoding(plan.entering, rows[len(prefilled) :])
 
     def plan_decode(self) -> DecodePlan | None:
         """Give every running row a place for one more token, preempting where none is left."""
@@ -271,11 +268,11 @@ class Scheduler:
             lengths.append(None)
         self.blocks.check_integrity(holders, lengths)
 
-    def _start_decoding(self, requests: Sequence[Request]) -> None:
+    def _start_decoding(self, requests: Sequence[Request], rows: RowIndex) -> None:
         """Let requests run in the decode steps to come, from what they have computed on."""
         if requests:
             self._rows.start_decoding(
-                _rows_of(requests),
+                rows,
                 [request.num_computed for request in requests],
                 [request.block_ids[-1] if request.block_ids else EMPTY for request in requests],
             )
