@@ -33,14 +33,16 @@ class DecodePlan:
 class AlikeSteps:
     """Steps that follow a planned one and differ from it in nothing but one token more a row.
 
-    `place` is where the plan's rows are, and `last_blocks` those that have room for their tokens.
-    As long as no row begins to decode or is given back, no budget ends and every last block has
-    room, the same rows run, in the same blocks. With blocks of 64 tokens that is most steps of a
-    batch that began together, and planning them anew costs the host 30 us each.
+    `place` is where the plan's rows are, `sampling` where those are of them that make a token, and
+    `last_blocks` those that have room for their tokens. As long as no row begins to decode or is
+    given back, none that feeds known tokens comes to their last, no budget ends and every last
+    block has room, the same rows run, in the same blocks. With blocks of 64 tokens that is most
+    steps of a batch that began together, and planning them anew costs the host 30 us each.
     """
 
     plan: DecodePlan
     place: RowPlace
+    sampling: RowPlace
     last_blocks: IndexArray
     changes: int
     num_left: int
@@ -51,16 +53,20 @@ class AlikeSteps:
     ) -> AlikeSteps | None:
         """Those after `plan`, which has been counted in `rows` and `append`ed; None if none."""
         room = block_size - 1 - int(append.position.max())
-        # A row that feeds known tokens begins to sample some time.
-        if room == 0 or len(plan.sampling) < len(plan.rows):
-            return None
         left = int((rows.budget[plan.rows] - rows.launched[plan.rows]).min())
-        if left == 0:
+        place = sampling = place_of(plan.rows)
+        if len(plan.sampling) < len(plan.rows):
+            sampling = plan.sampling
+            until_known = rows.known_len[plan.rows] - rows.length[plan.rows]
+            # The step that feeds the last known token samples.
+            left = min(left, int(until_known[until_known > 0].min()) - 1)
+        num_left = min(room, left)
+        if num_left == 0:
             return None
         # Its copies are made once.
         alike = replace(plan, copies=[]) if plan.copies else plan
         last_blocks = append.block_index.astype(np.intp)
-        return cls(alike, place_of(plan.rows), last_blocks, rows.changes, min(room, left))
+        return cls(alike, place, sampling, last_blocks, rows.changes, num_left)
 
     def is_left(self, rows: Rows) -> bool:
         """Whether another such step may follow."""

@@ -190,7 +190,7 @@ class Scheduler:
         if alike is not None and alike.is_left(rows):
             self.blocks.append_in_place(alike.last_blocks)
             rows.length[alike.place] += 1
-            rows.launched[alike.place] += 1
+            rows.launched[alike.sampling] += 1
             return alike.take()
         # Where all blocks begin at once, this runs once in block_size steps, and what it calls is
         # in no cache by then: a call that no other step makes costs ten times what it does warm.

@@ -7,6 +7,7 @@ import pytest
 
 from engine import Engine, EngineConfig, SamplingParams
 from engine.decode_plan import AlikeSteps
+from engine.decode_state import KNOWN_TAIL
 from engine.kv_blocks import KVBlockManager
 from engine.token_ring import TokenRing
 
@@ -16,6 +17,13 @@ BLOCK_SIZE = 8
 def _engine(**options: object) -> Engine:
     defaults = {"device": "cpu", "block_size": BLOCK_SIZE, "max_batch_size": 6, "num_kv_blocks": 60}
     return Engine(EngineConfig(**(defaults | options)))
+
+
+def _entering(engine: Engine) -> Engine:
+    """The engine, with requests entering that have several tokens to feed: as with graphs."""
+    engine._loop._runner.enter_limit = KNOWN_TAIL
+    engine._loop.scheduler._enter_limit = KNOWN_TAIL
+    return engine
 
 
 def _planned_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +60,7 @@ def _script(engine: Engine, seed: int) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("enters", [False, True], ids=["prefilled", "entering"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -63,19 +72,20 @@ def _script(engine: Engine, seed: int) -> list[object]:
     ids=str,
 )
 def test_everything_is_as_if_each_step_were_planned(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, object], seed: int
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, object], enters: bool, seed: int
 ) -> None:
+    prepared = _entering if enters else lambda engine: engine
     if "steps_in_flight" in options:
         # A device that lags as far as it may.
         monkeypatch.setattr(TokenRing, "has_arrived", lambda ring, ticket: False)
-    planned_once = _script(_engine(max_model_len=48, **options), seed)
+    planned_once = _script(prepared(_engine(max_model_len=48, **options)), seed)
     _planned_each(monkeypatch)
-    assert _script(_engine(max_model_len=48, **options), seed) == planned_once
+    assert _script(prepared(_engine(max_model_len=48, **options)), seed) == planned_once
 
 
-def test_a_batch_that_began_together_is_planned_once_a_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with every step that is planned."""
     calls: list[int] = []
     planned = KVBlockManager.append_to_last_blocks
 
@@ -84,6 +94,10 @@ def test_a_batch_that_began_together_is_planned_once_a_block(
         return planned(blocks, last_blocks)
 
     monkeypatch.setattr(KVBlockManager, "append_to_last_blocks", counted)
+    return calls
+
+
+def test_a_batch_that_began_together_is_planned_once_a_block(calls: list[int]) -> None:
     engine = _engine(prefix_cache=False)
     for token in range(6):
         engine.submit([token], SamplingParams(max_new_tokens=4 * BLOCK_SIZE, ignore_eos=True))
@@ -92,6 +106,18 @@ def test_a_batch_that_began_together_is_planned_once_a_block(
         engine.step()
     assert not engine.has_unfinished
     assert len(calls) == 4
+
+
+def test_steps_that_feed_known_tokens_are_planned_when_another_row_begins_to_sample(
+    calls: list[int],
+) -> None:
+    engine = _entering(_engine(prefix_cache=False, block_size=64))
+    for length in (1, 4, 4, 6):
+        engine.submit(list(range(length)), SamplingParams(max_new_tokens=20, ignore_eos=True))
+    sampling = [len(engine.step()) for _ in range(8)]
+    assert sampling == [1, 1, 1, 3, 3, 4, 4, 4]
+    assert len(calls) == 3
+    engine.check_integrity()
 
 
 def test_a_block_is_copied_by_the_first_of_the_steps_only() -> None:
