@@ -128,14 +128,14 @@ class BlockPool:
         IntegrityError
             If a block has fewer holders than are to be taken; nothing has changed then.
         """
-        ids, counts = np.unique(self._checked_block_ids(block_ids), return_counts=True)
-        refcounts = self._refcounts[ids] - counts.astype(np.int32)
-        overdrawn = np.flatnonzero(refcounts < 0)
-        if overdrawn.size:
-            block = ids[overdrawn[0]]
+        ids, counts = _counted(self._checked_block_ids(block_ids))
+        refcounts = self._refcounts[ids] - counts
+        if np.count_nonzero(refcounts < 0):
+            place = np.flatnonzero(refcounts < 0)[0]
+            block = ids[place]
             raise IntegrityError(
                 f"Block {block} has {self._refcounts[block]} holders, but was to lose "
-                f"{counts[overdrawn[0]]}: a holder may free a block only once."
+                f"{counts[place]}: a holder may free a block only once."
             )
         self._refcounts[ids] = refcounts
         freed = ids[refcounts == 0]
@@ -198,6 +198,18 @@ class BlockPool:
                 + (f", and {EMPTY} stands for an empty sequence." if lowest == EMPTY else ".")
             )
         return ids
+
+
+def _counted(ids: IndexArray) -> tuple[IndexArray, Int32Array]:
+    """Each of the ids once, ascending, and how often it is among them.
+
+    Most often no two are the same, and `np.unique` takes three times as long to say so.
+    """
+    ascending = np.sort(ids)
+    if np.count_nonzero(ascending[1:] == ascending[:-1]):
+        ids, counts = np.unique(ascending, return_counts=True)
+        return ids, counts.astype(np.int32)
+    return ascending, np.ones(len(ascending), np.int32)
 
 
 def checked_integer(
