@@ -130,7 +130,8 @@ class DecodeState:
         if not count:
             return
         params = starts.params
-        # All fields at once: here the device waits, and no call of numpy's is in any cache.
+        # All fields at once, in their order: the device waits where a batch begins, and no call of
+        # numpy's is in any cache by then.
         words = np.empty((len(_STARTED_FIELDS), count), np.int32)
         words[:4] = (
             starts.positions,
@@ -142,7 +143,7 @@ class DecodeState:
             [one.top_p for one in params],
             [one.temperature for one in params],
         )
-        self._stage("position", self._started_places[:, None] + rows, words)
+        self._stage(_STARTED_FIELDS[0], self._started_places[:, None] + rows, words)
         seeds = np.array(starts.seeds, np.int64).view(np.int32).reshape(count, 2)
         self._stage("seed", 2 * rows[:, None] + _BOTH_HALVES, seeds)
         if any(starts.block_ids):

@@ -1,1 +1,1 @@
-"""Choosing the configurations of a fused decode step by measuring the whole step."""
+"""Captured decode steps: checked and timed, to choose how they are cut or see what a part costs."""
