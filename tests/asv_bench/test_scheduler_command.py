@@ -323,6 +323,7 @@ def test_warm_up_runs_are_run_and_not_measured() -> None:
 def test_every_command_is_registered() -> None:
     group: Any = typer.main.get_command(build_app())
     assert set(group.commands) == {
+        "append",
         "bench",
         "bisect",
         "calibrate",
