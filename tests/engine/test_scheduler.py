@@ -56,6 +56,12 @@ def test_a_prefill_keeps_its_batch_size(make_engine):
     assert [len(step) for step in steps] == [2, 2, 1]
 
 
+def test_a_prompt_that_is_continued_counts_in_the_batch(make_engine):
+    engine = make_engine(prefill_max_tokens=50, prefill_max_batch_size=2)
+    steps = _run(engine, _prompts(60, 5, 5))
+    assert steps == [[(0, 0, 50)], [(0, 50, 60), (1, 0, 5)], [(2, 0, 5)]]
+
+
 @pytest.mark.parametrize("options", [{"max_batch_size": 3}, {"max_active_requests": 3}], ids=str)
 def test_no_more_requests_run_at_once_than_allowed(make_engine, options):
     engine = make_engine(**options)
