@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +18,11 @@ from asv_bench.machine import has_cuda_gpu
 from asv_bench.memory.append_cost import AppendCost, AppendTimes, append_costs, append_table
 from asv_bench.tables import markdown
 from asv_bench.workloads import workload_named
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fresh_python import fresh_python
 
 
 def times(context: float, cost_us: float, captures: int = 8) -> AppendTimes:
-    """Of a step of 100 us and more in each capture, a tenth of whose rounds is disturbed."""
+    """Of a step of 100 us, and one more in each capture, whose last round is disturbed."""
     bare = [[100.0 + capture, 101.0 + capture, 400.0] for capture in range(captures)]
     whole = [[one + 12 * cost_us for one in rounds] for rounds in bare]
     return AppendTimes("wide", 256, context, 12, 1_600_000, whole, bare)
@@ -62,7 +58,7 @@ def test_a_run_counts_its_parts_alike_and_stands_before_them() -> None:
 
 
 def test_contexts_are_the_middles_of_a_runs_parts() -> None:
-    """`wide` attends to 129 to 383 tokens, and of 32 steps timed the first to 12 fewer than all."""
+    """`wide` attends to 129 to 383 tokens; those that are timed to 12 more than the first does."""
     assert first_contexts(workload_named("wide"), 4, 12.0) == [148, 212, 276, 340]
     # Where a part's middle is nearer to the beginning than the steps that are timed.
     assert first_contexts(workload_named("scheduler"), 64, 12.0)[0] == 1
@@ -71,7 +67,7 @@ def test_contexts_are_the_middles_of_a_runs_parts() -> None:
 class FakeRows:
     """Rows whose steps append and take long unless attention is the one without its stores."""
 
-    point = "B=2, context 70"
+    point = SimpleNamespace(rows=2)
 
     def __init__(self, **wrong: Any) -> None:
         from kernels import ring_launch
@@ -118,7 +114,6 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
         append_steps, "capture_step", lambda fused, count: (next(numbers), fused.stores)
     )
     monkeypatch.setattr(append_steps, "step_us", step_us)
-    monkeypatch.setattr(FakeRows, "point", SimpleNamespace(rows=2))
     return timed
 
 
@@ -194,16 +189,7 @@ for rows in (4, 256):
 
 
 def test_without_its_stores_attention_is_compiled_without_them_and_nothing_else() -> None:
-    inherited = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        timeout=200,
-        check=False,
-    )
+    done = fresh_python("-c", COMPILED)
     assert done.returncode == 0, done.stderr
 
 

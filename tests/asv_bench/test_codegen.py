@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,7 @@ from asv_bench.codegen.sass import (
     Disassembly,
     parse_sass,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fresh_python import fresh_python
 
 ATTENTION = KernelFigures(
     name="decode-x",
@@ -213,24 +209,11 @@ def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
     assert code.before(LOCAL_MEMORY).instructions == ()
 
 
-def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
-        timeout=240,
-        check=False,
-    )
-
-
 def test_the_command_passes_good_kernels_and_gives_the_same_figures_twice(tmp_path: Path) -> None:
     written = []
     for run in range(2):
         path = tmp_path / f"{run}.json"
-        done = _python(
+        done = fresh_python(
             "-m", "asv_bench.codegen", "--only", "decode-serial-gpt2-fp16", "--json", str(path)
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -266,7 +249,7 @@ sys.exit(codegen.main([]))
 
 
 def test_kernels_that_spill_or_lose_their_wide_accesses_are_caught() -> None:
-    done = _python("-c", SPILLING)
+    done = fresh_python("-c", SPILLING)
     assert done.returncode == 1, done.stdout + done.stderr
     sentences = done.stderr.splitlines()
     for expected in (
@@ -283,12 +266,12 @@ def test_kernels_that_spill_or_lose_their_wide_accesses_are_caught() -> None:
 
 
 def test_the_interpreter_is_refused() -> None:
-    done = _python("-m", "asv_bench.codegen", TRITON_INTERPRET="1")
+    done = fresh_python("-m", "asv_bench.codegen", TRITON_INTERPRET="1")
     assert done.returncode == 2
     assert "TRITON_INTERPRET must not be set" in done.stderr
 
 
 def test_an_unknown_variant_is_refused() -> None:
-    done = _python("-m", "asv_bench.codegen", "--only", "no-such-kernel")
+    done = fresh_python("-m", "asv_bench.codegen", "--only", "no-such-kernel")
     assert done.returncode == 2
     assert "no kernel variant has 'no-such-kernel' in its name" in done.stderr

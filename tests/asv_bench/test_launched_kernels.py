@@ -2,26 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(body: str) -> subprocess.CompletedProcess[str]:
-    inherited = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    return subprocess.run(
-        [sys.executable, "-c", body],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        timeout=200,
-        check=False,
-    )
-
+from tests.fresh_python import fresh_python
 
 EVERY_BUCKET = """
 from asv_bench.codegen.launched_kernels import launched_kernels
@@ -79,7 +60,7 @@ assert sorted(name for name in names if name.startswith("pick_tokens")) == [
 
 
 def test_every_kernel_of_every_bucket_is_there_as_the_tables_say() -> None:
-    done = run(EVERY_BUCKET)
+    done = fresh_python("-c", EVERY_BUCKET)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -100,7 +81,7 @@ assert widths == {"N2304", "N768", "N3072"}, widths
 
 
 def test_what_other_gpus_launch_instead_is_there_too() -> None:
-    done = run(OTHER_GPUS)
+    done = fresh_python("-c", OTHER_GPUS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -119,7 +100,7 @@ assert len(set(names)) == len(names)
 
 
 def test_every_depth_of_the_ring_for_heads_of_128_is_there() -> None:
-    done = run(WIDE_HEADS)
+    done = fresh_python("-c", WIDE_HEADS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -136,7 +117,7 @@ print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in
 
 
 def test_a_changed_tile_is_compiled_as_changed() -> None:
-    done = run(CHANGED_TILE)
+    done = fresh_python("-c", CHANGED_TILE)
     assert done.returncode == 0, done.stdout + done.stderr
     # Two to eight rows take 16 at a time now; the one for a single row is as it was.
     assert "linear_stream-N768-K768-M16-n64-k256-stats0" in done.stdout.split()
@@ -154,7 +135,7 @@ launched_kernels.launched_kernels(batch_sizes=(1,))
 
 
 def test_a_kernel_without_rules_is_refused() -> None:
-    done = run(UNKNOWN)
+    done = fresh_python("-c", UNKNOWN)
     assert done.returncode == 1
     assert "the engine launches the kernel pick_tokens, which" in done.stderr
 
@@ -171,6 +152,6 @@ print(main(["--only", "pick_tokens"]))
 
 
 def test_without_gluon_the_plain_kernels_are_compiled_and_it_is_said() -> None:
-    done = run(PLAIN_ONLY)
+    done = fresh_python("-c", PLAIN_ONLY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "has no Gluon for Hopper" in done.stdout

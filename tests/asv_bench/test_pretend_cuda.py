@@ -5,14 +5,9 @@ In processes of their own, because the kernels remember what ``cuda:0`` is.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fresh_python import fresh_python
 
 PRELUDE = """
 import numpy as np, torch
@@ -29,16 +24,7 @@ def crossed(traffic):
 
 def run(body: str) -> str:
     """Run `body` after the prelude in a fresh process and return what it printed."""
-    inherited = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        timeout=200,
-        check=False,
-    )
+    done = fresh_python("-c", PRELUDE + body)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,7 @@ import pytest
 
 from asv_bench.counting.counter_baselines import Difference, differences
 from asv_bench.counting.counters import broken_rules
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fresh_python import ROOT, fresh_python
 
 COUNT = """
 import json, sys
@@ -35,17 +31,7 @@ ALL_PATHS = [f"{path}-{batch}" for path in ("cpu", "graph", "fused", "plain") fo
 
 def run_count(root: Path, names: Sequence[str], **environment: str) -> Any:
     """Count in a process of its own, with the engine of `root` and the ruler of this tree."""
-    inherited = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    search = os.pathsep.join([str(root), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, "-c", COUNT, *names],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env={**inherited, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", **environment},
-        timeout=200,
-        check=False,
-    )
+    return fresh_python("-c", COUNT, *names, search=(root, ROOT), **environment)
 
 
 def count(root: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
