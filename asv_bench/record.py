@@ -109,6 +109,11 @@ class Record:
             "samples": self.samples,
         }
 
+    def title(self, what: str) -> str:
+        """What was measured, on which machine and at which commit, above a table or a drawing."""
+        machine = self.machine.gpu or self.machine.cpu
+        return f"{machine}, {what}, commit {(self.tree.label or 'none')[:9]}"
+
     def default_path(self) -> Path:
         """A file name of its own under `reports/runs`, which git ignores."""
         moment = self.started.replace(":", "").replace("-", "").split("+")[0]

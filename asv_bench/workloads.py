@@ -63,8 +63,12 @@ class Workload:
         The t-th decode step of a prompt of p tokens attends to p + t; the first new token comes
         out of the prefill, so t runs from 1 to `new_tokens` - 1.
         """
-        prompts = [self.prompt_length(index) for index in range(self.num_requests)]
-        return float(np.mean(prompts)) + self.new_tokens / 2
+        return self.mean_prompt + self.new_tokens / 2
+
+    @property
+    def mean_prompt(self) -> float:
+        """Mean tokens in a prompt."""
+        return float(np.mean([self.prompt_length(index) for index in range(self.num_requests)]))
 
     @property
     def total_new_tokens(self) -> int:

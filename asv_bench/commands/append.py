@@ -11,10 +11,10 @@ from rich.progress import Progress
 
 from asv_bench.commands.options import figures_folder
 from asv_bench.console import make_console, print_table
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.machine import chosen_device, machine_facts
 from asv_bench.memory.append_cost import AppendCost, AppendTimes, append_costs, append_table
-from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.bandwidth import require_bandwidth
 from asv_bench.memory.sweep import Call
 from asv_bench.record import Record
 from asv_bench.tables import markdown
@@ -77,9 +77,7 @@ def run(
     }
     record = Record("append", settings, machine=facts)
     console = make_console()
-    bandwidth = read_bandwidth(place)
-    if bandwidth is None:
-        raise MeasurementFailed(f"the read bandwidth of {place} could not be measured.")
+    bandwidth = require_bandwidth(place)
 
     # Not at the top: every command would wait for torch.
     from asv_bench.tuning.append_steps import time_append
@@ -115,8 +113,7 @@ def run(
                 )
                 record.samples.append(asdict(timed[-1]))
             costs += append_costs(timed)
-    machine = record.machine.gpu or record.machine.cpu
-    title = f"{machine}, {model} {DTYPE}, commit {(record.tree.label or 'none')[:9]}"
+    title = record.title(f"{model} {DTYPE}")
     rate = bandwidth.bytes_per_second
     table = append_table(costs, rate)
     print_table(console, table)
@@ -140,6 +137,7 @@ def first_contexts(workload: Workload, parts: int, lead: float) -> list[int]:
     lead
         By how many tokens those that are timed attend to more than the first, on the mean.
     """
-    prompts = workload.mean_context - workload.new_tokens / 2
-    middles = (prompts + workload.new_tokens * (part + 0.5) / parts for part in range(parts))
+    middles = (
+        workload.mean_prompt + workload.new_tokens * (part + 0.5) / parts for part in range(parts)
+    )
     return [max(1, round(middle - lead)) for middle in middles]

@@ -13,7 +13,7 @@ from asv_bench.commands.options import figures_folder
 from asv_bench.console import make_console, print_table
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.machine import chosen_device, machine_facts
-from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
+from asv_bench.memory.bandwidth import Bandwidth, require_bandwidth
 from asv_bench.memory.floor import ModelConfig
 from asv_bench.memory.roofline import Roofline, roofline, roofline_table
 from asv_bench.memory.step_timeline import timed_steps
@@ -80,9 +80,7 @@ def run(
     )
     console = make_console()
     results: list[Roofline] = []
-    bandwidth = read_bandwidth(place)
-    if bandwidth is None:
-        raise MeasurementFailed(f"the read bandwidth of {place} could not be measured.")
+    bandwidth = require_bandwidth(place)
     for workload in named:
         console.print(f"tracing {workload.name}", highlight=False)
         window = _window(workload, context, steps, model=model, device=place, dtype=dtype)
@@ -99,8 +97,7 @@ def run(
     from asv_bench.memory.roofline_plot import roofline_svg
 
     path = record.write(folder / "roofline.json")
-    machine = record.machine.gpu or record.machine.cpu
-    title = f"{machine}, {model} {dtype}, commit {(record.tree.label or 'none')[:9]}"
+    title = record.title(f"{model} {dtype}")
     text = "\n".join(markdown(table) for table in tables)
     (folder / "roofline.md").write_text(f"# Roofline: {title}\n\n{text}", encoding="utf-8")
     (folder / "roofline.svg").write_text(roofline_svg(results, title), encoding="utf-8")
@@ -179,10 +176,9 @@ def _window(
     dtype: str,
 ) -> Window:
     """A window in the middle of which the batch attends to `context` tokens."""
-    prompts = workload.mean_context - workload.new_tokens / 2
     wanted = workload.mean_context if context is None else context
     # About two steps have been launched when the window may begin.
-    skip = round(wanted - prompts - steps / 2) - 2
+    skip = round(wanted - workload.mean_prompt - steps / 2) - 2
     return Window(
         workload=workload.name,
         quick=False,

@@ -10,9 +10,9 @@ from rich.progress import Progress
 
 from asv_bench.commands.options import figures_folder
 from asv_bench.console import make_console, print_table
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.machine import chosen_device, machine_facts
-from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.bandwidth import require_bandwidth
 from asv_bench.memory.sweep import CALLS, Swept, sweep, sweep_table
 from asv_bench.record import Record
 from asv_bench.tables import markdown
@@ -56,9 +56,7 @@ def run(
     batches = sorted({*range(1, most + 1, every), most})
     record = Record("sweep", {"batches": batches, "rounds": rounds}, machine=facts)
     console = make_console()
-    bandwidth = read_bandwidth(place)
-    if bandwidth is None:
-        raise MeasurementFailed(f"the read bandwidth of {place} could not be measured.")
+    bandwidth = require_bandwidth(place)
 
     # Not at the top: torch and matplotlib would make every command wait.
     import torch
@@ -83,8 +81,7 @@ def run(
             )
             results.append(result)
             record.samples.append(result.to_json())
-    machine = record.machine.gpu or record.machine.cpu
-    title = f"{machine}, float16, commit {(record.tree.label or 'none')[:9]}"
+    title = record.title("float16")
     table = sweep_table(results, f"read bandwidth {bandwidth.bytes_per_second / 1e12:.2f} TB/s")
     print_table(console, table)
     record.results = {"read_bandwidth": bandwidth.to_json()}

@@ -7,6 +7,8 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from asv_bench.errors import MeasurementFailed
+
 BUFFER_BYTES = 4 * 2**30
 REPEATS = 30
 WARMUPS = 5
@@ -24,6 +26,22 @@ class Bandwidth:
     def to_json(self) -> dict[str, Any]:
         """The measurement as JSON-ready values."""
         return asdict(self)
+
+
+def require_bandwidth(device: str) -> Bandwidth:
+    """`read_bandwidth` for what means nothing without it.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the device is no GPU.
+    """
+    bandwidth = read_bandwidth(device)
+    if bandwidth is None:
+        raise MeasurementFailed(
+            f"the read bandwidth of {device} could not be measured: it must be a CUDA device."
+        )
+    return bandwidth
 
 
 def read_bandwidth(device: str, buffer_bytes: int = BUFFER_BYTES) -> Bandwidth | None:

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from asv_bench.errors import Refused
-from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.memory.bandwidth import read_bandwidth, require_bandwidth
 from asv_bench.memory.floor import (
     GPT2Shape,
     floor_ms,
@@ -68,6 +68,8 @@ def test_fraction_of_floor_is_one_at_the_floor() -> None:
 
 def test_no_bandwidth_is_claimed_on_a_cpu() -> None:
     assert read_bandwidth("cpu") is None
+    with pytest.raises(MeasurementFailed, match="must be a CUDA device"):
+        require_bandwidth("cpu")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

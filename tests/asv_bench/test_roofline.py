@@ -388,7 +388,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_the_command_writes_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "read_bandwidth", lambda device: Bandwidth(4e12, 1, [1.0]))
+    monkeypatch.setattr(command, "require_bandwidth", lambda device: Bandwidth(4e12, 1, [1.0]))
     monkeypatch.setattr(command, "trace_roofline", lambda window, bandwidth: made())
     arguments = ["roofline", "--device", "cuda", "--workloads", "scheduler", "--output"]
     done = CliRunner().invoke(build_app(), [*arguments, str(tmp_path)])
