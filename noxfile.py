@@ -70,7 +70,7 @@ class Command:
 
 COMMANDS = (
     Command("bench", "Measure decoding of the working tree, store it with asv, build a page."),
-    Command("history", "Measure a range of commits: nox -s history -- RANGE."),
+    Command("history", "Measure ranges of commits: nox -s history -- RANGE..."),
     Command("compare", "Compare two commits: nox -s compare -- BASE HEAD."),
     Command("bisect", "Find the commit that made it slower: nox -s bisect -- GOOD BAD."),
     Command("changes", "Find where the stored histories moved, and confirm it by comparing."),

@@ -1,7 +1,8 @@
-"""`history RANGE`: measure commits, their rounds interleaved, and show them side by side."""
+"""`history RANGE...`: measure commits, their rounds interleaved, and show them side by side."""
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -34,15 +35,18 @@ SELECTION = Selection(
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command("history", help="Measure a range of commits and show how the figures moved.")(
+    app.command("history", help="Measure ranges of commits and show how the figures moved.")(
         history
     )
 
 
 def history(
-    commit_range: Annotated[
-        str,
-        typer.Argument(metavar="RANGE", help="As git understands it: HEAD~5..HEAD, v1..main."),
+    commit_ranges: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RANGE...",
+            help="As git understands them: HEAD~5..HEAD, v1..main; COMMIT^! for one commit.",
+        ),
     ],
     full: Full = False,
     benchmark: Patterns = None,
@@ -64,17 +68,18 @@ def history(
         ),
     ] = None,
 ) -> None:
-    """Measure the commits of a range, print how the main figures moved and build the pages.
+    """Measure the commits of all ranges, print how the main figures moved and build the pages.
 
     Raises
     ------
     Refused
-        If the repository or the range does not allow it; nothing has changed then.
+        If the repository or a range does not allow it; nothing has changed then.
     MeasurementFailed
         If no commit gave a figure, or a benchmark failed.
     """
     selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
-    commits = every_nth(commits_of(commit_range, REPOSITORY), steps)
+    in_ranges = [commits_of(commit_range, REPOSITORY) for commit_range in commit_ranges]
+    commits = every_nth(list(dict.fromkeys(chain.from_iterable(in_ranges))), steps)
     pinned = None if reference is None else CommitSources(REPOSITORY).resolve(reference).hash
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]

@@ -28,7 +28,7 @@ def test_a_range_is_measured_and_shown(
     monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
     monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
     (toy.root / "README.md").write_text("not measured, so it may differ\n")
-    history_module.history("HEAD~2..HEAD", benchmark=["track_step"], rounds=2)
+    history_module.history(["HEAD~2..HEAD"], benchmark=["track_step"], rounds=2)
 
     steps = {
         figure.commit: figure.samples
@@ -60,7 +60,7 @@ def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
     monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
     monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
     history_module.history(
-        "HEAD~1..HEAD", benchmark=["track_step"], rounds=2, reference=toy.commits[1]
+        ["HEAD~1..HEAD"], benchmark=["track_step"], rounds=2, reference=toy.commits[1]
     )
     folder = toy.root / "reports" / "asv-sessions"
     [session] = folder.glob("*/*.json")
@@ -80,6 +80,20 @@ def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
     said = capsys.readouterr().out
     assert f"beside {toy.commits[1][:8]}" in said
     assert f"ratios to {toy.commits[1][:8]}" in said
+
+
+def test_single_commits_are_measured_once_each_in_the_same_rounds(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    oldest, _, newest = toy.commits
+    # Git would take these as one range, of what is in the newest and in no parent of any.
+    ranges = [f"{newest}^!", f"{oldest}^!", "HEAD~1..HEAD"]
+    history_module.history(ranges, benchmark=["track_step"], rounds=1)
+    measured = {figure.commit for figure in read_results(toy.root / "reports" / "asv").figures}
+    assert measured == {oldest, newest}
+    assert "measuring 2 commits" in capsys.readouterr().out
 
 
 def test_commits_are_first_parents_newest_first(toy: ToyProject) -> None:
@@ -146,7 +160,7 @@ def test_a_detached_head_is_measured_like_any_other(
     toy.git("branch", "--quiet", "-D", "main")
     monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
     monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
-    history_module.history("HEAD~1..HEAD", benchmark=["track_step"], rounds=1)
+    history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=1)
     (figure,) = read_results(toy.root / "reports" / "asv").figures
     assert (figure.commit, figure.samples) == (toy.commits[1], (2.0,))
     assert (toy.root / "reports" / "html" / "index.html").is_file()
@@ -159,7 +173,7 @@ def test_commits_that_cannot_be_measured_are_a_failure(
     toy.commit("no engine")
     monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
     with pytest.raises(MeasurementFailed, match="nothing was measured"):
-        history_module.history("HEAD~1..HEAD", benchmark=["track_step"], rounds=1)
+        history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=1)
 
 
 def test_steps_are_evenly_spaced_and_keep_the_ends() -> None:
