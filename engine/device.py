@@ -35,13 +35,11 @@ def resolve_device(name: str) -> torch.device:
             else "torch finds no CUDA device"
         )
         raise DeviceError(f"The device {name!r} was asked for, but {reason}: use 'cpu' or 'auto'.")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DeviceError(
-            f"{name!r} names no device: use 'auto', 'cpu', 'cuda' or 'cuda:N'."
-        ) from None
-    index = torch.cuda.current_device() if device.index is None else device.index
+    kind, colon, number = name.partition(":")
+    if kind != "cuda" or (colon and not number.isdecimal()):
+        raise DeviceError(f"{name!r} names no device: use 'auto', 'cpu', 'cuda' or 'cuda:N'.")
+    # Not read by torch.device, which takes 'cuda:300' for 'cuda:44'.
+    index = int(number) if colon else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
         raise DeviceError(
             f"The device {name!r} was asked for, but this machine has CUDA devices 0 to "

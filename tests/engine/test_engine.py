@@ -20,6 +20,7 @@ from engine import (
     RequestError,
     SamplingParams,
 )
+from engine.device import resolve_device
 from engine.token_ring import TokenRing
 
 
@@ -335,6 +336,28 @@ def test_a_missing_gpu_is_said():
     else:
         with pytest.raises(DeviceError, match="use 'cpu' or 'auto'"):
             Engine(EngineConfig(device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("cuda:2", "devices 0 to 1"),
+        ("cuda:256", "devices 0 to 1"),  # torch.device reads it as cuda:0
+        ("cuda:-1", "names no device"),
+        ("cuda:", "names no device"),
+        ("cuda:one", "names no device"),
+        ("cpu:0", "names no device"),
+        ("meta", "names no device"),
+    ],
+)
+def test_a_device_that_is_not_here_is_said(monkeypatch, name, sentence):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    with pytest.raises(DeviceError, match=sentence):
+        resolve_device(name)
+    assert resolve_device("cuda:0") == torch.device("cuda", 0)
+    assert resolve_device("cuda") == resolve_device("auto") == torch.device("cuda", 1)
 
 
 def test_unknown_ids_and_full_queues_are_refused(make_engine):
