@@ -116,8 +116,9 @@ class AppendCost:
 
 
 def append_costs(parts: Sequence[AppendTimes]) -> list[AppendCost]:
-    """What append costs over a workload's whole run, given its parts, and then in each of them."""
-    return [AppendCost(parts), *(AppendCost([part]) for part in parts)]
+    """What append costs over a whole run, given its parts, and in each where there are several."""
+    each = [AppendCost([part]) for part in parts]
+    return each if len(each) == 1 else [AppendCost(parts), *each]
 
 
 def append_table(costs: Sequence[AppendCost], bytes_per_second: float) -> Table:
