@@ -22,12 +22,15 @@ def resolve_device(name: str) -> torch.device:
     Raises
     ------
     DeviceError
-        When CUDA, or that CUDA device, is asked for and not there.
+        When `name` is none of these, or CUDA, or that CUDA device, is not there.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
+    kind, colon, number = name.partition(":")
+    if kind != "cuda" or (colon and not number.isdecimal()):
+        raise DeviceError(f"{name!r} names no device: use 'auto', 'cpu', 'cuda' or 'cuda:N'.")
     if not torch.cuda.is_available():
         reason = (
             "this torch was built without CUDA"
@@ -35,9 +38,6 @@ def resolve_device(name: str) -> torch.device:
             else "torch finds no CUDA device"
         )
         raise DeviceError(f"The device {name!r} was asked for, but {reason}: use 'cpu' or 'auto'.")
-    kind, colon, number = name.partition(":")
-    if kind != "cuda" or (colon and not number.isdecimal()):
-        raise DeviceError(f"{name!r} names no device: use 'auto', 'cpu', 'cuda' or 'cuda:N'.")
     # Not read by torch.device, which takes 'cuda:300' for 'cuda:44'.
     index = int(number) if colon else torch.cuda.current_device()
     if index >= torch.cuda.device_count():

@@ -360,6 +360,12 @@ def test_a_device_that_is_not_here_is_said(monkeypatch, name, sentence):
     assert resolve_device("cuda") == resolve_device("auto") == torch.device("cuda", 1)
 
 
+def test_what_names_no_device_is_said_before_what_is_missing(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="names no device"):
+        resolve_device("cuda:one")
+
+
 def test_unknown_ids_and_full_queues_are_refused(make_engine):
     engine = make_engine(max_inflight_requests=2)
     for unknown in (0, -1, 1.0, [0]):
