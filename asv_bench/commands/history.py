@@ -44,7 +44,7 @@ def history(
     commit_ranges: Annotated[
         list[str],
         typer.Argument(
-            metavar="RANGE...",
+            metavar="RANGE",
             help="As git understands them: HEAD~5..HEAD, v1..main; COMMIT^! for one commit.",
         ),
     ],
