@@ -26,6 +26,7 @@ from engine.errors import (
     QueueFullError,
     RequestError,
 )
+from engine.kv_blocks import KVBlockManager
 from engine.request import Completion, Timeline, TokenEvent
 from engine.sampling_params import SamplingParams
 from engine.token_batch import TokenBatch
@@ -39,6 +40,7 @@ __all__ = [
     "EngineConfig",
     "EngineStoppedError",
     "IntegrityError",
+    "KVBlockManager",
     "KernelArgumentError",
     "KvtrailError",
     "ModelError",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
+from asv_bench.subjects.engine_parts import engine_part
 from asv_bench.workloads import Workload
 
 from .engine_runs import (
@@ -27,7 +28,7 @@ from .guard import check_identity
 from .sharing import Samples, SharesRuns, one_sample, shared_figure, tracked
 
 if TYPE_CHECKING:
-    from engine.kv_blocks import KVBlockManager
+    from engine import KVBlockManager
 
 BLOCK_SIZE = 64
 CYCLES = 12
@@ -47,9 +48,7 @@ class AppendBookkeeping:
 
     def setup(self, way: str, batch: int) -> None:
         check_identity()
-        from engine.kv_blocks import KVBlockManager
-
-        blocks = KVBlockManager((CYCLES + 3) * batch, BLOCK_SIZE)
+        blocks = engine_part("KVBlockManager")((CYCLES + 3) * batch, BLOCK_SIZE)
         self._append = _way_to_append(blocks, way, batch)
 
     @tracked()
@@ -74,9 +73,7 @@ class BlockMetadata:
 
     def setup(self, batch: int) -> None:
         check_identity()
-        from engine.kv_blocks import KVBlockManager
-
-        self._blocks = KVBlockManager(8 * batch, BLOCK_SIZE)
+        self._blocks = engine_part("KVBlockManager")(8 * batch, BLOCK_SIZE)
 
     @tracked()
     def track_hold_and_release(self, batch: int) -> Samples:
@@ -106,11 +103,10 @@ class BlockTables:
 
     def setup(self, batch: int) -> None:
         check_identity()
-        from engine.kv_blocks import KVBlockManager
-
-        if not hasattr(KVBlockManager, "extend"):
+        manager = engine_part("KVBlockManager")
+        if not hasattr(manager, "extend"):
             raise SkipNotImplemented("this commit does not extend a block table by many tokens")
-        self._blocks = KVBlockManager(8 * batch, BLOCK_SIZE)
+        self._blocks = manager(8 * batch, BLOCK_SIZE)
 
     @tracked()
     def track_build(self, batch: int) -> Samples:

@@ -366,7 +366,7 @@ def test_kernels_that_no_rule_names_are_skipped(
 
 @pytest.mark.parametrize("batch", [1, 8])
 def test_all_ways_to_append_do_the_same_bookkeeping(batch: int) -> None:
-    from engine.kv_blocks import KVBlockManager
+    from engine import KVBlockManager
 
     fills = []
     for way in ("one_by_one", "batch", "array"):

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine import KVBlockManager
 from engine.block_pool import BlockPool
 from engine.errors import ConfigError, IntegrityError, OutOfBlocksError
-from engine.kv_blocks import KVBlockManager
 
 
 def snapshot(blocks: BlockPool) -> tuple[list[int], list[int], int]:

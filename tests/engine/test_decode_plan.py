@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import Engine, EngineConfig, SamplingParams
+from engine import Engine, EngineConfig, KVBlockManager, SamplingParams
 from engine.decode_plan import AlikeSteps
 from engine.decode_state import KNOWN_TAIL
-from engine.kv_blocks import KVBlockManager
 from engine.token_ring import TokenRing
 
 BLOCK_SIZE = 8

@@ -28,8 +28,8 @@ from asv_bench.ladder.block_managers import BatchSlots, Slot
 from asv_bench.ladder.block_tables import LadderSequence
 from asv_bench.ladder.host_path import CacheShape, HostPath, Step
 from asv_bench.ladder.integrity import check_blocks
+from engine import KVBlockManager
 from engine.errors import IntegrityError
-from engine.kv_blocks import KVBlockManager
 from engine.kv_cache import KVCache
 from engine.staging import StagingBuffers
 
