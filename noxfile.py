@@ -210,7 +210,7 @@ def kernel_tests(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
     if any("tests" in Path(argument.partition("::")[0]).parts for argument in arguments):
         return list(arguments)
     # The engine's own GPU tests have nowhere else to run where they must not be skipped.
-    engines = sorted((ROOT / "tests" / "engine").glob("test_*on_gpu.py")) if on_gpu else []
+    engines = sorted((ROOT / "tests" / "engine").rglob("test_*on_gpu.py")) if on_gpu else []
     return ["tests/kernels", *(str(path.relative_to(ROOT)) for path in engines), *arguments]
 
 

@@ -161,7 +161,8 @@ def _refuse_what_cannot_be(flags: SchedulerFlags) -> None:
         raise Refused("--profile-dir says where traces go; add --profile to make one.")
     if flags.nvtx and util.find_spec("nvtx") is None:
         raise Refused("--nvtx needs the package nvtx; install it or leave the flag out.")
-    if flags.nvtx and "engine.ranges" in sys.modules and not sys.modules["engine.ranges"].ENABLED:
+    ranges = sys.modules.get("engine.running.ranges")
+    if flags.nvtx and ranges is not None and not ranges.ENABLED:
         raise Refused("--nvtx comes too late: the engine was imported without its ranges.")
     if isinstance(flags, StreamingFlags):
         _refuse_streaming(flags)

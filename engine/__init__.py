@@ -26,11 +26,11 @@ from engine.errors import (
     QueueFullError,
     RequestError,
 )
-from engine.kv_blocks import KVBlockManager
-from engine.request import Completion, Timeline, TokenEvent
-from engine.sampling_params import SamplingParams
-from engine.token_batch import TokenBatch
-from engine.tokenizer import TextStream, Tokenizer
+from engine.kv.blocks import KVBlockManager
+from engine.requests.params import SamplingParams
+from engine.requests.request import Completion, Timeline, TokenEvent
+from engine.requests.token_batch import TokenBatch
+from engine.text.tokenizer import TextStream, Tokenizer
 
 __all__ = [
     "Completion",

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import EngineConfig
-from engine.delivery import Delivery
-from engine.device import device_scope, resolve_device, resolve_dtype
 from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
-from engine.intake import CheckedPrompt, Intake, Prompt
-from engine.kv_blocks import KVBlockManager
-from engine.kv_cache import choose_num_blocks
-from engine.models import load_model
-from engine.request import Completion, Request, TokenEvent
-from engine.sampling_params import SamplingParams
-from engine.step_loop import StepLoop
-from engine.token_batch import TokenBatch
+from engine.kv.blocks import KVBlockManager
+from engine.kv.memory import choose_num_blocks
+from engine.models.registry import load_model
+from engine.requests.delivery import Delivery
+from engine.requests.params import SamplingParams
+from engine.requests.request import Completion, Request, TokenEvent
+from engine.requests.token_batch import TokenBatch
+from engine.requests.validation import CheckedPrompt, Intake, Prompt
+from engine.running.device import device_scope, resolve_device, resolve_dtype
+from engine.running.step_loop import StepLoop
 
 
 class Engine:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.gpt2 import GPT2
+from engine.models.gpt2 import GPT2
 
 TINY = {
     "vocab_size": 211,

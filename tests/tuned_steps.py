@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from asv_bench.tuning.candidates import Choice, Point, slots_of
 from asv_bench.tuning.workbench import Timer
-from engine.models import RANDOM_CONFIGS
+from engine.models.registry import RANDOM_CONFIGS
 from kernels.fused_configs import ConfigTable, LinearTile, RingTile, committed_table
 
 GPT2 = RANDOM_CONFIGS["gpt2"]

@@ -62,9 +62,9 @@ CHECKS = (
         (
             "tests/kernels",
             "tests/engine/test_on_gpu.py",
-            "tests/engine/test_fused_on_gpu.py",
-            "tests/engine/test_staging.py",
-            "tests/engine/test_word_changes.py",
+            "tests/engine/fused/test_step_on_gpu.py",
+            "tests/engine/transport/test_staging.py",
+            "tests/engine/transport/test_word_changes.py",
         ),
     ),
     Check(
@@ -74,7 +74,7 @@ CHECKS = (
             "tests/kernels/test_gluon_attention.py",
             "tests/kernels/test_row_attention.py",
             "tests/kernels/test_fused_on_gpu.py",
-            "tests/engine/test_word_changes.py",
+            "tests/engine/transport/test_word_changes.py",
         ),
         is_sanitized=True,
     ),

@@ -142,7 +142,7 @@ def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
 
 def _sizes(model: str) -> ModelConfig:
     """The sizes of a built-in model, known without loading it."""
-    from engine.models import RANDOM_CONFIGS, RANDOM_PREFIX
+    from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX
 
     config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
     if config is None or not model.startswith(RANDOM_PREFIX):

@@ -134,7 +134,7 @@ def chosen_slots(table: ConfigTable, roles: str, rows: str | None) -> list[Slot]
         If a role or a bucket does not exist.
     """
     from asv_bench.tuning.candidates import slots_of
-    from engine.models import RANDOM_CONFIGS
+    from engine.models.registry import RANDOM_CONFIGS
 
     named = [name.strip() for name in roles.split(",")]
     known = (*ROLES, RING)

@@ -10,12 +10,12 @@ from kernels import kv_append, paged_attention_decode, paged_attention_prefill
 from kernels.backend import interpreting
 
 if TYPE_CHECKING:
-    from engine.device import device_scope, resolve_device, resolve_dtype
-    from engine.gpt2 import GPT2
-    from engine.models import load_model
-    from engine.random_weights import random_weights
-    from engine.sampler import sample_greedy
-    from engine.staging import StagingBuffers
+    from engine.models.gpt2 import GPT2
+    from engine.models.random_weights import random_weights
+    from engine.models.registry import load_model
+    from engine.running.device import device_scope, resolve_device, resolve_dtype
+    from engine.running.sampler import sample_greedy
+    from engine.transport.staging import StagingBuffers
 else:
     GPT2 = engine_part("GPT2")
     StagingBuffers = engine_part("StagingBuffers")

@@ -10,7 +10,7 @@ import torch
 
 from asv_bench.memory.replays import seconds_per_replay
 from asv_bench.memory.sweep import Call
-from engine.kv_cache import KVCache
+from engine.kv.memory import KVCache
 from kernels import kv_append, paged_attention_decode
 from kernels.fused_attention import fused_attention
 

@@ -41,7 +41,7 @@ def load_peer_model(name: str, *, device: str, dtype: str, seed: int = 0) -> Pee
     """
     import torch
 
-    from engine.models import RANDOM_PREFIX
+    from engine.models.registry import RANDOM_PREFIX
 
     transformers = _import_transformers()
     wanted = None if dtype == "auto" else getattr(torch, dtype)
@@ -97,9 +97,9 @@ def _random_model(name: str, device: Any, dtype: Any, seed: int) -> Any:
     """A built-in model, with the numbers that the engine gives it for this seed and dtype."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from engine.gpt2 import is_stored_transposed
-    from engine.models import RANDOM_CONFIGS, RANDOM_PREFIX, default_dtype, load_model
-    from engine.random_weights import random_weights
+    from engine.models.gpt2 import is_stored_transposed
+    from engine.models.random_weights import random_weights
+    from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX, default_dtype, load_model
 
     shape = name.removeprefix(RANDOM_PREFIX)
     if shape not in RANDOM_CONFIGS:

@@ -16,8 +16,8 @@ from asv_bench.tuning.workbench import Rejected, Timer
 from kernels.fused_configs import ConfigTable
 
 if TYPE_CHECKING:
-    from engine.fused_decode import FusedDecode
-    from engine.model_config import GPT2Config
+    from engine.fused.step import FusedDecode
+    from engine.models.config import GPT2Config
 
 REPLAYS = 20
 WARM_REPLAYS = 2
@@ -41,8 +41,8 @@ class StepBench:
     """
 
     def __init__(self, config: GPT2Config, device: torch.device, dtype: torch.dtype) -> None:
-        from engine.gpt2 import GPT2
-        from engine.random_weights import random_weights
+        from engine.models.gpt2 import GPT2
+        from engine.models.random_weights import random_weights
 
         weights = random_weights(config, seed=0, device=device, dtype=dtype)
         self._model = GPT2(config, weights)
@@ -87,7 +87,7 @@ def hopper_bench(command: str, device: str, model: str, dtype: str) -> tuple[Ste
     Refused
         If the model is none of them, or the device is no Hopper GPU.
     """
-    from engine.models import RANDOM_CONFIGS, RANDOM_PREFIX
+    from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX
 
     config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
     if config is None:

@@ -14,17 +14,17 @@ import torch
 
 from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.workbench import Rejected
-from engine.decode_state import NO_TOKENS, DecodeState, RowStarts
-from engine.kv_cache import KVCache
-from engine.sampling_params import SamplingParams
-from engine.token_ring import TokenRing
+from engine.kv.memory import KVCache
+from engine.requests.params import SamplingParams
+from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
+from engine.transport.token_ring import TokenRing
 from kernels import kv_append, paged_attention_decode
 from kernels.fused_configs import HEAD_PART
 from kernels.fused_reference import reference_best_of_tiles
 
 if TYPE_CHECKING:
-    from engine.fused_decode import FusedDecode
-    from engine.gpt2 import GPT2
+    from engine.fused.step import FusedDecode
+    from engine.models.gpt2 import GPT2
 
 BLOCK_SIZE = 64
 ROOM = 64
@@ -78,7 +78,7 @@ class StepRows:
     """
 
     def __init__(self, model: GPT2, exact: GPT2, point: Point) -> None:
-        from engine.fused_decode import FusedDecode
+        from engine.fused.step import FusedDecode
 
         self.point = point
         self._model = model

@@ -34,7 +34,7 @@ def make_harmless_change(root: Path, number: int, choices: random.Random, keep: 
     files = [
         path
         for package in MEASURED_PACKAGES
-        for path in sorted((root / package).glob("*.py"))
+        for path in sorted((root / package).rglob("*.py"))
         if path.relative_to(root) != keep
     ]
     kinds: list[Callable[[str, int, random.Random], str | None]] = [

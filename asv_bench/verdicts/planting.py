@@ -21,7 +21,7 @@ from asv_bench.record import REPOSITORY
 from asv_bench.snapshots import run_git
 from asv_bench.verdicts.measured_process import Place
 
-PLANTED_IN = Path("engine") / "model_runner.py"
+PLANTED_IN = Path("engine") / "running" / "runner.py"
 """`ModelRunner.decode` is called for every step without a GPU, and for every captured one with."""
 
 _SPIN = """

@@ -28,10 +28,10 @@ from asv_bench.verdicts.trial_page import trial_table, write_page
 LOADS = """
 import engine, kernels, importlib, pathlib
 for package in ("engine", "kernels"):
-    for path in sorted(pathlib.Path(package).glob("*.py")):
+    for path in sorted(pathlib.Path(package).rglob("*.py")):
         if path.stem.startswith(("gluon", "hopper")):
             continue
-        importlib.import_module(f"{package}.{path.stem}")
+        importlib.import_module(".".join(path.with_suffix("").parts))
 from engine import Engine, EngineConfig, SamplingParams
 engine = Engine(EngineConfig(model="random:gpt2-tiny", device="cpu"))
 [done] = engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=8))

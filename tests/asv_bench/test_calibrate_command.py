@@ -56,7 +56,7 @@ from .sharing import SharesRuns, shared_figure, tracked
 
 
 def steps():
-    from engine.model_runner import ModelRunner
+    from engine.running.runner import ModelRunner
 
     runner, readings = ModelRunner(), []
     for _ in range(8):
@@ -79,7 +79,9 @@ class Toy(SharesRuns):
 @pytest.fixture
 def toy(tmp_path: Path) -> ToyProject:
     project = make_project(tmp_path / "project", commits=1, commands=("calibrate",))
-    (project.root / "engine" / "model_runner.py").write_text(RUNNER)
+    runner = project.root / "engine" / "running" / "runner.py"
+    runner.parent.mkdir()
+    runner.write_text(RUNNER)
     (project.root / "asv_bench" / "benchmarks" / "toy.py").write_text(BENCHMARK)
     project.commits.append(project.commit("steps that take their time"))
     return project
@@ -111,7 +113,7 @@ def test_a_planted_spin_follows_the_step_on_the_device(
 ) -> None:
     calls: list[Any] = []
     torch = SimpleNamespace(cuda=SimpleNamespace(_sleep=calls.append))
-    runner = toy.root / "engine" / "model_runner.py"
+    runner = toy.root / "engine" / "running" / "runner.py"
     runner.write_text(
         "class ModelRunner:\n"
         "    def decode(self, num_rows, *, is_sampled):\n"
@@ -154,7 +156,7 @@ def test_only_the_clone_is_changed(toy: ToyProject, tmp_path: Path) -> None:
 
 
 def test_a_commit_without_a_runner_is_refused(toy: ToyProject, tmp_path: Path) -> None:
-    toy.git("rm", "--quiet", "engine/model_runner.py")
+    toy.git("rm", "--quiet", "engine/running/runner.py")
     toy.commit("no runner")
     with pytest.raises(Refused, match="has no ModelRunner"):
         ScratchClone(tmp_path / "clone", Place("cpu"), toy.root)

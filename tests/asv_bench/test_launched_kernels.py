@@ -6,7 +6,7 @@ from tests.fresh_python import fresh_python
 
 EVERY_BUCKET = """
 from asv_bench.codegen.launched_kernels import launched_kernels
-from engine.decode_graphs import bucket_sizes
+from engine.running.decode_graphs import bucket_sizes
 from kernels.fused_configs import step_tiles
 from kernels.launch import ring_tile
 

@@ -83,7 +83,7 @@ def test_greedy_ids_are_the_engines(peer_model: Any, peer: str) -> None:
 
 
 def test_the_peer_has_the_engines_sizes_and_numbers(peer_model: Any) -> None:
-    from engine.models import RANDOM_CONFIGS
+    from engine.models.registry import RANDOM_CONFIGS
 
     ours = RANDOM_CONFIGS["gpt2-tiny"]
     assert weight_elements(peer_model.shape) == weight_elements(ours)
@@ -92,7 +92,7 @@ def test_the_peer_has_the_engines_sizes_and_numbers(peer_model: Any) -> None:
 
 
 def test_half_precision_gets_the_same_rounded_weights() -> None:
-    from engine.models import load_model
+    from engine.models.registry import load_model
 
     loaded = load_peer_model(MODEL, device="cpu", dtype="float16")
     ours = load_model(MODEL, device=torch.device("cpu"), dtype=torch.float16).model

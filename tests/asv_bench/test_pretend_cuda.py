@@ -68,7 +68,7 @@ with torch.inference_mode(), pretended_cuda() as traffic:
     assert crossed(traffic) == (1, 16, 0, 0), "an index from the host travels"
     there.to(torch.float32), there.to("cuda"), there + 1, there[1:].add_(2.0), there.view(12)
     assert crossed(traffic) == (0, 0, 0, 0), "what stays on the device"
-    from engine.mapped_memory import mapped_memory
+    from engine.transport.mapped_memory import mapped_memory
     on_host, on_device = mapped_memory((4, 3), torch.int32, there.device)
     on_device.index_copy_(0, torch.zeros(1, device="cuda").long(), on_device[1:2].fill_(7))
     assert on_device.is_cuda and on_device.dtype == torch.int32 and not on_host.any()

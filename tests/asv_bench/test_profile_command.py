@@ -206,7 +206,7 @@ def test_a_trace_is_read_gzipped_or_plain(tmp_path: Path) -> None:
 
 
 def test_ranges_are_those_the_engine_opens() -> None:
-    from engine.ranges import RANGE_NAMES
+    from engine.running.ranges import RANGE_NAMES
 
     assert RANGES == RANGE_NAMES
 

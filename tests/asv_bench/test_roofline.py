@@ -136,7 +136,7 @@ def test_one_kernel_for_a_whole_attention_has_its_role() -> None:
 
 def test_the_named_kernels_exist() -> None:
     """A kernel that is renamed must be renamed in the ruler too."""
-    source = "\n".join(path.read_text() for path in (ROOT / "kernels").glob("*.py"))
+    source = "\n".join(path.read_text() for path in (ROOT / "kernels").rglob("*.py"))
     for name in (*KERNEL_ROLES, *LINEAR_KERNELS):
         assert re.search(rf"^def {name}\(", source, flags=re.MULTILINE), name
 

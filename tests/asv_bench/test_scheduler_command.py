@@ -180,9 +180,9 @@ def test_eager_decoding_can_be_asked_for() -> None:
     ],
 )
 def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], sentence: str) -> None:
-    import engine.ranges
+    from engine.running import ranges
 
-    assert not engine.ranges.ENABLED
+    assert not ranges.ENABLED
     with pytest.raises(Refused, match=sentence):
         settle("scheduler", SchedulerFlags(**{**SMALL, **given}))
 

@@ -93,7 +93,7 @@ def test_one_more_operator_in_each_layer_is_seen(
 ) -> None:
     root = planted(
         tmp_path,
-        "engine/gpt2.py",
+        "engine/models/gpt2.py",
         "attended = attend(layer, q, k, v)",
         "attended = attend(layer, q, k, v).neg()",
     )
@@ -109,7 +109,7 @@ def test_one_more_operator_in_each_layer_is_seen(
     ("file", "before", "after", "counter"),
     [
         (
-            "engine/step_loop.py",
+            "engine/running/step_loop.py",
             "        self._track(plan.sampling)\n",
             "        import torch\n"
             "        torch.ones(3).to(self._state.device_rows.position.device)\n"
@@ -117,20 +117,20 @@ def test_one_more_operator_in_each_layer_is_seen(
             "copies_to_device",
         ),
         (
-            "engine/step_loop.py",
+            "engine/running/step_loop.py",
             "        self._track(plan.sampling)\n",
             "        self._staging.to_device(plan.rows)\n        self._track(plan.sampling)\n",
             "copies_to_device",
         ),
         (
-            "engine/step_loop.py",
+            "engine/running/step_loop.py",
             "        self._track(plan.sampling)\n",
             "        self._state.device_rows.remaining.max().item()\n"
             "        self._track(plan.sampling)\n",
             "copies_to_host",
         ),
         (
-            "engine/token_ring.py",
+            "engine/transport/token_ring.py",
             "        self._num_sent += 1\n",
             "        self._num_sent += 1\n        self.slots.cpu()\n",
             "copies_to_host",
@@ -163,7 +163,7 @@ def test_one_more_python_call_for_each_request_is_seen(
 ) -> None:
     root = planted(
         tmp_path,
-        "engine/step_loop.py",
+        "engine/running/step_loop.py",
         "        index = held.received[to.rows]\n",
         "        for row in to.rows.tolist():\n"
         "            held.holder(row)\n"
@@ -183,7 +183,7 @@ def test_one_more_python_call_for_each_request_is_seen(
 def test_another_launch_is_seen(tmp_path: Path, good: dict[str, dict[str, Any]]) -> None:
     root = planted(
         tmp_path,
-        "engine/fused_decode.py",
+        "engine/fused/step.py",
         "    def _run_block(\n",
         "    def _run_block(self, *arguments):\n"
         "        self._run_once(*arguments)\n"

@@ -20,8 +20,8 @@ from engine import (
     RequestError,
     SamplingParams,
 )
-from engine.device import resolve_device
-from engine.token_ring import TokenRing
+from engine.running.device import resolve_device
+from engine.transport.token_ring import TokenRing
 
 
 def test_completions_come_in_the_order_of_the_prompts(make_engine, prompts):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine import Engine, EngineConfig, SamplingParams
-from engine.mapped_memory import mapped_memory
+from engine.transport.mapped_memory import mapped_memory
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA GPU: run `nox -s kernels` on one"

@@ -11,9 +11,9 @@ import torch
 from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.step_rows import StepRows
 from asv_bench.tuning.workbench import Rejected
-from engine.gpt2 import GPT2
-from engine.model_config import GPT2Config
-from engine.random_weights import random_weights
+from engine.models.config import GPT2Config
+from engine.models.gpt2 import GPT2
+from engine.models.random_weights import random_weights
 from kernels.fused_configs import LinearTile, committed_table
 
 CONFIG = GPT2Config(

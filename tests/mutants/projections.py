@@ -10,7 +10,7 @@ FOLDED = "kernels/folded_linear.py"
 STATISTICS = "kernels/row_statistics.py"
 CONFIGS = "kernels/fused_configs.py"
 HEAD, ROWS_TESTS = "kernels/lm_head.py", ("tests/kernels/test_fused_rows.py",)
-STEP_TESTS = ("tests/engine/test_fused_decode.py",)
+STEP_TESTS = ("tests/engine/fused/test_step.py",)
 
 MUTANTS = (
     Mutant(

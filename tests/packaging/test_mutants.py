@@ -145,7 +145,7 @@ def test_every_mutant_of_the_catalog_can_be_planted_and_says_what_it_breaks() ->
 
 def test_every_kernel_file_has_mutants() -> None:
     planted = [one.file for one in MUTANTS]
-    for path in sorted((ROOT / "kernels").glob("*.py")):
+    for path in sorted((ROOT / "kernels").rglob("*.py")):
         if "@triton.jit" in path.read_text() or "@gluon.jit" in path.read_text():
             assert planted.count(f"kernels/{path.name}") >= 3, path.name
     with pytest.raises(MutantError):

@@ -30,8 +30,8 @@ from asv_bench.ladder.host_path import CacheShape, HostPath, Step
 from asv_bench.ladder.integrity import check_blocks
 from engine import KVBlockManager
 from engine.errors import IntegrityError
-from engine.kv_cache import KVCache
-from engine.staging import StagingBuffers
+from engine.kv.memory import KVCache
+from engine.transport.staging import StagingBuffers
 
 LAYERS = 2
 MAX_BATCH = 5

@@ -28,9 +28,9 @@ from asv_bench.ladder.token_check import (
     run_check,
 )
 from engine import Engine, EngineConfig, SamplingParams
-from engine.gpt2 import GPT2
-from engine.models import load_model
-from engine.random_weights import random_weights
+from engine.models.gpt2 import GPT2
+from engine.models.random_weights import random_weights
+from engine.models.registry import load_model
 
 MODEL = "random:gpt2-tiny"
 VOCAB = 1024

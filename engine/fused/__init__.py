@@ -1,0 +1,1 @@
+"""The decode step as few fused kernels."""

@@ -1,0 +1,291 @@
+"""The greedy decode step as few fused kernels: what `ModelRunner.decode` does, near memory speed.
+
+A layer is five launches: LayerNorm and q, k, v; append and attention; projection and residual;
+LayerNorm, feed-forward and GELU; projection and residual. The first two are one for a single row
+where `row_attention_serves`. Around them one kernel embeds the rows' tokens and one picks the next.
+Logits never reach memory, so a step that samples takes the unfused path, which reads and writes the
+same rows, ring and cache: the two may alternate.
+
+Importing this module imports Triton.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+
+from engine.fused.weights import FusedBlock, fused_blocks, fused_head
+from engine.kv.memory import KVCache
+from engine.models.gpt2 import GPT2
+from engine.running.ranges import span
+from engine.transport.device_rows import DecodeState
+from engine.transport.token_ring import TokenRing
+from kernels.decode_rows import begin_step, finish_step
+from kernels.folded_linear import SplitWorkspace
+from kernels.fused_attention import fused_attention
+from kernels.fused_configs import ConfigTable, StepTiles, committed_table
+from kernels.fused_linear import GELU, RESIDUAL, fused_linear, runs_stream
+from kernels.lm_head import best_of_tiles
+from kernels.row_attention import row_attention, row_attention_serves
+
+
+@dataclass(frozen=True, slots=True)
+class StepBuffers:
+    """Activations of a step of B rows and how its linear maps are tiled.
+
+    The residual stream `x` [B, E]; `qkv` [B, 3 E]; `attended` [B, E]; `inner` [B, F]; statistics
+    of x, float32 [B, 2, tiles]: `block_stats` as the embedding or a block left it, and
+    `attention_stats` as its attention did; `tile_max` and `tile_token` [B, tiles of the head].
+    """
+
+    tiles: StepTiles
+    x: torch.Tensor
+    qkv: torch.Tensor
+    attended: torch.Tensor
+    inner: torch.Tensor
+    block_stats: torch.Tensor
+    attention_stats: torch.Tensor
+    tile_max: torch.Tensor
+    tile_token: torch.Tensor
+
+
+class FusedDecode:
+    """A model prepared for fused decode steps.
+
+    Holds a second copy of the weights that follow a LayerNorm, and scratch for the largest batch;
+    a step allocates nothing.
+
+    Parameters
+    ----------
+    model
+        One for which `can_fuse` holds.
+    cache, state, ring
+        What steps read and write.
+    table
+        How the kernels are cut; None: as the committed table says.
+    """
+
+    def __init__(
+        self,
+        model: GPT2,
+        cache: KVCache,
+        state: DecodeState,
+        ring: TokenRing,
+        table: ConfigTable | None = None,
+    ) -> None:
+        self._table = table or committed_table()
+        self._model = model
+        self._state = state
+        self._ring = ring
+        self._blocks = fused_blocks(model, cache)
+        self._head = fused_head(model)
+        self._buffers: dict[int, StepBuffers] = {}
+        self._workspace = self._reserve()
+
+    def retabled(self, table: ConfigTable) -> FusedDecode:
+        """The same steps cut as another table says, on the same weights, rows and cache."""
+        other = copy(self)
+        other._table = table
+        other._buffers = {}
+        other._workspace = other._reserve()
+        return other
+
+    def step(self, num_rows: int) -> None:
+        """One token for each of rows 0 to `num_rows - 1` that has budget left.
+
+        As `ModelRunner.decode`: everything is read from the device's rows and written back there.
+        """
+        rows = self._state.device_rows
+        buffers = self._buffers_for(num_rows)
+        self._last_step = buffers
+        tiles = buffers.tiles
+        positions = rows.position[:num_rows]
+        remaining = rows.remaining[:num_rows]
+        block_tables = rows.block_table[:num_rows]
+        begin_step(
+            rows.last_token,
+            rows.position,
+            rows.remaining,
+            self._model.token_embedding,
+            self._model.position_embedding,
+            buffers.x,
+            buffers.block_stats,
+        )
+        with span("forward"):
+            for block in self._blocks:
+                self._run_block(block, buffers, positions, remaining, block_tables)
+        with span("sampling"):
+            best_of_tiles(
+                buffers.x,
+                self._head,
+                self._model.config.vocab_size,
+                tiles.head,
+                buffers.tile_max,
+                buffers.tile_token,
+                x_stats=buffers.block_stats if tiles.keeps_statistics else None,
+            )
+            finish_step(
+                buffers.tile_max,
+                buffers.tile_token,
+                rows.last_token,
+                rows.position,
+                rows.remaining,
+                rows.known_len,
+                rows.known_tail,
+                self._ring.slots,
+            )
+
+    @property
+    def best_of_tiles(self) -> torch.Tensor:
+        """The last step's largest logit of each tile of the head, float32 [B, tiles]."""
+        return self._last_step.tile_max
+
+    def _run_block(
+        self,
+        block: FusedBlock,
+        buffers: StepBuffers,
+        positions: torch.Tensor,
+        remaining: torch.Tensor,
+        block_tables: torch.Tensor,
+    ) -> None:
+        tiles, workspace = buffers.tiles, self._workspace
+        self._attend(block, buffers, positions, remaining, block_tables)
+        fused_linear(
+            buffers.attended,
+            block.attention_out,
+            buffers.x,
+            tiles.attention_out,
+            workspace,
+            epilogue=RESIDUAL,
+            y_stats=buffers.attention_stats,
+        )
+        fused_linear(
+            buffers.x,
+            block.feed_forward_in,
+            buffers.inner,
+            tiles.feed_forward_in,
+            workspace,
+            epilogue=GELU,
+            x_stats=buffers.attention_stats if tiles.keeps_statistics else None,
+        )
+        fused_linear(
+            buffers.inner,
+            block.feed_forward_out,
+            buffers.x,
+            tiles.feed_forward_out,
+            workspace,
+            epilogue=RESIDUAL,
+            y_stats=buffers.block_stats,
+        )
+
+    def _attend(
+        self,
+        block: FusedBlock,
+        buffers: StepBuffers,
+        positions: torch.Tensor,
+        remaining: torch.Tensor,
+        block_tables: torch.Tensor,
+    ) -> None:
+        """From the residual stream to what every head attended to."""
+        keys, values, tiles = block.keys, block.values, buffers.tiles
+        if row_attention_serves(len(buffers.x), block.attention_in, keys, values):
+            with span("attention"):
+                row_attention(
+                    buffers.x,
+                    block.attention_in,
+                    keys,
+                    values,
+                    block_tables,
+                    positions,
+                    remaining,
+                    buffers.attended,
+                    scale=block.scale,
+                    pdl=True,
+                )
+            return
+        fused_linear(
+            buffers.x,
+            block.attention_in,
+            buffers.qkv,
+            tiles.attention_in,
+            self._workspace,
+            x_stats=buffers.block_stats if tiles.keeps_statistics else None,
+        )
+        with span("attention"):
+            fused_attention(
+                buffers.qkv,
+                keys,
+                values,
+                block_tables,
+                positions,
+                remaining,
+                buffers.attended,
+                scale=block.scale,
+                pdl=True,
+                ring=self._table.ring(self._model.config.head_dim),
+            )
+
+    def _reserve(self) -> SplitWorkspace:
+        """Scratch for any number of rows, and where programs that share a tile meet."""
+        config, device, rows = self._model.config, self._model.device, self._state.num_rows
+        embed, inner = config.hidden_size, config.inner_size
+        widths = {"x": embed, "qkv": 3 * embed, "attended": embed, "inner": inner}
+        self._activations = {
+            name: torch.empty(rows, width, dtype=self._model.dtype, device=device)
+            for name, width in widths.items()
+        }
+        every = [self._tiles(count) for count in range(1, rows + 1)]
+        most_tiles = embed // min(
+            min(tiles.attention_out.block_n, tiles.feed_forward_out.block_n) for tiles in every
+        )
+        head_places = max(
+            count * (self._head.out_features // tiles.head.block_n)
+            for count, tiles in enumerate(every, 1)
+        )
+        self._stats = torch.empty(2, rows * 2 * most_tiles, dtype=torch.float32, device=device)
+        self._tile_max = torch.empty(head_places, dtype=torch.float32, device=device)
+        self._tile_token = torch.empty(head_places, dtype=torch.int32, device=device)
+        cuts = [
+            (out_features, tile)
+            for tiles in every
+            for out_features, tile in (
+                (3 * embed, tiles.attention_in),
+                (embed, tiles.attention_out),
+                (inner, tiles.feed_forward_in),
+                (embed, tiles.feed_forward_out),
+            )
+        ]
+        return SplitWorkspace.for_tiles(rows, cuts, device)
+
+    def _tiles(self, num_rows: int) -> StepTiles:
+        config = self._model.config
+        tiles = self._table.tiles(num_rows)
+        if not runs_stream(self._head.weight):
+            tiles = tiles.portable()
+        return tiles.fitted(config.hidden_size, config.inner_size, self._head.out_features)
+
+    def _buffers_for(self, num_rows: int) -> StepBuffers:
+        """The scratch as a step of that many rows sees it."""
+        if num_rows not in self._buffers:
+            tiles = self._tiles(num_rows)
+            embed = self._model.config.hidden_size
+            head_tiles = self._head.out_features // tiles.head.block_n
+
+            def stats(place: int, columns: int) -> torch.Tensor:
+                shape = (num_rows, 2, embed // columns)
+                return self._stats[place, : num_rows * 2 * (embed // columns)].view(shape)
+
+            def by_tile(flat: torch.Tensor) -> torch.Tensor:
+                return flat[: num_rows * head_tiles].view(num_rows, head_tiles)
+
+            self._buffers[num_rows] = StepBuffers(
+                tiles=tiles,
+                **{name: whole[:num_rows] for name, whole in self._activations.items()},
+                block_stats=stats(0, tiles.feed_forward_out.block_n),
+                attention_stats=stats(1, tiles.attention_out.block_n),
+                tile_max=by_tile(self._tile_max),
+                tile_token=by_tile(self._tile_token),
+            )
+        return self._buffers[num_rows]

@@ -1,0 +1,91 @@
+"""The KV cache's memory: keys and values of every layer, in fixed blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.errors import ConfigError
+from engine.kv.blocks import BlockCopy
+from engine.transport.staging import StagingBuffers
+
+_GPU_MEMORY_SHARE = 0.85
+_CPU_BYTES = 2 << 30
+
+
+class KVCache:
+    """Keys and values, each [num_layers, num_blocks, H_kv, block_size, D].
+
+    One (block, head) of a layer is one run of memory. On a GPU every value stands behind its key:
+    what a step appends for a head then goes to one place, which disturbs reading less than two. In
+    256 contexts of 257 tokens of GPT-2 124M a layer's new keys and values, 0.36 us to copy, cost an
+    H200 0.48 us so and 0.75 where they lie apart. On a CPU they do lie apart, as attention there
+    reads all keys before the values: 64 contexts of 123 tokens took 7.0 ms, 9.0 side by side.
+
+    Memory starts as zeros, never as whatever was there: a masked-off value that is NaN would still
+    poison a product with 0.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        num_kv_heads: int,
+        block_size: int,
+        head_dim: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        slots = (num_layers, num_blocks, num_kv_heads, block_size)
+        if device.type == "cuda":
+            side_by_side = torch.zeros((*slots, 2, head_dim), device=device, dtype=dtype)
+            self.keys, self.values = side_by_side[..., 0, :], side_by_side[..., 1, :]
+        else:
+            self.keys = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
+            self.values = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
+
+    def copy_blocks(self, copies: Sequence[BlockCopy], staging: StagingBuffers) -> None:
+        """Copy whole blocks, all layers, in stream order.
+
+        No destination may be a source of the same call: all sources are read first.
+        """
+        pairs = np.array(copies, np.int64).reshape(-1, 2).T
+        source, destination = staging.to_device(np.ascontiguousarray(pairs))
+        for cache in (self.keys, self.values):
+            cache.index_copy_(1, destination, cache.index_select(1, source))
+
+
+def choose_num_blocks(
+    *,
+    bytes_per_block: int,
+    blocks_per_sequence: int,
+    max_batch_size: int,
+    device: torch.device,
+) -> int:
+    """Blocks to allocate when the user names no number.
+
+    Two full batches of longest sequences: one that runs, and as much again for the prefix cache,
+    unless memory holds less.
+
+    Raises
+    ------
+    ConfigError
+        When not even one longest sequence fits.
+    """
+    wanted = 2 * max_batch_size * blocks_per_sequence
+    if device.type == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        budget = int(free_bytes * _GPU_MEMORY_SHARE)
+    else:
+        budget = _CPU_BYTES
+    affordable = budget // bytes_per_block
+    if affordable < blocks_per_sequence:
+        raise ConfigError(
+            f"The KV cache of one longest sequence takes {blocks_per_sequence} blocks of "
+            f"{bytes_per_block} bytes, but {device} has room for {affordable}: lower "
+            "max_model_len, or set num_kv_blocks."
+        )
+    return min(wanted, affordable)

@@ -1,0 +1,227 @@
+"""Weights from the safetensors files of a model directory, checked before they are read.
+
+Only safetensors are read: a pickle can run any code. Every name and shape is checked against the
+files' headers first, then the tensors go to the device one at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import ModelError
+from engine.models.config import read_json_object
+
+_SINGLE_FILE = "model.safetensors"
+_INDEX_FILE = "model.safetensors.index.json"
+
+# save_pretrained of a bare GPT2Model writes names without it.
+_PREFIX = "transformer."
+_HEAD = "lm_head.weight"
+_TOKEN_EMBEDDING = "wte.weight"
+
+# Causal masks, which early checkpoints carry along.
+_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+_BACKBONE = re.compile(r"(h|ln_f|wte|wpe)\.")
+
+_FLOAT_TYPES = ("F16", "BF16", "F32", "F64")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies, and what the header of its file says of it."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    type_name: str
+
+    def __str__(self) -> str:
+        return f"The tensor {self.name} in {self.path}"
+
+
+def load_weights(
+    directory: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    is_stored_transposed: Callable[[str], bool],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """Read the parameters of a model.
+
+    Parameters
+    ----------
+    directory : holds model.safetensors, or model.safetensors.index.json and its shards.
+    shapes : name and shape of each parameter as the model uses it. Without `lm_head.weight` the
+        head is tied.
+    is_stored_transposed : whether the file holds the parameter of this name as [in, out].
+    device, dtype : of the tensors returned.
+
+    Returns
+    -------
+    The parameters named in `shapes`, contiguous. A tied checkpoint that stores a head of its own
+    with other values than the token embedding gets a `lm_head.weight` too, as in transformers:
+    what was stored is what was trained.
+
+    Raises
+    ------
+    ModelError
+        A file or a tensor is missing, damaged, of a shape the config does not ask for, of a
+        quantized type, or part of a model other than the config describes.
+    """
+    stored = _read_headers(directory)
+    chosen = _choose(directory, stored, shapes)
+    for name, tensor in chosen.items():
+        shape = shapes[_TOKEN_EMBEDDING if name == _HEAD else name]
+        _check_header(tensor, shape[::-1] if is_stored_transposed(name) else shape)
+
+    weights = {}
+    for path in sorted({tensor.path for tensor in chosen.values()}):
+        with _open(path) as file:
+            for name, tensor in chosen.items():
+                if tensor.path == path:
+                    transposed = is_stored_transposed(name)
+                    weights[name] = _read(file, tensor, transposed, device, dtype)
+    if _HEAD not in shapes and _HEAD in weights:
+        head = weights.pop(_HEAD)
+        if not torch.equal(head, weights[_TOKEN_EMBEDDING]):
+            weights[_HEAD] = head
+    return weights
+
+
+def _choose(
+    directory: Path, stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, StoredTensor]:
+    """Which stored tensor serves each parameter."""
+    plain = {name.removeprefix(_PREFIX): tensor for name, tensor in stored.items()}
+    for name, tensor in plain.items():
+        if _BACKBONE.match(name) and name not in shapes and not _BUFFER.fullmatch(name):
+            raise ModelError(
+                f"{tensor} belongs to no part of the GPT-2 that config.json describes; "
+                "config.json and weights must come from the same model."
+            )
+    is_tied = _HEAD not in shapes
+    if is_tied and _HEAD in plain:
+        # The two may differ, and either may be the one that was kept.
+        plain.setdefault(_TOKEN_EMBEDDING, plain[_HEAD])
+    missing = [name for name in shapes if name not in plain]
+    if missing:
+        others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise ModelError(
+            f"The weights in {directory} lack the tensor {missing[0]}{others}, which the GPT-2 "
+            "that config.json describes needs."
+        )
+    return {name: plain[name] for name in (*shapes, _HEAD) if name in plain}
+
+
+def _check_header(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise ModelError(
+            f"{tensor} has the shape {list(tensor.shape)}; config.json asks for {list(shape)}."
+        )
+    if tensor.type_name not in _FLOAT_TYPES:
+        raise ModelError(
+            f"{tensor} has the type {tensor.type_name}; weights must be unquantized "
+            "(F16, BF16, F32 or F64)."
+        )
+
+
+def _read(
+    file: Any, tensor: StoredTensor, transposed: bool, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Copy one tensor to the device; what the file maps is never kept."""
+    with _naming(tensor.path):
+        loaded = file.get_tensor(tensor.name).to(device)
+    weight = torch.empty(
+        loaded.shape[::-1] if transposed else loaded.shape, device=device, dtype=dtype
+    )
+    weight.copy_(loaded.t() if transposed else loaded)
+    # An infinity or a NaN anywhere shows in the smallest or the largest element.
+    if not torch.stack(torch.aminmax(weight)).isfinite().all():
+        raise ModelError(f"{tensor} holds values that are not finite in {dtype}.")
+    return weight
+
+
+def _read_headers(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the checkpoint, by its name in the files."""
+    single, index = directory / _SINGLE_FILE, directory / _INDEX_FILE
+    if single.is_file():
+        return {tensor.name: tensor for tensor in _tensors_of(single)}
+    if index.is_file():
+        return _read_index(index)
+    if any(directory.glob("*.bin")) or any(directory.glob("*.pt")):
+        raise ModelError(
+            f"{directory} holds weights as a pickle only; this engine reads safetensors. Convert "
+            "them with transformers: save_pretrained(..., safe_serialization=True)."
+        )
+    raise ModelError(
+        f"{directory} has no weights: neither {_SINGLE_FILE} nor {_INDEX_FILE} with its shards "
+        "is there, and only safetensors are read."
+    )
+
+
+def _read_index(index: Path) -> dict[str, StoredTensor]:
+    shard_of = read_json_object(index).get("weight_map")
+    if not isinstance(shard_of, dict) or not shard_of:
+        raise ModelError(f"{index} must have a weight_map from tensor names to file names.")
+    in_shard: dict[str, dict[str, StoredTensor]] = {}
+    for shard in shard_of.values():
+        # A shard lies beside its index: a name with a path in it would read some other file.
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise ModelError(f"{index} names {shard!r} as a shard; it must be a plain file name.")
+        if shard in in_shard:
+            continue
+        path = index.with_name(shard)
+        if not path.is_file():
+            raise ModelError(f"{index} names the shard {shard}, which is not there.")
+        in_shard[shard] = {tensor.name: tensor for tensor in _tensors_of(path)}
+    stored = {}
+    for name, shard in shard_of.items():
+        if name not in in_shard[shard]:
+            raise ModelError(
+                f"{index} places the tensor {name} in {shard}, which does not hold it."
+            )
+        stored[name] = in_shard[shard][name]
+    return stored
+
+
+def _tensors_of(path: Path) -> list[StoredTensor]:
+    with _open(path) as file, _naming(path):
+        tensors = []
+        for name in file.keys():  # noqa: SIM118  (a safetensors file is no dict)
+            header = file.get_slice(name)
+            tensors.append(StoredTensor(path, name, tuple(header.get_shape()), header.get_dtype()))
+        return tensors
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    from safetensors import safe_open
+
+    with _naming(path):
+        opened = safe_open(str(path), framework="pt", device="cpu")
+    with opened as file:
+        yield file
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn what safetensors raises into a sentence that names the file."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise ModelError(
+            f"{path} is damaged or is no safetensors file ({error}); fetch or save it again."
+        ) from error
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error

@@ -1,0 +1,83 @@
+"""Seeded weights for a GPT-2 of any shape, for which greedy decoding is worth watching.
+
+A GPT-2 as transformers initialises it repeats one token for ever: its blocks add next to nothing
+to the residual stream, so the tied head finds the token that went in. Here every block adds about
+as much as all before it, scores are sharp enough for attention to pick out single tokens, and
+biases and norms are off their neutral values, so that each parameter can be seen in the output.
+
+The numbers depend on seed, parameter name and shape alone: uniform ones, since these need no
+logarithm or cosine that one processor rounds differently from the next.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.models.config import GPT2Config
+from engine.models.gpt2 import parameter_shapes
+
+# Standard deviations as gains: 1 keeps the size of what passes through a linear map. With a tied
+# head a large token embedding would make every token its own best successor; with soft scores the
+# output settles into a short cycle; both were seen, and these values keep clear of them.
+_TOKEN_GAIN = 0.5
+_POSITION_GAIN = 1.0
+_ATTENTION_IN_GAIN = 2.0
+_FEED_FORWARD_OUT_GAIN = 1.5
+_LOGIT_DEVIATION = 4.0
+_OFFSET = 0.1
+
+FloatArray = npt.NDArray[np.float32]
+
+
+def random_weights(
+    config: GPT2Config, *, seed: int, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Weights for `GPT2`, with the names and shapes of `parameter_shapes`.
+
+    Every device gets the same numbers: they are made on the CPU in float32, one parameter at a
+    time, and rounded to `dtype` at the end.
+    """
+    shapes = parameter_shapes(config)
+    scratch = np.empty(max(math.prod(shape) for shape in shapes.values()), dtype=np.float32)
+    weights = {}
+    for name, shape in shapes.items():
+        drawn = _draw(name, scratch[: math.prod(shape)], shape, seed)
+        weight = torch.empty(shape, device=device, dtype=dtype)
+        weights[name] = weight.copy_(torch.from_numpy(drawn))
+    return weights
+
+
+def _draw(name: str, numbers: FloatArray, shape: tuple[int, ...], seed: int) -> FloatArray:
+    """Fill `numbers` with the values of one parameter and return them in its shape."""
+    entropy = np.random.SeedSequence([seed % 2**64, zlib.crc32(name.encode())])
+    np.random.Generator(np.random.SFC64(entropy)).random(dtype=np.float32, out=numbers)
+    center, deviation = _distribution(name, shape)
+    half_width = deviation * math.sqrt(3.0)
+    numbers *= np.float32(2.0 * half_width)
+    numbers += np.float32(center - half_width)
+    return numbers.reshape(shape)
+
+
+def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Mean and standard deviation of a parameter."""
+    if name == "ln_f.weight":  # its output times the head has the deviation of the logits
+        return _LOGIT_DEVIATION / _TOKEN_GAIN, _OFFSET
+    if len(shape) == 1:
+        is_norm_weight = name.endswith(("ln_1.weight", "ln_2.weight"))
+        return (1.0 if is_norm_weight else 0.0), _OFFSET
+    deviation = shape[-1] ** -0.5
+    if name in ("wte.weight", "lm_head.weight"):
+        deviation *= _TOKEN_GAIN
+    elif name == "wpe.weight":
+        deviation *= _POSITION_GAIN
+    elif name.endswith("attn.c_attn.weight"):
+        deviation *= _ATTENTION_IN_GAIN
+    elif name.endswith("mlp.c_proj.weight"):
+        deviation *= _FEED_FORWARD_OUT_GAIN
+    return 0.0, deviation

@@ -1,0 +1,113 @@
+"""Tokens that arrived together, in columns: what the engine knows before anybody wants objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.requests.request import FinishReason, TokenEvent
+from engine.running.sampler import INVALID_TOKEN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBatch:
+    """Tokens, at most one of a request, that the host saw at the same moment; N of them.
+
+    Attributes
+    ----------
+    request_ids
+        int64 [N], not to be written to: batches for the same requests share it.
+    token_ids
+        int32 [N]; -1 where a request ends without a token: an abort, or an error.
+    indices
+        int32 [N]; each counts its request's output tokens from 0.
+    time_s
+        `time.perf_counter()` when the host saw them.
+    finish_reasons
+        Those of the requests that end here, by their place in the columns.
+    id_list
+        `request_ids` as integers of Python's, where they have been made already: events that are
+        kept then share them.
+    """
+
+    request_ids: npt.NDArray[np.int64]
+    token_ids: npt.NDArray[np.int32]
+    indices: npt.NDArray[np.int32]
+    time_s: float
+    finish_reasons: Mapping[int, FinishReason]
+    id_list: list[int] | None = None
+
+    @classmethod
+    def of_end(cls, request_id: int, index: int, time_s: float, reason: FinishReason) -> TokenBatch:
+        """The end, without a token, of a request that has generated `index` tokens."""
+        return cls(
+            np.array([request_id], np.int64),
+            np.array([INVALID_TOKEN], np.int32),
+            np.array([index], np.int32),
+            time_s,
+            {0: reason},
+        )
+
+    def __len__(self) -> int:
+        return len(self.request_ids)
+
+    def events(self) -> list[TokenEvent]:
+        """An object for each token, in order."""
+        token_ids: list[int | None] = self.token_ids.tolist()
+        reasons: Iterable[FinishReason | None] = repeat(None)
+        if self.finish_reasons:
+            reasons = [self.finish_reasons.get(place) for place in range(len(token_ids))]
+            for place in self.finish_reasons:
+                if token_ids[place] == INVALID_TOKEN:
+                    token_ids[place] = None
+        return list(
+            map(
+                TokenEvent,
+                self._ids(),
+                token_ids,
+                self.indices.tolist(),
+                repeat(self.time_s),
+                reasons,
+            )
+        )
+
+    @property
+    def ended_ids(self) -> list[int]:
+        """Ids of the requests that end here."""
+        return [int(self.request_ids[place]) for place in self.finish_reasons]
+
+    def split(self, request_ids: set[int]) -> tuple[TokenBatch, TokenBatch]:
+        """The tokens of `request_ids`, and those of all others; either may be none."""
+        ids = self._ids()
+        if request_ids.issuperset(ids):
+            return self, _EMPTY
+        is_theirs = np.array([id_ in request_ids for id_ in ids], np.bool_)
+        return self._where(is_theirs), self._where(~is_theirs)
+
+    def _ids(self) -> list[int]:
+        return self.request_ids.tolist() if self.id_list is None else self.id_list
+
+    def _where(self, is_wanted: npt.NDArray[np.bool_]) -> TokenBatch:
+        new_places = np.cumsum(is_wanted) - 1
+        reasons = {
+            int(new_places[place]): reason
+            for place, reason in self.finish_reasons.items()
+            if is_wanted[place]
+        }
+        return TokenBatch(
+            self.request_ids[is_wanted],
+            self.token_ids[is_wanted],
+            self.indices[is_wanted],
+            self.time_s,
+            reasons,
+        )
+
+
+_EMPTY = TokenBatch(
+    np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), float("nan"), {}
+)
+"""Of nobody."""

@@ -1,0 +1,175 @@
+"""What a prompt must be to enter the engine: checked whole before anything is changed."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import RequestError
+from engine.requests.params import SamplingParams
+from engine.text.tokenizer import Tokenizer
+
+Prompt: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | str
+CheckedPrompt: TypeAlias = tuple[npt.NDArray[np.int32], SamplingParams]
+
+_SHORT = 16
+"""Up to so many numbers are looked at in less time by themselves than as an array."""
+
+
+class Intake:
+    """Turns prompts into token ids and refuses what could never run.
+
+    Parameters
+    ----------
+    vocab_size
+        Token ids run from 0 to one below it.
+    max_model_len
+        Longest sequence of the model, prompt and output together, in tokens.
+    cache_tokens
+        Tokens that the whole KV cache holds.
+    tokenizer
+        For prompts that are text; None where the model has none.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_model_len: int,
+        cache_tokens: int,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._vocab_size = vocab_size
+        # An array, which is compared in half the time that a number of Python's takes.
+        self._beyond_ids = np.array(vocab_size, np.uint32)
+        self._max_model_len = max_model_len
+        self._cache_tokens = cache_tokens
+        self._tokenizer = tokenizer
+
+    def check(self, prompt: Prompt, params: SamplingParams | None) -> CheckedPrompt:
+        """The prompt's token ids, int32 [tokens], and its parameters.
+
+        Raises
+        ------
+        RequestError
+            With a sentence, when the request can never run.
+        """
+        if params is None:
+            params = SamplingParams()
+        elif not isinstance(params, SamplingParams):
+            raise RequestError(
+                f"params is {params!r}; it must be a SamplingParams, or None for its defaults."
+            )
+        token_ids = self._token_ids(prompt)
+        for token_id in params.stop_token_ids:
+            if token_id >= self._vocab_size:
+                raise RequestError(
+                    f"Stop token {token_id} is not in the vocabulary: ids run from 0 to "
+                    f"{self._vocab_size - 1}."
+                )
+        total = len(token_ids) + params.max_new_tokens
+        if total > self._max_model_len:
+            raise RequestError(
+                f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
+                f"{total}, beyond the {self._max_model_len} that a sequence may have: shorten "
+                "the prompt or lower max_new_tokens."
+            )
+        if total > self._cache_tokens:
+            raise RequestError(
+                f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
+                f"{total}, but the whole KV cache holds {self._cache_tokens}: raise "
+                "num_kv_blocks, shorten the prompt or lower max_new_tokens."
+            )
+        return token_ids, params
+
+    def check_all(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> list[CheckedPrompt]:
+        """`check` for each prompt, with one `params` for all or one for each.
+
+        Raises
+        ------
+        RequestError
+            When any prompt is refused, or the two lengths differ.
+        """
+        if isinstance(prompts, str):
+            raise RequestError(
+                "prompts is one string; it must be a sequence of prompts: put it in a list."
+            )
+        prompts = list(prompts)
+        if prompts and all(isinstance(prompt, (int, np.integer)) for prompt in prompts):
+            raise RequestError(
+                "prompts is one sequence of token ids; it must be a sequence of prompts: put it "
+                "in a list."
+            )
+        each: list[SamplingParams | None]
+        if params is None or isinstance(params, SamplingParams):
+            each = [params] * len(prompts)
+        else:
+            each = list(params)
+            if len(each) != len(prompts):
+                raise RequestError(
+                    f"There are {len(prompts)} prompts, but {len(each)} params: give one for "
+                    "all, or one for each."
+                )
+        return [self.check(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
+
+    def _token_ids(self, prompt: Prompt) -> npt.NDArray[np.int32]:
+        if isinstance(prompt, str):
+            if self._tokenizer is None:
+                raise RequestError(
+                    "The prompt is text, but the model has no tokenizer: pass token ids."
+                )
+            prompt = self._tokenizer.encode(prompt)
+        if type(prompt) is list and prompt:
+            ids = self._ids_of_list(prompt)
+            if ids is not None:
+                return ids
+        try:
+            given = np.asarray(prompt)
+        except (TypeError, ValueError):
+            given = np.empty((0, 0))
+        if given.ndim == 1 and given.size == 0:
+            raise RequestError("The prompt is empty; it must hold at least one token.")
+        if given.ndim != 1 or given.dtype.kind not in "iu":
+            raise RequestError(
+                "The prompt must be text or a flat sequence of whole numbers, the token ids, "
+                f"not {_shortened(prompt)}."
+            )
+        outside = given.astype(np.int64).view(np.uint64) >= self._vocab_size
+        if np.count_nonzero(outside):
+            raise RequestError(
+                f"Token id {given[outside][0]} is not in the vocabulary: ids run from 0 to "
+                f"{self._vocab_size - 1}."
+            )
+        return given.astype(np.int32)
+
+    def _ids_of_list(self, prompt: list[int]) -> npt.NDArray[np.int32] | None:
+        """A list of token ids as int32 [tokens], in at most two thirds of numpy's time.
+
+        None for anything else, which numpy must look at.
+        """
+        if len(prompt) <= _SHORT:
+            for token_id in prompt:
+                if type(token_id) is not int or not 0 <= token_id < self._vocab_size:
+                    return None
+            return np.array(prompt, np.int32)
+        # `array` would take a bool for a number.
+        if type(prompt[0]) is not int:
+            return None
+        try:
+            ids = np.array(array("i", prompt), np.int32)
+        except (TypeError, OverflowError):
+            return None
+        # As unsigned numbers, ids below 0 are beyond every vocabulary: one comparison.
+        return None if np.count_nonzero(ids.view(np.uint32) >= self._beyond_ids) else ids
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,1 @@
+"""The step loop, and what launches the model's work on the device."""

@@ -1,0 +1,137 @@
+"""Prefills as captured CUDA graphs, one for each bucket of tokens: one launch for all layers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from engine.running.graph_capture import GraphPool, capturing
+from engine.running.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
+from engine.running.ranges import span
+from engine.running.runner import ComputedPrompts, ModelRunner
+from engine.scheduling.prefill_plan import PrefillPlan
+from engine.transport.staging import StagingBuffers
+
+_LEAST_BUCKET = 64
+_LEAST_SAMPLED = 8
+
+
+def prefill_bucket_sizes(max_tokens: int) -> list[int]:
+    """Numbers of tokens that are captured: multiples of 64, four an octave from 256 up.
+
+    A prefill runs in the smallest bucket that holds it, so above 256 less than a fifth of it is
+    padding. Below that padding costs little: the time is that of the launches, not of the tokens.
+    """
+    sizes = []
+    size = _LEAST_BUCKET
+    while size < max_tokens:
+        sizes.append(size)
+        size += max(_LEAST_BUCKET, 1 << (size.bit_length() - 3))
+    return [*sizes, max_tokens]
+
+
+def sampled_bucket_sizes(most_prompts: int) -> list[int]:
+    """Numbers of prompts for which sampling is captured: factors of eight, and the most there are.
+
+    Eight to 64 rows cost the same weights of the head; more cost their logits, too.
+    """
+    sizes = []
+    size = _LEAST_SAMPLED
+    while size < most_prompts:
+        sizes.append(size)
+        size *= 8
+    return [*sizes, most_prompts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """A captured prefill.
+
+    Attributes
+    ----------
+    inputs
+        What it reads.
+    hidden
+        The last states [N, E] that it leaves.
+    greedy
+        What samples from the first of these, as many as the key says, ascending.
+    """
+
+    shape: PrefillShape
+    inputs: PrefillInputs[torch.Tensor]
+    graph: torch.cuda.CUDAGraph
+    hidden: torch.Tensor
+    greedy: dict[int, torch.cuda.CUDAGraph]
+
+    def sampling(self, num_completed: int) -> torch.cuda.CUDAGraph:
+        """What samples for so many completed prompts, and for no more than it must."""
+        return next(graph for most, graph in self.greedy.items() if num_completed <= most)
+
+
+class PrefillGraphs:
+    """Replays of `ModelRunner.compute_prompts`, and of `sample_greedily` after it.
+
+    All are captured when the engine is built. The two are apart because rows are staged in between.
+
+    Launched one by one, a prefill's 250 kernels take the host 4 to 6 ms, in which an H200 computes
+    10,000 tokens of GPT-2: anything shorter would wait for the host.
+
+    Parameters
+    ----------
+    runner
+        Computes the prompts.
+    staging
+        Pinned buffers for what a prefill sends to the device.
+    max_tokens
+        Tokens of one prefill at most.
+    block_size
+        Tokens per KV block.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, staging: StagingBuffers, *, max_tokens: int, block_size: int
+    ) -> None:
+        self._runner = runner
+        self._staging = staging
+        self._block_size = block_size
+        self._sizes = prefill_bucket_sizes(max_tokens)
+        num_rows, num_columns = runner.state.num_rows, runner.state.num_columns
+        shapes = [PrefillShape(size, min(size, num_rows), num_columns) for size in self._sizes]
+        # All buckets read one buffer: a copy into it follows the prefill before in stream order.
+        self._packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.state.device)
+        self._buckets = self._capture(shapes)
+
+    def compute(self, plan: PrefillPlan) -> ComputedPrompts:
+        """As `ModelRunner.compute`, in one launch; valid until the next."""
+        bucket = self._buckets[bisect_left(self._sizes, plan.num_tokens)]
+        packed = bucket.shape.pack(plan, self._block_size)
+        with span("copies"):
+            self._staging.copy(packed, self._packed[: bucket.shape.size])
+        with span("forward"):
+            bucket.graph.replay()
+        num_completed = sum(chunk.completes_prompt for chunk in plan.chunks)
+        return ComputedPrompts(bucket.inputs, bucket.hidden, bucket.sampling(num_completed))
+
+    def _capture(self, shapes: list[PrefillShape]) -> list[_Bucket]:
+        """Capture every bucket, the largest first, so that the smaller reuse its memory.
+
+        They are run on padding alone, which changes nothing that is read: no token belongs to a
+        sequence, and what is sampled goes to a row that nobody holds yet.
+        """
+        pool = GraphPool()
+        buckets = []
+        with capturing("prefill", "lower prefill_max_tokens or num_kv_blocks"):
+            for shape in reversed(shapes):
+                inputs = shape.views(self._packed)
+                self._packed.zero_()
+                inputs.block_index.fill_(NO_BLOCK)
+                graph, hidden = pool.capture(partial(self._runner.compute_prompts, inputs))
+                greedy = {}
+                for count in sampled_bucket_sizes(shape.num_sequences):
+                    launch = partial(self._runner.sample_greedily, inputs, hidden, count)
+                    greedy[count], _ = pool.capture(launch)
+                buckets.append(_Bucket(shape, inputs, graph, hidden, greedy))
+        return buckets[::-1]

@@ -1,0 +1,149 @@
+"""What a prefill reads: the plan's ragged chunks side by side, sent to the device in one copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from engine.kv.integrity import Int32Array
+from engine.scheduling.prefill_plan import PrefillPlan
+
+Array = TypeVar("Array", Int32Array, torch.Tensor)
+
+NO_BLOCK = -1
+"""Where a token is stored nowhere, or a block table has no entry."""
+
+_TABLES = 4
+"""Which of the arrays is `block_tables`, the only one of two dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillInputs(Generic[Array]):
+    """A prefill's int32 arrays; T tokens of N sequences, in at most C blocks each.
+
+    `token_ids`, `positions`, `block_index`, `block_offset` [T]; `block_tables` [N, C];
+    `context_lens` [N]; `query_start_loc` [N + 1]; and, of the sequences whose prompt is completed,
+    from the first place on, `sampled_tokens`, which of the T tokens is their last, `sampled_rows`,
+    `sampled_positions` [N]; all further places repeat the first.
+    """
+
+    token_ids: Array
+    positions: Array
+    block_index: Array
+    block_offset: Array
+    block_tables: Array
+    context_lens: Array
+    query_start_loc: Array
+    sampled_tokens: Array
+    sampled_rows: Array
+    sampled_positions: Array
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillShape:
+    """T, N and C of a prefill's arrays: its plan's own, or larger.
+
+    What is left over is padding: tokens of no sequence, which are stored nowhere, and sequences
+    without tokens.
+    """
+
+    num_tokens: int
+    num_sequences: int
+    num_columns: int
+
+    @classmethod
+    def of(cls, plan: PrefillPlan, block_size: int) -> PrefillShape:
+        """The shape that holds the plan without padding."""
+        longest = max(chunk.end for chunk in plan.chunks)
+        return cls(plan.num_tokens, len(plan.chunks), -(-longest // block_size))
+
+    @property
+    def size(self) -> int:
+        """Numbers in all arrays together."""
+        return sum(self._sizes())
+
+    def views(self, packed: Array) -> PrefillInputs[Array]:
+        """The arrays that lie one after another in `packed`, int32 [size]."""
+        ends = accumulate(self._sizes())
+        arrays: list[Array] = [
+            packed[end - size : end] for size, end in zip(self._sizes(), ends, strict=True)
+        ]
+        tables = arrays[_TABLES]
+        arrays[_TABLES] = tables.reshape(self.num_sequences, self.num_columns)
+        return PrefillInputs(*arrays)
+
+    def pack(self, plan: PrefillPlan, block_size: int) -> Int32Array:
+        """The plan's arrays one after another, int32 [size]."""
+        packed = np.zeros(self.size, np.int32)
+        arrays = self.views(packed)
+        _fill_sequences(arrays, plan, block_size)
+        _fill_tokens(arrays, plan, block_size)
+        _fill_sampled(arrays, plan)
+        return packed
+
+    def _sizes(self) -> tuple[int, ...]:
+        """Of each array, in the order in which `PrefillInputs` has them."""
+        tokens, sequences = self.num_tokens, self.num_sequences
+        tables = sequences * self.num_columns
+        return (*[tokens] * 4, tables, sequences, sequences + 1, *[sequences] * 3)
+
+
+def _fill_sequences(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_size: int) -> None:
+    """Where each sequence's chunk and blocks are; those without a chunk are empty."""
+    chunks = plan.chunks
+    count = len(chunks)
+    starts = np.array([chunk.start for chunk in chunks], np.int32)
+    ends = np.array([chunk.end for chunk in chunks], np.int32)
+    arrays.context_lens[:count] = ends
+    np.cumsum(ends - starts, out=arrays.query_start_loc[1 : count + 1])
+    arrays.query_start_loc[count + 1 :] = plan.num_tokens
+    # Unused entries name no block: whoever reads one fails loudly rather than quietly.
+    arrays.block_tables.fill(NO_BLOCK)
+    num_blocks = -(-ends // block_size)
+    is_used = np.arange(arrays.block_tables.shape[1]) < num_blocks[:, None]
+    arrays.block_tables[:count][is_used] = np.fromiter(
+        chain.from_iterable(
+            chunk.request.block_ids[:used]
+            for chunk, used in zip(chunks, num_blocks.tolist(), strict=True)
+        ),
+        np.int32,
+    )
+
+
+def _fill_tokens(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_size: int) -> None:
+    """What each token is and where it is stored; `_fill_sequences` comes before."""
+    count, num_columns = len(plan.chunks), arrays.block_tables.shape[1]
+    used = slice(plan.num_tokens)
+    np.concatenate(
+        [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in plan.chunks],
+        out=arrays.token_ids[used],
+    )
+    first_tokens = arrays.query_start_loc[:count]
+    lengths = arrays.query_start_loc[1 : count + 1] - first_tokens
+    positions = np.arange(plan.num_tokens, dtype=np.int32)
+    positions += np.repeat(arrays.context_lens[:count] - lengths - first_tokens, lengths)
+    column = positions // np.int32(block_size)
+    arrays.positions[used] = positions
+    arrays.block_offset[used] = positions - column * np.int32(block_size)
+    # Taken from the flat table: an index of two dimensions costs three times as much.
+    place = column + np.repeat(np.arange(count, dtype=np.int32) * num_columns, lengths)
+    arrays.block_index.fill(NO_BLOCK)
+    arrays.block_index[used] = arrays.block_tables.reshape(-1)[place]
+
+
+def _fill_sampled(arrays: PrefillInputs[Int32Array], plan: PrefillPlan) -> None:
+    """Whose next token is sampled; `_fill_sequences` comes before."""
+    completed = [index for index, chunk in enumerate(plan.chunks) if chunk.completes_prompt]
+    if not completed:
+        return
+    used = slice(len(completed))
+    arrays.sampled_tokens[used] = arrays.query_start_loc[1:][completed] - 1
+    rows = [plan.chunks[index].request.row for index in completed]
+    arrays.sampled_rows[used] = np.array(rows, np.int32)
+    arrays.sampled_positions[used] = arrays.context_lens[completed]
+    for array in (arrays.sampled_tokens, arrays.sampled_rows, arrays.sampled_positions):
+        array[len(completed) :] = array[0]

@@ -1,0 +1,250 @@
+"""Runs the model on the device: a prefill of ragged chunks, or one decode step of all rows.
+
+The two differ in where token ids come from and in how attention reads the cache. Both end by
+sampling on the device and by writing the tokens into the ring; neither waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from engine.fused.weights import can_fuse
+from engine.kv.memory import KVCache
+from engine.models.gpt2 import GPT2
+from engine.running.prefill_inputs import PrefillInputs, PrefillShape
+from engine.running.ranges import span
+from engine.running.sampler import sample, sample_greedy
+from engine.scheduling.prefill_plan import PrefillPlan
+from engine.transport.device_rows import KNOWN_TAIL, DecodeState
+from engine.transport.staging import StagingBuffers
+from engine.transport.token_ring import TokenRing
+from kernels import kv_append, paged_attention_decode, paged_attention_prefill
+
+if TYPE_CHECKING:
+    from engine.fused.step import FusedDecode
+
+
+class ComputedPrompts(NamedTuple):
+    """A prefill whose layers are launched: what it reads, and each sequence's last state [N, E].
+
+    `greedy` is `ModelRunner.sample_greedily` of both for all completed prompts, where captured.
+    """
+
+    inputs: PrefillInputs[torch.Tensor]
+    hidden: torch.Tensor
+    greedy: torch.cuda.CUDAGraph | None = None
+
+
+class ModelRunner:
+    """The device's side of a step.
+
+    Parameters
+    ----------
+    model
+        On its device, in its dtype.
+    cache
+        KV memory of all layers.
+    state
+        Rows of the running sequences.
+    ring
+        Where sampled tokens go.
+    staging
+        Pinned buffers for what a prefill sends to the device.
+    block_size
+        Tokens per KV block.
+    fuse
+        Run greedy decode steps with fused kernels, where they run this model.
+    feeds_known
+        Let decode steps feed known tokens. Worth its few operations where steps are replayed.
+
+    Attributes
+    ----------
+    enter_limit
+        Known tokens that may be left to compute when a sequence begins to decode.
+    fused
+        Runs greedy decode steps; None where the fused kernels do not run this model.
+    """
+
+    def __init__(
+        self,
+        model: GPT2,
+        cache: KVCache,
+        state: DecodeState,
+        ring: TokenRing,
+        staging: StagingBuffers,
+        block_size: int,
+        *,
+        fuse: bool = True,
+        feeds_known: bool = False,
+    ) -> None:
+        self.enter_limit = KNOWN_TAIL if feeds_known else 1
+        self.state = state
+        self.ring = ring
+        self.cache = cache
+        self._model = model
+        self._staging = staging
+        self._block_size = block_size
+        self._layers = [
+            (cache.keys[layer], cache.values[layer], model.config.attention_scale(layer))
+            for layer in range(model.config.num_layers)
+        ]
+        self.fused: FusedDecode | None = None
+        if fuse and can_fuse(model):
+            from engine.fused.step import FusedDecode
+
+            self.fused = FusedDecode(model, cache, state, ring)
+
+    def decode(self, num_rows: int, *, is_sampled: bool) -> None:
+        """One token for each of rows 0 to `num_rows - 1` that has budget left.
+
+        Everything is read from the device's rows and written back there, so that the call can be
+        captured in a CUDA graph and replayed. Rows without budget compute on padding: they append
+        nothing, attend to nothing, and keep their state.
+        """
+        if self.fused is not None and not is_sampled:
+            self.fused.step(num_rows)
+            return
+        rows = self.state.device_rows
+        is_running = rows.remaining[:num_rows] > 0
+        # A row that ended at the model's last position must not index beyond the embeddings.
+        positions = torch.where(is_running, rows.position[:num_rows], 0)
+        token_ids = rows.last_token[:num_rows]
+        block_tables = rows.block_table[:num_rows]
+        column = (positions // self._block_size).to(torch.int64)
+        block_index = block_tables.gather(1, column[:, None]).squeeze(1)
+        block_index = torch.where(is_running, block_index, -1)
+        block_offset = positions % self._block_size
+        context_lens = torch.where(is_running, positions + 1, 0)
+
+        def attend(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            keys, values, scale = self._layers[layer]
+            with span("append"):
+                kv_append(keys, values, key, value, block_index, block_offset)
+            with span("attention"):
+                return paged_attention_decode(
+                    query, keys, values, block_tables, context_lens, scale=scale
+                )
+
+        with span("forward"):
+            hidden = self._model.forward(token_ids, positions, attend)
+            logits = self._model.logits(hidden)
+        with span("sampling"):
+            if is_sampled:
+                tokens = sample(
+                    logits,
+                    rows.temperature[:num_rows],
+                    rows.top_k[:num_rows],
+                    rows.top_p[:num_rows],
+                    rows.seed[:num_rows],
+                    positions + 1,
+                )
+            else:
+                tokens = sample_greedy(logits)
+            self.ring.write(rows.position[:num_rows] + 1, tokens)
+            # An invalid token ends its request when the host sees it; until then the row goes on
+            # with any token that exists.
+            fed = tokens.clamp(min=0)
+            is_sampling = is_running
+            if self.enter_limit > 1:
+                known_left = rows.known_len[:num_rows] - (positions + 1)
+                is_sampling = is_running & (known_left <= 0)
+                column = (KNOWN_TAIL - known_left).clamp(0, KNOWN_TAIL - 1).to(torch.int64)
+                known = rows.known_tail[:num_rows].gather(1, column[:, None]).squeeze(1)
+                fed = torch.where(is_sampling, fed, known)
+            rows.last_token[:num_rows].copy_(torch.where(is_running, fed, token_ids))
+            rows.position[:num_rows] += is_running.to(torch.int32)
+            rows.remaining[:num_rows] -= is_sampling.to(torch.int32)
+
+    def compute(self, plan: PrefillPlan) -> ComputedPrompts:
+        """Compute the plan's chunks; `sample_prompts` takes what this returns."""
+        shape = PrefillShape.of(plan, self._block_size)
+        packed = shape.pack(plan, self._block_size)
+        with span("copies"):
+            inputs = shape.views(self._staging.to_device(packed))
+        with span("forward"):
+            return ComputedPrompts(inputs, self.compute_prompts(inputs))
+
+    def compute_prompts(self, inputs: PrefillInputs[torch.Tensor]) -> torch.Tensor:
+        """Run all layers over the tokens; the last hidden state of each sequence to sample, [N, E].
+
+        Launches device work only, and the same for any plan of one shape, so that it can be
+        captured in a CUDA graph.
+        """
+
+        def attend(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            keys, values, scale = self._layers[layer]
+            with span("append"):
+                kv_append(keys, values, key, value, inputs.block_index, inputs.block_offset)
+            with span("attention"):
+                return paged_attention_prefill(
+                    query,
+                    keys,
+                    values,
+                    inputs.block_tables,
+                    inputs.context_lens,
+                    inputs.query_start_loc,
+                    scale=scale,
+                )
+
+        hidden = self._model.forward(inputs.token_ids, inputs.positions, attend)
+        return hidden.index_select(0, inputs.sampled_tokens)
+
+    def sample_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> bool:
+        """Sample the first token of each prompt that the plan completes.
+
+        The rows of those prompts must have been flushed before: their sampling parameters are
+        read from there. Returns whether tokens were sampled, and so written into the ring.
+        """
+        completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
+        if not completed:
+            return False
+        is_sampled = any(request.params.temperature > 0 for request in completed)
+        if computed.greedy is not None and not is_sampled:
+            with span("sampling"):
+                computed.greedy.replay()
+            return True
+        inputs, count = computed.inputs, len(completed)
+        positions = inputs.sampled_positions[:count]
+        with span("forward"):
+            logits = self._model.logits(computed.hidden[:count])
+        with span("sampling"):
+            rows = self.state.device_rows
+            places = inputs.sampled_rows[:count].to(torch.int64)
+            if is_sampled:
+                tokens = sample(
+                    logits,
+                    rows.temperature[places],
+                    rows.top_k[places],
+                    rows.top_p[places],
+                    rows.seed[places],
+                    positions,
+                )
+            else:
+                tokens = sample_greedy(logits)
+            self._deliver(places, positions, tokens)
+        return True
+
+    def sample_greedily(
+        self, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor, count: int
+    ) -> None:
+        """The likeliest token of each completed prompt, of which there are 1 to `count`.
+
+        Launches device work only, the same for any plan of one shape: for the first `count` places
+        of `inputs`, of which those beyond the completed prompts repeat the first.
+        """
+        places = inputs.sampled_rows[:count].to(torch.int64)
+        tokens = sample_greedy(self._model.logits(hidden[:count]))
+        # Equal rows need not make equal logits, and all that repeats a place must write one token.
+        tokens = torch.where(places == places[0], tokens[0], tokens)
+        self._deliver(places, inputs.sampled_positions[:count], tokens)
+
+    def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Send the tokens of the rows `places` to the host, and feed them to the next step."""
+        self.ring.write_rows(places, positions, tokens)
+        self.state.device_rows.last_token[places] = tokens.clamp(min=0)

@@ -1,0 +1,259 @@
+"""The loop of a step: schedule, launch, and take in the tokens that have arrived."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.config import EngineConfig
+from engine.kv.blocks import BlockCopy, KVBlockManager
+from engine.kv.memory import KVCache
+from engine.models.gpt2 import GPT2
+from engine.requests.request import FinishReason, Request
+from engine.requests.token_batch import TokenBatch
+from engine.running.decode_graphs import DecodeGraphs
+from engine.running.prefill_graphs import PrefillGraphs
+from engine.running.ranges import span
+from engine.running.recipients import Recipients
+from engine.running.runner import ModelRunner
+from engine.running.sampler import INVALID_TOKEN
+from engine.scheduling.rows import RowIndex, Rows
+from engine.scheduling.scheduler import Scheduler
+from engine.transport.device_rows import DecodeState
+from engine.transport.staging import StagingBuffers
+from engine.transport.token_ring import TokenRing
+
+_STEPS_IN_FLIGHT_ON_CUDA = 3
+"""Launches whose tokens the host has not seen yet, by default: the device never waits for it.
+
+With two, a host that pauses for half a millisecond is noticed where steps are short.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A launch whose tokens are on their way: for whom, and where in their sequences."""
+
+    ticket: int
+    recipients: Recipients
+    positions: npt.NDArray[np.int32]
+
+
+class StepLoop:
+    """Moves requests from the queue through the device to their ends.
+
+    Parameters
+    ----------
+    config
+        Limits and policies.
+    model
+        On its device, in its dtype.
+    max_model_len
+        Longest sequence, in tokens.
+    num_kv_blocks
+        Blocks of the KV cache.
+    use_graphs
+        Replay captured CUDA graphs for decode steps and prefills.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: GPT2,
+        *,
+        max_model_len: int,
+        num_kv_blocks: int,
+        use_graphs: bool,
+    ) -> None:
+        device, num_rows = model.device, config.max_batch_size
+        self._decode_first = config.decode_first
+        in_flight = _STEPS_IN_FLIGHT_ON_CUDA if device.type == "cuda" else 0
+        if config.steps_in_flight is not None:
+            in_flight = config.steps_in_flight
+        self._steps_in_flight = in_flight
+        self._staging = StagingBuffers(device)
+        self._cache = KVCache(
+            model.config.num_layers,
+            num_kv_blocks,
+            model.config.num_kv_heads,
+            config.block_size,
+            model.config.head_dim,
+            device=device,
+            dtype=model.dtype,
+        )
+        num_columns = -(-max_model_len // config.block_size)
+        self._state = DecodeState(num_rows, num_columns, device)
+        self._ring = TokenRing(num_rows, device)
+        self._runner = ModelRunner(
+            model,
+            self._cache,
+            self._state,
+            self._ring,
+            self._staging,
+            config.block_size,
+            fuse=config.fuse,
+            feeds_known=use_graphs,
+        )
+        self.rows = Rows(num_rows, max_model_len)
+        self.blocks = KVBlockManager(num_kv_blocks, config.block_size)
+        self.scheduler = Scheduler(
+            config,
+            self.blocks,
+            self.rows,
+            self._state,
+            self._drain,
+            enter_limit=self._runner.enter_limit,
+        )
+        self._decode_graphs: DecodeGraphs | None = None
+        self._prefill_graphs: PrefillGraphs | None = None
+        if use_graphs:
+            self._decode_graphs = DecodeGraphs(self._runner, num_rows)
+            self._prefill_graphs = PrefillGraphs(
+                self._runner,
+                self._staging,
+                max_tokens=min(self.scheduler.prefill_max_tokens, num_rows * max_model_len),
+                block_size=config.block_size,
+            )
+        self._in_flight: deque[_Launch] = deque()
+        self._recipients: Recipients | None = None
+        self.unfinished: dict[int, Request] = {}
+        self.arrived: list[TokenBatch] = []
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self.unfinished[request.request_id] = request
+        self.scheduler.waiting.append(request)
+
+    def advance(self) -> None:
+        """Launch what can run and take in what has come; `arrived` grows.
+
+        When there is nothing to launch, waits for what is still on its way.
+        """
+        launched = self._launch()
+        allowed = self._steps_in_flight if launched else 0
+        while self._in_flight and (
+            len(self._in_flight) > allowed or self._ring.has_arrived(self._in_flight[0].ticket)
+        ):
+            self._receive(self._in_flight.popleft())
+
+    def abort(self, request: Request) -> None:
+        """End an unfinished request now, and give back what it holds."""
+        request.finish_reason = "abort"
+        self.scheduler.withdraw(request)
+        del self.unfinished[request.request_id]
+        self.arrived.append(
+            TokenBatch.of_end(
+                request.request_id, len(request.generated), time.perf_counter(), "abort"
+            )
+        )
+
+    def take_arrived(self) -> list[TokenBatch]:
+        """What has arrived since the last call, in order."""
+        arrived, self.arrived = self.arrived, []
+        return arrived
+
+    def _launch(self) -> bool:
+        """Launch a prefill and a decode step, where there is work; returns whether any was."""
+        first, second = self._launch_prefill, self._launch_decode
+        if self._decode_first:
+            first, second = second, first
+        return first() | second()
+
+    def _launch_prefill(self) -> bool:
+        with span("schedule"):
+            plan = self.scheduler.plan_prefill()
+            if plan is None:
+                return False
+        if plan.copies:
+            self._copy_blocks(plan.copies)
+        # The device begins before the host has staged the rows, which only sampling reads.
+        computed = (self._prefill_graphs or self._runner).compute(plan) if plan.chunks else None
+        with span("schedule"):
+            self.scheduler.stage_rows(plan)
+        if computed is None:
+            # Rows that only enter are sent with what the decode step changes.
+            return False
+        self._flush()
+        is_sampled = self._runner.sample_prompts(plan, computed)
+        self.scheduler.note_prefilled(plan)
+        if is_sampled:
+            rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
+            self._track(np.array(rows, np.intp))
+        return True
+
+    def _launch_decode(self) -> bool:
+        with span("schedule"):
+            plan = self.scheduler.plan_decode()
+            if plan is None:
+                return False
+        if plan.copies:
+            self._copy_blocks(plan.copies)
+        self._flush()
+        if self._decode_graphs is not None:
+            self._decode_graphs.replay(plan.num_rows, is_sampled=plan.is_sampled)
+        else:
+            self._runner.decode(plan.num_rows, is_sampled=plan.is_sampled)
+        self._track(plan.sampling)
+        return True
+
+    def _copy_blocks(self, copies: list[BlockCopy]) -> None:
+        with span("copies"):
+            self._cache.copy_blocks(copies, self._staging)
+
+    def _flush(self) -> None:
+        with span("block_tables"):
+            self._state.flush()
+
+    def _track(self, rows: RowIndex) -> None:
+        ticket, held = self._ring.send(), self.rows
+        # Those of steps that are alike are found once.
+        if self._recipients is None or not self._recipients.are(rows, held):
+            self._recipients = Recipients.of(rows, held)
+        self._in_flight.append(_Launch(ticket, self._recipients, held.length[rows]))
+
+    def _drain(self) -> None:
+        while self._in_flight:
+            self._receive(self._in_flight.popleft())
+
+    def _receive(self, launch: _Launch) -> None:
+        """Take in a launch's tokens and end the requests that they complete.
+
+        Tokens of a row that has changed hands since, or whose request overran its end while its
+        last token was on its way, are dropped.
+        """
+        to, held = launch.recipients, self.rows
+        with span("readback"):
+            tokens = self._ring.receive(launch.ticket, to.rows, launch.positions)
+        now = time.perf_counter()
+        is_wanted = to.still_hold(held)
+        if is_wanted is not None:
+            to, tokens = to.only(is_wanted), tokens[is_wanted]
+        index = held.received[to.rows]
+        is_token = tokens != INVALID_TOKEN
+        received = index + is_token
+        held.tokens[to.rows, index] = tokens
+        held.token_times[to.rows, index] = now
+        held.received[to.rows] = received
+        is_stop = held.are_stops(to.rows, tokens)
+        ended = np.flatnonzero(is_stop | ~is_token | (received == held.budget[to.rows]))
+        reasons: dict[int, FinishReason] = {
+            place: "stop" if is_stop[place] else "length" if is_token[place] else "error"
+            for place in ended.tolist()
+        }
+        if len(to.rows):
+            self.arrived.append(TokenBatch(to.request_ids, tokens, index, now, reasons, to.id_list))
+        if reasons:
+            self._finish(to.rows[ended], reasons.values())
+
+    def _finish(self, ended: RowIndex, reasons: Collection[FinishReason]) -> None:
+        """End the requests of the rows `ended`, one reason for each."""
+        requests = [self.rows.holder(row) for row in ended.tolist()]
+        for request, reason in zip(requests, reasons, strict=True):
+            request.finish_reason = reason
+            del self.unfinished[request.request_id]
+        self.scheduler.finish(requests)

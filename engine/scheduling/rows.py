@@ -1,0 +1,182 @@
+"""The host's side of the running sequences: counters in arrays, one place a row.
+
+The decode loop reads and advances these with whole-batch numpy operations; Python touches single
+rows only when a sequence takes or leaves one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import IntegrityError
+from engine.requests.request import Request
+
+RowIndex: TypeAlias = npt.NDArray[np.intp]
+RowPlace: TypeAlias = RowIndex | slice
+"""Rows to index arrays by; what is read by a slice is a view."""
+
+_NO_STOP = -2
+"""Fills unused places of `stop_ids`; neither a token id nor `INVALID_TOKEN`."""
+
+
+def place_of(rows: RowIndex) -> RowPlace:
+    """`rows`, at least one, ascending, as numpy finds them fastest: 0 to N - 1 as a slice."""
+    return slice(0, len(rows)) if rows[-1] == len(rows) - 1 else rows
+
+
+class Rows:
+    """Counters of R rows.
+
+    Attributes
+    ----------
+    changes
+        Counts up whenever a row begins to decode or is released.
+    requests
+        Who holds each row, or None.
+    request_ids
+        int64 [R], their ids.
+    serial
+        int64 [R], changes whenever a row changes hands: a token that arrives late belongs to the
+        row's present request only if the serial is still that of its launch.
+    decoding
+        bool [R], runs in decode steps until its output is launched in full or has ended.
+    length
+        int32 [R], tokens that have a place in the KV cache.
+    known_len
+        int32 [R], tokens known when the row was taken; the rest are sampled.
+    last_block
+        int32 [R], the block that holds the last of them.
+    launched, received, budget
+        int32 [R], output tokens asked of the device, seen by the host, and allowed.
+    is_sampled
+        bool [R], temperature above 0.
+    stop_ids
+        int32 [R, S], ids that end the row's request.
+    tokens, token_times
+        int32 and float64 [R, max_model_len], the output seen so far.
+    """
+
+    def __init__(self, num_rows: int, max_model_len: int) -> None:
+        self.changes = 0
+        self.requests: list[Request | None] = [None] * num_rows
+        self.request_ids = np.full(num_rows, -1, np.int64)
+        self.serial = np.zeros(num_rows, np.int64)
+        self.decoding = np.zeros(num_rows, np.bool_)
+        self.length = np.zeros(num_rows, np.int32)
+        self.known_len = np.zeros(num_rows, np.int32)
+        self.last_block = np.full(num_rows, -1, np.int32)
+        self.launched = np.zeros(num_rows, np.int32)
+        self.received = np.zeros(num_rows, np.int32)
+        self.budget = np.zeros(num_rows, np.int32)
+        self.is_sampled = np.zeros(num_rows, np.bool_)
+        self.stop_ids = np.full((num_rows, 1), _NO_STOP, np.int32)
+        self._has_stops = False
+        self.tokens = np.empty((num_rows, max_model_len), np.int32)
+        self.token_times = np.empty((num_rows, max_model_len), np.float64)
+        self._free = list(range(num_rows))
+
+    @property
+    def num_taken(self) -> int:
+        """Rows in use."""
+        return len(self.requests) - len(self._free)
+
+    def take(self, requests: Sequence[Request]) -> None:
+        """Give each request one of the lowest free rows, and its earlier output a place there.
+
+        The lowest goes to the request with most tokens to come, and among equals to the longest,
+        which enters with most tokens to feed: steps are narrow as soon as the others have ended.
+
+        Raises
+        ------
+        IntegrityError
+            If fewer rows are free than are asked for; nothing has changed then.
+        """
+        # Held here: a single free row would be dealt to all of them without a word.
+        if len(requests) > len(self._free):
+            raise IntegrityError(
+                f"{len(requests)} requests should take a row each, but {len(self._free)} are free."
+            )
+        num_generated = np.array([len(request.generated) for request in requests], np.int32)
+        known_len = np.array([request.num_known_tokens for request in requests], np.int32)
+        budget = np.array([request.params.max_new_tokens for request in requests], np.int32)
+        rows = np.empty(len(requests), np.intp)
+        by_length = np.lexsort((-known_len, num_generated - budget))
+        # Lowest row first: a graph covers rows 0 to the highest in use.
+        self._free.sort()
+        rows[by_length] = self._free[: len(requests)]
+        del self._free[: len(requests)]
+        for request, row in zip(requests, rows.tolist(), strict=True):
+            request.row = row
+            self.requests[row] = request
+        for place in num_generated.nonzero()[0].tolist():
+            row, request, count = rows[place], requests[place], num_generated[place]
+            self.tokens[row, :count] = request.generated
+            self.token_times[row, :count] = request.token_times
+        self.request_ids[rows] = [request.request_id for request in requests]
+        self.serial[rows] += 1
+        self.decoding[rows] = False
+        self.known_len[rows] = known_len
+        self.launched[rows] = self.received[rows] = num_generated
+        self.budget[rows] = budget
+        self.is_sampled[rows] = [request.params.temperature > 0 for request in requests]
+        self._set_stop_ids(rows, [request.stop_ids for request in requests])
+
+    def start_decoding(
+        self, rows: RowIndex, lengths: Sequence[int], last_blocks: Sequence[int]
+    ) -> None:
+        """Let rows, of whose tokens `lengths` are computed, run in the decode steps to come."""
+        self.changes += 1
+        self.length[rows] = lengths
+        self.last_block[rows] = last_blocks
+        self.decoding[rows] = True
+
+    def running(self) -> RowIndex:
+        """Rows that have output left to launch, ascending, intp [N]."""
+        return (self.decoding & (self.launched < self.budget)).nonzero()[0]
+
+    def are_stops(self, rows: RowIndex, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of the `tokens` [N] end the requests of the `rows` [N] that they are for."""
+        if not self._has_stops:
+            return np.zeros(len(rows), np.bool_)
+        ends: npt.NDArray[np.bool_] = (tokens[:, None] == self.stop_ids[rows]).any(axis=1)
+        return ends
+
+    def holder(self, row: int) -> Request:
+        """The request that holds the row, which must be taken."""
+        request = self.requests[row]
+        if request is None:
+            raise IntegrityError(f"Row {row} should be held by a request, but is free.")
+        return request
+
+    def release(self, rows: RowIndex) -> None:
+        """Take the rows, each at most once, from their requests, which keep the output seen."""
+        self.changes += 1
+        for row, received in zip(rows.tolist(), self.received[rows].tolist(), strict=True):
+            request = self.holder(row)
+            # Copies of its own: one for all would be kept as a whole by whoever keeps one output.
+            request.generated = self.tokens[row, :received].copy()
+            request.token_times = self.token_times[row, :received].copy()
+            request.num_known_tokens = len(request.prompt) + received
+            request.row = None
+            self.requests[row] = None
+        self._free += rows.tolist()
+        self.serial[rows] += 1
+        self.decoding[rows] = False
+
+    def _set_stop_ids(self, rows: RowIndex, stop_ids: Sequence[tuple[int, ...]]) -> None:
+        most = max(map(len, stop_ids), default=0)
+        if not most and not self._has_stops:
+            return
+        missing = most - self.stop_ids.shape[1]
+        if missing > 0:
+            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_STOP)
+        self.stop_ids[rows] = _NO_STOP
+        for row, ids in zip(rows.tolist(), stop_ids, strict=True):
+            if ids:
+                self.stop_ids[row, : len(ids)] = ids
+        # Those of a row that was released count until another takes it: a few comparisons more.
+        self._has_stops = bool((self.stop_ids != _NO_STOP).any())

@@ -1,0 +1,403 @@
+"""Who runs in the next step, and with which KV blocks.
+
+Sequences join and leave between steps. All block needs are settled here, before anything is
+launched: a new block at a boundary, copy-on-write of a shared last block, and, when the pool is
+empty, first eviction from the prefix cache, then preemption of the youngest sequence, whose blocks
+are freed and which is computed again later. Nothing is lost, and a full cache is never an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.errors import IntegrityError
+from engine.kv.blocks import BlockCopy, KVBlockManager
+from engine.kv.integrity import Int32Array
+from engine.kv.pool import EMPTY
+from engine.kv.prefix_cache import PrefixCache
+from engine.requests.request import Request
+from engine.scheduling.admission import make_admission
+from engine.scheduling.decode_plan import AlikeSteps, DecodePlan
+from engine.scheduling.prefill_plan import PrefillChunk, PrefillPlan
+from engine.scheduling.rows import RowIndex, Rows
+from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
+
+DEFAULT_PREFILL_MAX_TOKENS = 8192
+"""Bounds a prefill's activations; a longer prompt is computed in chunks.
+
+On an H200, replayed, 256 prompts of 128 tokens and 256 new ones take as long with 16384, and their
+first tokens come 1.7 ms later.
+"""
+
+_LEAST_EVICTED_SHARE = 64
+"""Of the pool one in so many blocks is evicted when any must be: finding the oldest looks at all of
+them, and a cache that is full would otherwise be searched for every request that comes."""
+
+
+class Scheduler:
+    """Queues, rows and KV blocks of all unfinished requests.
+
+    Parameters
+    ----------
+    config
+        Limits and admission policy.
+    blocks
+        The pool of KV blocks.
+    rows, state
+        The host's and the device's side of the running sequences.
+    drain
+        Waits until all launched tokens have been seen. Called before a preemption, because the
+        preempted sequence's tokens must be known to compute it again.
+    enter_limit
+        A request with at most so many tokens left to compute enters the decode steps at once,
+        which then compute them one a step.
+
+    Attributes
+    ----------
+    prefill_max_tokens
+        Tokens of one prefill at most.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        blocks: KVBlockManager,
+        rows: Rows,
+        state: DecodeState,
+        drain: Callable[[], None],
+        *,
+        enter_limit: int = 1,
+    ) -> None:
+        self._enter_limit = enter_limit
+        self.blocks = blocks
+        self.prefix_cache = PrefixCache(blocks) if config.prefix_cache else None
+        self.waiting: deque[Request] = deque()
+        self._prefilling: list[Request] = []
+        self._rows = rows
+        self._state = state
+        self._drain = drain
+        self._admission = make_admission(config)
+        self.prefill_max_tokens = config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
+        self._prefill_max_batch_size = config.prefill_max_batch_size or config.max_batch_size
+        self._max_active = min(
+            config.max_active_requests or config.max_batch_size, config.max_batch_size
+        )
+        self._num_admitted = 0
+        # Blocks for requests that were admitted without them: this round's prefills take theirs
+        # together, and those that enter have the next decode step take them.
+        self._num_promised = 0
+        self._alike: AlikeSteps | None = None
+
+    def plan_prefill(self) -> PrefillPlan | None:
+        """Continue begun prompts and admit waiting ones, within the step's token budget."""
+        budget = self.prefill_max_tokens
+        self._num_promised = 0
+        chunks: list[PrefillChunk] = []
+        admitted: list[Request] = []
+        entering: list[Request] = []
+        prefilled: list[Request] = []
+        copies: list[BlockCopy] = []
+        for request in self._prefilling[: self._prefill_max_batch_size]:
+            if budget:
+                chunks.append(self._chunk(request, budget))
+                budget -= chunks[-1].end - chunks[-1].start
+        self._admission.start_round()
+        num_taken, waiting = self._rows.num_taken, self.waiting
+        room = min(self._prefill_max_batch_size - len(chunks), self._max_active - num_taken)
+        while budget and waiting and len(admitted) < room:
+            is_first = not chunks and not entering
+            index = self._admission.choose(waiting, budget, is_first=is_first)
+            if index is None:
+                break
+            request = waiting[index]
+            attached = self._attach_prefix(request, is_alone=not num_taken and not admitted)
+            if attached is None:
+                break
+            copies += attached
+            del waiting[index]
+            admitted.append(request)
+            request.admission_order = self._num_admitted
+            self._num_admitted += 1
+            # Decode steps compute what is left where that is little.
+            uncomputed = request.num_uncomputed
+            if uncomputed <= self._enter_limit:
+                entering.append(request)
+                budget -= min(budget, uncomputed)
+                continue
+            prefilled.append(request)
+            chunks.append(self._chunk(request, budget))
+            budget -= chunks[-1].end - chunks[-1].start
+        if admitted:
+            self._rows.take(admitted)
+        if prefilled:
+            self._prefilling += prefilled
+            copies += self.blocks.extend_batch(
+                [request.block_ids for request in prefilled],
+                [request.num_uncomputed for request in prefilled],
+            )
+        return PrefillPlan(chunks, entering, copies) if chunks or entering else None
+
+    def note_prefilled(self, plan: PrefillPlan) -> None:
+        """Account for a launched prefill: completed prompts decode from now on."""
+        completed = []
+        for chunk in plan.chunks:
+            request = chunk.request
+            request.num_computed = chunk.end
+            if chunk.completes_prompt:
+                completed.append(request)
+                self._prefilling.remove(request)
+                self._offer_prefix(request, request.block_ids)
+        rows = _rows_of(completed)
+        self._rows.launched[rows] += 1
+        self._start_decoding(completed, rows)
+
+    def stage_rows(self, plan: PrefillPlan) -> None:
+        """Stage the device rows of the sequences that decode once the plan is launched."""
+        prefilled = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
+        requests = prefilled + plan.entering
+        rows, held = _rows_of(requests), self._rows
+        known_len = held.known_len[rows]
+        # A prefill computes all known tokens, and samples the first of the others itself.
+        positions = known_len.copy()
+        positions[len(prefilled) :] = [one.num_computed for one in plan.entering]
+        remaining = held.budget[rows] - held.launched[rows]
+        remaining[: len(prefilled)] -= 1
+        self._state.stage_rows(
+            RowStarts(
+                rows=rows,
+                positions=positions,
+                remaining=remaining,
+                seeds=[one.seed for one in requests],
+                params=[one.params for one in requests],
+                block_ids=[one.block_ids for one in requests],
+                known_len=known_len,
+                uncomputed=[
+                    *[NO_TOKENS] * len(prefilled),
+                    *(one.known_tokens[one.num_computed :] for one in plan.entering),
+                ],
+            )
+        )
+        self._start_decoding(plan.entering, rows[len(prefilled) :])
+
+    def plan_decode(self) -> DecodePlan | None:
+        """Give every running row a place for one more token, preempting where none is left."""
+        rows = self._rows
+        alike = self._alike
+        if alike is not None and alike.is_left(rows):
+            self.blocks.append_in_place(alike.last_blocks)
+            rows.length[alike.place] += 1
+            rows.launched[alike.sampling] += 1
+            return alike.take()
+        # Where all blocks begin at once, this runs once in block_size steps, and what it calls is
+        # in no cache by then: a call that no other step makes costs ten times what it does warm.
+        running = self._running_with_room()
+        if not len(running):
+            return None
+        append = self.blocks.append_to_last_blocks(rows.last_block[running])
+        # A row has a new last block at a boundary or after copy-on-write: one step in many.
+        changed = (append.block_index != rows.last_block[running]).nonzero()[0]
+        if len(changed):
+            changed_rows = running[changed]
+            columns = rows.length[changed_rows] // self.blocks.block_size
+            self._state.stage_blocks(changed_rows, columns, append.block_index[changed])
+            rows.last_block[changed_rows] = append.block_index[changed]
+        length = rows.length[running] + 1
+        rows.length[running] = length
+        beyond_known = length - rows.known_len[running]
+        sampling = running[beyond_known >= 0]
+        rows.launched[sampling] += 1
+        if self.prefix_cache is not None:
+            # Rows that entered with tokens to compute and feed the last of them in this step.
+            for row in running[beyond_known == 0].tolist():
+                self._offer_prefix(rows.holder(row), self._blocks_of(row).tolist())
+        is_sampled = bool(np.count_nonzero(rows.is_sampled[running]))
+        plan = DecodePlan(running, sampling, append.copies, is_sampled)
+        self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
+        return plan
+
+    def withdraw(self, request: Request) -> None:
+        """Give back what a request holds that ends early: running, prefilling or waiting."""
+        if request.row is None:
+            self.waiting.remove(request)
+        else:
+            self._send_away(request)
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        """Give back what running requests hold, leaving their blocks to the prefix cache.
+
+        Their `finish_reason` is set. A whole batch often ends in one step, and every request
+        waits until the last has left: so what can be done for all at once is.
+        """
+        rows = _rows_of(requests)
+        block_ids, ends = self._blocks_of_all(rows)
+        self._vacate(requests, rows)
+        if self.prefix_cache is not None:
+            for request, held in zip(requests, np.split(block_ids, ends[:-1]), strict=True):
+                if request.finish_reason in ("length", "stop"):
+                    # The last token was sampled but is not part of what is reusable: it was fed
+                    # only if steps were launched before the end was seen, and those may have
+                    # overrun it.
+                    self.prefix_cache.insert(request.known_tokens[:-1], held.tolist())
+        self.blocks.free_blocks(block_ids)
+
+    def check_integrity(self) -> None:
+        """Hold the block pool against all who hold blocks.
+
+        Raises
+        ------
+        IntegrityError
+            Naming the block that is wrong.
+        """
+        holders: list[list[int]] = []
+        lengths: list[int | None] = []
+        for row, request in enumerate(self._rows.requests):
+            if request is None:
+                continue
+            if request in self._prefilling:
+                holders.append(request.block_ids)
+                lengths.append(request.num_known_tokens)
+            else:
+                holders.append(self._blocks_of(row).tolist())
+                lengths.append(int(self._rows.length[row]))
+        if self.prefix_cache is not None:
+            holders.append(self.prefix_cache.held_blocks())
+            lengths.append(None)
+        self.blocks.check_integrity(holders, lengths)
+
+    def _start_decoding(self, requests: Sequence[Request], rows: RowIndex) -> None:
+        """Let requests run in the decode steps to come, from what they have computed on."""
+        if requests:
+            self._rows.start_decoding(
+                rows,
+                [request.num_computed for request in requests],
+                [request.block_ids[-1] if request.block_ids else EMPTY for request in requests],
+            )
+
+    def _offer_prefix(self, request: Request, block_ids: list[int]) -> None:
+        """Let others reuse the known tokens' whole blocks; the last may still be written to."""
+        num_blocks = request.num_known_tokens // self.blocks.block_size
+        if self.prefix_cache is not None and num_blocks:
+            tokens = request.known_tokens[: num_blocks * self.blocks.block_size]
+            self.prefix_cache.insert(tokens, block_ids[:num_blocks])
+
+    def _chunk(self, request: Request, budget: int) -> PrefillChunk:
+        start = request.num_computed
+        return PrefillChunk(request, start, min(start + budget, request.num_known_tokens))
+
+    def _attach_prefix(self, request: Request, *, is_alone: bool) -> list[BlockCopy] | None:
+        """Give `request` the blocks of its cached prefix, and promise it those of its other tokens.
+
+        Returns the copies to make first, or None where the pool has no room for all known tokens
+        now.
+        """
+        if self.prefix_cache is not None:
+            match = self.prefix_cache.match(request.known_tokens)
+            block_ids = list(match.block_ids)
+            if self._promise_blocks(request, block_ids, match.num_tokens):
+                return list(match.copies)
+            self.blocks.free_blocks(block_ids)
+        # Reuse pins blocks. Where nothing runs that could free any, it must give way, or the
+        # request would wait for ever.
+        if self.prefix_cache is None or is_alone:
+            if self._promise_blocks(request, [], 0):
+                return []
+            if is_alone:
+                raise IntegrityError(
+                    f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
+                    f"{request.num_known_tokens} tokens find no room."
+                )
+        return None
+
+    def _promise_blocks(self, request: Request, block_ids: list[int], num_cached: int) -> bool:
+        """Let `request` have `block_ids` and what its other tokens need, where that is free."""
+        num_missing = request.num_known_tokens - num_cached
+        needed = self.blocks.blocks_needed_to_extend(block_ids, num_missing)
+        if not self._make_room(self._num_promised + needed):
+            return False
+        self._num_promised += needed
+        request.num_computed = num_cached
+        request.block_ids = block_ids
+        return True
+
+    def _running_with_room(self) -> RowIndex:
+        """The running rows, so many of them preempted that the others find their blocks."""
+        running = self._rows.running()
+        # A row takes one block at most, so that they need counting only where blocks are few.
+        while len(running) > self.blocks.num_free_blocks:
+            needed = self.blocks.blocks_needed_for_append(self._rows.last_block[running])
+            if self._make_room(needed):
+                break
+            self._preempt_youngest()
+            running = self._rows.running()
+        return running
+
+    def _make_room(self, num_blocks: int) -> bool:
+        """Whether `num_blocks` are free, after evicting cached blocks if that takes it."""
+        missing = num_blocks - self.blocks.num_free_blocks
+        if missing > 0 and self.prefix_cache is not None:
+            share = self.blocks.num_blocks // _LEAST_EVICTED_SHARE
+            missing -= self.prefix_cache.evict(max(missing, share))
+        return missing <= 0
+
+    def _preempt_youngest(self) -> None:
+        """Send the sequence admitted last back to the head of the queue.
+
+        Nobody has to go where tokens on their way turn out to have ended a request.
+        """
+        changes = self._rows.changes
+        self._drain()
+        # Not by free blocks: what has ended may leave all of its own to the prefix cache.
+        if self._rows.changes != changes:
+            return
+        request = max(
+            (request for request in self._rows.requests if request is not None),
+            key=lambda request: request.admission_order,
+        )
+        self._send_away(request)
+        request.num_computed = 0
+        self.waiting.appendleft(request)
+
+    def _send_away(self, request: Request) -> None:
+        """Take row and blocks from a request that runs or prefills."""
+        rows = _rows_of([request])
+        if self._rows.decoding[rows[0]]:
+            block_ids = self._blocks_of_all(rows)[0]
+        else:
+            block_ids = np.array(request.block_ids, np.int32)
+            self._prefilling.remove(request)
+        self._vacate([request], rows)
+        self.blocks.free_blocks(block_ids)
+
+    def _vacate(self, requests: Sequence[Request], rows: RowIndex) -> None:
+        """Take their rows from requests, whose blocks the caller gives back."""
+        held = self._rows
+        # The device ends a row itself where its budget does.
+        is_ended = held.launched[rows] >= held.budget[rows]
+        self._state.stage_stops(rows[held.decoding[rows] & ~is_ended])
+        held.release(rows)
+        for request in requests:
+            request.block_ids = []
+
+    def _blocks_of_all(self, rows: RowIndex) -> tuple[Int32Array, RowIndex]:
+        """The blocks of decoding rows, one row's after the other's, and where each row's end."""
+        counts = -(-self._rows.length[rows] // self.blocks.block_size)
+        most = int(counts.max(initial=0))
+        is_held = np.arange(most) < counts[:, None]
+        return self._state.block_table[rows, :most][is_held], np.cumsum(counts)
+
+    def _blocks_of(self, row: int) -> Int32Array:
+        """The blocks of a decoding row; a view, valid until somebody else takes the row."""
+        num_blocks = -(-int(self._rows.length[row]) // self.blocks.block_size)
+        return self._state.block_table[row, :num_blocks]
+
+
+def _rows_of(requests: Sequence[Request]) -> RowIndex:
+    rows = [request.row for request in requests]
+    if None in rows:
+        request_id = requests[rows.index(None)].request_id
+        raise IntegrityError(f"Request {request_id} should have a row, but has none.")
+    return np.array(rows, np.intp)

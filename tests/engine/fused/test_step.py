@@ -1,0 +1,284 @@
+"""Fused decode steps against unfused ones: same tokens, same rows, same ring, same cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from engine.fused.weights import can_fuse
+from engine.kv.memory import KVCache
+from engine.models.config import GPT2Config
+from engine.models.gpt2 import GPT2
+from engine.models.random_weights import random_weights
+from engine.requests.params import SamplingParams
+from engine.running.runner import ModelRunner
+from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
+from engine.transport.staging import StagingBuffers
+from engine.transport.token_ring import TokenRing
+from kernels.backend import interpreting
+from kernels.fused_configs import LinearTile, committed_table
+from kernels.fused_reference import reference_best_of_tiles
+
+ON_GPU = torch.cuda.is_available() and not interpreting()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+BLOCK_SIZE, NUM_ROWS = 16, 6
+# Positions at the start, around block boundaries, and one row without budget at the last position.
+POSITIONS, REMAINING = [0, 15, 16, 30, 63, 7], [4, 4, 4, 1, 0, 2]
+# Tokens that rows are given to feed: more, as many and fewer than the steps of a test.
+UNCOMPUTED = {
+    0: np.arange(40, 45, dtype=np.int32),
+    2: np.array([9, 8, 7], np.int32),
+    5: np.array([77], np.int32),
+}
+CONFIG = GPT2Config(
+    vocab_size=200,
+    max_positions=64,
+    num_layers=2,
+    num_heads=4,
+    hidden_size=64,
+    inner_size=128,
+    activation="gelu_new",
+)
+
+needs_triton = pytest.mark.skipif(
+    not ON_GPU and not interpreting(),
+    reason="needs a GPU or TRITON_INTERPRET=1: `nox -s kernels` sets what the machine has",
+)
+
+
+@dataclass(slots=True)
+class Side:
+    """One engine's device side, with rows in the middle of their sequences."""
+
+    model: GPT2
+    runner: ModelRunner
+    cache: KVCache
+    state: DecodeState
+    ring: TokenRing
+
+
+def _model(dtype: torch.dtype, **changes: object) -> GPT2:
+    fields = {name: getattr(CONFIG, name) for name in CONFIG.__dataclass_fields__}
+    config = GPT2Config(**(fields | changes))
+    return GPT2(config, random_weights(config, seed=3, device=DEVICE, dtype=dtype))
+
+
+def _side(model: GPT2, *, fuse: bool) -> Side:
+    from engine.fused.step import FusedDecode
+
+    config = model.config
+    columns = config.max_positions // BLOCK_SIZE
+    staging = StagingBuffers(DEVICE)
+    cache = KVCache(
+        config.num_layers,
+        NUM_ROWS * columns,
+        config.num_kv_heads,
+        BLOCK_SIZE,
+        config.head_dim,
+        device=DEVICE,
+        dtype=model.dtype,
+    )
+    generator = torch.Generator().manual_seed(5)
+    for whole in (cache.keys, cache.values):
+        whole.copy_(torch.randn(whole.shape, generator=generator))
+    state = DecodeState(NUM_ROWS, columns, DEVICE)
+    blocks = torch.randperm(NUM_ROWS * columns, generator=generator).view(NUM_ROWS, columns)
+    uncomputed = [UNCOMPUTED.get(row, NO_TOKENS) for row in range(NUM_ROWS)]
+    state.stage_rows(
+        RowStarts(
+            rows=np.arange(NUM_ROWS),
+            positions=POSITIONS,
+            remaining=REMAINING,
+            seeds=[0] * NUM_ROWS,
+            params=[SamplingParams()] * NUM_ROWS,
+            block_ids=blocks.tolist(),
+            known_len=[
+                position + len(left) for position, left in zip(POSITIONS, uncomputed, strict=True)
+            ],
+            uncomputed=uncomputed,
+        )
+    )
+    state.flush()
+    state.device_rows.last_token.copy_(torch.arange(NUM_ROWS) * 31)
+    ring = TokenRing(NUM_ROWS, DEVICE)
+    runner = ModelRunner(
+        model, cache, state, ring, staging, BLOCK_SIZE, fuse=False, feeds_known=True
+    )
+    if fuse:
+        runner.fused = FusedDecode(model, cache, state, ring)
+    return Side(model, runner, cache, state, ring)
+
+
+def _written(side: Side, num_rows: int) -> list[list[int]]:
+    """The tokens that each row has been given since its start, from the ring."""
+    ends = side.state.device_rows.position.tolist()
+    tokens = []
+    for row in range(num_rows):
+        positions = np.arange(POSITIONS[row] + 1, ends[row] + 1)
+        rows = np.full(len(positions), row)
+        tokens.append(side.ring.receive(side.ring.send(), rows, positions).tolist())
+    return tokens
+
+
+def _assert_same(fused: Side, plain: Side, num_rows: int, tolerance: float) -> None:
+    for name in ("last_token", "position", "remaining", "block_table"):
+        assert torch.equal(
+            getattr(fused.state.device_rows, name), getattr(plain.state.device_rows, name)
+        )
+    assert _written(fused, num_rows) == _written(plain, num_rows)
+    assert not fused.ring.slots[:, num_rows:].any()
+    for left, right in (
+        (fused.cache.keys, plain.cache.keys),
+        (fused.cache.values, plain.cache.values),
+    ):
+        torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float16, 3e-2)], ids=str
+)
+@pytest.mark.parametrize("num_rows", [1, 4, NUM_ROWS])
+def test_steps_leave_what_unfused_steps_leave(
+    dtype: torch.dtype, tolerance: float, num_rows: int
+) -> None:
+    model = _model(dtype)
+    fused, plain = _side(model, fuse=True), _side(model, fuse=False)
+    for _ in range(3):
+        for side in (fused, plain):
+            side.runner.decode(num_rows, is_sampled=False)
+        _assert_same(fused, plain, num_rows, tolerance)
+
+
+@needs_triton
+def test_fused_and_sampled_steps_alternate() -> None:
+    """A sampled step leaves no statistics behind; the next fused one must not miss them."""
+    model = _model(torch.float32)
+    fused, plain = _side(model, fuse=True), _side(model, fuse=False)
+    for is_sampled in (False, True, False):
+        for side in (fused, plain):
+            side.runner.decode(NUM_ROWS, is_sampled=is_sampled)
+        _assert_same(fused, plain, NUM_ROWS, 1e-4)
+
+
+@needs_triton
+def test_an_untied_head_and_scaled_layers() -> None:
+    model = _model(torch.float32, tied_head=False, scale_by_layer=True)
+    fused, plain = _side(model, fuse=True), _side(model, fuse=False)
+    for side in (fused, plain):
+        side.runner.decode(NUM_ROWS, is_sampled=False)
+    _assert_same(fused, plain, NUM_ROWS, 1e-4)
+
+
+@needs_triton
+def test_logits_that_are_not_numbers_are_told_and_survived() -> None:
+    model = _model(torch.float32)
+    model.final_norm.bias[3] = float("nan")
+    fused, plain = _side(model, fuse=True), _side(model, fuse=False)
+    for side in (fused, plain):
+        side.runner.decode(NUM_ROWS, is_sampled=False)
+    _assert_same(fused, plain, NUM_ROWS, 1e-4)
+    # Row 0 feeds a known token whatever its logits are.
+    assert fused.state.device_rows.last_token.tolist()[:2] == [41, 0]
+
+
+@needs_triton
+@pytest.mark.parametrize("outliers", [False, True], ids=["ordinary", "outlier-channels"])
+@pytest.mark.parametrize(
+    ("num_rows", "head"),
+    [(1, LinearTile(1, 8, 16)), (1, LinearTile(16, 64, 32)), (NUM_ROWS, LinearTile(16, 64, 32))],
+    ids=["vectors", "vectors-and-a-tile", "tiles"],
+)
+def test_logits_are_as_close_to_full_precision_as_unfused_ones(
+    num_rows: int, head: LinearTile, outliers: bool
+) -> None:
+    """Every tile's best logit, fused and unfused in fp16, against fp32 of the same weights.
+
+    Vectors leave no statistics: a head in tiles behind them makes its own.
+    """
+    committed = committed_table()
+    assert (committed.tiles(num_rows).feed_forward_out.block_m == 1) == (num_rows == 1)
+    weights = random_weights(CONFIG, seed=3, device=DEVICE, dtype=torch.float16)
+    if outliers:
+        # As trained models have them: two channels far beyond the rest, from the start to the end.
+        weights["wpe.weight"][:, 7] += 40.0
+        weights["wpe.weight"][:, 50] -= 15.0
+    fused, plain = (_side(GPT2(CONFIG, weights), fuse=fuse) for fuse in (True, False))
+    exact = _side(GPT2(CONFIG, {name: one.float() for name, one in weights.items()}), fuse=False)
+    exact.cache.keys.copy_(plain.cache.keys)
+    exact.cache.values.copy_(plain.cache.values)
+    logits = [_record_logits(side) for side in (plain, exact)]
+    assert fused.runner.fused is not None
+    table = committed.with_tile(committed.place(num_rows), "head", head)
+    fused.runner.fused = fused.runner.fused.retabled(table)
+    for side in (fused, plain, exact):
+        side.runner.decode(num_rows, is_sampled=False)
+    tile_max = fused.runner.fused.best_of_tiles
+    running = [row for row in range(num_rows) if REMAINING[row] > 0]
+    tiles = tile_max.shape[1]
+    block = 256 // tiles  # the head is padded to 256 rows
+    theirs, truth = (
+        reference_best_of_tiles(one[0].double(), tiles, block)[0][running] for one in logits
+    )
+    is_real = torch.isfinite(truth)
+    own_error = (theirs - truth)[is_real].norm()
+    error = (tile_max[running].double() - truth)[is_real].norm()
+    assert 0 < float(error) <= 2 * float(own_error)
+
+
+def _record_logits(side: Side) -> list[torch.Tensor]:
+    """A list that takes every logits tensor the side's model makes from now on."""
+    recorded: list[torch.Tensor] = []
+    make = side.model.logits
+
+    def recording(hidden: torch.Tensor) -> torch.Tensor:
+        recorded.append(make(hidden))
+        return recorded[-1]
+
+    side.model.logits = recording  # type: ignore[method-assign]
+    return recorded
+
+
+@needs_triton
+def test_another_table_cuts_the_same_step() -> None:
+    """A table given to the steps is the one they use, and changes no token."""
+    from engine.fused.step import FusedDecode
+
+    model = _model(torch.float32)
+    fused, plain = _side(model, fuse=True), _side(model, fuse=False)
+    assert fused.runner.fused is not None
+    committed = committed_table()
+    table = committed.with_tile(committed.place(NUM_ROWS), "head", LinearTile(16, 64, 32))
+    narrow = fused.runner.fused.retabled(table)
+    fused.runner.fused = narrow
+    for side in (fused, plain):
+        side.runner.decode(NUM_ROWS, is_sampled=False)
+    _assert_same(fused, plain, NUM_ROWS, 1e-4)
+    assert narrow.best_of_tiles.shape == (NUM_ROWS, 256 // 64)
+    again = FusedDecode(model, fused.cache, fused.state, fused.ring, table)
+    again.step(NUM_ROWS)
+    assert again.best_of_tiles.shape == narrow.best_of_tiles.shape
+
+
+@needs_triton
+def test_steps_repeat_bit_for_bit() -> None:
+    model = _model(torch.float16)
+    caches = []
+    for _ in range(2):
+        side = _side(model, fuse=True)
+        for _ in range(2):
+            side.runner.decode(NUM_ROWS, is_sampled=False)
+        caches.append(side.cache)
+    assert torch.equal(caches[0].keys, caches[1].keys)
+    assert torch.equal(caches[0].values, caches[1].values)
+
+
+def test_the_rule_takes_half_precision_gpt2_on_cuda_only() -> None:
+    model = _model(torch.float16)
+    assert can_fuse(model) == ON_GPU
+    assert not can_fuse(_model(torch.float32))
+    assert not can_fuse(_model(torch.float16, activation="relu"))
+    assert not can_fuse(_model(torch.float16, hidden_size=96))
