@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 from kernels.errors import KernelArgumentError
 
 if TYPE_CHECKING:
-    from kernels.operations import kv_append, paged_attention_decode, paged_attention_prefill
+    from kernels.attention.operations import (
+        kv_append,
+        paged_attention_decode,
+        paged_attention_prefill,
+    )
 
 __all__ = [
     "KernelArgumentError",
@@ -28,7 +32,7 @@ _OPERATIONS = frozenset({"kv_append", "paged_attention_decode", "paged_attention
 
 def __getattr__(name: str) -> Any:
     if name in _OPERATIONS:
-        operation = getattr(import_module("kernels.operations"), name)
+        operation = getattr(import_module("kernels.attention.operations"), name)
         globals()[name] = operation
         return operation
     raise AttributeError(f"module 'kernels' has no attribute {name!r}")

@@ -8,8 +8,8 @@ from functools import cache
 
 import torch
 
-from kernels.fused_configs import RingTile
-from kernels.launch import ring_tile
+from kernels.tiles.launch import ring_tile
+from kernels.tiles.table import RingTile
 
 _TRUE = frozenset({"1", "true", "yes", "on", "y"})
 

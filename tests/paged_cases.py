@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from kernels.reference import gather_context
+from kernels.attention.reference import gather_context
 
 NAN = float("nan")
 UNUSED_BLOCK = 2**30

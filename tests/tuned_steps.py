@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from asv_bench.tuning.candidates import Choice, Point, slots_of
 from asv_bench.tuning.workbench import Timer
 from engine.models.registry import RANDOM_CONFIGS
-from kernels.fused_configs import ConfigTable, LinearTile, RingTile, committed_table
+from kernels.tiles.table import ConfigTable, LinearTile, RingTile, committed_table
 
 GPT2 = RANDOM_CONFIGS["gpt2"]
 # The committed table with a few choices pinned, so that the tests outlive the next tuning.

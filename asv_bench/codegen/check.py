@@ -143,7 +143,7 @@ def fresh_compiler() -> Iterator[None]:
 
 def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
     """Names of all kernels, and what compiles each."""
-    from kernels.variants import kernel_variants
+    from kernels.tiles.variants import kernel_variants
 
     if not launched.has_gluon():
         console.print(

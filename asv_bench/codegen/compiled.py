@@ -24,7 +24,7 @@ from asv_bench.errors import MeasurementFailed
 
 if TYPE_CHECKING:
     from asv_bench.codegen.launched_kernels import LaunchedKernel
-    from kernels.variants import KernelVariant
+    from kernels.tiles.variants import KernelVariant
 
 
 FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|cp\.reduce)(?:\.\w+(?:::\w+)*)*\.b?f(?:16|32|64)")

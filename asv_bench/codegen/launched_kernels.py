@@ -178,7 +178,7 @@ def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
     """Fused attention by itself, at every batch size up to that at which nothing changes more."""
     import torch
 
-    from kernels.fused_attention import fused_attention
+    from kernels.attention.fused import fused_attention
 
     query_heads, kv_heads, head_dim, block_size = 32, 8, 128, 64
     with _pretended(HOPPER) as traffic:

@@ -71,8 +71,8 @@ CHECKS = (
         "memcheck: graphs, repeats",
         (
             "tests/kernels/test_on_gpu.py",
-            "tests/kernels/test_gluon_attention.py",
-            "tests/kernels/test_row_attention.py",
+            "tests/kernels/attention/test_ring_attention.py",
+            "tests/kernels/attention/test_row.py",
             "tests/kernels/test_fused_on_gpu.py",
             "tests/engine/transport/test_word_changes.py",
         ),
@@ -81,15 +81,15 @@ CHECKS = (
     Check(
         "memcheck: each tensor its own allocation",
         (
-            "tests/kernels/test_append.py",
-            "tests/kernels/test_decode.py",
-            "tests/kernels/test_prefill.py",
-            "tests/kernels/test_residual_norm.py",
-            "tests/kernels/test_fused_attention.py",
-            "tests/kernels/test_fused_linear.py",
-            "tests/kernels/test_fused_rows.py",
-            "tests/kernels/test_gluon_attention.py",
-            "tests/kernels/test_row_attention.py",
+            "tests/kernels/attention/test_append.py",
+            "tests/kernels/attention/test_decode.py",
+            "tests/kernels/attention/test_prefill.py",
+            "tests/kernels/linear/test_norm.py",
+            "tests/kernels/attention/test_fused.py",
+            "tests/kernels/linear/test_projections.py",
+            "tests/kernels/step/test_rows.py",
+            "tests/kernels/attention/test_ring_attention.py",
+            "tests/kernels/attention/test_row.py",
             "tests/kernels/test_fused_on_gpu.py",
             # The overflow test's caches of 8.6 GB are too slow to watch, and are checked above, as
             # are the tests that capture graphs.

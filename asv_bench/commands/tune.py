@@ -18,7 +18,7 @@ from asv_bench.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, m
 from asv_bench.record import REPOSITORY, Record
 from asv_bench.tables import MISSING, figure, percent
 from asv_bench.workloads import default_model
-from kernels.fused_configs import ROLES, TABLE_FILE, ConfigTable, committed_table
+from kernels.tiles.table import ROLES, TABLE_FILE, ConfigTable, committed_table
 
 if TYPE_CHECKING:
     from asv_bench.memory.floor import ModelConfig

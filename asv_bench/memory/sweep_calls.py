@@ -12,7 +12,7 @@ from asv_bench.memory.replays import seconds_per_replay
 from asv_bench.memory.sweep import Call
 from engine.kv.memory import KVCache
 from kernels import kv_append, paged_attention_decode
-from kernels.fused_attention import fused_attention
+from kernels.attention.fused import fused_attention
 
 BLOCK_SIZE = 64
 COLD_BYTES = 256 * 2**20

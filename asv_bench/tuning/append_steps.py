@@ -21,8 +21,8 @@ from unittest.mock import patch
 from asv_bench.errors import MeasurementFailed
 from asv_bench.tuning.step_bench import capture_step, step_us
 from asv_bench.tuning.step_rows import Stepped, StepRows
-from kernels import gluon_attention, ring_launch
-from kernels.fused_configs import committed_table
+from kernels.attention.hopper import ring_attention, ring_launch
+from kernels.tiles.table import committed_table
 
 _STORE = re.compile(r"^( +)gl\.store\([kv]_cache .*$", re.MULTILINE)
 
@@ -66,19 +66,20 @@ def storing_nothing() -> AbstractContextManager[Any]:
 
 @cache
 def attention_without_stores() -> Any:
-    """`kernels.gluon_attention.ring_attention` without its stores to the cache.
+    """`kernels.attention.hopper.ring_attention.ring_attention` without its stores to the cache.
 
     Raises
     ------
     MeasurementFailed
         If its source has none that could be taken out.
     """
-    source = Path(gluon_attention.__file__).read_text(encoding="utf-8")
+    source = Path(ring_attention.__file__).read_text(encoding="utf-8")
     text, count = _STORE.subn(r"\1pass", source)
     if not count:
         raise MeasurementFailed(
-            "kernels/gluon_attention.py has no line that begins with gl.store(k_cache or "
-            "gl.store(v_cache: there is nothing to take out, so append cannot be told apart."
+            "kernels/attention/hopper/ring_attention.py has no line that begins with "
+            "gl.store(k_cache or gl.store(v_cache: there is nothing to take out, so append cannot "
+            "be told apart."
         )
     with TemporaryDirectory() as folder:
         # Triton reads a kernel's source from its file as the module is executed, and not later.
@@ -100,7 +101,7 @@ def _timer(rows: StepRows, expected: Stepped, *, appends: bool) -> Callable[[], 
     if bool(is_left.any() if appends else not is_left.all()):
         raise MeasurementFailed(
             f"a step at {rows.point} appends {'too little' if appends else 'without its stores'}: "
-            "its attention is not launched by kernels.ring_launch alone."
+            "its attention is not launched by kernels.attention.hopper.ring_launch alone."
         )
     if not stepped.chooses_as(expected):
         raise MeasurementFailed(f"a step at {rows.point} without its stores chooses other tokens.")

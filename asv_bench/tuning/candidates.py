@@ -15,7 +15,8 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from asv_bench.memory.floor import ModelConfig
-from kernels.fused_configs import (
+from kernels.hopper.limits import CLUSTER_SIZES
+from kernels.tiles.table import (
     HEAD_PART,
     HEAD_ROWS,
     LEAST_HOPPER_ROWS,
@@ -26,7 +27,6 @@ from kernels.fused_configs import (
     LinearTile,
     RingTile,
 )
-from kernels.hopper import CLUSTER_SIZES
 
 Choice: TypeAlias = LinearTile | RingTile
 

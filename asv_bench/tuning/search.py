@@ -23,7 +23,7 @@ from scipy.stats import binomtest
 
 from asv_bench.tuning.candidates import Choice, Slot
 from asv_bench.tuning.workbench import Rejected, Timer, Workbench
-from kernels.fused_configs import ConfigTable, Measured
+from kernels.tiles.table import ConfigTable, Measured
 
 SCREEN_ROUNDS = 3
 FINAL_ROUNDS = 15

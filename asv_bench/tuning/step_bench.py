@@ -13,7 +13,7 @@ from asv_bench.memory.replays import seconds_per_replay
 from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.step_rows import StepRows
 from asv_bench.tuning.workbench import Rejected, Timer
-from kernels.fused_configs import ConfigTable
+from kernels.tiles.table import ConfigTable
 
 if TYPE_CHECKING:
     from engine.fused.step import FusedDecode

@@ -19,8 +19,8 @@ from engine.requests.params import SamplingParams
 from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
 from engine.transport.token_ring import TokenRing
 from kernels import kv_append, paged_attention_decode
-from kernels.fused_configs import HEAD_PART
-from kernels.fused_reference import reference_best_of_tiles
+from kernels.linear.reference import reference_best_of_tiles
+from kernels.tiles.table import HEAD_PART
 
 if TYPE_CHECKING:
     from engine.fused.step import FusedDecode

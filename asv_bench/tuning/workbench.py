@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from asv_bench.errors import BenchError
 from asv_bench.tuning.candidates import Point
-from kernels.fused_configs import ConfigTable
+from kernels.tiles.table import ConfigTable
 
 Timer: TypeAlias = Callable[[], float]
 """Microseconds of a step, measured anew by each call."""

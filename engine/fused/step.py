@@ -22,13 +22,13 @@ from engine.models.gpt2 import GPT2
 from engine.running.ranges import span
 from engine.transport.device_rows import DecodeState
 from engine.transport.token_ring import TokenRing
-from kernels.decode_rows import begin_step, finish_step
-from kernels.folded_linear import SplitWorkspace
-from kernels.fused_attention import fused_attention
-from kernels.fused_configs import ConfigTable, StepTiles, committed_table
-from kernels.fused_linear import GELU, RESIDUAL, fused_linear, runs_stream
-from kernels.lm_head import best_of_tiles
-from kernels.row_attention import row_attention, row_attention_serves
+from kernels.attention.fused import fused_attention
+from kernels.attention.row import row_attention, row_attention_serves
+from kernels.linear.folded import SplitWorkspace
+from kernels.linear.head import best_of_tiles
+from kernels.linear.projections import GELU, RESIDUAL, fused_linear, runs_stream
+from kernels.step.rows import begin_step, finish_step
+from kernels.tiles.table import ConfigTable, StepTiles, committed_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from engine.kv.memory import KVCache
 from engine.models.gpt2 import GPT2, LayerNorm, Linear
-from kernels.folded_linear import FoldedLinear, fold_linear
-from kernels.fused_configs import HEAD_PART
+from kernels.linear.folded import FoldedLinear, fold_linear
+from kernels.tiles.table import HEAD_PART
 
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
 

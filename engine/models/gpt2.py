@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.errors import ModelError
 from engine.models.activations import Activation, activation_function, gelu_tanh
 from engine.models.config import GPT2Config
-from kernels.residual_norm import add_layer_norm
+from kernels.linear.norm import add_layer_norm
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q [T, H, D], k [T, H, D], v [T, H, D]) -> [T, H, D]: stores k and v of the tokens

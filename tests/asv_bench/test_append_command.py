@@ -78,7 +78,7 @@ class FakeRows:
     point = SimpleNamespace(rows=2)
 
     def __init__(self, **wrong: Any) -> None:
-        from kernels import ring_launch
+        from kernels.attention.hopper import ring_launch
 
         self._launch = ring_launch
         self._whole = ring_launch.ring_attention
@@ -127,7 +127,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
 def test_captures_are_made_and_timed_in_turn(order: list[tuple[int, bool]]) -> None:
     from asv_bench.tuning.append_steps import time_append
-    from kernels import ring_launch
+    from kernels.attention.hopper import ring_launch
 
     kept, rows = ring_launch.ring_attention, FakeRows()
     whole, bare = time_append(rows, captures=2, rounds=2)  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ from asv_bench.codegen.sass import GLOBAL_STORE, disassemble
 from asv_bench.codegen.target import target
 from asv_bench.counting.pretend_cuda import HOPPER
 from asv_bench.tuning.append_steps import storing_nothing
-from kernels.fused_attention import fused_attention
+from kernels.attention.fused import fused_attention
 
 def stores(rows):
     with launched._pretended(HOPPER) as traffic:
@@ -208,7 +208,7 @@ def test_a_source_without_stores_is_no_measurement(
 
     other = tmp_path / "attention.py"
     other.write_text("def ring_attention(): ...\n")
-    monkeypatch.setattr(append_steps, "gluon_attention", SimpleNamespace(__file__=str(other)))
+    monkeypatch.setattr(append_steps, "ring_attention", SimpleNamespace(__file__=str(other)))
     with pytest.raises(MeasurementFailed, match="nothing to take out"):
         append_steps.attention_without_stores.__wrapped__()
 

@@ -228,7 +228,7 @@ def test_the_command_passes_good_kernels_and_gives_the_same_figures_twice(tmp_pa
 
 SPILLING = """
 import dataclasses, sys
-from kernels import variants
+from kernels.tiles import variants
 
 chosen = {v.name: v for v in variants.kernel_variants()}
 decode = chosen["decode-serial-gpt2-fp16"]

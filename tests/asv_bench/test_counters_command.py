@@ -207,7 +207,7 @@ import dataclasses, json
 from asv_bench.codegen.check import fresh_compiler
 from asv_bench.codegen.compiled import compile_variant
 from asv_bench.counting.counters import kernel_counters
-from kernels.variants import kernel_variants
+from kernels.tiles.variants import kernel_variants
 with fresh_compiler():
     good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")
     huge = {**good.constants, "BLOCK_N": 256}

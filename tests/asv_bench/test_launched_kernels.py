@@ -7,8 +7,8 @@ from tests.fresh_python import fresh_python
 EVERY_BUCKET = """
 from asv_bench.codegen.launched_kernels import launched_kernels
 from engine.running.decode_graphs import bucket_sizes
-from kernels.fused_configs import step_tiles
-from kernels.launch import ring_tile
+from kernels.tiles.table import step_tiles
+from kernels.tiles.launch import ring_tile
 
 kernels = launched_kernels()
 names = [one.name for one in kernels]
@@ -87,7 +87,7 @@ def test_what_other_gpus_launch_instead_is_there_too() -> None:
 
 WIDE_HEADS = """
 from asv_bench.codegen.launched_kernels import plain_kernels, wide_head_kernels
-from kernels.launch import ring_tile
+from kernels.tiles.launch import ring_tile
 
 assert plain_kernels()
 names = [one.name for one in wide_head_kernels()]
@@ -106,11 +106,11 @@ def test_every_depth_of_the_ring_for_heads_of_128_is_there() -> None:
 
 CHANGED_TILE = """
 import dataclasses
-from kernels import fused_configs
-table = fused_configs.committed_table()
+from kernels.tiles import table as tiles
+table = tiles.committed_table()
 taller = dataclasses.replace(table.tiles(8).attention_out, block_m=16)
 changed = table.with_tile(table.place(8), "attention_out", taller)
-fused_configs.committed_table = lambda: changed
+tiles.committed_table = lambda: changed
 from asv_bench.codegen.launched_kernels import launched_kernels
 print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in one.name))
 """

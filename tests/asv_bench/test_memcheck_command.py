@@ -58,23 +58,25 @@ def test_a_run_that_left_no_report_is_not_clean(tmp_path):
 
 def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own():
     (watched,) = [check.arguments for check in CHECKS if check.is_uncached]
-    kernels = {path.name for path in (REPOSITORY / "tests/kernels").glob("test_*.py")}
+    folder = REPOSITORY / "tests/kernels"
+    kernels = {path.relative_to(folder).as_posix() for path in folder.rglob("test_*.py")}
     elsewhere = {
         "test_on_gpu.py",  # Watched with torch's allocator, as it captures graphs.
-        "test_step_rows.py",  # Steps of kernels that are watched one by one.
+        "step/test_step_rows.py",  # Steps of kernels that are watched one by one.
         "test_thorough.py",  # Random shapes of the same kernels, too many to watch.
-        "test_workspace.py",  # Of memory that decode attention takes, watched as it does.
-        "test_checks.py",  # What is refused launches nothing.
+        "attention/test_workspace.py",  # Of memory that decode attention takes, watched as it does.
+        "attention/test_checks.py",  # What is refused launches nothing.
     }
     torch_only = {
         "test_backend.py",
-        "test_fused_configs.py",
+        "tiles/test_table.py",
         "test_importing.py",
-        "test_ring_launch.py",
-        "test_tiles.py",
+        "attention/test_ring_launch.py",
+        "tiles/test_launch.py",
     }
     expected = kernels - elsewhere - torch_only
-    assert {Path(name).name for name in watched if name.endswith(".py")} == expected
+    watched_files = {name for name in watched if name.endswith(".py")}
+    assert watched_files == {f"tests/kernels/{name}" for name in expected}
 
 
 def test_every_graph_is_watched_where_it_can_be_captured():
@@ -84,7 +86,7 @@ def test_every_graph_is_watched_where_it_can_be_captured():
         for alone in (False, True)
     )
     left_out = re.findall(r"not (\S+)", uncached[uncached.index("-k") + 1])
-    for path in (REPOSITORY / "tests/kernels").glob("test_*.py"):
+    for path in (REPOSITORY / "tests/kernels").rglob("test_*.py"):
         place = path.relative_to(REPOSITORY).as_posix()
         tests = re.split(r"^def (?=test_)", path.read_text("utf-8"), flags=re.MULTILINE)
         capturing = [test.split("(")[0] for test in tests if "torch.cuda.graph(" in test]

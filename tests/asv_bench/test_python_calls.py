@@ -39,7 +39,7 @@ def test_every_call_is_counted_once_and_numpys_own_are_not() -> None:
 
 def test_the_engines_own_calls_are_told_by_function() -> None:
     from engine.running.decode_graphs import bucket_sizes
-    from kernels.launch import padded
+    from kernels.tiles.launch import padded
 
     with python_calls() as calls:
         bucket_sizes(8)

@@ -8,7 +8,7 @@ import pytest
 
 from asv_bench.commands.tune import chosen_slots
 from asv_bench.tuning.candidates import Slot, candidates, slots_of
-from kernels.fused_configs import ROLES, LinearTile, RingTile
+from kernels.tiles.table import ROLES, LinearTile, RingTile
 from tests.tuned_steps import GPT2, HEAD, RING, SLOTS, TABLE
 
 

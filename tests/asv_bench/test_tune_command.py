@@ -16,7 +16,7 @@ from asv_bench.errors import Refused
 from asv_bench.record import write_json
 from asv_bench.tuning.search import Decision, Trial
 from asv_bench.tuning.table_text import table_text
-from kernels.fused_configs import LinearTile, Measured, RingTile, committed_table, read_table
+from kernels.tiles.table import LinearTile, Measured, RingTile, committed_table, read_table
 from tests.tuned_steps import GPT2, HEAD, RING, TABLE, FakeBench, optimum
 
 

@@ -12,7 +12,7 @@ from asv_bench.commands.tune import decision_table
 from asv_bench.tuning.candidates import Choice, Point, candidates
 from asv_bench.tuning.search import Decision, decide, tune
 from asv_bench.tuning.workbench import Rejected, Timer
-from kernels.fused_configs import ConfigTable, LinearTile, Measured
+from kernels.tiles.table import ConfigTable, LinearTile, Measured
 from tests.tuned_steps import GPT2, HEAD, RING, TABLE, FakeBench, head_cost, head_tiles, optimum
 
 

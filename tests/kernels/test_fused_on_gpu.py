@@ -9,11 +9,11 @@ from fused_cases import NAN, poisoned_rows, random_tensor, within_torch_error
 
 from kernels.dependent_launch import is_hopper
 from kernels.errors import KernelArgumentError
-from kernels.folded_linear import FoldedLinear, SplitWorkspace, fold_linear
-from kernels.fused_configs import LinearTile, step_tiles
-from kernels.fused_linear import GELU, PLAIN, RESIDUAL, fused_linear
-from kernels.fused_reference import reference_linear, reference_statistics
-from kernels.lm_head import best_of_tiles
+from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear
+from kernels.linear.head import best_of_tiles
+from kernels.linear.projections import GELU, PLAIN, RESIDUAL, fused_linear
+from kernels.linear.reference import reference_linear, reference_statistics
+from kernels.tiles.table import LinearTile, step_tiles
 
 HALVES = [torch.float16, torch.bfloat16]
 EPSILON = 1e-5

@@ -11,9 +11,9 @@ from paged_cases import PagedProblem, assert_close_to_reference, paged_problem, 
 
 import kernels
 from kernels import KernelArgumentError
-from kernels.launch import SPLIT_TOKENS
-from kernels.reference import reference_decode, reference_prefill
-from kernels.workspace import DecodeWorkspace, own_workspace
+from kernels.attention.reference import reference_decode, reference_prefill
+from kernels.attention.workspace import DecodeWorkspace, own_workspace
+from kernels.tiles.launch import SPLIT_TOKENS
 
 HALVES = [torch.float16, torch.bfloat16]
 LONG = [3 * SPLIT_TOKENS + 1, 17, 0, SPLIT_TOKENS, 2 * SPLIT_TOKENS - 1]
@@ -51,7 +51,7 @@ def test_model_shapes_against_the_reference(
 def test_serial_and_parallel_launches_agree_bit_for_bit(
     gpu: torch.device, dtype: torch.dtype, head_dim: int, block_size: int
 ) -> None:
-    from kernels.triton_decode import launch_decode
+    from kernels.attention.decode import launch_decode
 
     problem = paged_problem(
         LONG, heads=(8, 2), head_dim=head_dim, block_size=block_size, dtype=dtype
@@ -184,7 +184,7 @@ def test_a_graph_outlives_the_growth_of_its_workspace(gpu: torch.device) -> None
 def test_capture_before_any_call_is_refused(
     gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernels import workspace
+    from kernels.attention import workspace
 
     problem = paged_problem([SPLIT_TOKENS + 1], head_dim=64, dtype=torch.float16).on(gpu)
     expected = _decode(problem)
@@ -295,7 +295,7 @@ def test_appends_that_read_what_the_one_before_wrote_await_it(gpu: torch.device,
 
 
 def test_the_common_position_does_not_recompile(gpu: torch.device) -> None:
-    from kernels.triton_append import append_full_batch
+    from kernels.attention.append import append_full_batch
 
     cache = torch.zeros(2, 2, 64, 64, dtype=torch.float16, device=gpu)
     key = torch.randn(1, 2, 64, dtype=torch.float16, device=gpu)

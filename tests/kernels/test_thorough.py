@@ -10,7 +10,7 @@ import torch
 from paged_cases import assert_close_to_reference, paged_problem, same_bits
 
 import kernels
-from kernels.reference import reference_append, reference_decode, reference_prefill
+from kernels.attention.reference import reference_append, reference_decode, reference_prefill
 
 pytestmark = pytest.mark.thorough
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-SOFTMAX = "kernels/running_softmax.py"
-WORKSPACE, WORKSPACE_TESTS = "kernels/workspace.py", ("tests/kernels/test_workspace.py",)
-FUSED = "kernels/triton_fused_attention.py"
-FUSED_TESTS = ("tests/kernels/test_fused_attention.py",)
-DISPATCH = "kernels/fused_attention.py"
-LAUNCH = "kernels/launch.py"
-DECODE_TESTS = ("tests/kernels/test_decode.py",)
+SOFTMAX = "kernels/attention/running_softmax.py"
+WORKSPACE, WORKSPACE_TESTS = (
+    "kernels/attention/workspace.py",
+    ("tests/kernels/attention/test_workspace.py",),
+)
+FUSED = "kernels/attention/decode_append.py"
+FUSED_TESTS = ("tests/kernels/attention/test_fused.py",)
+DISPATCH = "kernels/attention/fused.py"
+LAUNCH = "kernels/tiles/launch.py"
+DECODE_TESTS = ("tests/kernels/attention/test_decode.py",)
 
 MUTANTS = (
     Mutant(
@@ -85,7 +88,7 @@ MUTANTS = (
         "if tensor.dtype == torch.bfloat16 and interpreting():",
         "if False:",
         "the interpreter's wrong bfloat16 is taken for a result",
-        ("tests/kernels/test_checks.py",),
+        ("tests/kernels/attention/test_checks.py",),
         "bfloat16",
     ),
     Mutant(
@@ -151,21 +154,21 @@ MUTANTS = (
         "return max(least, 1 << (size - 1).bit_length())",
         "return max(least, 1 << size.bit_length())",
         "tiles are twice as wide as they must be",
-        ("tests/kernels/test_tiles.py",),
+        ("tests/kernels/tiles/test_launch.py",),
     ),
     Mutant(
         LAUNCH,
         '"BLOCK_Q": rows // group,',
         '"BLOCK_Q": rows // group + 1,',
         "a tile has more queries than rows",
-        ("tests/kernels/test_prefill.py",),
+        ("tests/kernels/attention/test_prefill.py",),
     ),
     Mutant(
         LAUNCH,
         'constants = {"G_PAD": rows, "D_PAD": dim, "BLOCK_N": tokens, "SPLIT": SPLIT_TOKENS}',
         'constants = {"G_PAD": rows, "D_PAD": dim, "BLOCK_N": tokens, "SPLIT": SPLIT_TOKENS + 1}',
         "splits do not end where tiles do",
-        ("tests/kernels/test_tiles.py",),
+        ("tests/kernels/tiles/test_launch.py",),
     ),
     Mutant(
         FUSED,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-RING = "kernels/gluon_attention.py"
-SOFTMAX = "kernels/gluon_softmax.py"
-PARTS = "kernels/gluon_parts.py"
-GATHER = "kernels/gluon_gather.py"
-LAUNCH = "kernels/ring_launch.py"
-REQUESTS = "kernels/gluon_ring.py"
-RING_TESTS = ("tests/kernels/test_gluon_attention.py",)
+RING = "kernels/attention/hopper/ring_attention.py"
+SOFTMAX = "kernels/attention/hopper/softmax.py"
+PARTS = "kernels/attention/hopper/parts.py"
+GATHER = "kernels/attention/hopper/gather.py"
+LAUNCH = "kernels/attention/hopper/ring_launch.py"
+REQUESTS = "kernels/attention/hopper/ring.py"
+RING_TESTS = ("tests/kernels/attention/test_ring_attention.py",)
 
 MUTANTS = (
     Mutant(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-LINEAR = "kernels/fused_linear_tma.py"
-CLUSTER = "kernels/gluon_cluster.py"
-HEAD = "kernels/lm_head_tma.py"
+LINEAR = "kernels/linear/hopper/projections.py"
+CLUSTER = "kernels/hopper/cluster.py"
+HEAD = "kernels/linear/hopper/head.py"
 LINEAR_TESTS = ("tests/kernels/test_fused_on_gpu.py",)
 
 MUTANTS = (

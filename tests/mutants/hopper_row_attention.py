@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-ROW = "kernels/gluon_row_attention.py"
-ROW_TESTS = ("tests/kernels/test_row_attention.py",)
+ROW = "kernels/attention/hopper/row_attention.py"
+ROW_TESTS = ("tests/kernels/attention/test_row.py",)
 
 MUTANTS = (
     Mutant(

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-APPEND, APPEND_TESTS = "kernels/triton_append.py", ("tests/kernels/test_append.py",)
+APPEND, APPEND_TESTS = "kernels/attention/append.py", ("tests/kernels/attention/test_append.py",)
 AWAITS = 'at pos[i]."""\n    release_consumers(PDL)\n    await_producers(PDL)\n'
 READS_BLOCK = (
     "    place = _own_places(ROWS, HEADS)\n"
     "    in_call = place < num_rows\n"
     "    block = tl.load(block_idx + place, mask=in_call, other=-1)\n"
 )
-DECODE, DECODE_TESTS = "kernels/triton_decode.py", ("tests/kernels/test_decode.py",)
-PREFILL, PREFILL_TESTS = "kernels/triton_prefill.py", ("tests/kernels/test_prefill.py",)
-TORCH = "kernels/torch_ops.py"
+DECODE, DECODE_TESTS = "kernels/attention/decode.py", ("tests/kernels/attention/test_decode.py",)
+PREFILL, PREFILL_TESTS = (
+    "kernels/attention/prefill.py",
+    ("tests/kernels/attention/test_prefill.py",),
+)
+TORCH = "kernels/attention/torch_ops.py"
 BACKEND, BACKEND_TESTS = "kernels/backend.py", ("tests/kernels/test_backend.py",)
-CHECKS, CHECKS_TESTS = "kernels/value_checks.py", ("tests/kernels/test_checks.py",)
+CHECKS, CHECKS_TESTS = (
+    "kernels/attention/value_checks.py",
+    ("tests/kernels/attention/test_checks.py",),
+)
 
 MUTANTS = (
     Mutant(
@@ -247,14 +253,14 @@ MUTANTS = (
         "tl.store(counters + pair, 0)",
         "tl.store(counters + pair, 1)",
         "the next launch finds arrivals that were not its own",
-        ("tests/kernels/test_workspace.py",),
+        ("tests/kernels/attention/test_workspace.py",),
     ),
     Mutant(
         DECODE,
         "pair = sequence * tl.num_programs(0) + kv_head",
         "pair = sequence + kv_head",
         "two pairs meet in one place of the workspace",
-        ("tests/kernels/test_workspace.py", "tests/kernels/test_decode.py"),
+        ("tests/kernels/attention/test_workspace.py", "tests/kernels/attention/test_decode.py"),
     ),
     Mutant(
         DECODE,
@@ -277,7 +283,7 @@ MUTANTS = (
         "elements = pairs * group",
         "elements = batch * group",
         "the parts of all KV heads but one lie beyond the decode workspace",
-        ("tests/kernels/test_workspace.py",),
+        ("tests/kernels/attention/test_workspace.py",),
         "within_what",
     ),
     Mutant(
@@ -285,7 +291,7 @@ MUTANTS = (
         "reserved_workspace(query.device, elements, pairs)",
         "reserved_workspace(query.device, elements, batch)",
         "decode has counters for one KV head only",
-        ("tests/kernels/test_workspace.py",),
+        ("tests/kernels/attention/test_workspace.py",),
         "within_what",
     ),
     Mutant(

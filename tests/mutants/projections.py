@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-LINEAR, LINEAR_TESTS = "kernels/fused_linear.py", ("tests/kernels/test_fused_linear.py",)
-VECTOR = "kernels/fused_vector.py"
-FOLDED = "kernels/folded_linear.py"
-STATISTICS = "kernels/row_statistics.py"
-CONFIGS = "kernels/fused_configs.py"
-HEAD, ROWS_TESTS = "kernels/lm_head.py", ("tests/kernels/test_fused_rows.py",)
+LINEAR, LINEAR_TESTS = (
+    "kernels/linear/projections.py",
+    ("tests/kernels/linear/test_projections.py",),
+)
+VECTOR = "kernels/linear/vector.py"
+FOLDED = "kernels/linear/folded.py"
+STATISTICS = "kernels/linear/row_statistics.py"
+CONFIGS = "kernels/tiles/table.py"
+HEAD, ROWS_TESTS = "kernels/linear/head.py", ("tests/kernels/step/test_rows.py",)
 STEP_TESTS = ("tests/engine/fused/test_step.py",)
 
 MUTANTS = (

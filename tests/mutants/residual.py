@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-NORM, NORM_TESTS = "kernels/triton_residual_norm.py", ("tests/kernels/test_residual_norm.py",)
+NORM, NORM_TESTS = "kernels/linear/norm_kernel.py", ("tests/kernels/linear/test_norm.py",)
 
 MUTANTS = (
     Mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .mutant import Mutant
 
-ROWS, ROWS_TESTS = "kernels/decode_rows.py", ("tests/kernels/test_fused_rows.py",)
+ROWS, ROWS_TESTS = "kernels/step/rows.py", ("tests/kernels/step/test_rows.py",)
 DEPENDENT = "kernels/dependent_launch.py"
 
 MUTANTS = (
@@ -137,7 +137,7 @@ MUTANTS = (
         "every_bucket",
     ),
     Mutant(
-        "kernels/launch.py",
+        "kernels/tiles/launch.py",
         "return replace(tile, num_stages=3) if element_bytes == 2 else tile",
         "return replace(tile, num_stages=1)",
         "keys are loaded without a pipeline of asynchronous copies",

@@ -122,7 +122,7 @@ def test_kernel_tests_are_all_of_them_where_none_is_named(noxfile):
 
 @pytest.mark.parametrize("start", ["", "./", f"{ROOT}/"])
 def test_kernel_tests_are_those_that_are_named(noxfile, start):
-    named = ["-x", f"{start}tests/kernels/test_append.py::test_it"]
+    named = ["-x", f"{start}tests/kernels/attention/test_append.py::test_it"]
     assert noxfile.kernel_tests(named, on_gpu=True) == named
 
 

@@ -19,8 +19,8 @@ from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_ring import TokenRing
 from kernels.backend import interpreting
-from kernels.fused_configs import LinearTile, committed_table
-from kernels.fused_reference import reference_best_of_tiles
+from kernels.linear.reference import reference_best_of_tiles
+from kernels.tiles.table import LinearTile, committed_table
 
 ON_GPU = torch.cuda.is_available() and not interpreting()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")

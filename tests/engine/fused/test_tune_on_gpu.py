@@ -11,7 +11,7 @@ from asv_bench.tuning.candidates import Point
 from asv_bench.tuning.step_bench import StepBench
 from asv_bench.tuning.workbench import Rejected
 from engine.models.registry import RANDOM_CONFIGS
-from kernels.fused_configs import LinearTile, committed_table
+from kernels.tiles.table import LinearTile, committed_table
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA GPU: run `nox -s kernels` on one"

@@ -1,0 +1,275 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Decode attention with the append fused in, in Triton: any CUDA GPU, and the interpreter.
+
+The new token's key and value come from the projection's output, never through the cache: they
+are the last thing combined, after all splits of the cached tokens, and the program of the first
+split writes them into their slot. So no program reads a slot that this launch writes.
+
+Why early launch is safe. Before `await_producers` a program reads positions, tables and *cached*
+tokens only, all of which the step before left. Those are complete: a step's first kernel is
+launched without the attribute, so it starts after the whole step before has ended, and every
+kernel of the step starts after its first (`kernels.dependent_launch`). What this launch appends
+is read by no other kernel of the same step, and by the next step only as cached tokens. Nothing
+is written before `await_producers`; after it everything earlier in the stream has ended, the
+readers of `out` and of the workspace among them, because a program that does any work awaits and
+every (sequence, KV head) pair has such a program.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.attention.running_softmax import (
+    LOG2_E,
+    arrive_last,
+    attend_tile,
+    combine,
+    combined_parts,
+    empty_part,
+    multiprocessors,
+    part_elements,
+    parts_of,
+    refuse_interpreted_bfloat16,
+    store_output,
+    store_part,
+)
+from kernels.attention.workspace import reserved_workspace
+from kernels.dependent_launch import await_producers, launch_options, release_consumers
+from kernels.tiles.launch import decode_is_serial, fused_attention_tile
+
+
+@triton.jit
+def _block_of(table, start, last, PAGE: tl.constexpr):
+    """The block of a tile that lies in one page, 0 beyond the last token."""
+    return tl.load(table + start // PAGE, mask=start < last, other=0)
+
+
+@triton.jit
+def _load_tile(
+    k_head, v_head, table, block, start, last, stride_block, stride_slot, token, dim, in_head,
+    PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Keys, values and whether they are in the context, of tokens `start` on, `last` excluded.
+
+    `block` is used where a tile lies in one page.
+    """
+    in_context = start + token < last
+    mask = in_context[:, None] & in_head[None, :]
+    if PAGE % BLOCK_N == 0:
+        slot = block.to(tl.int64) * stride_block + (start % PAGE + token)[:, None] * stride_slot
+    else:
+        position = start + token
+        blocks = tl.load(table + position // PAGE, mask=in_context, other=0).to(tl.int64)
+        slot = (blocks * stride_block + (position % PAGE) * stride_slot)[:, None]
+    # Slots past the context are loaded as zero: a weight of zero times NaN is NaN.
+    k = tl.load(k_head + slot + dim[None, :], mask=mask, other=0.0)
+    v = tl.load(v_head + slot + dim[None, :], mask=mask, other=0.0)
+    return k, v, in_context
+
+
+@triton.jit
+def _take_new_token(q, new_key, new_value, scale_log2, total_max, total_sum, total_acc):
+    """The splits' total with the new token, which every running sequence has."""
+    score = tl.sum(q.to(tl.float32) * new_key[None, :].to(tl.float32), axis=1) * scale_log2
+    acc = tl.broadcast_to(new_value[None, :].to(tl.float32), total_acc.shape)
+    return combine(
+        total_max, total_sum, total_acc, score, tl.full(score.shape, 1.0, tl.float32), acc
+    )
+
+
+@triton.jit(
+    do_not_specialize=["max_context", "table_stride"],
+    do_not_specialize_on_alignment=["block_tables", "positions", "is_running"],
+)
+def decode_attention_append(
+    qkv,
+    k_cache,
+    v_cache,
+    block_tables,
+    positions,
+    is_running,
+    out,
+    partials,
+    counters,
+    scale_log2,
+    max_context,
+    qkv_stride_row,
+    cache_stride_block,
+    cache_stride_head,
+    cache_stride_slot,
+    table_stride,
+    out_stride_row,
+    G: tl.constexpr,
+    G_PAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SERIAL: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`."""
+    release_consumers(PDL)
+    kv_head = tl.program_id(0)
+    sequence = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(2)
+    position = tl.load(positions + sequence)
+    # A position beyond the table has no slot; reading the table there would leave it.
+    runs = (tl.load(is_running + sequence).to(tl.int32) > 0) & (position < max_context)
+    cached = tl.where(runs, position, 0)
+    first = split * SPLIT
+    if first < tl.maximum(cached, 1):
+        last = cached
+        if not SERIAL:
+            last = tl.minimum(first + SPLIT, cached)
+        group = tl.arange(0, G_PAD)
+        dim = tl.arange(0, D_PAD)
+        token = tl.arange(0, BLOCK_N)
+        head = kv_head * G + group
+        in_group = group < G
+        in_head = dim < D
+        row_mask = in_group[:, None] & in_head[None, :]
+        table = block_tables + sequence * table_stride
+        k_head = k_cache + kv_head.to(tl.int64) * cache_stride_head
+        v_head = v_cache + kv_head.to(tl.int64) * cache_stride_head
+
+        # The first tile is requested before the projection that makes the query has ended.
+        k, v, in_context = _load_tile(
+            k_head, v_head, table, _block_of(table, first, last, PAGE), first, last,
+            cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
+        )  # fmt: skip
+        new_block = tl.load(table + cached // PAGE, mask=runs, other=0).to(tl.int64)
+        await_producers(PDL)
+
+        row = qkv + sequence * qkv_stride_row
+        q = tl.load(row + head[:, None] * D + dim[None, :], mask=row_mask, other=0.0)
+        new_key = tl.load(row + (KV_HEADS * G + kv_head) * D + dim, mask=in_head, other=0.0)
+        new_value = tl.load(
+            row + (KV_HEADS * G + KV_HEADS + kv_head) * D + dim, mask=in_head, other=0.0
+        )
+        if (split == 0) & runs:
+            slot = new_block * cache_stride_block + (cached % PAGE) * cache_stride_slot
+            tl.store(k_head + slot + dim, new_key, mask=in_head)
+            tl.store(v_head + slot + dim, new_value, mask=in_head)
+
+        total_max, total_sum, total_acc = empty_part(G_PAD, D_PAD)
+        run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
+        if first < last:
+            run_max, run_sum, run_acc = attend_tile(
+                q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
+            )
+        # The others' block numbers are read a tile ahead, off the path from the table to the keys.
+        next_block = _block_of(table, first + BLOCK_N, last, PAGE)
+        for start in tl.range(first + BLOCK_N, last, BLOCK_N):
+            # Two ifs, since the first is decided when the kernel is compiled.
+            if SERIAL:  # noqa: SIM102
+                if start % SPLIT == 0:
+                    total_max, total_sum, total_acc = combine(
+                        total_max, total_sum, total_acc, run_max, run_sum, run_acc
+                    )
+                    run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
+            block = next_block
+            next_block = _block_of(table, start + BLOCK_N, last, PAGE)
+            k, v, in_context = _load_tile(
+                k_head, v_head, table, block, start, last,
+                cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
+            )  # fmt: skip
+            run_max, run_sum, run_acc = attend_tile(
+                q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
+            )
+
+        splits = 1
+        if not SERIAL:
+            splits = tl.maximum(tl.cdiv(cached, SPLIT), 1)
+        is_last = True
+        pair = sequence * KV_HEADS + kv_head
+        parts = parts_of(partials, pair, tl.num_programs(2), group, G, D_PAD)
+        if splits > 1:
+            store_part(parts, split, run_max, run_sum, run_acc, in_group, dim, row_mask, G, D_PAD)
+            is_last = arrive_last(counters + pair, splits)
+        if is_last:
+            if splits > 1:
+                total_max, total_sum, total_acc = combined_parts(
+                    parts, splits, in_group, dim, row_mask, G, G_PAD, D_PAD
+                )
+                tl.store(counters + pair, 0)
+            else:
+                total_max, total_sum, total_acc = combine(
+                    total_max, total_sum, total_acc, run_max, run_sum, run_acc
+                )
+            total_max, total_sum, total_acc = _take_new_token(
+                q, new_key, new_value, scale_log2, total_max, total_sum, total_acc
+            )
+            # Rows that do not run get zeros, whatever their queries hold.
+            total_sum = tl.where(runs, total_sum, 0.0)
+            store_output(
+                out + sequence * out_stride_row, total_sum, total_acc, head, dim, row_mask, D
+            )
+
+
+def launch_fused(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    positions: torch.Tensor,
+    is_running: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+    pdl: bool,
+    *,
+    serial: bool | None = None,
+) -> None:
+    """`kernels.attention.fused.fused_attention` for checked arguments.
+
+    `serial` overrides the choice between the two launches, which agree bit for bit.
+    """
+    _, kv_heads, block_size, head_dim = k_cache.shape
+    batch = positions.shape[0]
+    if batch == 0:
+        return
+    refuse_interpreted_bfloat16(qkv, "qkv")
+    group = out.shape[1] // (kv_heads * head_dim)
+    tile = fused_attention_tile(qkv.element_size(), head_dim, group)
+    max_context = block_tables.shape[1] * block_size
+    splits = triton.cdiv(max_context, tile.constants["SPLIT"])
+    pairs = batch * kv_heads
+    if serial is None:
+        serial = decode_is_serial(pairs, splits, multiprocessors(qkv.device))
+    if serial:
+        partials = counters = out
+        splits = 1
+    else:
+        elements = pairs * group * splits * part_elements(tile.constants["D_PAD"])
+        workspace = reserved_workspace(qkv.device, elements, pairs)
+        partials, counters = workspace.partials, workspace.counters
+    decode_attention_append[(kv_heads, batch, splits)](
+        qkv,
+        k_cache,
+        v_cache,
+        block_tables,
+        positions,
+        is_running,
+        out,
+        partials,
+        counters,
+        scale * LOG2_E,
+        max_context,
+        qkv.stride(0),
+        k_cache.stride(0),
+        k_cache.stride(1),
+        k_cache.stride(2),
+        block_tables.stride(0),
+        out.stride(0),
+        G=group,
+        D=head_dim,
+        KV_HEADS=kv_heads,
+        PAGE=block_size,
+        SERIAL=serial,
+        **tile.constants,
+        **launch_options(pdl),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )

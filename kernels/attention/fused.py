@@ -1,0 +1,142 @@
+"""Decode attention with the new token's append fused in: what a fused decode step calls a layer.
+
+Which implementation serves a call depends on the device, the dtype and the shapes of one
+sequence alone, never on the batch or the lengths, so a sequence's result does not depend on its
+neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from kernels.attention.checks import check_fused_attention
+from kernels.attention.torch_ops import torch_append, torch_decode
+from kernels.attention.value_checks import used_blocks
+from kernels.backend import device_of, ring_serves, uses_triton
+from kernels.tiles.table import RingTile
+
+
+def fused_attention(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    positions: torch.Tensor,
+    is_running: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    scale: float,
+    pdl: bool = False,
+    ring: RingTile | None = None,
+) -> torch.Tensor:
+    """Append each running row's new token to its pages and attend over it and all before it.
+
+    No host synchronisation; fit for CUDA graph capture once a call of the same shapes has run
+    outside capture. A row's result depends, bit for bit, on nothing but that row.
+
+    Parameters
+    ----------
+    qkv : torch.Tensor
+        ``[B, (H_q + 2 * H_kv) * D]``, the caches' dtype: queries, keys and values of the new
+        tokens, heads one after another. Rows may be strided.
+    k_cache, v_cache : torch.Tensor
+        ``[num_blocks, H_kv, block_size, D]`` of equal strides, the last of them 1; ``D`` at most
+        256. The new token is written to slot ``positions % block_size`` of its block.
+    block_tables : torch.Tensor
+        ``[B, max_blocks]`` int32, the block of each ``block_size`` tokens; rows may be strided.
+        Entries that a row does not reach may hold anything. No two running rows may append to
+        one block.
+    positions : torch.Tensor
+        ``[B]`` int32, the new token's position, which is the number of tokens already in the
+        cache. Where a row does not run it may hold anything.
+    is_running : torch.Tensor
+        ``[B]`` bool, or int32 where above zero means running (tokens left to make, say). A row
+        that does not run appends nothing and gets zeros.
+    out : torch.Tensor
+        ``[B, H_q * D]``, written and returned. Rows may be strided.
+    scale : float
+        Factor on the scores.
+    pdl : bool
+        Launch dependently on the kernel before (`kernels.dependent_launch`) where the device
+        can. Positions, tables, `is_running` and the cached tokens are then read before that
+        kernel has ended: they must stand since before the last kernel that was launched without
+        it, as `kv_append` is not. `qkv` is read, and everything written, after.
+    ring : RingTile or None
+        How the Hopper kernel streams a context; None: as the committed table says.
+
+    Returns
+    -------
+    torch.Tensor
+        `out`.
+
+    Raises
+    ------
+    KernelArgumentError
+        An argument that does not fit, by name.
+    """
+    check_fused_attention(qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale)
+    if uses_triton(k_cache):
+        from kernels.dependent_launch import launches_early
+
+        launch: Callable[..., None]
+        group = out.shape[1] // (k_cache.shape[1] * k_cache.shape[3])
+        if ring_serves(k_cache, v_cache, group, append=True, ring=ring):
+            from kernels.attention.hopper.ring_launch import launch_ring_append
+
+            launch = partial(launch_ring_append, ring=ring)
+        else:
+            from kernels.attention.decode_append import launch_fused as launch
+
+        with device_of(k_cache):
+            launch(
+                qkv,
+                k_cache,
+                v_cache,
+                block_tables,
+                positions,
+                is_running,
+                out,
+                scale,
+                pdl and launches_early(k_cache),
+            )
+    else:
+        _append_then_attend(qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale)
+    return out
+
+
+def _append_then_attend(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    positions: torch.Tensor,
+    is_running: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+) -> None:
+    """The same in torch, one operation after the other."""
+    num_blocks, kv_heads, block_size, head_dim = k_cache.shape
+    query, key, value = split_heads(qkv, kv_heads, head_dim)
+    runs = is_running > 0
+    columns = torch.where(runs, positions // block_size, 0).to(torch.int64)
+    blocks = torch.where(runs, block_tables.gather(1, columns[:, None])[:, 0], -1)
+    slots = torch.where(runs, positions % block_size, 0)
+    torch_append(k_cache, v_cache, key, value, blocks, slots, None)
+    lengths, used = used_blocks(
+        num_blocks, block_size, block_tables, torch.where(runs, positions + 1, 0)
+    )
+    attended = out.view(query.shape)
+    torch_decode(query, k_cache, v_cache, lengths, used, scale, attended)
+
+
+def split_heads(
+    qkv: torch.Tensor, kv_heads: int, head_dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Views of `qkv` as queries ``[B, H_q, D]``, keys and values ``[B, H_kv, D]`` each."""
+    heads = qkv.unflatten(1, (-1, head_dim))
+    query_heads = heads.shape[1] - 2 * kv_heads
+    query, key, value = heads.split([query_heads, kv_heads, kv_heads], dim=1)
+    return query, key, value

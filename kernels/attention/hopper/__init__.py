@@ -1,0 +1,1 @@
+"""Decode attention for Hopper GPUs, in Gluon."""

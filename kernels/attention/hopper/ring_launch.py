@@ -1,0 +1,171 @@
+# mypy: disable-error-code="no-untyped-call"
+"""How the Hopper attention kernel is launched: over which programs, and with how deep a ring."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.attention.hopper.gather import gathered_bytes
+from kernels.attention.hopper.ring_attention import ring_attention
+from kernels.attention.running_softmax import LOG2_E, multiprocessors, part_elements
+from kernels.attention.workspace import reserved_workspace
+from kernels.dependent_launch import launch_options
+from kernels.hopper.cluster import launch_clusters
+from kernels.tiles.launch import (
+    decode_is_serial,
+    filling_pairs,
+    gathering_programs,
+    padded,
+    ring_spare,
+    ring_stages,
+    ring_tile,
+)
+from kernels.tiles.table import RingTile
+
+_ELEMENTS = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+
+
+def launch_ring_append(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    positions: torch.Tensor,
+    is_running: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+    pdl: bool,
+    *,
+    serial: bool | None = None,
+    cluster: int | None = None,
+    ring: RingTile | None = None,
+) -> None:
+    """`kernels.attention.fused.fused_attention` for caches that `ring_serves` accepts.
+
+    `ring` is how the context is streamed; None: as the committed table says. `serial`, and where it
+    is False `cluster`, 1 for none, override the choice between launches that agree bit for bit.
+    """
+    heads, out_heads = (rows.unflatten(1, (-1, k_cache.shape[3])) for rows in (qkv, out))
+    _launch(
+        heads, k_cache, v_cache, block_tables, positions, is_running, out_heads, scale, pdl, serial,
+        cluster, ring,
+    )  # fmt: skip
+
+
+def launch_ring_decode(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    *,
+    serial: bool | None = None,
+    cluster: int | None = None,
+) -> None:
+    """`kernels.paged_attention_decode` for caches that `ring_serves` accepts; others as above."""
+    _launch(
+        query, k_cache, v_cache, block_tables, context_lens, None, out, scale, False, serial,
+        cluster, None,
+    )  # fmt: skip
+
+
+def _launch(
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    lengths: torch.Tensor,
+    is_running: torch.Tensor | None,
+    out: torch.Tensor,
+    scale: float,
+    pdl: bool,
+    serial: bool | None,
+    cluster: int | None,
+    ring: RingTile | None,
+) -> None:
+    """Heads [B, H, D] of queries, with `is_running` also of the new keys and values behind them."""
+    _, kv_heads, block_size, head_dim = k_cache.shape
+    batch = lengths.shape[0]
+    if batch == 0:
+        return
+    group = out.shape[1] // kv_heads
+    tile = ring or ring_tile(head_dim)
+    max_context = block_tables.shape[1] * block_size
+    splits = max(1, triton.cdiv(max_context, tile.split))
+    pairs = batch * kv_heads
+    processors = multiprocessors(query.device)
+    if serial is None:
+        serial = decode_is_serial(pairs, splits, processors, filling_pairs(head_dim))
+    if serial:
+        splits, cluster = 1, 1
+    words = splits * group * part_elements(head_dim)
+    if cluster is None:
+        cluster = gathering_programs(batch, kv_heads, words, processors)
+    partials = counters = out
+    if not serial and cluster == 1:
+        workspace = reserved_workspace(query.device, pairs * words, pairs)
+        partials, counters = workspace.partials, workspace.counters
+    stages, spare, late = tile.alone, 0, False
+    if is_running is not None:
+        shared = cluster > 1
+        programs = pairs * (cluster if shared else splits)
+        stages = ring_stages(head_dim, programs, processors, tile, in_clusters=shared)
+        late = tile.appends_late(programs / processors)
+        if serial:
+            spare = ring_spare(head_dim, stages, pairs, processors, tile)
+    layout = gl.NVMMASharedLayout.get_default_for(
+        [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
+    )
+    keys, values, tail_keys, tail_values = (
+        TensorDescriptor.from_tensor(cache.view(-1, head_dim), [tokens, head_dim], layout)
+        for tokens in (tile.block_n, tile.tail)
+        for cache in (k_cache, v_cache)
+    )
+    launch_clusters(
+        ring_attention,
+        (kv_heads, batch, splits if cluster == 1 else 1),
+        cluster,
+        gathered_bytes(words),
+        query,
+        keys,
+        values,
+        tail_keys,
+        tail_values,
+        k_cache,
+        v_cache,
+        block_tables,
+        lengths,
+        lengths if is_running is None else is_running,
+        out,
+        partials,
+        counters,
+        scale * LOG2_E,
+        max_context,
+        query.stride(0),
+        query.stride(1),
+        k_cache.stride(2),
+        block_tables.stride(0),
+        out.stride(0),
+        out.stride(1),
+        G=group,
+        G_PAD=padded(group, 1),
+        D=head_dim,
+        KV_HEADS=kv_heads,
+        PAGE=block_size,
+        BLOCK_N=tile.block_n,
+        TAIL=tile.tail,
+        STAGES=stages,
+        SPARE=spare,
+        SPLIT=tile.split,
+        SERIAL=serial,
+        CLUSTER=cluster,
+        APPEND=is_running is not None,
+        LATE=late,
+        **launch_options(pdl),
+        num_warps=1,
+    )

@@ -1,0 +1,1 @@
+"""What kernels for Hopper GPUs share, whatever they compute."""

@@ -1,0 +1,137 @@
+"""Linear maps prepared for the fused kernels, and the scratch those share. Torch only.
+
+A LayerNorm before a linear map is folded into it: with the gain multiplied into the weights,
+
+    LN(x) W^T + b  =  rstd * (x W'^T - mean * c1) + c2
+    W' = W gain,  c1 = sum_k W',  c2 = W shift + b
+
+so a kernel can multiply the raw row, and needs its mean and variance only at the end. What this
+costs in accuracy: W' is rounded once more, as LN(x) would have been otherwise; and where a row's
+mean is r times its deviation, the raw product is about r times what is left of it, and so is its
+rounding error, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.errors import KernelArgumentError
+from kernels.tiles.table import LinearTile
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedLinear:
+    """A linear map with the LayerNorm before it, if any, folded in.
+
+    Attributes
+    ----------
+    weight : torch.Tensor
+        [N, K], contiguous, the gain multiplied in; the dtype of activations.
+    bias : torch.Tensor
+        float32 [N], the shift's image added in.
+    column_sums : torch.Tensor or None
+        float32 [N], the sums over K of `weight` as rounded; None without a LayerNorm.
+    epsilon : float
+        The LayerNorm's.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    column_sums: torch.Tensor | None = None
+    epsilon: float = 0.0
+
+    @property
+    def out_features(self) -> int:
+        """N."""
+        return self.weight.shape[0]
+
+    @property
+    def in_features(self) -> int:
+        """K."""
+        return self.weight.shape[1]
+
+
+def fold_linear(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None = None,
+    shift: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+) -> FoldedLinear:
+    """Fold a LayerNorm of `gain` and `shift` [K] into a linear map, weight [N, K], bias [N].
+
+    Computed in float64 and rounded once; the column sums are those of the rounded weights, so that
+    the mean cancels as exactly as the product itself is computed. Without gain and shift nothing is
+    folded in.
+
+    Raises
+    ------
+    KernelArgumentError
+        With one of `gain` and `shift` alone.
+    """
+    if (gain is None) != (shift is None):
+        raise KernelArgumentError(
+            "gain and shift must both be given, or neither: a LayerNorm without a shift has zeros"
+        )
+    exact_bias = torch.zeros(weight.shape[0], dtype=torch.float64, device=weight.device)
+    if bias is not None:
+        exact_bias += bias.double()
+    if gain is None or shift is None:
+        return FoldedLinear(weight.contiguous(), exact_bias.float())
+    exact_weight = weight.double()
+    folded = (exact_weight * gain.double()).to(weight.dtype)
+    return FoldedLinear(
+        folded.contiguous(),
+        (exact_bias + exact_weight @ shift.double()).float(),
+        folded.double().sum(dim=1).float(),
+        epsilon,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWorkspace:
+    """Where programs that share a tile meet: float32 partial products, int32 arrival counters.
+
+    The counters are zero between launches. Launches that may overlap must not share a workspace.
+    """
+
+    partials: torch.Tensor
+    arrivals: torch.Tensor
+
+    @classmethod
+    def for_tiles(
+        cls, rows: int, cuts: Iterable[tuple[int, LinearTile]], device: torch.device
+    ) -> SplitWorkspace:
+        """Large enough for any y [rows, out_features] cut into tiles, of (out_features, tile).
+
+        For Hopper tiles, whose programs meet elsewhere: for the plain kernel in their place.
+        """
+        sizes = [
+            _split_size(rows, out_features, tile.portable() if tile.tma else tile)
+            for out_features, tile in cuts
+        ]
+        return cls(
+            torch.empty(max(size[0] for size in sizes), dtype=torch.float32, device=device),
+            torch.zeros(max(size[1] for size in sizes), dtype=torch.int32, device=device),
+        )
+
+    def require(self, rows: int, out_features: int, tile: LinearTile) -> None:
+        """Raise KernelArgumentError where y [rows, out_features] cut so does not fit."""
+        partials, arrivals = _split_size(rows, out_features, tile)
+        if self.partials.numel() < partials or self.arrivals.numel() < arrivals:
+            raise KernelArgumentError(
+                f"workspace must hold {partials} partial products and {arrivals} arrivals for "
+                f"{rows} rows of {out_features} features cut into {tile}, but holds "
+                f"{self.partials.numel()} and {self.arrivals.numel()}"
+            )
+
+
+def _split_size(rows: int, out_features: int, tile: LinearTile) -> tuple[int, int]:
+    """Partial products and arrivals of a map whose K is split; 1 each where it is not."""
+    if tile.split_k == 1:
+        return 1, 1
+    count = -(-rows // tile.block_m) * (out_features // tile.block_n)
+    return count * tile.split_k * tile.block_m * tile.block_n, count

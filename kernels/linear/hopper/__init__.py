@@ -1,0 +1,1 @@
+"""Linear maps and the head for Hopper GPUs, in Gluon."""

@@ -1,0 +1,279 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Fused linear maps on Hopper, in Gluon: operands stream through shared memory in chunks of K.
+
+The same map as `kernels.linear.projections.linear_tiles`, which is its reference. Weights are
+copied to shared memory by the copy engine before a program waits for its producers, and the rows of
+x right after: as many chunks as there are stages. With a stage for every chunk each byte is
+requested at once, and what then remains is one chain of matrix instructions. Plain Triton cannot
+say that: its pipelined loop starts weights and rows together.
+
+Weights are the left operand. Tensor cores take no fewer than 64 of its rows, features here, but as
+few as eight of the right one's, tokens: a small batch is not padded to 64, and the few rows that a
+program must read after its wait leave other programs room to bring their weights beside it.
+"""
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, summed_share
+from kernels.hopper.names import copy_tile, program_barrier
+from kernels.tiles.launch import padded
+from kernels.tiles.table import LinearTile
+
+GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+
+
+@gluon.jit
+def _gelu_tanh(x):
+    u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+    return x / (1.0 + gl.exp(-2.0 * u))
+
+
+@gluon.jit
+def load_statistics(
+    stats, row, tile, rows, TILES: gl.constexpr
+):  # fmt: skip
+    """`load_tile_statistics` of the rows `row` [M] and the tiles `tile` [T]."""
+    mask = (row < rows)[:, None] & (tile < TILES)[None, :]
+    place = stats + row[:, None] * (2 * TILES) + tile[None, :]
+    return gl.load(place, mask=mask, other=0.0), gl.load(place + TILES, mask=mask, other=0.0)
+
+
+@gluon.jit
+def combine_statistics(
+    sums, squares, tile, epsilon, K: gl.constexpr, TILES: gl.constexpr, layout: gl.constexpr
+):
+    """`combine_tile_statistics`, in `layout`."""
+    W: gl.constexpr = K // TILES
+    mean = gl.sum(sums, axis=1) / K
+    offset = sums / W - mean[:, None]
+    between = gl.where((tile < TILES)[None, :], offset * offset, 0.0) * W
+    variance = gl.sum(squares + between, axis=1) / K
+    rstd = gl.rsqrt(variance + epsilon)
+    return gl.convert_layout(mean, layout), gl.convert_layout(rstd, layout)
+
+
+@gluon.constexpr_function
+def statistics_layout(tiles, warps):
+    """A thread loads four neighbouring tiles of a row at once; `tiles` is a power of two."""
+    lanes = min(8, max(1, tiles // 4))
+    return gl.BlockedLayout([1, 4], [32 // lanes, lanes], [warps, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def product_layout(rows, warps):
+    """Where a product [features, rows] lies in registers: 16 features a warp."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, rows, 16]
+    )
+
+
+@gluon.constexpr_function
+def memory_layout(features, rows, warps):
+    """A tile [features, rows] as memory has it: threads beside each other share a row's bytes."""
+    vector = min(8, features * rows // (32 * warps))
+    lanes = min(32, features // vector)
+    return gl.BlockedLayout([vector, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
+
+
+@gluon.jit(do_not_specialize=["rows", "inbox_at"])
+def linear_stream(
+    x_desc,
+    weight_desc,
+    bias,
+    column_sums,
+    x_stats,
+    y,
+    y_stats,
+    rows,
+    epsilon,
+    inbox_at,
+    N: gl.constexpr,
+    K: gl.constexpr,
+    X_TILES: gl.constexpr,
+    X_TILES_PAD: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    SPLIT_K: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """BLOCK_N features of BLOCK_M rows of y [rows, N]; normalises x where X_TILES is not 0.
+
+    The SPLIT_K programs of a cluster multiply a part of K each, and finish a share of the tile's
+    rows each.
+    """
+    PART_K: gl.constexpr = K // SPLIT_K
+    OWN_M: gl.constexpr = BLOCK_M // SPLIT_K
+    CHUNKS: gl.constexpr = PART_K // BLOCK_K
+    product: gl.constexpr = product_layout(BLOCK_M, gl.num_warps())
+    own: gl.constexpr = product_layout(OWN_M, gl.num_warps())
+    by_feature: gl.constexpr = gl.SliceLayout(1, own)
+    by_row: gl.constexpr = gl.SliceLayout(0, own)
+    lines: gl.constexpr = memory_layout(BLOCK_N, OWN_M, gl.num_warps())
+    CHUNK_BYTES: gl.constexpr = (
+        (BLOCK_M + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
+    )
+    tile_n = gl.program_id(0) // SPLIT_K
+    part = gl.program_id(0) % SPLIT_K
+    tile_m = gl.program_id(1)
+    if SPLIT_K > 1:
+        open_inbox(inbox_at, SPLIT_K, OWN_M * BLOCK_N)
+
+    x_chunks = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
+    w_chunks = gl.allocate_shared_memory(
+        weight_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], weight_desc.layout
+    )
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready.index(i), count=1)
+    fence_async_shared()
+    gdc_launch_dependents()
+    for i in gl.static_range(STAGES):
+        mbarrier.expect(ready.index(i), CHUNK_BYTES)
+        copy_tile(
+            weight_desc,
+            [tile_n * BLOCK_N, part * PART_K + i * BLOCK_K],
+            ready.index(i),
+            w_chunks.index(i),
+        )
+    first_n = tile_n * BLOCK_N
+    first_m = tile_m * BLOCK_M + part * OWN_M
+    n = first_n + gl.arange(0, BLOCK_N, layout=by_feature)
+    shift = gl.load(bias + n)
+    if X_TILES > 0:
+        column_sum = gl.load(column_sums + n)
+
+    gdc_wait()
+    for i in gl.static_range(STAGES):
+        copy_tile(
+            x_desc,
+            [tile_m * BLOCK_M, part * PART_K + i * BLOCK_K],
+            ready.index(i),
+            x_chunks.index(i),
+        )
+    # While the copies are on their way.
+    line_n = first_n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, lines))
+    line_m = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(0, lines))
+    y_lines = y + line_m[None, :] * N + line_n[:, None]
+    in_batch = (line_m < rows)[None, :]
+    if X_TILES > 0:
+        flat: gl.constexpr = statistics_layout(X_TILES_PAD, gl.num_warps())
+        stats_row = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(1, flat))
+        stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
+        sums, squares = load_statistics(x_stats, stats_row, stats_tile, rows, X_TILES)
+    if EPILOGUE == 2:
+        residual = gl.convert_layout(gl.load(y_lines, mask=in_batch, other=0.0), own)
+
+    accumulator = warpgroup_mma_init(gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product))
+    for i in gl.static_range(CHUNKS):
+        mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
+        accumulator = warpgroup_mma(
+            w_chunks.index(i % STAGES),
+            x_chunks.index(i % STAGES).permute((1, 0)),
+            accumulator,
+            is_async=True,
+        )
+        if (i > 0) & (i - 1 + STAGES < CHUNKS):
+            # The stage before this one is filled again, once the product of its chunk is made.
+            accumulator = warpgroup_mma_wait(1, deps=(accumulator,))
+            program_barrier()
+            stage = ready.index((i - 1) % STAGES)
+            k = part * PART_K + (i - 1 + STAGES) * BLOCK_K
+            mbarrier.expect(stage, CHUNK_BYTES)
+            copy_tile(weight_desc, [tile_n * BLOCK_N, k], stage, w_chunks.index((i - 1) % STAGES))
+            copy_tile(x_desc, [tile_m * BLOCK_M, k], stage, x_chunks.index((i - 1) % STAGES))
+    # While the tensor cores are at work.
+    if X_TILES > 0:
+        mean, rstd = combine_statistics(sums, squares, stats_tile, epsilon, K, X_TILES, by_row)
+    accumulator = warpgroup_mma_wait(0, deps=(accumulator,))
+
+    result = accumulator
+    if SPLIT_K > 1:
+        result = summed_share(accumulator, inbox_at, BLOCK_N, BLOCK_M, SPLIT_K, own)
+    if X_TILES > 0:
+        result = rstd[None, :] * (result - mean[None, :] * column_sum[:, None])
+    result += shift[:, None]
+    if EPILOGUE == 1:
+        result = _gelu_tanh(result)
+    if EPILOGUE == 2:
+        result += residual.to(gl.float32)
+    rounded = result.to(y.dtype.element_ty)
+    gl.store(y_lines, gl.convert_layout(rounded, lines), mask=in_batch)
+    if EPILOGUE == 2:
+        TILES: gl.constexpr = N // BLOCK_N
+        m = first_m + gl.arange(0, OWN_M, layout=by_row)
+        values = rounded.to(gl.float32)
+        total = gl.sum(values, axis=0)
+        centred = values - (total / BLOCK_N)[None, :]
+        place = y_stats + m * (2 * TILES) + tile_n
+        gl.store(place, total, mask=m < rows)
+        gl.store(place + TILES, gl.sum(centred * centred, axis=0), mask=m < rows)
+
+
+def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> TensorDescriptor:
+    """How the copy engine sees `matrix` [rows, K]: in boxes, zero beyond its last row."""
+    layout = gl.NVMMASharedLayout.get_default_for([block_rows, block_k], GLUON_TYPES[matrix.dtype])
+    return TensorDescriptor.from_tensor(matrix, [block_rows, block_k], layout)
+
+
+def launch_linear_stream(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    column_sums: torch.Tensor | None,
+    epsilon: float,
+    y: torch.Tensor,
+    tile: LinearTile,
+    *,
+    epilogue: int,
+    x_stats: torch.Tensor | None,
+    y_stats: torch.Tensor | None,
+) -> None:
+    """`kernels.linear.projections.fused_linear` on sm_90, for half precision.
+
+    `tile.is_possible` holds, and `tile.stages` chunks of both operands must fit into shared memory,
+    beside what a cluster sends. A LayerNorm needs `x_stats`.
+    """
+    rows, in_features = x.shape
+    out_features = weight.shape[0]
+    x_tiles = 0 if column_sums is None or x_stats is None else x_stats.shape[2]
+    launch_clusters(
+        linear_stream,
+        (out_features // tile.block_n, -(-rows // tile.block_m)),
+        tile.split_k,
+        inbox_bytes(tile.split_k, tile.block_m // tile.split_k * tile.block_n),
+        operand_descriptor(x, tile.block_m, tile.block_k),
+        operand_descriptor(weight, tile.block_n, tile.block_k),
+        bias,
+        bias if column_sums is None else column_sums,
+        bias if x_stats is None else x_stats,
+        y,
+        bias if y_stats is None else y_stats,
+        rows,
+        epsilon,
+        N=out_features,
+        K=in_features,
+        X_TILES=x_tiles,
+        X_TILES_PAD=padded(x_tiles, 1) if x_tiles else 1,
+        EPILOGUE=epilogue,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        SPLIT_K=tile.split_k,
+        STAGES=min(tile.stages, in_features // tile.split_k // tile.block_k),
+        # One for every 16 features: four multiply 64 together.
+        num_warps=tile.block_n // 16,
+        launch_pdl=True,
+    )

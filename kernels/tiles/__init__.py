@@ -1,0 +1,1 @@
+"""How each kernel is cut into tiles."""

@@ -1,0 +1,226 @@
+"""How each kernel is cut into tiles: the constants it is compiled with and its warps and stages.
+
+Everything here follows from dtypes and head shapes alone, never from the batch or the lengths, so
+that the arithmetic of one sequence cannot depend on its neighbours. Launchers and the codegen
+check read the same tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from kernels.hopper.limits import RESERVED_BYTES, SHARED_BYTES, SHARED_UNIT
+from kernels.tiles.table import RingTile, committed_table
+
+# Tokens of one split of a decode context. Fixed: a count of splits taken from the batch would make
+# a sequence's result depend on its neighbours.
+SPLIT_TOKENS = 256
+
+# With this many (sequence, KV head) pairs for each multiprocessor one program per pair fills the
+# device, and splitting a context over programs would only add traffic. At B=32, context 4096, 32/8
+# heads of 128 (1.9 pairs a multiprocessor): 4.41 TB/s whole, 3.74 split.
+PAIRS_PER_MULTIPROCESSOR = 1.5
+# Wide heads take so much shared memory that fewer programs run at once: their splits come in waves
+# sooner. 32/8 heads of 128, us whole and split: in the plain kernel at context 1024 B=8 17.2, 14.3;
+# B=10 17.4, 17.7; B=12 18.3, 19.9; at 4096 B=8 59.0, 47.6; B=10 59.4, 56.1; B=12 60.1, 63.5. In the
+# ring kernel at context 1024 B=8 15.8, 12.1; B=10 16.1, 17.3; at 4096 B=8 49.9, 42.8; B=10 50.4,
+# 50.6. One threshold for both, at B=9, keeps latency from falling where the walk begins; it costs
+# the plain kernel up to 16 % there (context 4096, whole 59.2, split 51.2) and 6 % at B=10.
+WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
+
+# Programs of a cluster that shares the splits of a pair, and how many of them a multiprocessor may
+# have before there are fewer. 12 heads of 64 and tables of 16 splits, the whole step against one
+# whose parts meet in memory, in clusters of 8 and of 4: B=2 context 64 -5 to -8 %, -7; 257 -7 to
+# -9, -3; 900 -7, +13; B=4 257 -8 to -9, -1 to -4; B=8 257 -7 to -8, -3 to -5; 500 -7 to -8, 0;
+# 900 -6 to -8, 0; B=12 257 0, 0; 500 0, -3; B=16 257 0 to +2, -3 to -4; 500 0, -6 to -7; 900 -9,
+# -9. A single row, where `kernels.attention.row` does not serve it, gains with long contexts only:
+# GPT-2 XL's 25 heads, contexts 40, 257 and 700, us: 1308, 1308 and 1411 to 1336, 1315 and 1365. It
+# is launched so all the same: alone it takes 2.6 us for 3.3, and so no longer than two rows do.
+# Attention over cached tokens, context 512, us in memory, of 8 and of 4: B=1 4.71, 3.92, 4.96; B=2
+# 5.06, 4.36, 5.16; B=4 5.78, 5.06, 5.65; B=8 7.38, 6.68, 6.63; B=9 7.77, 6.99, 6.94; B=12 8.91,
+# 9.11, 8.07; B=16 10.27, 10.80, 9.48.
+GATHERING_PROGRAMS = (8, 4)
+GATHERING_EACH = 6
+# 16 splits of one head of 64: more, or wider, were not tried.
+MOST_GATHERED_WORDS = 16 * (64 + 16)
+
+# Rows up to which `kv_append` has a program for each with all its heads; of more, each has a few
+# heads of four rows. 12 heads of 64, us, whole rows and shared: 128 rows 0.72, 0.76; 160 0.77,
+# 0.79; 192 0.82, 0.84; 200 0.92, 0.85; 225 1.12, 0.87; 234 0.88, 0.88; 256 1.16, 0.89. Two rows by
+# four heads are as fast, eight by one take 0.91; twice the warps or the rows 0.92 to 1.05. In the
+# sweep, which had whole rows up to 192, their readings of one size lie up to 0.11 apart from 165
+# rows on, with 0.95 at 179, where the shared ones' lie 0.02 apart.
+MOST_WHOLE_APPENDS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Compile-time constants of one kernel variant, with its warps and pipeline stages."""
+
+    constants: dict[str, int]
+    num_warps: int
+    num_stages: int
+
+
+def padded(size: int, least: int = 16) -> int:
+    """The next power of two, `least` or more: what Triton's ranges and tensor cores take."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def append_tile(heads: int, head_dim: int, rows: int) -> Tile:
+    """How `kv_append` is cut for so many rows, about 8 elements a thread."""
+    whole, shared = append_tiles(heads, head_dim)
+    return whole if rows <= MOST_WHOLE_APPENDS else shared
+
+
+@cache
+def append_tiles(heads: int, head_dim: int) -> tuple[Tile, Tile]:
+    """The two ways: whole rows, and some heads of a few rows."""
+    dim = padded(head_dim, 1)
+
+    def cut(rows: int, heads_each: int) -> Tile:
+        warps = max(1, min(8, rows * heads_each * dim // 256))
+        return Tile({"ROWS": rows, "HEADS": heads_each, "D_PAD": dim}, warps, num_stages=1)
+
+    return cut(1, padded(heads, 1)), cut(4, min(padded(heads, 1), max(1, 128 // dim)))
+
+
+@cache
+def residual_norm_tile(width: int) -> Tile:
+    """One row in one program, 8 elements a thread."""
+    columns = padded(width)
+    return Tile({"E_PAD": columns}, num_warps=max(1, min(16, columns // 256)), num_stages=1)
+
+
+@cache
+def decode_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
+    """One KV head's query group against `BLOCK_N` tokens at a time.
+
+    The group is padded to 16 rows, the least that tensor cores take.
+    """
+    dim = padded(head_dim)
+    rows = padded(group)
+    if element_bytes == 2:
+        tokens = 64 if dim <= 128 else 32
+        # At B=64, context 512, 12 heads of 64: 3.79 TB/s with two stages, 3.57 with three.
+        stages = 2 if dim <= 64 else 3
+    else:
+        tokens = 32 if dim <= 64 else 16
+        stages = 2
+    constants = {"G_PAD": rows, "D_PAD": dim, "BLOCK_N": tokens, "SPLIT": SPLIT_TOKENS}
+    # Full precision multiplies on plain cores, whose operands live in registers.
+    warps = 8 if element_bytes == 4 and dim > 128 else 4
+    return Tile(constants, num_warps=warps, num_stages=stages)
+
+
+@cache
+def prefill_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
+    """`BLOCK_Q` query tokens of one KV head's whole group against `BLOCK_N` tokens at a time."""
+    dim = padded(head_dim)
+    if element_bytes == 2:
+        rows = max(64, padded(group))
+        tokens = 64 if dim <= 128 else 32
+    else:
+        rows = max(16, padded(group))
+        tokens = 32 if dim <= 64 else 16
+    constants = {
+        "BLOCK_M": rows,
+        "BLOCK_Q": rows // group,
+        "BLOCK_N": tokens,
+        "D_PAD": dim,
+    }
+    warps = 8 if element_bytes == 4 and rows * dim > 4096 else 4
+    return Tile(constants, num_warps=warps, num_stages=2)
+
+
+def decode_is_serial(
+    pairs: int, splits: int, multiprocessors: int, pairs_each: float = PAIRS_PER_MULTIPROCESSOR
+) -> bool:
+    """Whether one program should walk all splits of a (sequence, KV head) pair.
+
+    Either way the arithmetic is the same, bit for bit: splits are combined from the first to the
+    last by one function. Only shapes decide, so a captured graph stays right for any lengths.
+    `pairs_each` is how many pairs a multiprocessor fill it.
+    """
+    return splits == 1 or pairs >= pairs_each * multiprocessors
+
+
+def gathering_programs(batch: int, kv_heads: int, words: int, multiprocessors: int) -> int:
+    """Programs of the cluster that shares a (sequence, KV head) pair's splits; 1 for none.
+
+    Without a cluster there is a program for each split, and their parts, of so many `words` a pair,
+    meet in memory. Either way the arithmetic is the same.
+    """
+    if words > MOST_GATHERED_WORDS:
+        return 1
+    wide, narrow = GATHERING_PROGRAMS
+    fit = batch * kv_heads * wide <= GATHERING_EACH * multiprocessors
+    return wide if fit else narrow
+
+
+def filling_pairs(head_dim: int) -> float:
+    """Pairs a multiprocessor that fill the device in paged decode attention."""
+    return WIDE_PAIRS_PER_MULTIPROCESSOR if head_dim > 64 else PAIRS_PER_MULTIPROCESSOR
+
+
+@cache
+def fused_attention_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
+    """As `decode_tile`, for attention with the append fused in.
+
+    Half precision keeps three stages: with two, Triton 3.6's assembler spills at heads of 64.
+    """
+    tile = decode_tile(element_bytes, head_dim, group)
+    return replace(tile, num_stages=3) if element_bytes == 2 else tile
+
+
+@cache
+def ring_tile(head_dim: int) -> RingTile:
+    """The committed ring for one head shape."""
+    return committed_table().ring(head_dim)
+
+
+def ring_stages(
+    head_dim: int,
+    programs: int,
+    multiprocessors: int,
+    ring: RingTile | None = None,
+    *,
+    in_clusters: bool = False,
+) -> int:
+    """Stages of the ring for a launch of so many programs; no result depends on them.
+
+    Programs that share a multiprocessor share its memory: the more stages each has, the fewer are
+    there at once, and a second wave begins when the first has ended.
+    """
+    tile = ring or ring_tile(head_dim)
+    return tile.stages(programs / multiprocessors, in_clusters=in_clusters)
+
+
+def ring_spare(
+    head_dim: int,
+    stages: int,
+    programs: int,
+    multiprocessors: int,
+    ring: RingTile | None = None,
+) -> int:
+    """Bytes of shared memory that each program of the launch leaves unused, a multiple of 8.
+
+    With them no more programs fit on a multiprocessor than an even wave puts there; none where no
+    more fit anyway, where there is one for each at most, or where the ring is not to be `even`. No
+    result depends on them.
+    """
+    tile = ring or ring_tile(head_dim)
+    share = -(-programs // multiprocessors)
+    if programs == 2 * multiprocessors:
+        # Two on each leave the programs of the next launch no place to begin early, so that one
+        # sequence more was faster. 12 heads of 64, context 512, us at B=21 to 23: 11.30, 11.56,
+        # 11.56 with room for two, 11.30, 11.40, 11.49 with room for a third. Three and four on
+        # each want no more room: B=33 13.93 and with it 14.17, B=44 18.22 and 18.63.
+        share = 3
+    own = stages * tile.stage_bytes(head_dim)
+    fits_more = (own + RESERVED_BYTES) * (share + 1) <= SHARED_BYTES
+    if not tile.even or share == 1 or not fits_more:
+        return 0
+    units = SHARED_BYTES // share // SHARED_UNIT
+    return units * SHARED_UNIT - RESERVED_BYTES - own

@@ -1,0 +1,428 @@
+"""How the kernels of a fused decode step are cut, by batch size: the table and how it is read.
+
+The figures are in `table.toml`, which `nox -s tune` writes: chosen by measurement inside
+the whole captured step, never alone, since a kernel's best tile depends on what its neighbours
+leave in L2 and on how they overlap. Nothing is tried at run time.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kernels.hopper.limits import CLUSTER_SIZES, MOST_SHARED_BYTES
+
+T = TypeVar("T")
+
+TABLE_FILE = Path(__file__).with_name("table.toml")
+ROLES = ("attention_in", "attention_out", "feed_forward_in", "feed_forward_out", "head")
+"""The linear maps of a step, in the order in which a layer needs them."""
+MOST_HEAD_DIM = 256
+LEAST_PLAIN_ROWS = 16
+"""Rows of the smallest tile that plain Triton multiplies."""
+LEAST_HOPPER_ROWS = 8
+"""Rows of the smallest tile, and of the smallest share of one, that the Hopper kernel makes."""
+LEFT_OPERAND_ROWS = 64
+"""What Hopper's tensor cores take of the left operand: columns of a map, but rows of the head."""
+HEAD_ROWS = (64, 128)
+"""Rows of a tile of the Hopper head, a warp for every 16: with more warps, each has too few
+registers."""
+HEAD_PART = 128
+"""Tokens that the Hopper head multiplies at once: a tile of it is one or more such parts."""
+MOST_HEAD_PARTS = 3
+"""More would leave a thread no registers beside their logits."""
+LEAST_STAGES = 2
+# Beside operands: barriers, and what the compiler reduces and exchanges in.
+_SMALL_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTile:
+    """One linear map: a program makes `block_m` rows by `block_n` columns, `block_k` at a time.
+
+    With a `block_m` of 1 it holds whole rows of weights and uses no tensor cores; `block_k` and
+    what follows it but `warps` then mean nothing.
+
+    Attributes
+    ----------
+    split_k
+        Programs that share a tile, each with its part of K. Those of the Hopper kernel are a
+        cluster, and each finishes its share of the tile's rows.
+    stages
+        Depth of the load pipeline: chunks of `block_k` that are on their way at once.
+    prefetch
+        Ask L2 for the weights before waiting for the previous kernel.
+    tma
+        Use the Hopper kernel, which ignores `warps` and `prefetch`.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split_k: int = 1
+    stages: int = 3
+    warps: int = 4
+    prefetch: bool = True
+    tma: bool = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the kernel can make such tiles; that for any GPU adds up any number of parts."""
+        return not self.tma or (
+            self.split_k in CLUSTER_SIZES
+            and self.block_m // self.split_k >= LEAST_HOPPER_ROWS
+            and self.block_n % LEFT_OPERAND_ROWS == 0
+        )
+
+    def portable(self) -> LinearTile:
+        """The same tile in less than 64 KB of shared memory and without the Hopper kernel."""
+        return replace(
+            self,
+            block_m=max(self.block_m, LEAST_PLAIN_ROWS) if self.tma else self.block_m,
+            block_n=min(self.block_n, 128 if self.block_m < 64 else 64),
+            block_k=min(self.block_k, 64),
+            stages=min(self.stages, 3 if self.block_m < 128 else 2),
+            tma=False,
+        )
+
+    def fitted(self, out_features: int, in_features: int) -> LinearTile:
+        """The same tile, cut down until it divides a weight [out_features, in_features].
+
+        Where that leaves the Hopper kernel too few columns, it is the plain kernel's.
+        """
+        block_n = _largest_divisor(self.block_n, out_features)
+        if self.tma and block_n % LEFT_OPERAND_ROWS:
+            return self.portable().fitted(out_features, in_features)
+        split_k = self.split_k if in_features % (64 * self.split_k) == 0 else 1
+        block_k = _largest_divisor(self.block_k, in_features // split_k)
+        # Smaller chunks, as many bytes on their way.
+        stages = self.stages * (self.block_k // block_k) if self.tma else self.stages
+        return replace(self, block_n=block_n, block_k=block_k, split_k=split_k, stages=stages)
+
+    def fitted_head(self, head_rows: int, hidden_size: int) -> LinearTile:
+        """As `fitted`, for the LM head; its Hopper kernel, of half precision, makes tiles of parts.
+
+        They are as wide as divides the head. What the kernel cannot make, or has no room for in
+        shared memory, is the plain kernel's.
+        """
+        if not self.tma:
+            return self.fitted(head_rows, hidden_size)
+        most = min(self.block_n // HEAD_PART, MOST_HEAD_PARTS)
+        widths = (HEAD_PART * parts for parts in range(most, 0, -1))
+        width = next((width for width in widths if head_rows % width == 0), None)
+        if width and self.block_m in HEAD_ROWS:
+            tile = replace(self, block_n=width).fitted(head_rows, hidden_size)
+            chunk_bytes = 2 * (tile.block_m + tile.block_n) * tile.block_k
+            room = (MOST_SHARED_BYTES - _SMALL_BYTES) // chunk_bytes
+            stages = min(tile.stages, room, hidden_size // tile.block_k)
+            if stages >= LEAST_STAGES:
+                return replace(tile, stages=stages)
+        return self.portable().fitted(head_rows, hidden_size)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiles:
+    """Tiles of the five linear maps of a step."""
+
+    attention_in: LinearTile
+    attention_out: LinearTile
+    feed_forward_in: LinearTile
+    feed_forward_out: LinearTile
+    head: LinearTile
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether the residual's producers leave statistics, rather than consumers making them."""
+        return self.attention_out.block_m > 1 and self.feed_forward_out.block_m > 1
+
+    def portable(self) -> StepTiles:
+        """The same tiles for devices other than Hopper's, on which none were measured."""
+        return StepTiles(
+            self.attention_in.portable(),
+            self.attention_out.portable(),
+            self.feed_forward_in.portable(),
+            self.feed_forward_out.portable(),
+            self.head.portable(),
+        )
+
+    def fitted(self, hidden_size: int, inner_size: int, head_rows: int) -> StepTiles:
+        """The same tiles, cut down for a model of other sizes."""
+        return StepTiles(
+            self.attention_in.fitted(3 * hidden_size, hidden_size),
+            self.attention_out.fitted(hidden_size, hidden_size),
+            self.feed_forward_in.fitted(inner_size, hidden_size),
+            self.feed_forward_out.fitted(hidden_size, inner_size),
+            self.head.fitted_head(head_rows, hidden_size),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RingTile:
+    """How the Hopper attention kernel streams a context.
+
+    Attributes
+    ----------
+    block_n
+        Tokens of one stage of the ring.
+    tail
+        Tokens of the pieces in which a tile is copied that the context ends in; `block_n` where
+        pieces of a stage do not stand one after another in shared memory.
+    split
+        Tokens of one split. Short ones cost nothing in a full batch: 64 rather than 128 tokens for
+        12 heads of 64 bring the step at B=1 from 186.3 to 179.7 us at context 257, and from 189.6
+        to 185.6 at 500; only contexts of 65 to 128 tokens are slower, 165 us for 158.
+    depths
+        Stages of the ring by programs for each multiprocessor: (most programs, stages), ascending,
+        the last for any number. No result depends on them. Steps of 17 to 38 rows of 12 heads of 64
+        took 2.6 to 4.5 % more at context 257 with 6 stages for up to 3.5 programs, 3.1 % more to
+        1.8 % less at 500, as much at 66.
+    cluster_depths
+        The same for launches in clusters that share the splits of a head; empty: as `depths` has
+        it. All programs of a cluster must find room at once, so they may take less. Chosen by a
+        script; `tune` found none of fifteen others better. 12 heads of 64, context 512, alone with
+        2, 3, 4 and 6 stages, us: B=1 2.5, 2.6, 2.5, 2.6; B=4 3.3, 3.4, 3.1, 3.5; B=6 3.9, 4.0, 4.0,
+        6.1; B=8 4.7, 4.8, 6.7, 6.7; B=9 5.6, 5.9, 4.9, 6.0; B=12 6.7, 6.8, 6.6, 9.0; B=16 7.6, 7.9,
+        10.7, 10.3. The whole step at context 257: B=2 166, 168, 169, 166; B=4 169, 168, 162, 168;
+        B=8 166, 169, 177, 199; B=12 203, 199, 192, 210; B=16 209, 200, 214, 224; at 900 B=2 191,
+        187, 183, 182; B=8 218, 223, 237, 250; B=16 299, 288, 324, 339.
+    alone
+        Stages where the launch begins only when the kernel before it has ended, as attention over
+        cached tokens does: a deep ring has no time to fill meanwhile, and takes the room of other
+        programs. 12 heads of 64, context 512, us with 2, 3, 4 and 6 stages: B=1 4.3, 4.4, 4.4,
+        4.9; B=8 7.4, 7.7, 7.8, 9.4; B=24 12.5, 12.8, 12.7, 13.9; B=64 27.0, 27.2, 28.4, 30.1.
+    even
+        Whether a launch in which each program walks a whole context leaves shared memory unused, so
+        that no multiprocessor takes more programs than its share: the early ones would crowd where
+        the kernel before has none. 12 heads of 64, context 512, us without and with: B=42 19.6,
+        17.3; B=67 29.7, 26.5; B=80 31.9, 30.8; B=100 41.0, 38.3; the same from B=124 on, where all
+        have room. 32/8 heads of 128 became slower by up to 14 % at B=18 to 24.
+    late_append
+        Programs for each multiprocessor beyond which the new token is written when its context has
+        been attended to, not before. Steps of 12 heads of 64, us, before and after: B=128 context
+        20 252.5, 250.6; 40 276.5, 275.5; 66 304.8, 302.5; 90 330.4, 331.2; 130 384.1, 384.2; B=192
+        at 257 744.8, 741.7; B=256 at 140 653.1, 653.1; 257 912.5, 910.0; 380 1171.8, 1168.7. Where
+        programs are few, their ends are waited for: B=80 at 257 421.6, 422.9; B=64 at 257 326.0 and
+        328.5, 327.9 and 329.3 in two sessions. Wide heads were not tried.
+    """
+
+    block_n: int
+    tail: int
+    split: int
+    depths: tuple[tuple[float, int], ...]
+    cluster_depths: tuple[tuple[float, int], ...] = ()
+    alone: int = 2
+    even: bool = False
+    late_append: float = math.inf
+
+    def stages(self, per_multiprocessor: float, *, in_clusters: bool = False) -> int:
+        """Stages of the ring for so many programs on each multiprocessor."""
+        depths = self.cluster_depths if in_clusters and self.cluster_depths else self.depths
+        return next(stages for most, stages in depths if per_multiprocessor <= most)
+
+    def appends_late(self, per_multiprocessor: float) -> bool:
+        """Whether so many programs on each multiprocessor write their new tokens last."""
+        return per_multiprocessor > self.late_append
+
+    def stage_bytes(self, head_dim: int) -> int:
+        """Shared memory of a stage: keys and values, of two bytes, and their barrier."""
+        return 2 * self.block_n * head_dim * 2 + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Microseconds of the whole step with a choice, and with the best other candidate tried."""
+
+    step_us: float
+    next_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The tiles of steps of up to `most_rows` rows.
+
+    Attributes
+    ----------
+    most_rows
+        Infinite for the last bucket.
+    rows, context
+        What its figures were measured at: so many sequences of so many tokens.
+    step_us
+        Microseconds of that step.
+    tiles
+        One tile a role.
+    measured
+        Figures by role, of those roles that were tuned.
+    """
+
+    most_rows: float
+    rows: int
+    context: int
+    step_us: float
+    tiles: StepTiles
+    measured: Mapping[str, Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The ring for heads of up to `most_dim`, with figures by point, `B=rows`, once tuned."""
+
+    most_dim: int
+    tile: RingTile
+    measured: Mapping[str, Measured]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigTable:
+    """Everything about a fused decode step that was chosen by measurement, and where that was."""
+
+    origin: str
+    buckets: tuple[Bucket, ...]
+    rings: tuple[Ring, ...]
+
+    def place(self, rows: int) -> int:
+        """The number of the bucket that a step of `rows` rows belongs to."""
+        return next(place for place, bucket in enumerate(self.buckets) if rows <= bucket.most_rows)
+
+    def tiles(self, rows: int) -> StepTiles:
+        """The tiles of a step of `rows` rows."""
+        return self.buckets[self.place(rows)].tiles
+
+    def ring(self, head_dim: int) -> RingTile:
+        """The ring for one head shape; it depends on nothing else."""
+        return next(ring.tile for ring in self.rings if head_dim <= ring.most_dim)
+
+    def with_tile(
+        self, place: int, role: str, tile: LinearTile, measured: Measured | None = None
+    ) -> ConfigTable:
+        """The same table with another tile for one role of bucket number `place`.
+
+        With figures, the bucket's step is theirs.
+        """
+        bucket = self.buckets[place]
+        figures = dict(bucket.measured)
+        step_us = bucket.step_us
+        if measured is not None:
+            figures[role], step_us = measured, measured.step_us
+        changed = replace(
+            bucket, tiles=replace(bucket.tiles, **{role: tile}), measured=figures, step_us=step_us
+        )
+        return replace(self, buckets=(*self.buckets[:place], changed, *self.buckets[place + 1 :]))
+
+    def with_ring(
+        self, place: int, tile: RingTile, measured: Mapping[str, Measured] | None = None
+    ) -> ConfigTable:
+        """The same table with another ring in entry number `place`."""
+        ring = self.rings[place]
+        changed = replace(ring, tile=tile, measured=measured or ring.measured)
+        return replace(self, rings=(*self.rings[:place], changed, *self.rings[place + 1 :]))
+
+
+def read_table(text: str) -> ConfigTable:
+    """A table from TOML as `table.toml` has it.
+
+    Raises
+    ------
+    ValueError
+        A field is missing or unknown, entries are not in ascending order, or the last does not
+        reach everything.
+    """
+    content = tomllib.loads(text)
+    buckets = tuple(_read_bucket(entry) for entry in _taken(content, "buckets"))
+    rings = tuple(_read_ring(entry) for entry in _taken(content, "rings"))
+    for what, limits, end in (
+        ("buckets", [bucket.most_rows for bucket in buckets], math.inf),
+        ("rings", [ring.most_dim for ring in rings], MOST_HEAD_DIM),
+    ):
+        if limits != sorted(set(limits)) or limits[-1:] != [end]:
+            raise ValueError(f"{what} must ascend and end at {end}; they reach {limits}.")
+    return ConfigTable(_taken(content, "origin"), buckets, rings)
+
+
+@cache
+def committed_table() -> ConfigTable:
+    """The table that comes with this package: what every step uses unless it is told otherwise."""
+    return read_table(TABLE_FILE.read_text("utf-8"))
+
+
+def step_tiles(rows: int) -> StepTiles:
+    """The committed tiles of a step of `rows` rows."""
+    return committed_table().tiles(rows)
+
+
+def _read_bucket(entry: dict[str, Any]) -> Bucket:
+    figures: dict[str, Measured] = {}
+    tiles: dict[str, LinearTile] = {}
+    for role in ROLES:
+        choice = dict(_taken(entry, role))
+        figure = _read_measured(choice)
+        if figure is not None:
+            figures[role] = figure
+        tiles[role] = _made(LinearTile, choice, role)
+    if tiles["head"].split_k != 1:
+        raise ValueError("the head cannot split K: its tiles leave maxima, not sums.")
+    for role, tile in tiles.items():
+        if not tile.is_possible:
+            raise ValueError(
+                f"{role}: {tile.split_k} programs cannot share a Hopper tile of {tile.block_m} "
+                f"rows by {tile.block_n} columns; programs must be one of {CLUSTER_SIZES}, with "
+                f"{LEAST_HOPPER_ROWS} rows or more each, and columns a multiple of "
+                f"{LEFT_OPERAND_ROWS}."
+            )
+    bucket = Bucket(
+        most_rows=entry.pop("most_rows", math.inf),
+        rows=_taken(entry, "rows"),
+        context=_taken(entry, "context"),
+        step_us=_taken(entry, "step_us"),
+        tiles=StepTiles(**tiles),
+        measured=figures,
+    )
+    if entry:
+        raise ValueError(f"a bucket has fields that mean nothing: {', '.join(entry)}.")
+    return bucket
+
+
+def _read_ring(entry: dict[str, Any]) -> Ring:
+    most_dim = _taken(entry, "most_dim")
+    figures = {
+        point: Measured(**figure) for point, figure in dict(entry.pop("measured", {})).items()
+    }
+    depths = {"depths": _read_depths(_taken(entry, "depths"))}
+    if "cluster_depths" in entry:
+        depths["cluster_depths"] = _read_depths(entry.pop("cluster_depths"))
+    return Ring(most_dim, _made(RingTile, entry | depths, "ring"), figures)
+
+
+def _read_depths(bands: list[dict[str, Any]]) -> tuple[tuple[float, int], ...]:
+    depths = tuple((band.get("most_programs", math.inf), band["stages"]) for band in bands)
+    if depths[-1:] == () or depths[-1][0] != math.inf:
+        raise ValueError("the last of a ring's depths must be for any number of programs.")
+    return depths
+
+
+def _read_measured(choice: dict[str, Any]) -> Measured | None:
+    step_us, next_us = choice.pop("step_us", None), choice.pop("next_us", None)
+    return None if step_us is None else Measured(step_us, next_us)
+
+
+def _taken(entry: dict[str, Any], name: str) -> Any:
+    if name not in entry:
+        raise ValueError(f"an entry lacks {name!r}; it has {', '.join(entry)}.")
+    return entry.pop(name)
+
+
+def _made(kind: type[T], fields: dict[str, Any], what: str) -> T:
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}.") from error
+
+
+def _largest_divisor(block: int, size: int) -> int:
+    while size % block:
+        block //= 2
+    return block

@@ -1,0 +1,431 @@
+"""Fused linear maps against float64 and unfolded weights, with poison wherever none may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fused_cases import (
+    NAN,
+    half_dtypes,
+    outlier_rows,
+    poisoned_rows,
+    random_tensor,
+    same_bits,
+    within_torch_error,
+)
+from interpreted_launches import shuffled_programs, within_bounds
+
+from kernels.errors import KernelArgumentError
+from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear
+from kernels.linear.projections import (
+    GELU,
+    PLAIN,
+    RESIDUAL,
+    fused_linear,
+)
+from kernels.linear.reference import reference_linear, reference_statistics
+from kernels.tiles.table import LinearTile
+
+EPSILON = 1e-5
+SHAPES = [
+    pytest.param(1, LinearTile(16, 16, 16), id="1-row"),
+    pytest.param(1, LinearTile(1, 8, 16), id="vector"),
+    pytest.param(3, LinearTile(1, 4, 16, warps=2), id="3-vectors"),
+    pytest.param(5, LinearTile(16, 32, 32), id="5-rows"),
+    pytest.param(16, LinearTile(16, 16, 64, stages=1), id="16-rows-whole-tile"),
+    pytest.param(37, LinearTile(16, 32, 32), id="37-rows"),
+    pytest.param(33, LinearTile(32, 16, 16, split_k=2), id="33-rows-split-2"),
+    pytest.param(7, LinearTile(16, 32, 16, split_k=4), id="7-rows-split-4"),
+]
+IN_FEATURES, OUT_FEATURES = 64, 96
+ALL_DTYPES = [torch.float32, *half_dtypes()]
+
+
+@dataclass(slots=True)
+class Problem:
+    """A linear map with a LayerNorm before it; x lies in a buffer of NaN."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    gain: torch.Tensor
+    shift: torch.Tensor
+
+    @property
+    def folded(self) -> FoldedLinear:
+        return fold_linear(self.weight, self.bias, self.gain, self.shift, EPSILON)
+
+    def statistics(self, tiles: int) -> torch.Tensor:
+        """As the producer of x would have left them."""
+        return reference_statistics(self.x, tiles).float()
+
+
+def _problem(
+    rows: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    out_features: int = OUT_FEATURES,
+    in_features: int = IN_FEATURES,
+) -> Problem:
+    def make(*shape: int, seed: int, scale: float = 1.0, center: float = 0.0) -> torch.Tensor:
+        return (random_tensor(*shape, seed=seed) * scale + center).to(device=device, dtype=dtype)
+
+    x = poisoned_rows(make(rows, in_features, seed=1))
+    return Problem(
+        x=x,
+        weight=make(out_features, in_features, seed=2, scale=in_features**-0.5),
+        bias=make(out_features, seed=3, scale=0.1),
+        gain=make(in_features, seed=4, scale=0.3, center=1.0),
+        shift=make(in_features, seed=5, scale=0.1),
+    )
+
+
+def _run(
+    x: torch.Tensor,
+    linear: FoldedLinear,
+    tile: LinearTile,
+    start: torch.Tensor | None = None,
+    **how,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and its statistics, each checked to be all that was written."""
+    rows, out_features = x.shape[0], linear.out_features
+    y = poisoned_rows(torch.full((rows, out_features), NAN, dtype=x.dtype, device=x.device))
+    if start is not None:
+        y.copy_(start)
+    stats = poisoned_rows(torch.full((rows, 2, out_features // tile.block_n), NAN, device=x.device))
+    workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], x.device)
+    workspace.partials.fill_(NAN)
+    fused_linear(x, linear, y, tile, workspace, y_stats=stats, **how)
+    assert not workspace.arrivals.any()
+    for written in (y, stats):
+        around = written._base
+        assert around is not None
+        assert around[rows + 1 :].isnan().all()
+        assert around[0].isnan().all()
+    return y, stats
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "tile"), SHAPES)
+def test_bias(triton_device: torch.device, dtype: torch.dtype, rows: int, tile: LinearTile) -> None:
+    problem = _problem(rows, dtype, triton_device)
+    y, stats = _run(problem.x, fold_linear(problem.weight, problem.bias), tile)
+    assert stats.isnan().all()
+    within_torch_error(
+        y,
+        reference_linear(problem.x, problem.weight, problem.bias),
+        F.linear(problem.x, problem.weight, problem.bias),
+    )
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "tile"), SHAPES)
+@pytest.mark.parametrize("x_tiles", [1, 3, 4, None], ids=lambda tiles: f"x-tiles-{tiles}")
+def test_layer_norm_and_gelu(
+    triton_device: torch.device,
+    dtype: torch.dtype,
+    rows: int,
+    tile: LinearTile,
+    x_tiles: int | None,
+) -> None:
+    # 48 is no power of two: ranges over a whole row are padded.
+    in_features = 48 if x_tiles in (3, None) else IN_FEATURES
+    tile = tile.fitted(OUT_FEATURES, in_features)
+    problem = _problem(rows, dtype, triton_device, in_features=in_features)
+    stats = None if x_tiles is None else poisoned_rows(problem.statistics(x_tiles))
+    y, _ = _run(problem.x, problem.folded, tile, epilogue=GELU, x_stats=stats)
+    normal = F.layer_norm(problem.x, (in_features,), problem.gain, problem.shift, EPSILON)
+    within_torch_error(
+        y,
+        reference_linear(
+            problem.x,
+            problem.weight,
+            problem.bias,
+            gain=problem.gain,
+            shift=problem.shift,
+            epsilon=EPSILON,
+            gelu=True,
+        ),
+        F.gelu(F.linear(normal, problem.weight, problem.bias), approximate="tanh"),
+    )
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "tile"), SHAPES)
+def test_residual_and_its_statistics(
+    triton_device: torch.device, dtype: torch.dtype, rows: int, tile: LinearTile
+) -> None:
+    problem = _problem(rows, dtype, triton_device)
+    start = random_tensor(rows, OUT_FEATURES, seed=9).to(device=triton_device, dtype=dtype) * 3
+    linear = fold_linear(problem.weight, problem.bias)
+    y, stats = _run(problem.x, linear, tile, start, epilogue=RESIDUAL)
+    within_torch_error(
+        y,
+        reference_linear(problem.x, problem.weight, problem.bias, residual=start),
+        start + F.linear(problem.x, problem.weight, problem.bias),
+    )
+    if tile.block_m == 1:
+        assert stats.isnan().all()
+        return
+    expected = reference_statistics(y, OUT_FEATURES // tile.block_n)
+    torch.testing.assert_close(stats.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", half_dtypes(), ids=str)
+@pytest.mark.parametrize("kind", ["outliers", "far mean", "tiny", "constant"])
+def test_folding_keeps_what_trained_models_stress(
+    triton_device: torch.device, dtype: torch.dtype, kind: str
+) -> None:
+    """Channels hundreds of times the others, and rows whose mean dwarfs their deviation."""
+    problem = _problem(9, dtype, triton_device)
+    problem.x = poisoned_rows(outlier_rows(9, IN_FEATURES, kind).to(problem.x))
+    tile = LinearTile(16, 32, 32)
+    y, _ = _run(problem.x, problem.folded, tile, x_stats=problem.statistics(4))
+    again, _ = _run(problem.x, problem.folded, tile)
+    alone, _ = _run(problem.x, problem.folded, LinearTile(1, 8, 16))
+    exact = reference_linear(
+        problem.x,
+        problem.weight,
+        problem.bias,
+        gain=problem.gain,
+        shift=problem.shift,
+        epsilon=EPSILON,
+    )
+    normal = F.layer_norm(problem.x, (IN_FEATURES,), problem.gain, problem.shift, EPSILON)
+    theirs = F.linear(normal, problem.weight, problem.bias)
+    for result in (y, again, alone):
+        if kind == "far mean":
+            # The raw product is larger than what is left of it by mean / deviation, here 64, and
+            # its weights are rounded after the gain: see the bound in the module's docstring.
+            bound = 64 * 2 * torch.finfo(dtype).eps
+            assert float((result.double() - exact).abs().max()) <= bound
+        else:
+            within_torch_error(result, exact, theirs)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_extreme_values(triton_device: torch.device, sign: float) -> None:
+    """GELU of values far out on both sides neither overflows nor makes NaN."""
+    x = torch.full((3, 16), 100.0 * sign, device=triton_device)
+    linear = FoldedLinear(
+        torch.full((16, 16), 10.0, device=triton_device), torch.zeros(16, device=triton_device)
+    )
+    y, _ = _run(x, linear, LinearTile(16, 16, 16), epilogue=GELU)
+    assert torch.equal(y, torch.full_like(y, max(0.0, 16_000.0 * sign)))
+
+
+@pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL])
+def test_a_row_of_nan_stays_alone(triton_device: torch.device, epilogue: int) -> None:
+    problem = _problem(5, torch.float32, triton_device)
+    problem.x[2] = NAN
+    start = torch.zeros(5, OUT_FEATURES, device=triton_device)
+    y, _ = _run(
+        problem.x,
+        problem.folded,
+        LinearTile(16, 32, 32, split_k=2),
+        start,
+        epilogue=epilogue,
+        x_stats=problem.statistics(2),
+    )
+    assert y.isnan().all(dim=1).tolist() == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        LinearTile(16, 64, 32),
+        LinearTile(16, 32, 48),
+        LinearTile(16, 32, 32, split_k=4),
+        LinearTile(16, 192, 64, tma=True),
+    ],
+    ids=["features", "depth", "split", "portable"],
+)
+def test_a_tile_that_does_not_divide_the_weight_is_refused(
+    triton_device: torch.device, tile: LinearTile
+) -> None:
+    """A grid of whole tiles would leave the rest of y as it is."""
+    features = 192 if tile.tma else 96
+    linear = fold_linear(random_tensor(features, 64, seed=2).to(triton_device), None)
+    x, y = torch.zeros(5, 64, device=triton_device), torch.zeros(5, features, device=triton_device)
+    workspace = SplitWorkspace.for_tiles(5, [(features, tile)], triton_device)
+    with pytest.raises(KernelArgumentError, match="tile must divide a weight"):
+        fused_linear(x, linear, y, tile, workspace)
+
+
+def test_half_a_layer_norm_is_refused() -> None:
+    weight, vector = random_tensor(8, 4, seed=1), random_tensor(4, seed=2)
+    for one in ({"gain": vector}, {"shift": vector}):
+        with pytest.raises(KernelArgumentError, match="gain and shift must both be given"):
+            fold_linear(weight, None, **one)
+
+
+def test_a_residual_without_a_place_for_its_statistics_is_refused(
+    triton_device: torch.device,
+) -> None:
+    x = torch.zeros(5, 64, device=triton_device)
+    linear = fold_linear(random_tensor(96, 64, seed=2).to(triton_device), None)
+    y, tile = torch.zeros(5, 96, device=triton_device), LinearTile(16, 32, 32)
+    workspace = SplitWorkspace.for_tiles(5, [(96, tile)], triton_device)
+    with pytest.raises(KernelArgumentError, match="y_stats must be given with RESIDUAL"):
+        fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL)
+
+
+def test_a_workspace_too_small_for_the_split_is_refused(triton_device: torch.device) -> None:
+    x = random_tensor(4, 128, seed=1).to(triton_device)
+    linear = fold_linear(random_tensor(64, 128, seed=2).to(triton_device), None)
+    y = torch.zeros(4, 64, device=triton_device)
+    split = LinearTile(16, 32, 64, split_k=2)
+    whole = SplitWorkspace.for_tiles(4, [(64, LinearTile(16, 32, 64))], triton_device)
+    with pytest.raises(KernelArgumentError, match="workspace must hold 2048 partial products"):
+        fused_linear(x, linear, y, split, whole)
+    enough = torch.zeros(64, dtype=torch.int32, device=triton_device)
+    for partials, arrivals in ((2047, enough), (2048, enough[:1])):
+        small = SplitWorkspace(torch.empty(partials, device=triton_device), arrivals)
+        with pytest.raises(KernelArgumentError, match="workspace must hold 2048 partial products"):
+            fused_linear(x, linear, y, split, small)
+    assert not y.any()
+    both = SplitWorkspace.for_tiles(4, [(64, split), (32, split)], triton_device)
+    fused_linear(x, linear, y, split, both)
+    assert y.any()
+
+
+def test_statistics_of_other_tiles_are_refused(triton_device: torch.device) -> None:
+    """They would be written beyond their end. The plain kernel may cut what a Hopper tile was."""
+    x = random_tensor(4, 128, seed=1).to(triton_device)
+    linear = fold_linear(random_tensor(256, 128, seed=2).to(triton_device), None)
+    y = torch.zeros(4, 256, device=triton_device)
+    tile = LinearTile(64, 128, 64, tma=True)
+    workspace = SplitWorkspace.for_tiles(4, [(256, tile)], triton_device)
+    stats = torch.zeros(4, 2, 2, device=triton_device)
+    with pytest.raises(KernelArgumentError, match="4 tiles of 64 features a row, but has 2"):
+        fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL, y_stats=stats)
+    assert not y.any()
+    stats = torch.zeros(4, 2, 4, device=triton_device)
+    fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL, y_stats=stats)
+    torch.testing.assert_close(stats.double(), reference_statistics(y, 4), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_a_row_does_not_depend_on_its_neighbours_and_repeats_bit_for_bit(
+    triton_device: torch.device, dtype: torch.dtype, split_k: int
+) -> None:
+    problem = _problem(20, dtype, triton_device)
+    tile = LinearTile(16, 32, 32, split_k=split_k)
+    stats = problem.statistics(4)
+    first, _ = _run(problem.x, problem.folded, tile, x_stats=stats)
+    again, _ = _run(problem.x, problem.folded, tile, x_stats=stats)
+    assert same_bits(first, again)
+    for row in (0, 7, 19):
+        alone, _ = _run(
+            problem.x[row : row + 1].clone(), problem.folded, tile, x_stats=stats[row : row + 1]
+        )
+        assert same_bits(alone[0], first[row])
+
+
+def test_any_order_of_arrival_gives_the_same_bits(
+    triton_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter runs programs in order; here parts of several tiles arrive mixed."""
+    if triton_device.type == "cuda":
+        pytest.skip("the GPU orders programs itself: test_fused_on_gpu.py repeats launches instead")
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    problem = _problem(40, torch.float32, triton_device)
+    linear = fold_linear(problem.weight, problem.bias)
+    tile = LinearTile(16, 32, 16, split_k=4)
+    in_order, _ = _run(problem.x, linear, tile)
+    for seed in (1, 2):
+        with monkeypatch.context() as patched:
+            patched.setattr(InterpreterBuilder, "set_grid_idx", shuffled_programs(seed))
+            shuffled, _ = _run(problem.x, linear, tile)
+        assert same_bits(shuffled, in_order)
+
+
+@pytest.mark.parametrize(("rows", "tile"), SHAPES)
+@pytest.mark.parametrize("epilogue", [PLAIN, RESIDUAL])
+def test_nothing_is_read_or_written_beside_the_tensors(
+    triton_device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    tile: LinearTile,
+    epilogue: int,
+) -> None:
+    if triton_device.type == "cuda":
+        pytest.skip("`nox -s memcheck` watches accesses on the GPU")
+    problem = _problem(rows, torch.float32, triton_device, in_features=48)
+    tile = tile.fitted(OUT_FEATURES, 48)
+    start = torch.zeros(rows, OUT_FEATURES)
+    norms = [(fold_linear(problem.weight, problem.bias), None)]
+    if epilogue == PLAIN:
+        norms += [(problem.folded, None), (problem.folded, problem.statistics(3))]
+    with within_bounds(monkeypatch):
+        for linear, stats in norms:
+            _run(problem.x, linear, tile, start, epilogue=epilogue, x_stats=stats)
+
+
+def test_bounds_are_watched(triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above would see an access that it should see."""
+    if triton_device.type == "cuda":
+        pytest.skip("`nox -s memcheck` watches accesses on the GPU")
+    problem = _problem(16, torch.float32, triton_device)
+    linear = fold_linear(problem.weight, problem.bias)
+    wrong = FoldedLinear(linear.weight, linear.bias[:-1])
+    from triton.runtime.errors import InterpreterError
+
+    with within_bounds(monkeypatch), pytest.raises(InterpreterError, match="BeyondBounds"):
+        _run(problem.x, wrong, LinearTile(16, 16, 16))
+
+
+def test_tiles_are_cut_down_to_the_model() -> None:
+    tile = LinearTile(64, 32, 256, split_k=3)
+    assert tile.fitted(768, 3072) == tile
+    cut = tile.fitted(1600, 6400)
+    assert (cut.block_n, cut.block_k, cut.split_k) == (32, 256, 1)
+    cut = LinearTile(64, 64, 256).fitted(800, 768)
+    assert (cut.block_n, cut.block_k) == (32, 256)
+    cut = tile.fitted(4800, 1600)
+    assert (cut.block_n, cut.block_k, cut.split_k) == (32, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("tile", "is_possible"),
+    [
+        (LinearTile(64, 64, 256, split_k=4, tma=True), True),
+        (LinearTile(64, 64, 256, split_k=8, tma=True), True),
+        (LinearTile(32, 64, 256, split_k=8, tma=True), False),
+        (LinearTile(64, 64, 256, split_k=3, tma=True), False),
+        (LinearTile(128, 64, 256, split_k=16, tma=True), False),
+        (LinearTile(32, 64, 256, split_k=8), True),
+        (LinearTile(8, 64, 256, tma=True), True),
+        (LinearTile(4, 64, 256, tma=True), False),
+        (LinearTile(64, 32, 256, tma=True), False),
+        (LinearTile(64, 32, 256), True),
+    ],
+    ids=[
+        "16-rows-each",
+        "8-rows-each",
+        "4-rows-each",
+        "three",
+        "sixteen",
+        "in-memory",
+        "8-rows",
+        "4-rows",
+        "32-columns",
+        "plain",
+    ],
+)
+def test_what_the_hopper_kernel_can_make(tile: LinearTile, is_possible: bool) -> None:
+    assert tile.is_possible == is_possible
+
+
+def test_a_width_that_the_hopper_kernel_cannot_make_is_the_plain_kernels() -> None:
+    tile = LinearTile(8, 64, 256, split_k=2, tma=True)
+    assert tile.fitted(768, 3072) == tile
+    cut = tile.fitted(96, 3072)
+    assert not cut.tma
+    assert (cut.block_m, cut.block_n, cut.block_k, cut.split_k) == (16, 32, 64, 2)
