@@ -143,7 +143,7 @@ def codegen(session: nox.Session, triton: TritonChoice) -> None:
     """Compile every kernel variant for sm_90, GPU or not, and check what came out."""
     _provide(session)
     _choose_triton(session, triton)
-    session.run("python", "-m", "asv_bench.codegen", *session.posargs, env=_compiled())
+    session.run("python", "-m", "asv_bench.lab.codegen", *session.posargs, env=_compiled())
 
 
 @nox.session(python=PYTHON, requires=["stack"], default=False)

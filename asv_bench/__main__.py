@@ -7,8 +7,7 @@ import sys
 import typer
 from rich.text import Text
 
-from asv_bench import headline
-from asv_bench.commands import (
+from asv_bench.cli import (
     append,
     bench,
     bisect,
@@ -28,8 +27,9 @@ from asv_bench.commands import (
     sweep,
     tune,
 )
-from asv_bench.console import make_console
 from asv_bench.errors import BenchError, Refused
+from asv_bench.output.console import make_console
+from asv_bench.run import headline
 
 COMMANDS = (
     bench,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asv_bench.ladder.claims import FIGURES
-from asv_bench.ladder.rung_counters import COUNTERS
-from asv_bench.ladder.rung_process import RungAnswer
-from asv_bench.ladder.rung_run import STEP_TIME
-from asv_bench.ladder.rungs import Rung
-from asv_bench.verdicts.measured_process import Place, ProcessFailed
-from asv_bench.verdicts.samples import GpuConditions
+from asv_bench.process.measured_process import Place, ProcessFailed
+from asv_bench.process.samples import GpuConditions
+from asv_bench.studies.ladder.claims import FIGURES
+from asv_bench.studies.ladder.rung_counters import COUNTERS
+from asv_bench.studies.ladder.rung_process import RungAnswer
+from asv_bench.studies.ladder.rung_run import STEP_TIME
+from asv_bench.studies.ladder.rungs import Rung
 
 
 @dataclass

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from asv_bench.ladder.appends import GenericKernelAppend, IndexedAppend, NarrowestKernelAppend
-from asv_bench.ladder.block_managers import ArrayBlocks, BatchSlots, MutableBlocks, TupleBlocks
-from asv_bench.ladder.block_tables import CachedRows, RebuiltTables
-from asv_bench.ladder.host_path import Parts
-from asv_bench.ladder.rung_build import PARTS
-from asv_bench.ladder.rungs import RUNGS
+from asv_bench.studies.ladder.appends import (
+    GenericKernelAppend,
+    IndexedAppend,
+    NarrowestKernelAppend,
+)
+from asv_bench.studies.ladder.block_managers import (
+    ArrayBlocks,
+    BatchSlots,
+    MutableBlocks,
+    TupleBlocks,
+)
+from asv_bench.studies.ladder.block_tables import CachedRows, RebuiltTables
+from asv_bench.studies.ladder.host_path import Parts
+from asv_bench.studies.ladder.rung_build import PARTS
+from asv_bench.studies.ladder.rungs import RUNGS
 
 
 class WrongRowAfterBoundary(CachedRows):

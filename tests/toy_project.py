@@ -24,7 +24,7 @@ from .sharing import SharesRuns, shared_figure, tracked
 
 
 def measure():
-    import asv_bench.asv_contract
+    import asv_bench.process.contract
     import engine
 
     threads = int(os.environ["OMP_NUM_THREADS"])
@@ -109,7 +109,7 @@ def make_project(root: Path, commits: int = 3, commands: tuple[str, ...] = ()) -
         main = root / "asv_bench" / "__main__.py"
         names = ", ".join(commands)
         text = re.sub(
-            r"(from asv_bench\.commands import|COMMANDS =) \([^)]*\)",
+            r"(from asv_bench\.cli import|COMMANDS =) \([^)]*\)",
             lambda found: f"{found[1]} ({names},)",
             main.read_text(),
         )

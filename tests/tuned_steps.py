@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from asv_bench.tuning.candidates import Choice, Point, slots_of
-from asv_bench.tuning.workbench import Timer
+from asv_bench.lab.tune.candidates import Choice, Point, slots_of
+from asv_bench.lab.tune.workbench import Timer
 from engine.models.registry import RANDOM_CONFIGS
 from kernels.tiles.table import ConfigTable, LinearTile, RingTile, committed_table
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.counting.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
 from asv_bench.errors import MeasurementFailed
+from asv_bench.lab.counters.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
 
 from .guard import check_identity
 from .sharing import Samples, SharesRuns, shared_figure, tracked
@@ -117,9 +117,9 @@ def _count(path: str, batch: int) -> dict[str, float]:
 
 
 def _compile() -> dict[str, float]:
-    from asv_bench.codegen.check import fresh_compiler
-    from asv_bench.codegen.compiled import compile_launched
-    from asv_bench.codegen.launched_kernels import launched_kernels
+    from asv_bench.lab.codegen.check import fresh_compiler
+    from asv_bench.lab.codegen.compiled import compile_launched
+    from asv_bench.lab.codegen.launched_kernels import launched_kernels
 
     with fresh_compiler():
         try:

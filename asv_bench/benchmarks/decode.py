@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.workloads import Workload
+from asv_bench.workloads.named import Workload
 
 from .engine_runs import CPU_MODEL, MODELS, measure, require_model_here
 from .guard import check_identity

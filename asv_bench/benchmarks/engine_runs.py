@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.machine import has_cuda_gpu
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.memory.floor import GPT2Shape, floor_ms, step_bytes
-from asv_bench.workloads import Workload
+from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.workloads.named import Workload
 
 from .guard import check_identity
 
 if TYPE_CHECKING:
-    from asv_bench.run_sample import RunSample
+    from asv_bench.workloads.run_sample import RunSample
     from engine import Engine
 
 CPU_MODEL = "gpt2-tiny"
@@ -89,7 +89,7 @@ def steady_step_s(sample: RunSample) -> float:
 
 def least_disturbed(engine: Engine, workload: Workload, prompt_ids: int, *, runs: int) -> RunSample:
     """The run of several whose decode steps were the shortest; all figures are to be its own."""
-    from asv_bench.drive import run_workload
+    from asv_bench.workloads.drive import run_workload
 
     samples = (run_workload(engine, workload, prompt_ids) for _ in range(runs))
     return min(samples, key=steady_step_s)
@@ -116,7 +116,7 @@ def measure(
         "step_time", "seconds_per_token", "tpot", "ttft", "itl" (medians over requests, ITL over
         gaps), the same three with "_p95" and "_p99", and on a GPU "time_over_floor".
     """
-    from asv_bench.drive import run_workload
+    from asv_bench.workloads.drive import run_workload
     from engine import Engine
 
     check_identity()

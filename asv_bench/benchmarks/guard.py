@@ -14,7 +14,7 @@ from pathlib import Path
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.asv_contract import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED_PACKAGES
+from asv_bench.process.contract import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED_PACKAGES
 
 
 class WrongEngineError(RuntimeError):

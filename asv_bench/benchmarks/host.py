@@ -13,7 +13,7 @@ import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.subjects.engine_parts import engine_part
-from asv_bench.workloads import Workload
+from asv_bench.workloads.named import Workload
 
 from .engine_runs import (
     CPU_MODEL,
@@ -245,7 +245,7 @@ def _step_figure(figure: str, batch: int) -> Samples:
 
 
 def _measure_steps(batch: int) -> dict[str, float]:
-    from asv_bench.drive import run_workload
+    from asv_bench.workloads.drive import run_workload
     from engine import Engine
 
     # Equal prompts: all sequences reach the end of a block in the same step.
@@ -279,8 +279,8 @@ def _host_figure(figure: str, model: str, batch: int) -> Samples:
 
 
 def _measure_host(model: str, batch: int) -> dict[str, float]:
-    from asv_bench.drive import run_workload
-    from asv_bench.host_time import BatchTimedEngine, HostTimedEngine, counted_waits
+    from asv_bench.workloads.drive import run_workload
+    from asv_bench.workloads.host_time import BatchTimedEngine, HostTimedEngine, counted_waits
     from engine import Engine
 
     workload = Workload(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.machine import has_cuda_gpu
 from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.process.machine import has_cuda_gpu
 
 from .guard import check_identity
 

@@ -24,7 +24,7 @@ RUNGS = [
     "9-fused",
     "10-overlap",
 ]
-"""By name, since `asv_bench.ladder` imports the engine and asv's discovery must not."""
+"""By name, since `asv_bench.studies.ladder` imports the engine and asv's discovery must not."""
 
 
 class Ladder(SharesRuns):
@@ -57,11 +57,11 @@ def require_rung_here(label: str, model: str) -> None:
     SkipNotImplemented
         Where there is nothing to measure.
     """
-    from asv_bench.ladder.rungs import rung_named
+    from asv_bench.studies.ladder.rungs import rung_named
     from engine import EngineConfig
 
     try:
-        import_module("asv_bench.ladder.rung_build")
+        import_module("asv_bench.studies.ladder.rung_build")
     except ImportError as error:
         raise SkipNotImplemented(f"this commit lacks what the ladder stands on: {error}") from None
     rung = rung_named(label)
@@ -77,8 +77,8 @@ def _figure(figure: str, rung: str, model: str) -> Samples:
 
 
 def _measure(rung: str, model: str) -> Figures:
-    from asv_bench.ladder.rung_run import WATERFALL_WORKLOAD, measure_rung, workload_of
-    from asv_bench.ladder.rungs import rung_named
+    from asv_bench.studies.ladder.rung_run import WATERFALL_WORKLOAD, measure_rung, workload_of
+    from asv_bench.studies.ladder.rungs import rung_named
 
     device = _device(model)
     measured = measure_rung(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from asv_bench.workloads import WORKLOADS
+from asv_bench.workloads.named import WORKLOADS
 
 from .engine_runs import MODELS, measure, require_model_here, sized_for
 from .guard import check_identity
@@ -12,7 +12,7 @@ from .sharing import Samples, SharesRuns, shared_figure, tracked
 
 
 class _Workload(SharesRuns):
-    """Figures of one named workload; see `asv_bench.workloads` for what each submits."""
+    """Figures of one named workload; see `asv_bench.workloads.named` for what each submits."""
 
     workload = ""
     params = (MODELS,)

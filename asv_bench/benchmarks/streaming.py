@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from asv_bench.workloads import WORKLOADS
+from asv_bench.workloads.named import WORKLOADS
 
 from .engine_runs import MODELS, measure, require_model_here, sized_for
 from .guard import check_identity

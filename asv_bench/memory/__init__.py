@@ -1,1 +1,1 @@
-"""What a decode step owes to memory, and how near its kernels come: floors, rooflines, sweeps."""
+"""What a decode step owes to memory, and how near its kernels come: the bandwidth and the floor."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from asv_bench.asv_results import Figure
-from asv_bench.drawing import Palette, draw_svg, quieten
-from asv_bench.pages.commits import Commit
+from asv_bench.git.commits import Commit
+from asv_bench.history.asv_results import Figure
+from asv_bench.output.drawing import Palette, draw_svg, quieten
 
 SIZE_INCHES = (4.3, 2.0)
 MAX_TICKS = 10

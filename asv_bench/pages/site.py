@@ -10,9 +10,9 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from asv_bench.asv_results import Figure, Results, Series, read_results
-from asv_bench.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
-from asv_bench.pages.commits import Commit, commits_in_order
+from asv_bench.git.commits import Commit, commits_in_order
+from asv_bench.history.asv_results import Figure, Results, Series, read_results
+from asv_bench.output.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
 from asv_bench.pages.plots import Plot, plot_history
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from asv_bench.figure_rows import duration
+from asv_bench.compare.confirmation import Standing
+from asv_bench.compare.tables import percentage
+from asv_bench.history.triage import Triaged
+from asv_bench.output.figure_rows import duration
+from asv_bench.output.tables import MISSING
 from asv_bench.pages.plots import plot_history
 from asv_bench.pages.site import page_templates
-from asv_bench.tables import MISSING
-from asv_bench.verdicts.comparison_tables import percentage
-from asv_bench.verdicts.confirmation import Standing
-from asv_bench.verdicts.triage import Triaged
 
 
 @dataclass(frozen=True, slots=True)

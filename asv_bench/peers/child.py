@@ -12,15 +12,15 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from asv_bench.drive import run_workload
 from asv_bench.errors import BenchError, MeasurementFailed
-from asv_bench.machine import gpu_state
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.memory.floor import floor_ms, fraction_of_floor, step_bytes
 from asv_bench.peers.model import PeerModel, load_peer_model
 from asv_bench.peers.runs import STATIC, run_peer
-from asv_bench.run_sample import RunSample
-from asv_bench.workloads import Workload, workload_named
+from asv_bench.process.machine import gpu_state
+from asv_bench.workloads.drive import run_workload
+from asv_bench.workloads.named import Workload, workload_named
+from asv_bench.workloads.run_sample import RunSample
 
 WARMUPS = 2
 """Runs before the measured ones: the first compiles, the second records what it replays."""

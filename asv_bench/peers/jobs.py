@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.headline_rows import ENGINE, headline_row, throttle_warnings
-from asv_bench.kept_processes import kept_or_measured
+from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.peers.child import PeerTask
 from asv_bench.peers.runs import PEERS, STATIC
-from asv_bench.record import REPOSITORY, write_json
+from asv_bench.process.kept_processes import kept_or_measured
+from asv_bench.run.headline_rows import ENGINE, headline_row, throttle_warnings
 
 PROCESSES = 2
 STATIC_PROCESSES = 1

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from asv_bench.drive import settled_garbage
 from asv_bench.errors import MeasurementFailed
-from asv_bench.run_sample import RequestTrace, RunSample
-from asv_bench.workloads import Workload
+from asv_bench.workloads.drive import settled_garbage
+from asv_bench.workloads.named import Workload
+from asv_bench.workloads.run_sample import RequestTrace, RunSample
 
 DYNAMIC, STATIC = "transformers-dynamic", "transformers-static"
 PEERS = (DYNAMIC, STATIC)

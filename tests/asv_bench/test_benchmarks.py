@@ -33,10 +33,10 @@ from asv_bench.benchmarks import (
 from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.benchmarks.guard import WrongEngineError
 from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, tracked
-from asv_bench.counting.pretend_cuda import pretended_cuda
 from asv_bench.errors import MeasurementFailed
-from asv_bench.run_sample import RequestTrace, RunSample
-from asv_bench.workloads import WORKLOADS
+from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.workloads.named import WORKLOADS
+from asv_bench.workloads.run_sample import RequestTrace, RunSample
 from engine import Engine, EngineConfig
 
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
@@ -358,8 +358,8 @@ def test_kernels_that_no_rule_names_are_skipped(
     def launched_kernels(**_: object) -> NoReturn:
         raise MeasurementFailed("no rule names the kernel of_long_ago")
 
-    monkeypatch.setattr("asv_bench.codegen.launched_kernels.launched_kernels", launched_kernels)
-    monkeypatch.setattr("asv_bench.codegen.check.fresh_compiler", nullcontext)
+    monkeypatch.setattr("asv_bench.lab.codegen.launched_kernels.launched_kernels", launched_kernels)
+    monkeypatch.setattr("asv_bench.lab.codegen.check.fresh_compiler", nullcontext)
     with pytest.raises(SkipNotImplemented, match="of_long_ago"):
         counters.Kernels().track_spills()
 

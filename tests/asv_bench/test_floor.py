@@ -17,7 +17,7 @@ from asv_bench.memory.floor import (
     step_bytes,
     weight_elements,
 )
-from asv_bench.workloads import WORKLOADS
+from asv_bench.workloads.named import WORKLOADS
 from engine import Engine, EngineConfig
 from engine.models.gpt2 import parameter_shapes
 

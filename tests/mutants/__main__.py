@@ -17,8 +17,8 @@ from pathlib import Path
 from rich.progress import Progress
 from rich.table import Table
 
-from asv_bench.console import make_console, print_table
-from asv_bench.machine import has_cuda_gpu
+from asv_bench.output.console import make_console, print_table
+from asv_bench.process.machine import has_cuda_gpu
 
 from .catalog import MUTANTS
 from .runner import Outcome, run_mutants, unmutated_failure

@@ -180,7 +180,7 @@ MUTANTS = (
         "programs = pairs * (cluster if shared else splits)",
         "programs = pairs * splits",
         "clusters are as shallow as the block table is wide",
-        ("tests/asv_bench/test_launched_kernels.py",),
+        ("tests/asv_bench/lab/test_launched_kernels.py",),
         "every_kernel",
     ),
     Mutant(

@@ -133,7 +133,7 @@ MUTANTS = (
         "and capability(tensor.device) >= (9, 0)",
         "and capability(tensor.device) > (9, 0)",
         "Hopper GPUs launch no kernel early",
-        ("tests/asv_bench/test_launched_kernels.py",),
+        ("tests/asv_bench/lab/test_launched_kernels.py",),
         "every_bucket",
     ),
     Mutant(

@@ -108,7 +108,7 @@ class Tree:
         only = (f"--only={kernel}" for kernel in kernels)
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "asv_bench.codegen", *only],
+                [sys.executable, "-m", "asv_bench.lab.codegen", *only],
                 cwd=self._folder,
                 env=self._environment("codegen"),
                 capture_output=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asv_bench.machine import REFERENCE_MACHINES
+from asv_bench.process.machine import REFERENCE_MACHINES
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,1 @@
+"""Which commit of a range made a benchmark slower."""

@@ -1,0 +1,70 @@
+"""How a bisection is decided: its two comparisons, when it is certain, and when it gives up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.errors import Refused
+
+LOOKS = (16, 20, 24, 32, 48, 64, 96)
+
+
+def thorough_plan() -> ComparisonPlan:
+    """The comparison of the range's ends, and of a culprit with its parent.
+
+    Its cap lies far beyond that of a plain comparison, whose answer at 2 % is "inconclusive" too
+    often for a search that needs two comparisons and its own answer to be right together; a clear
+    case is decided at its first look all the same.
+    """
+    return ComparisonPlan(looks=LOOKS, max_discarded=24)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What is settled before the first pair of a bisection.
+
+    Attributes
+    ----------
+    gate
+        Of the comparison of the two ends: is there anything to find?
+    confirmation
+        Of the comparison of the culprit with its parent, with pairs of its own.
+    certain
+        Probability of one commit at which it is called the culprit and confirmed.
+    most_pairs
+        Pairs of the search, after which it gives up; the comparisons' own do not count.
+    most_confirmations
+        Culprits that may fail their confirmation before it gives up.
+
+    Raises
+    ------
+    Refused
+        If a number makes no sense.
+    """
+
+    gate: ComparisonPlan = field(default_factory=thorough_plan)
+    confirmation: ComparisonPlan = field(default_factory=thorough_plan)
+    certain: float = 0.99
+    most_pairs: int = 300
+    most_confirmations: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.certain < 1.0:
+            raise Refused(
+                f"a commit cannot be certain at a probability of {self.certain}; it must lie "
+                f"between 0.5 and 1, such as 0.99."
+            )
+        if self.most_pairs < 1:
+            raise Refused(f"a search of at most {self.most_pairs} pairs finds nothing.")
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON-ready values."""
+        return {
+            "gate": self.gate.to_json(),
+            "confirmation": self.confirmation.to_json(),
+            "certain": self.certain,
+            "most_pairs": self.most_pairs,
+            "most_confirmations": self.most_confirmations,
+        }

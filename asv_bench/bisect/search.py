@@ -1,0 +1,325 @@
+"""Finding the commit that changed a benchmark: gate the ends, search, confirm the culprit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from statistics import NormalDist
+
+from asv_bench.bisect.finding import Direction, Finding, Guess, Outcome, Probe, Stage
+from asv_bench.bisect.plan import SearchPlan
+from asv_bench.compare.comparison import MOST_FAILURES, Progress, compare_commits
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import MeasurementFailed
+from asv_bench.process.samples import CommitUnusable, Pair, PairSource, SampleFailed
+from asv_bench.stats.posterior import REFERENCE, FirstBad, Suspects
+
+SourceOf = Callable[[str], PairSource]
+"""Gives the source for a part of the search. Each part measures anew: pairs of one are never
+taken for another's."""
+OnProbe = Callable[[Probe], None]
+Z_DIFFERENT = 3.3
+"""Standard errors between two effects, beyond which they differ (0.1 %, two-sided)."""
+
+
+def find_first_changed(
+    source_of: SourceOf,
+    good: str,
+    candidates: Sequence[str],
+    benchmark: str,
+    *,
+    direction: Direction = Direction.REGRESSION,
+    plan: SearchPlan | None = None,
+    on_probe: OnProbe | None = None,
+) -> Finding:
+    """Find the first of some commits in a row that changed a benchmark, or that none did.
+
+    The ends are compared first, and where the bad one is not slower the search ends there. Then
+    single pairs of a commit and the good end are measured, each time of the commit that is expected
+    to tell most, until one commit is certain; it is then compared with the commit before it, by
+    pairs of their own. A culprit that fails this goes on as a suspect less probable than before.
+
+    Parameters
+    ----------
+    source_of
+        Measures pairs.
+    good
+        Full hash of the commit before the candidates.
+    candidates
+        Full hashes, oldest first; the last is the bad end.
+    benchmark
+        Name with parameters.
+    direction
+        What is looked for: what made it slower, or what made it faster.
+    plan
+        None: the standard one.
+    on_probe
+        Told of every pair.
+
+    Returns
+    -------
+    Finding
+
+    Raises
+    ------
+    CommitUnusable
+        If one of the two ends cannot be measured.
+    ValueError
+        If there are no candidates.
+    """
+    search = _Search(
+        source_of,
+        good,
+        candidates,
+        benchmark,
+        direction,
+        plan or SearchPlan(),
+        on_probe or (lambda probe: None),
+    )
+    return search.run()
+
+
+class _Search:
+    def __init__(
+        self,
+        source_of: SourceOf,
+        good: str,
+        candidates: Sequence[str],
+        benchmark: str,
+        direction: Direction,
+        plan: SearchPlan,
+        on_probe: OnProbe,
+    ) -> None:
+        self._source_of = source_of
+        self._good = good
+        self._candidates = tuple(candidates)
+        self._benchmark = benchmark
+        self._direction = direction
+        self._plan = plan
+        self._on_probe = on_probe
+        self._posterior = FirstBad(len(self._candidates))
+        self._unmeasurable: dict[str, str] = {}
+        self._failures: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self._pairs = 0
+        self._confirmations: list[Comparison] = []
+
+    def run(self) -> Finding:
+        """Gate, search and confirm; see `find_first_changed`."""
+        gate = self._compare(
+            Stage.GATE, "gate", REFERENCE, len(self._candidates) - 1, self._plan.gate
+        )
+        if gate.verdict is not self._direction.verdict:
+            return self._without_search(gate)
+        while True:
+            self._probe_until_certain()
+            suspects = self._posterior.suspects()
+            named = self._commits(suspects)
+            if suspects.probability < self._plan.certain:
+                reason = f"after {self._pairs} pairs of the search no commit is certain enough"
+                return self._finding(Outcome.INCONCLUSIVE, reason, gate, suspects)
+            if not named:
+                reason = "the ends differed when they were compared, but not in the search"
+                return self._finding(Outcome.INCONCLUSIVE, reason, gate, suspects)
+            confirmation = self._confirm(suspects)
+            if confirmation.verdict is self._direction.verdict:
+                reason = "compared with the commit before it by pairs of their own"
+                return self._finding(Outcome.FOUND, reason, gate, suspects)
+            now = self._posterior.suspects()
+            stuck = now.commits == suspects.commits and now.probability >= self._plan.certain
+            if stuck or len(self._confirmations) >= self._plan.most_confirmations:
+                reason = (
+                    f"compared with the commit before it, {named[-1][:8]} is "
+                    f"{confirmation.verdict}; several small steps, or none, look like that"
+                )
+                return self._finding(Outcome.INCONCLUSIVE, reason, gate, now)
+
+    def _compare(
+        self, stage: Stage, part: str, before: int, after: int, plan: ComparisonPlan
+    ) -> Comparison:
+        """Compare two commits, taking their pairs into the posterior as well."""
+        base, head = self._hash(before), self._hash(after)
+
+        def on_pair(progress: Progress, pairs: Mapping[str, Pair]) -> None:
+            pair = pairs.get(self._benchmark)
+            if pair is not None:
+                self._observe(before, after, pair)
+            self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
+
+        [comparison] = compare_commits(
+            self._source_of(part), base, head, [self._benchmark], plan, on_pair
+        )
+        return comparison
+
+    def _confirm(self, suspects: Suspects) -> Comparison:
+        """Compare the newest of the suspects with the commit before the oldest."""
+        planned = self._plan.confirmation
+        # A commit that did half of what was searched for is the culprit all the same.
+        least = min(planned.minimum_effect, math.expm1(self._posterior.effect) / 2)
+        comparison = self._compare(
+            Stage.CONFIRMATION,
+            f"confirmation {len(self._confirmations) + 1}",
+            suspects.commits[0] - 1,
+            suspects.commits[-1],
+            replace(planned, minimum_effect=least, margin=least),
+        )
+        self._confirmations.append(comparison)
+        return comparison
+
+    def _probe_until_certain(self) -> None:
+        source = self._source_of("search")
+        idle = list(source.devices)
+        running: dict[Future[Mapping[str, Pair]], tuple[str, int]] = {}
+        with ThreadPoolExecutor(len(idle)) as pool:
+            try:
+                while True:
+                    while idle and self._goes_on(len(running)):
+                        pending = [commit for _, commit in running.values()]
+                        commit = self._posterior.most_informative(pending)
+                        device = idle.pop(0)
+                        future = self._submit(source, commit, device, pool)
+                        running[future] = (device, commit)
+                    if not running:
+                        return
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        device, commit = running.pop(future)
+                        idle.append(device)
+                        self._take(future, commit)
+            except BaseException:
+                # The threads wait for processes, and leaving the pool waits for the threads.
+                source.stop()
+                raise
+
+    def _goes_on(self, running: int) -> bool:
+        uncertain = self._posterior.suspects().probability < self._plan.certain
+        return uncertain and self._pairs + running < self._plan.most_pairs
+
+    def _submit(
+        self, source: PairSource, commit: int, device: str, pool: ThreadPoolExecutor
+    ) -> Future[Mapping[str, Pair]]:
+        turn = self._turns.get(device, 0)
+        self._turns[device] = turn + 1
+        return pool.submit(
+            source.pair,
+            self._good,
+            self._candidates[commit],
+            head_first=turn % 4 in (1, 2),
+            benchmarks=(self._benchmark,),
+            device=device,
+        )
+
+    def _take(self, future: Future[Mapping[str, Pair]], index: int) -> None:
+        commit = self._candidates[index]
+        self._pairs += 1
+        try:
+            pair = future.result()[self._benchmark]
+        except CommitUnusable as error:
+            if error.commit != commit:
+                raise
+            self._leave_out(index, error.reason)
+            self._report(Stage.SEARCH, REFERENCE, index, None, str(error))
+        except SampleFailed as error:
+            self._failures[error.commit] = self._failures.get(error.commit, 0) + 1
+            if self._failures[error.commit] >= MOST_FAILURES:
+                if error.commit != commit:
+                    raise
+                self._leave_out(index, f"its processes fail: {error.reason}")
+            self._report(Stage.SEARCH, REFERENCE, index, None, str(error))
+        else:
+            self._observe(REFERENCE, index, pair)
+            self._report(Stage.SEARCH, REFERENCE, index, pair)
+
+    def _leave_out(self, index: int, reason: str) -> None:
+        self._posterior.exclude(index)
+        self._unmeasurable[self._candidates[index]] = reason
+
+    def _observe(self, reference: int, commit: int, pair: Pair) -> None:
+        if pair.discarded is None:
+            ratio = self._direction.sign * pair.log_ratio
+            self._posterior.observe(reference, commit, [ratio])
+
+    def _report(
+        self, stage: Stage, before: int, after: int, pair: Pair | None, failure: str = ""
+    ) -> None:
+        guess = None
+        if stage is not Stage.GATE:
+            suspects = self._posterior.suspects()
+            left = self._posterior.pairs_left() if stage is Stage.SEARCH else None
+            guess = Guess(self._commits(suspects), suspects.probability, left)
+        probe = Probe(stage, self._hash(before), self._hash(after), pair, failure, guess)
+        self._on_probe(probe)
+
+    def _hash(self, index: int) -> str:
+        return self._good if index == REFERENCE else self._candidates[index]
+
+    def _commits(self, suspects: Suspects) -> tuple[str, ...]:
+        return tuple(self._candidates[index] for index in suspects.commits)
+
+    def _without_search(self, gate: Comparison) -> Finding:
+        if gate.verdict is Verdict.FAILED:
+            raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
+        if gate.verdict is Verdict.INCONCLUSIVE:
+            reason = gate.reason or (
+                f"no {self._direction} of the range was shown, nor that there is none of "
+                f"{100 * self._plan.gate.margin:g} %"
+            )
+            return self._finding(Outcome.INCONCLUSIVE, reason, gate, None)
+        reason = f"the last commit is {gate.verdict} to the first"
+        if gate.verdict is not Verdict.EQUIVALENT:
+            reason = f"the last commit is {gate.verdict} than the first"
+        return self._finding(Outcome.NONE, reason, gate, None)
+
+    def _finding(
+        self, outcome: Outcome, reason: str, gate: Comparison, suspects: Suspects | None
+    ) -> Finding:
+        found = outcome is Outcome.FOUND
+        posterior = None
+        if suspects is not None:
+            by_index = zip(self._candidates, self._posterior.probabilities, strict=False)
+            posterior = {commit: float(probability) for commit, probability in by_index}
+        return Finding(
+            outcome=outcome,
+            direction=self._direction,
+            benchmark=self._benchmark,
+            good=self._good,
+            bad=self._candidates[-1],
+            reason=reason,
+            gate=gate,
+            suspects=() if suspects is None else self._commits(suspects),
+            probability=None if suspects is None else suspects.probability,
+            posterior=posterior,
+            confirmations=tuple(self._confirmations),
+            unmeasurable=dict(self._unmeasurable),
+            remark=_remark(gate, self._confirmations[-1], self._plan) if found else "",
+        )
+
+
+def _remark(gate: Comparison, own: Comparison, plan: SearchPlan) -> str:
+    """Whether the range's effect is more, or less, than the culprit's own."""
+    rest = _log(gate) - _log(own)
+    clear = abs(rest) > Z_DIFFERENT * math.hypot(_standard_error(gate), _standard_error(own))
+    if not clear or abs(rest) < math.log1p(plan.gate.minimum_effect):
+        return ""
+    grown = (rest > 0) == (_log(gate) > 0)
+    others = "there is more than one step" if grown else "another commit takes part of it back"
+    return (
+        f"The whole range moved by {gate.effect:+.1%}, this commit alone by {own.effect:+.1%}: "
+        f"{others}. Bisect the ranges before and after it too."
+    )
+
+
+def _log(comparison: Comparison) -> float:
+    return math.log1p(comparison.effect or 0.0)
+
+
+def _standard_error(comparison: Comparison) -> float:
+    """Of the log effect, from its interval; infinite where so few pairs have none."""
+    if comparison.interval is None or comparison.confidence is None:
+        return math.inf
+    low, high = comparison.interval
+    width = math.log1p(high) - math.log1p(low)
+    return width / (2.0 * NormalDist().inv_cdf((1.0 + comparison.confidence) / 2.0))

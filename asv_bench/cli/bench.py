@@ -1,0 +1,127 @@
+"""`bench`: measure the working tree as it stands, in many processes a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from asv_bench.cli.options import Full, Patterns
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.snapshots import measured_changes, snapshot
+from asv_bench.history.asv_measuring import Measured, measure_with_progress
+from asv_bench.history.asv_runs import AsvProject
+from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.figure_rows import figure_rows
+from asv_bench.output.figure_table import figure_table
+from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        "bench", help="Measure the working tree as it stands, store the result and build the page."
+    )(bench)
+
+
+def bench(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few benchmarks, one process each: does it run?")
+    ] = False,
+    full: Full = False,
+    benchmark: Patterns = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds", help="Processes per figure (default: 3, with --quick 1, with --full 12)."
+        ),
+    ] = None,
+    require_gpu: Annotated[
+        bool, typer.Option("--require-gpu", help="Fail unless a benchmark ran on a GPU.")
+    ] = False,
+) -> None:
+    """Measure the working tree as it stands.
+
+    Raises
+    ------
+    Refused
+        If the options contradict each other or the machine.
+    MeasurementFailed
+        If nothing was measured, or a benchmark failed; what did not fail is stored and printed.
+    """
+    if quick and full:
+        raise Refused("--quick and --full exclude each other; give one of them, or neither.")
+    if require_gpu and not has_cuda_gpu():
+        raise MeasurementFailed(
+            "--require-gpu was given, but there is no GPU here that torch can use; "
+            "nothing was measured."
+        )
+    level = QUICK if quick else FULL if full else STANDARD
+    selection = level.changed(benchmark or (), rounds)
+    console = make_console()
+    project, commit, described = tree_to_measure(working_tree(REPOSITORY))
+    facts = machine_facts()
+    console.print(described, highlight=False, soft_wrap=True)
+    measured = measure_with_progress(project, [commit], selection, console)
+    if require_gpu:
+        require_gpu_figure(measured)
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.pages.site import build_page
+
+    table = figure_table(figure_rows(measured.figures), title_of(facts, commit), console.width)
+    print_table(console, table)
+    page = build_page(REPOSITORY)
+    result = project.results.relative_to(REPOSITORY) / facts.name
+    console.print(f"result: {result}/{commit[:8]}-*.json", highlight=False, soft_wrap=True)
+    console.print(f"page:   {page}", highlight=False, soft_wrap=True)
+    if measured.failed:
+        raise MeasurementFailed(
+            f"{len(measured.failed)} benchmarks failed and gave no figure: "
+            f"{', '.join(measured.failed)}; their output is in {project.log}."
+        )
+
+
+def tree_to_measure(tree: WorkingTree) -> tuple[AsvProject, str, str]:
+    """Where to measure a working tree, under which hash, and a line that says what it is.
+
+    Figures of a tree that differs from HEAD are never filed under HEAD: they go to
+    `reports/asv-worktree`, under the hash of a snapshot.
+    """
+    changes = measured_changes(tree)
+    if tree.commit is not None and not changes:
+        project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
+        return project, tree.commit, f"measuring HEAD, {tree.commit[:8]}"
+    scratch = REPOSITORY / ".asv" / "worktree.git"
+    project = AsvProject(REPOSITORY, scratch, REPOSITORY / "reports" / "asv-worktree")
+    commit = snapshot(REPOSITORY, scratch)
+    if tree.commit is None:
+        line = "measuring the working tree as it stands; there is no git history to compare it with"
+    else:
+        line = (
+            f"measuring the working tree as it stands; it differs from HEAD ({tree.commit[:8]}) in "
+            f"{_listed(changes)}"
+        )
+    return project, commit, f"{line} (filed as {commit[:8]} under reports/asv-worktree)"
+
+
+def require_gpu_figure(measured: Measured) -> None:
+    """Raise a MeasurementFailed unless some figure is of the GPU."""
+    for figure in measured.figures:
+        if on_the_gpu(repr(tuple(value for _, value in figure.series.params))):
+            return
+    raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
+
+
+def title_of(facts: MachineFacts, commit: str) -> str:
+    """What a table of figures is of, and where they were measured."""
+    device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
+    model = "gpt2, float16" if facts.gpu else "gpt2-tiny, float32"
+    return f"{commit[:8]} on {device} (random:{model}; torch {facts.torch})"
+
+
+def _listed(paths: Sequence[str], shown: int = 3) -> str:
+    more = f" and {len(paths) - shown} more" if len(paths) > shown else ""
+    return ", ".join(paths[:shown]) + more

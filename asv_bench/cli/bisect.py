@@ -1,0 +1,280 @@
+"""`bisect GOOD BAD`: which commit made a benchmark slower, or faster."""
+
+from __future__ import annotations
+
+import hashlib
+import json as json_format
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
+from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
+from asv_bench.bisect.plan import SearchPlan, thorough_plan
+from asv_bench.bisect.search import find_first_changed
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.options import (
+    Devices,
+    Margin,
+    RecordPath,
+    RequireGpu,
+    insist_on_gpu,
+)
+from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
+from asv_bench.compare.plan import DEFAULT_MARGIN
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.commit_range import HistoryCommit, commits_between
+from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.process.machine import machine_facts
+from asv_bench.process.samples import CommitUnusable
+
+HELP = (
+    "Find the first commit after GOOD, up to BAD, that made a benchmark slower.\n\n"
+    "The two ends are compared first; without a regression between them nothing is searched. Exit "
+    "code 3: the commit was found and confirmed; 0: no regression; 4: inconclusive; 5: the "
+    "benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: interrupted, and "
+    "the same command goes on where it stopped."
+)
+STATES = REPOSITORY / ".asv" / "bisect"
+EXIT_CODES = {
+    Outcome.FOUND: ExitCode.REGRESSION,
+    Outcome.NONE: ExitCode.GOOD,
+    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("bisect", help=HELP)(bisect)
+
+
+def bisect(
+    good: Annotated[
+        str, typer.Argument(help="A commit without the change: a hash, branch, tag or HEAD~9.")
+    ],
+    bad: Annotated[str, typer.Argument(help="A later one, with the change.")],
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            "--benchmark",
+            "-b",
+            help="Regular expression, found in the name with parameters of exactly one benchmark "
+            "(default: step time of the workload scheduler).",
+        ),
+    ] = None,
+    improvement: Annotated[
+        bool, typer.Option("--improvement", help="Find what made it faster instead.")
+    ] = False,
+    margin: Margin = 100 * DEFAULT_MARGIN,
+    devices: Devices = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--fresh",
+            help="Go on with the pairs of an earlier run of the same bisection, or start over "
+            "(default: go on where it was interrupted, start over where it had its answer).",
+        ),
+    ] = None,
+    certain: Annotated[
+        float, typer.Option("--certain", help="Probability at which a commit is confirmed.")
+    ] = SearchPlan().certain,
+    most_pairs: Annotated[
+        int, typer.Option("--most-pairs", help="Pairs of the search at most.")
+    ] = SearchPlan().most_pairs,
+    require_gpu: RequireGpu = False,
+    json: RecordPath = None,
+) -> None:
+    """Bisect a range of commits and say what came of it.
+
+    Raises
+    ------
+    Refused
+        If the commits or the benchmark do not exist or do not fit together.
+    typer.Exit
+        With the code of the answer.
+    """
+    plan = SearchPlan(
+        gate=thorough_plan().with_margin(margin / 100),
+        confirmation=thorough_plan().with_margin(margin / 100),
+        certain=certain,
+        most_pairs=most_pairs,
+    )
+    setup = set_up(REPOSITORY, [benchmark] if benchmark else (), devices)
+    if len(setup.entries) > 1:
+        shown = ", ".join(setup.benchmarks[:6])
+        raise Refused(
+            f"--benchmark {benchmark!r} finds {len(setup.entries)} benchmarks, and one is bisected "
+            f"at a time: {shown}."
+        )
+    if require_gpu:
+        insist_on_gpu(setup.devices)
+    if WORKING_TREE in (good, bad):
+        raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
+    good_hash = setup.sources.resolve(good).hash
+    commits = commits_between(good_hash, setup.sources.resolve(bad).hash, REPOSITORY)
+    direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
+    console = make_console()
+    bisecting = Bisecting(setup, good_hash, commits, direction, plan, console)
+    code = bisecting.run(resume)
+    bisecting.print_answer()
+    path = bisecting.write_record(json, code)
+    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    if code:
+        raise typer.Exit(code)
+
+
+class Bisecting:
+    """One bisection from its first process to its record."""
+
+    def __init__(
+        self,
+        setup: BenchSetup,
+        good: str,
+        commits: list[HistoryCommit],
+        direction: Direction,
+        plan: SearchPlan,
+        console: Console,
+    ) -> None:
+        self._setup = setup
+        self._good = good
+        self._commits = commits
+        self._by_hash = {commit.hash: commit for commit in commits}
+        self._direction = direction
+        self._plan = plan
+        self._console = console
+        self._benchmark = setup.benchmarks[0]
+        self._record = Record(
+            "bisect",
+            {
+                "good": good,
+                "commits": [commit.to_json() for commit in commits],
+                "benchmark": self._benchmark,
+                "direction": str(direction),
+                "devices": list(setup.devices),
+                "plan": plan.to_json(),
+            },
+        )
+        self._probes: list[Probe] = []
+        self.finding: Finding | None = None
+        self.seconds = 0.0
+
+    def run(self, resume: bool | None) -> ExitCode:
+        """Measure until there is an answer, Ctrl-C, or a failure that leaves none to be had."""
+        kept = self._state(resume)
+        for line in (
+            f"bisecting {len(self._commits)} commits, {self._commits[0].short} to "
+            f"{self._commits[-1].short}, for a {self._direction}",
+            self._setup.sentence(),
+            *([f"going on with {kept.restored} pairs of {kept.path.name}"] * bool(kept.restored)),
+        ):
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        begun = time.monotonic()
+        lines = ProbeLines(
+            self._console, self._by_hash, self._plan.gate.cap, len(self._setup.devices)
+        )
+        try:
+            with termination_as_interrupt(), self._setup.pairs() as source, lines:
+
+                def on_probe(probe: Probe) -> None:
+                    self._probes.append(probe)
+                    lines.show(probe)
+
+                self.finding = find_first_changed(
+                    lambda part: KeptPairs(source, kept, part),
+                    self._good,
+                    [commit.hash for commit in self._commits],
+                    self._benchmark,
+                    direction=self._direction,
+                    plan=self._plan,
+                    on_probe=on_probe,
+                )
+        except KeyboardInterrupt:
+            self._record.notes.append("Interrupted; the same command goes on with these pairs.")
+            return ExitCode.INTERRUPTED
+        except CommitUnusable as error:
+            self._record.notes.append(str(error))
+            return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
+        except MeasurementFailed as error:
+            self._record.notes.append(str(error))
+            return ExitCode.FAILED
+        finally:
+            self.seconds = time.monotonic() - begun
+        kept.finish()
+        return EXIT_CODES[self.finding.outcome]
+
+    def print_answer(self) -> None:
+        """Print the commits that were measured, and the answer."""
+        if self.finding is None:
+            for note in self._record.notes:
+                self._console.print(note, style="bold", highlight=False, soft_wrap=True)
+            return
+        table = commit_table(self.finding, self._probes, self._commits)
+        print_table(self._console, table)
+        first, *others = answer_lines(self.finding, self._by_hash)
+        self._console.print(first, style="bold", highlight=False, markup=False, soft_wrap=True)
+        for line in others:
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(
+            f"{len(self._probes)} pairs, {self.seconds:.0f} s", highlight=False, soft_wrap=True
+        )
+
+    def write_record(self, path: Path | None, code: ExitCode) -> Path:
+        """Write every probe with its samples, and the finding; return where."""
+        finding = self.finding
+        self._record.results = {
+            "exit_code": int(code),
+            "outcome": self._direction if code is ExitCode.REGRESSION else code.name.lower(),
+            "seconds": self.seconds,
+            "pairs": {
+                str(stage): sum(probe.stage is stage for probe in self._probes) for stage in Stage
+            },
+            "finding": None if finding is None else finding.to_json(),
+        }
+        self._record.samples = [probe.to_json() for probe in self._probes]
+        return self._record.write(path)
+
+    def _state(self, resume: bool | None) -> KeptFile:
+        settings = {
+            **self._record.settings,
+            "commits": [commit.hash for commit in self._commits],
+            # Pairs measured elsewhere, or by another ruler, are of something else.
+            "devices": None,
+            "machine": _identity(),
+            "ruler": _ruler(REPOSITORY / "asv_bench"),
+        }
+        text = json_format.dumps(settings, sort_keys=True)
+        path = STATES / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+        if resume and not path.exists():
+            raise Refused(
+                "--resume was given, but there are no pairs of this bisection: nothing was "
+                "measured, or the commits, the machine, the ruler or the options were others."
+            )
+        if resume is False:
+            path.unlink(missing_ok=True)
+        kept = KeptFile(path, settings)
+        if kept.finished and resume is None:
+            path.unlink()
+            kept = KeptFile(path, settings)
+        return kept
+
+
+def _identity() -> dict[str, object]:
+    """What of the machine decides whether figures can be taken together."""
+    facts = machine_facts()
+    names = ("name", "cpu", "cores", "gpu", "driver", "python", "torch", "triton", "cuda")
+    return {name: getattr(facts, name) for name in names}
+
+
+def _ruler(folder: Path) -> str:
+    """A hash of the ruler's sources."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,304 @@
+"""`changes`: where the stored histories moved, and which of it stands when it is compared."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.options import Devices, RecordPath
+from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.catalog import Entry
+from asv_bench.compare.comparison import Progress, summarize_pairs
+from asv_bench.compare.confirmation import (
+    Confirmation,
+    Standing,
+    Suspicion,
+    confirm,
+    entry_named,
+)
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.tables import percentage
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
+from asv_bench.git.commit_range import described
+from asv_bench.git.commits import commits_in_order
+from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.history.change_points import Change, Point, changes_in, points_of
+from asv_bench.history.sessions import SESSIONS, read_ratios
+from asv_bench.history.triage import Triaged
+from asv_bench.output.console import add_figure_columns, make_console, print_table
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.process.machine import machine_facts
+from asv_bench.process.samples import Pair
+
+STYLES = {
+    Standing.REGRESSION: "bold red",
+    Standing.IMPROVEMENT: "bold green",
+    Standing.REFUTED: "dim",
+    Standing.UNRESOLVED: "yellow",
+    Standing.NOT_COMPARED: "dim",
+}
+INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
+HELP = """Find where the stored histories moved, and compare the commits around each change.
+
+Without --confirm, or where results are of another machine, a change is an unconfirmed candidate.
+Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2: refused;
+130: interrupted, with what was measured written down.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("changes", help=HELP)(changes)
+
+
+def changes(
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option("--benchmark", "-b", help="Text found in a benchmark's name (default: all)."),
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="Only this machine's results.")
+    ] = None,
+    confirm_them: Annotated[
+        bool,
+        typer.Option("--confirm/--no-confirm", help="Compare the commits around each change."),
+    ] = True,
+    most: Annotated[
+        int, typer.Option("--most", min=1, help="Compare at most so many, the largest first.")
+    ] = 12,
+    devices: Devices = None,
+    json: RecordPath = None,
+) -> None:
+    """Find changes in stored results, confirm them, and build the triage page.
+
+    Raises
+    ------
+    MeasurementFailed
+        If nothing is stored.
+    Refused
+        If the machine that was asked for has no results.
+    typer.Exit
+        With 3 where a regression was confirmed, 1 where a comparison failed and none was, 130
+        after an interruption.
+    """
+    console = make_console()
+    found = stored_changes(REPOSITORY, benchmark or (), machine)
+    record = Record("changes", {"benchmark": list(benchmark or ()), "machine": machine})
+    here = machine_facts().name
+    ours = sorted(
+        (change for change, _ in found if change.machine == here),
+        key=lambda change: -abs(change.effect),
+    )[:most]
+    confirming = Confirming(record, console)
+    if confirm_them and ours:
+        confirming.run(ours, devices)
+    triaged = [
+        Triaged(
+            change,
+            tuple(points),
+            described(change.commit.hash, REPOSITORY),
+            confirming.confirmed.get(change),
+        )
+        for change, points in found
+    ]
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.pages.triage_page import build_triage_page
+
+    page = build_triage_page(triaged, REPOSITORY / "reports" / "pages" / "changes.html")
+    if triaged:
+        print_table(console, change_table(triaged))
+    else:
+        console.print("no series moved by 1 % or more")
+    for reason in dict.fromkeys(
+        entry.confirmation.comparison.reason for entry in triaged if entry.confirmation
+    ):
+        if reason:
+            console.print(reason, highlight=False, markup=False, soft_wrap=True)
+    regressions = [entry for entry in triaged if entry.standing == str(Standing.REGRESSION)]
+    for entry in regressions:
+        if not entry.change.is_placed and entry.confirmation:
+            found_by = bisection_of(entry.change, entry.confirmation)
+            console.print(found_by, highlight=False, soft_wrap=True)
+    code = ExitCode.INTERRUPTED if confirming.is_interrupted else exit_code_of(triaged)
+    record.results = {
+        "exit_code": int(code),
+        "outcome": code.name.lower(),
+        "interrupted": confirming.is_interrupted,
+        "changes": [entry.to_json() for entry in triaged],
+    }
+    console.print(f"page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    if code:
+        raise typer.Exit(code)
+
+
+def stored_changes(
+    root: Path, patterns: Sequence[str], machine: str | None
+) -> list[tuple[Change, list[Point]]]:
+    """Every change in the stored results, with the points of its series; largest first."""
+    results = read_results(root / "reports" / "asv")
+    if not results.figures:
+        raise MeasurementFailed("no history is stored; `history` measures a range of commits.")
+    if machine is not None and machine not in results.machines:
+        raise Refused(
+            f"there are no results of a machine called {machine!r}; there are those of "
+            f"{', '.join(sorted(results.machines))}."
+        )
+    found: list[tuple[Change, list[Point]]] = []
+    for name in [machine] if machine else sorted(results.machines):
+        figures = [figure for figure in results.figures if figure.machine == name]
+        commits = commits_in_order(figures, root)
+        ratios = read_ratios(root / "reports" / SESSIONS, name)
+        by_series: dict[Series, list[Figure]] = {}
+        for figure in figures:
+            if not patterns or any(text in figure.series.benchmark for text in patterns):
+                by_series.setdefault(figure.series, []).append(figure)
+        for members in by_series.values():
+            points = points_of(members, commits, ratios)
+            found += [(change, points) for change in changes_in(points)]
+    return sorted(found, key=lambda entry: -abs(entry[0].effect))
+
+
+class Confirming:
+    """The comparisons of the commits around changes, and what came of them until now.
+
+    Attributes
+    ----------
+    confirmed
+        Of the changes that were compared; one that an interruption cut short is unresolved.
+    is_interrupted
+        Whether comparisons are missing.
+    """
+
+    def __init__(self, record: Record, console: Console) -> None:
+        self._record = record
+        self._console = console
+        self._pairs: dict[tuple[str, str, str], list[Pair]] = {}
+        self._answers: dict[tuple[str, str, str], Comparison] = {}
+        self.confirmed: dict[Change, Confirmation] = {}
+        self.is_interrupted = False
+
+    def run(self, found: Sequence[Change], devices: str | None) -> None:
+        """Compare the commits around each; changes of benchmarks that are gone are left out."""
+        names = "|".join(sorted({re.escape(change.series.benchmark) for change in found}))
+        setup: BenchSetup | None = None
+        with contextlib.suppress(NothingSelected):
+            setup = set_up(REPOSITORY, [rf"^({names})(\(|$)"], devices)
+        suspicions = self._suspicions(found, setup.entries if setup else ())
+        if setup is None or not suspicions:
+            return
+        try:
+            with termination_as_interrupt(), self._console.status("comparing") as status:
+
+                def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
+                    for name, pair in measured.items():
+                        key = (pair.base.commit, pair.head.commit, name)
+                        self._pairs.setdefault(key, []).append(pair)
+                        self._record.samples.append(pair.to_json())
+                    status.update(
+                        f"comparing the commits around {len(suspicions)} changes: "
+                        f"{len(self._record.samples)} pairs"
+                    )
+
+                def on_answer(answer: Comparison) -> None:
+                    self._answers[answer.base, answer.head, answer.benchmark] = answer
+
+                confirm(list(suspicions.values()), setup.pairs_of, None, on_pair, on_answer)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            self._record.notes.append(INTERRUPTED)
+            self._console.print(INTERRUPTED, highlight=False, soft_wrap=True)
+        for change, suspicion in suspicions.items():
+            comparison = self._comparison_of(suspicion)
+            if comparison is not None:
+                self.confirmed[change] = Confirmation(suspicion, comparison)
+
+    def _suspicions(
+        self, found: Sequence[Change], entries: Sequence[Entry]
+    ) -> dict[Change, Suspicion]:
+        suspicions: dict[Change, Suspicion] = {}
+        for change in found:
+            values = [value for _, value in change.series.params]
+            try:
+                entry = entry_named(entries, change.series.benchmark, values)
+            except Refused as refusal:
+                self._console.print(str(refusal), highlight=False, soft_wrap=True)
+                continue
+            suspicions[change] = Suspicion(
+                entry.name, change.since.hash, change.until.hash, change.effect
+            )
+        return suspicions
+
+    def _comparison_of(self, suspicion: Suspicion) -> Comparison | None:
+        """Its answer, or what pairs show where it was interrupted; None where it never began."""
+        key = (suspicion.before, suspicion.after, suspicion.benchmark)
+        pairs = self._pairs.get(key)
+        if key in self._answers or not pairs:
+            return self._answers.get(key)
+        return summarize_pairs(
+            *key,
+            [pair for pair in pairs if pair.discarded is None],
+            ComparisonPlan(),
+            discarded=sum(pair.discarded is not None for pair in pairs),
+            reason="The comparison was interrupted.",
+        )
+
+
+def exit_code_of(triaged: Sequence[Triaged]) -> ExitCode:
+    """A confirmed regression outweighs a comparison that failed."""
+    confirmed = [entry.confirmation for entry in triaged if entry.confirmation]
+    if any(entry.standing is Standing.REGRESSION for entry in confirmed):
+        return ExitCode.REGRESSION
+    if any(entry.comparison.verdict is Verdict.FAILED for entry in confirmed):
+        return ExitCode.FAILED
+    return ExitCode.GOOD
+
+
+def bisection_of(change: Change, confirmation: Confirmation) -> str:
+    """How to find the commit of a change that may lie in several places."""
+    # Quotes around texts would end the shell's own; a dot finds them too.
+    pattern = re.escape(confirmation.comparison.benchmark).replace("'", ".")
+    return (
+        f"which commit it was: nox -s bisect -- {change.since.short} {change.until.short} "
+        f"--benchmark '^{pattern}$'"
+    )
+
+
+def change_table(triaged: Sequence[Triaged]) -> Table:
+    """A row for each change."""
+    table = Table(
+        title="changes in the stored histories",
+        title_justify="left",
+        caption="A candidate is a change of level in stored figures; only a comparison of the "
+        "commits around it makes it a regression or an improvement.",
+    )
+    table.add_column("benchmark and commit", overflow="fold")
+    add_figure_columns(table, "machine", "change", "interval", "compared", "standing")
+    for entry in triaged:
+        change = entry.change
+        name = Text(entry.title)
+        name.append(f"\n{change.commit.short} {change.commit.subject}", style="dim")
+        if not change.is_placed:
+            name.append(f"\nor another after {change.since.short}, up to {change.until.short}")
+        low, high = (percentage(bound, 1, signed=True) for bound in change.interval)
+        effect = entry.confirmation.comparison.effect if entry.confirmation else None
+        style = STYLES[entry.confirmation.standing] if entry.confirmation else "yellow"
+        table.add_row(
+            name,
+            change.machine,
+            percentage(change.effect, 1, signed=True),
+            f"{low} to {high}",
+            "-" if effect is None else percentage(effect, 2, signed=True),
+            Text(entry.standing, style),
+        )
+    return table

@@ -1,0 +1,310 @@
+"""`compare BASE HEAD`: is one commit slower than another, and by how much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as ProgressBar
+
+from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
+from asv_bench.cli.options import (
+    Devices,
+    Margin,
+    RecordPath,
+    RequireGpu,
+    insist_on_gpu,
+)
+from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.comparison import Progress, compare_commits, summarize_pairs
+from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
+from asv_bench.compare.tables import comparison_table, headline, markdown
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import Commit
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.process.samples import CommitUnusable, Pair
+
+HELP = (
+    "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
+    "Exit code 0: nothing the gate is for; 3: a regression; 4: inconclusive; 5: nothing could be "
+    "measured; 1: a failure; 2: refused; 130: interrupted, with what was measured written down."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("compare", help=HELP)(compare)
+
+
+def compare(
+    base: Annotated[
+        str,
+        typer.Argument(help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree."),
+    ],
+    head: Annotated[str, typer.Argument(help="The newer one; . is the working tree as it stands.")],
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--benchmark",
+            "-b",
+            help="Regular expression, looked for in names with parameters; may be given several "
+            "times (default: step time of the workload scheduler).",
+        ),
+    ] = None,
+    pairs: Annotated[
+        int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 24).")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs and one look at them.")
+    ] = False,
+    margin: Margin = 100 * DEFAULT_MARGIN,
+    devices: Devices = None,
+    gate: Annotated[
+        str,
+        typer.Option(
+            "--gate",
+            help="Verdicts that end with an exit code of their own, separated by commas, or none.",
+        ),
+    ] = f"{Verdict.SLOWER},{Verdict.INCONCLUSIVE}",
+    require_gpu: RequireGpu = False,
+    json: RecordPath = None,
+    markdown_path: Annotated[
+        Path | None, typer.Option("--markdown", help="Where a summary in markdown goes.")
+    ] = None,
+) -> None:
+    """Compare two commits and say what came of it.
+
+    Raises
+    ------
+    Refused
+        If the options, the commits or the benchmarks do not exist or do not fit together.
+    typer.Exit
+        With the code that the verdicts call for.
+    """
+    closing = parse_gate(gate)
+    plan = _plan(pairs, quick).with_margin(margin / 100)
+    console = make_console()
+    setup = set_up(REPOSITORY, benchmark or (), devices)
+    if require_gpu:
+        insist_on_gpu(setup.devices)
+    _refuse_hopeless(plan, setup)
+    commits = setup.sources.resolve(base), setup.sources.resolve(head)
+    comparing = Comparing(setup, *commits, plan, console)
+    comparing.run()
+    code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
+    comparing.print_answer()
+    if markdown_path is not None:
+        markdown_path.parent.mkdir(parents=True, exist_ok=True)
+        markdown_path.write_text(comparing.markdown(), encoding="utf-8")
+    path = comparing.write_record(json, gate, code)
+    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    if code:
+        raise typer.Exit(code)
+
+
+def _plan(pairs: int | None, quick: bool) -> ComparisonPlan:
+    if pairs is not None and quick:
+        raise Refused("--quick and --pairs exclude each other: the former is a number of pairs.")
+    if quick:
+        pairs = QUICK_PAIRS
+    return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
+
+
+def _refuse_hopeless(plan: ComparisonPlan, setup: BenchSetup) -> None:
+    count = len(setup.entries)
+    if not plan.can_differ(count):
+        raise Refused(
+            f"among {count} benchmarks, {plan.cap} pairs cannot show a difference of one; take at "
+            f"least {plan.least_cap(count)}, or fewer benchmarks."
+        )
+
+
+class Comparing:
+    """One comparison from its first process to its record."""
+
+    def __init__(
+        self, setup: BenchSetup, base: Commit, head: Commit, plan: ComparisonPlan, console: Console
+    ) -> None:
+        self._setup = setup
+        self._base, self._head = base, head
+        self._plan = plan
+        self._console = console
+        self._pairs: dict[str, list[Pair]] = {name: [] for name in setup.benchmarks}
+        self._units = {entry.name: entry.unit for entry in setup.entries}
+        self._record = Record(
+            "compare",
+            {
+                "base": base.to_json(),
+                "head": head.to_json(),
+                "benchmarks": setup.benchmarks,
+                "devices": list(setup.devices),
+                "plan": plan.to_json(),
+            },
+        )
+        self._answers: dict[str, Comparison] = {}
+        self.comparisons: list[Comparison] = []
+        self.is_interrupted = False
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
+        for line in (
+            f"base {self._base.short} {self._base.subject}",
+            f"head {self._head.short} {self._head.subject}",
+            self._setup.sentence(),
+        ):
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        begun = time.monotonic()
+        try:
+            with (
+                termination_as_interrupt(),
+                self._setup.pairs() as source,
+                _PairProgress(self._console, self._plan) as progress,
+            ):
+
+                def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
+                    for name, pair in measured.items():
+                        self._pairs[name].append(pair)
+                        self._record.samples.append(pair.to_json())
+                    progress.show(now)
+
+                def on_answer(answer: Comparison) -> None:
+                    self._answers[answer.benchmark] = answer
+
+                self.comparisons = compare_commits(
+                    source,
+                    self._base.hash,
+                    self._head.hash,
+                    self._setup.benchmarks,
+                    self._plan,
+                    on_pair,
+                    on_answer,
+                )
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            self.comparisons = self._answers_so_far(
+                Verdict.INCONCLUSIVE, "The comparison was interrupted."
+            )
+        except CommitUnusable as error:
+            verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
+            self.comparisons = self._answers_so_far(verdict, str(error))
+        self.seconds = time.monotonic() - begun
+
+    def exit_code(self, gate: frozenset[Verdict]) -> ExitCode:
+        """The exit code that the verdicts call for."""
+        return exit_code([comparison.verdict for comparison in self.comparisons], gate)
+
+    def print_answer(self) -> None:
+        """Print the table, the reasons and the answer in a line."""
+        title = f"{self._head.short} against {self._base.short} on {self._where}"
+        print_table(
+            self._console, comparison_table(self.comparisons, self._units, title, self._plan)
+        )
+        for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
+            self._console.print(reason, highlight=False, markup=False, soft_wrap=True)
+        answer = headline(self.comparisons)
+        self._console.print(answer, style="bold", highlight=False, markup=False, soft_wrap=True)
+
+    def markdown(self) -> str:
+        """The comparison for a pull request."""
+        machine = self._record.machine
+        facts = [
+            f"{self._where}, torch {machine.torch}, Triton {machine.triton}, Python "
+            f"{machine.python}; {self.seconds:.0f} s.",
+            *(["Interrupted before its end."] if self.is_interrupted else []),
+        ]
+        return markdown(self._base, self._head, self.comparisons, self._units, self._plan, facts)
+
+    def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
+        """Write every pair with its samples, and the verdicts; return where."""
+        self._record.results = {
+            "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            "gate": gate,
+            "exit_code": int(code),
+            "outcome": code.name.lower(),
+            "interrupted": self.is_interrupted,
+            "seconds": self.seconds,
+        }
+        return self._record.write(path)
+
+    @property
+    def _where(self) -> str:
+        machine = self._record.machine
+        if machine.gpu is None:
+            return f"{machine.cpu}, {machine.cores} cores"
+        count = len(self._setup.devices)
+        return machine.gpu if count == 1 else f"{count} x {machine.gpu}"
+
+    def _answers_so_far(self, verdict: Verdict, reason: str) -> list[Comparison]:
+        """The answers that were given, and `verdict` for every benchmark without one."""
+        return [
+            self._answers.get(name)
+            or summarize_pairs(
+                self._base.hash,
+                self._head.hash,
+                name,
+                [pair for pair in pairs if pair.discarded is None],
+                self._plan,
+                verdict,
+                discarded=sum(pair.discarded is not None for pair in pairs),
+                reason=reason,
+            )
+            for name, pairs in self._pairs.items()
+        ]
+
+
+class _PairProgress:
+    """A bar of pairs with the time left at most; drawn between pairs only, to measure in peace."""
+
+    def __init__(self, console: Console, plan: ComparisonPlan) -> None:
+        self._console = console
+        self._begun = time.monotonic()
+        self._bar = ProgressBar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("pairs, {task.fields[left]}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = self._bar.add_task("warming up", total=plan.cap, left="both commits run once")
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> _PairProgress:
+        self._bar.start()
+        self._bar.refresh()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, now: Progress) -> None:
+        """Draw what is done; where nobody watches, a line at each look."""
+        at = time.monotonic()
+        # From the first pair on: warming up may compile kernels, and says nothing about the rest.
+        since, before = self._first or (self._begun, 0)
+        self._first = self._first or (at, now.measured)
+        left = time_left((at - since) / (now.measured - before), now)
+        self._bar.update(
+            self._task,
+            description=f"comparing, next look at {now.next_look}",
+            completed=now.kept,
+            left=left,
+        )
+        self._bar.refresh()
+        if not self._console.is_terminal and now.kept == now.next_look:
+            self._console.print(f"{now.kept} of at most {now.cap} pairs, {left}", highlight=False)
+
+
+def time_left(seconds: float, now: Progress) -> str:
+    """How long the rest takes at most, where a pair takes so many seconds."""
+    remaining = seconds * (now.cap - now.kept)
+    return f"at most {int(remaining) // 60}:{int(remaining) % 60:02d} left"

@@ -1,0 +1,61 @@
+"""What the exit code of a comparing command says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import IntEnum
+
+from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import Refused
+
+NO_GATE = "none"
+GATES = (Verdict.SLOWER, Verdict.INCONCLUSIVE)
+"""Verdicts that a gate may be closed by."""
+
+
+class ExitCode(IntEnum):
+    """Failure and refusal are those of every command; argparse-like libraries use 2 as well."""
+
+    GOOD = 0
+    FAILED = 1
+    REFUSED = 2
+    REGRESSION = 3
+    INCONCLUSIVE = 4
+    NOTHING_MEASURED = 5
+    INTERRUPTED = 130
+
+
+def parse_gate(text: str) -> frozenset[Verdict]:
+    """The verdicts that a comma-separated `--gate` names; "none" names none.
+
+    Raises
+    ------
+    Refused
+        If it names anything else.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if names == [NO_GATE]:
+        return frozenset()
+    unknown = [name for name in names if name not in GATES]
+    if unknown:
+        raise Refused(
+            f"--gate {text!r} names {unknown[0]!r}; it takes {', '.join(GATES)} separated by "
+            f"commas, or {NO_GATE}."
+        )
+    return frozenset(Verdict(name) for name in names)
+
+
+def exit_code(verdicts: Collection[Verdict], gate: Collection[Verdict]) -> ExitCode:
+    """The code for these verdicts; a proven regression outweighs a failure elsewhere.
+
+    No gate lets a failure pass, or a comparison in which nothing was measured.
+    """
+    if Verdict.SLOWER in verdicts and Verdict.SLOWER in gate:
+        return ExitCode.REGRESSION
+    if Verdict.FAILED in verdicts:
+        return ExitCode.FAILED
+    if all(verdict is Verdict.NOT_MEASURED for verdict in verdicts):
+        return ExitCode.NOTHING_MEASURED
+    if Verdict.INCONCLUSIVE in verdicts and Verdict.INCONCLUSIVE in gate:
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.GOOD

@@ -1,0 +1,185 @@
+"""`history RANGE...`: measure commits, their rounds interleaved, and show them side by side."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asv_bench.cli.options import Full, Patterns
+from asv_bench.cli.report import build_all_pages
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git.snapshots import GitError, measured_changes, run_git
+from asv_bench.history.asv_measuring import measure_with_progress
+from asv_bench.history.asv_runs import AsvProject
+from asv_bench.history.asv_selection import FULL, Selection
+from asv_bench.history.sessions import SESSIONS, write_session
+from asv_bench.history.table import history_tables
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+
+SELECTION = Selection(
+    (
+        r"^(scheduler|streaming)\.(Scheduler|Streaming)\.",
+        r"^streaming\.StreamingLatency\..*'p(50|99)'",
+        r"^decode\.Decode\..*, (8|64), 128\)",
+        r"^kernels\.DecodeAttention\..*(gpt2-b64-c512|cpu-small)",
+        r"^host\.AppendBookkeeping\..*'(batch|array)', 64\)",
+    ),
+    rounds=3,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("history", help="Measure ranges of commits and show how the figures moved.")(
+        history
+    )
+
+
+def history(
+    commit_ranges: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RANGE",
+            help="As git understands them: HEAD~5..HEAD, v1..main; COMMIT^! for one commit.",
+        ),
+    ],
+    full: Full = False,
+    benchmark: Patterns = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds", help="Processes per figure and commit (default: 3, with --full 12)."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="At most this many commits, evenly spaced.")
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            help="A commit measured in the same rounds; `changes` judges ratios to it, which the "
+            "machine's drift between sessions does not move.",
+        ),
+    ] = None,
+) -> None:
+    """Measure the commits of all ranges, print how the main figures moved and build the pages.
+
+    Raises
+    ------
+    Refused
+        If the repository or a range does not allow it; nothing has changed then.
+    MeasurementFailed
+        If no commit gave a figure, or a benchmark failed.
+    """
+    selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
+    in_ranges = [commits_of(commit_range, REPOSITORY) for commit_range in commit_ranges]
+    commits = every_nth(list(dict.fromkeys(chain.from_iterable(in_ranges))), steps)
+    pinned = None if reference is None else CommitSources(REPOSITORY).resolve(reference).hash
+    if pinned is not None and pinned not in commits:
+        commits = [*commits, pinned]
+    console = make_console()
+    project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
+    console.print(
+        f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "
+        f"in {selection.rounds} rounds" + (f", beside {pinned[:8]}" if pinned else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+    measured = measure_with_progress(project, commits, selection, console)
+    with_figures = {figure.commit for figure in measured.figures}
+    for commit in commits:
+        if commit not in with_figures:
+            console.print(f"{commit[:8]} gave no figure: it lacks what the benchmarks measure")
+    for table in history_tables(measured.figures, REPOSITORY):
+        print_table(console, table)
+    if pinned is not None:
+        session = write_session(REPOSITORY / "reports" / SESSIONS, pinned, measured.figures)
+        line = f"ratios to {pinned[:8]}: {session}"
+        if session is None:
+            line = f"{pinned[:8]}, the reference, gave no figure; nothing is divided by it"
+        console.print(line, highlight=False, soft_wrap=True)
+    page = build_all_pages(project)
+    console.print(f"every figure, with its samples: {page}", highlight=False, soft_wrap=True)
+    if measured.failed:
+        raise MeasurementFailed(
+            f"{len(measured.failed)} benchmarks failed at some commit: "
+            f"{', '.join(measured.failed)}; their output is in {project.log}."
+        )
+
+
+def commits_of(commit_range: str, repository: Path) -> list[str]:
+    """The full hashes of a range, newest first, first parents only.
+
+    Raises
+    ------
+    Refused
+        If `repository` is no repository, lacks part of its history, or has uncommitted changes
+        that bear on the measurement; or if the range is unknown or empty.
+    """
+    refuse_unfit(working_tree(repository), repository)
+    if commit_range.startswith("-"):
+        raise Refused(f"{commit_range!r} is an option of git, not a range of commits.")
+    try:
+        listed = run_git(
+            "rev-list",
+            "--first-parent",
+            "--end-of-options",
+            commit_range,
+            "--",
+            directory=repository,
+        )
+    except GitError:
+        raise Refused(
+            f"git knows no commits called {commit_range!r}; give a range such as HEAD~5..HEAD."
+        ) from None
+    commits = listed.split()
+    if not commits:
+        raise Refused(
+            f"the range {commit_range!r} holds no commits; a range runs from the older, which is "
+            f"left out, to the newer."
+        )
+    return commits
+
+
+def refuse_unfit(tree: WorkingTree, repository: Path) -> None:
+    """Raise Refused unless the repository can give an honest history."""
+    if tree.commit is None:
+        raise Refused(
+            f"{repository} is not a git repository with commits; history measures commits. "
+            f"bench measures the working tree as it stands."
+        )
+    shallow = run_git("rev-parse", "--is-shallow-repository", directory=repository).strip()
+    if shallow == "true":
+        raise Refused(
+            "this repository is shallow: part of its history is missing, and its oldest commit "
+            "hides many. Fetch the rest with `git fetch --unshallow`."
+        )
+    changes = measured_changes(tree)
+    if changes:
+        shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if changes[5:] else "")
+        raise Refused(
+            f"there are uncommitted changes in {shown}. history measures commits, and with today's "
+            f"benchmarks: commit or stash them first. bench measures them as they stand."
+        )
+
+
+def every_nth(commits: list[str], steps: int | None) -> list[str]:
+    """At most `steps` of `commits`, evenly spaced, the first and the last among them.
+
+    Raises
+    ------
+    Refused
+        If fewer than 2 are asked for.
+    """
+    if steps is None or len(commits) <= steps:
+        return commits
+    if steps < 2:
+        raise Refused(f"--steps is {steps}; it must be at least 2, the ends of the range.")
+    last = len(commits) - 1
+    return [commits[round(step * last / (steps - 1))] for step in range(steps)]

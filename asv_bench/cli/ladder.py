@@ -1,0 +1,372 @@
+"""`ladder`: every step of the write-ups, before against after, in one run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.options import Devices, RequireGpu, insist_on_gpu
+from asv_bench.compare.bench_setup import devices_named, termination_as_interrupt
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.errors import Refused
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.record import REPOSITORY, RUNS, Record, write_json
+from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
+from asv_bench.process.measured_process import CPU
+from asv_bench.process.process_pairs import shared_out
+from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
+from asv_bench.studies.ladder.findings import PAIRS, QUICK_PAIRS, FoundClaim, ladder_plan
+from asv_bench.studies.ladder.ladder_page import PREFIX, title_of, write_page, write_readme
+from asv_bench.studies.ladder.ladder_run import (
+    MeasuredRung,
+    Processes,
+    measure_waterfall,
+    processes_expected,
+    try_claims,
+)
+from asv_bench.studies.ladder.ladder_tables import agreement, claim_table, percent, rung_table
+from asv_bench.studies.ladder.rung_process import RungAnswer, RungProcesses, RungSettings
+from asv_bench.studies.ladder.rung_run import WATERFALL_WORKLOAD
+from asv_bench.studies.ladder.rungs import RUNGS, Rung, rungs_between
+from asv_bench.workloads.named import default_model
+
+REPORTS = REPOSITORY / "reports"
+README = REPOSITORY / "README.md"
+_LINES = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        "ladder",
+        help="Every step from the first write-up to today's engine, and what their claims come to.",
+    )(run)
+
+
+def run(
+    rungs: Annotated[
+        str | None,
+        typer.Option(help="Rungs by number, such as 0-7 or 0,3-5 (default: all that run here)."),
+    ] = None,
+    claims: Annotated[
+        str | None,
+        typer.Option(
+            "--claims",
+            "--seeds",
+            help="Claims to try by their write-ups, such as 036,064, or none (default: all).",
+        ),
+    ] = None,
+    pairs: Annotated[
+        int | None,
+        typer.Option(help=f"Pairs of processes for each claim at most (default: {PAIRS})."),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help=f"A tenth of each workload, and {QUICK_PAIRS} pairs."),
+    ] = False,
+    devices: Devices = None,
+    require_gpu: RequireGpu = False,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="The machine's name in the names of the files (default: its own)."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the record, the page and the pictures (default: reports on a reference "
+            "machine, else reports/runs)."
+        ),
+    ] = None,
+    render: Annotated[
+        bool,
+        typer.Option("--render", help="Write page, pictures and README anew; measure nothing."),
+    ] = False,
+) -> None:
+    """Climb the ladder, or write its page anew.
+
+    Raises
+    ------
+    Refused
+        If what was asked for does not exist or does not run here.
+    MeasurementFailed
+        If the rungs' tokens differ.
+    """
+    console = make_console()
+    if render:
+        _write_pages(output or REPORTS, console)
+        return
+    chosen = devices_named(devices)
+    if require_gpu:
+        insist_on_gpu(chosen)
+    device = CPU if chosen == (CPU,) else "cuda"
+    climbed, left_out = _rungs_here(rungs, device)
+    trials = trials_here(claims_named(claims), climbed, device)
+    wanted = QUICK_PAIRS if quick and pairs is None else pairs or PAIRS
+    plan = ladder_plan(wanted)
+    facts = machine_facts()
+    is_whole = rungs is None and claims is None and not quick
+    target = _target(facts, machine, output, is_whole=is_whole)
+    settings = RungSettings.on(device, default_model(device), quick=quick)
+    record = Record(
+        "ladder",
+        {
+            "rungs": [rung.label for rung in climbed],
+            "claims": [trial.claim.seed for trial in trials],
+            "waterfall_workload": WATERFALL_WORKLOAD,
+            "rung_settings": asdict(settings),
+            "devices": list(chosen),
+            "plan": plan.to_json(),
+        },
+        machine=facts,
+    )
+    record.notes += _notes(left_out, quick=quick, device=device)
+    climb = Climb(RungProcesses(settings), climbed, trials, chosen, plan, record, console)
+    climb.run(is_exact=settings.dtype == "float32")
+    climb.print_answer()
+    if climb.is_interrupted:
+        console.print(f"record: {record.write()}", highlight=False, soft_wrap=True)
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    write_json(target, record.to_json())
+    console.print(f"record: {target}", highlight=False, soft_wrap=True)
+    _write_pages(target.parent, console)
+
+
+class Climb:
+    """One run of the command, from its first process to its tables.
+
+    Parameters
+    ----------
+    processes
+        Measures rungs.
+    rungs, trials
+        What to measure and try.
+    devices
+        Where.
+    plan
+        Of each claim's comparison.
+    record
+        Gets results and samples.
+    console
+        Gets progress and tables.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        rungs: list[Rung],
+        trials: list[Trial],
+        devices: tuple[str, ...],
+        plan: ComparisonPlan,
+        record: Record,
+        console: Console,
+    ) -> None:
+        self._processes = processes
+        self._rungs = rungs
+        self._trials = trials
+        self._places = shared_out(devices)
+        self._plan = plan
+        self._record = record
+        self._console = console
+        self._claims: list[FoundClaim] = []
+        self.is_interrupted = False
+        record.results = {"rungs": [], "claims": []}
+
+    def run(self, *, is_exact: bool) -> None:
+        """Measure the waterfall, then try the claims; Ctrl-C leaves what there is by then."""
+        record = self._record
+        for note in record.notes:
+            self._console.print(note, highlight=False, soft_wrap=True)
+        total = processes_expected(self._rungs, self._trials, self._plan.cap)
+        try:
+            with termination_as_interrupt(), _Shown(self._console, total) as shown:
+                shown.says("counting")
+                waterfall = measure_waterfall(
+                    self._processes, self._rungs, self._places, shown, is_exact=is_exact
+                )
+                record.results["rungs"] = [rung.to_json() for rung in waterfall]
+                record.samples += [_sample(rung) for rung in waterfall]
+                shown.says("trying claims")
+                self._claims = try_claims(
+                    self._processes,
+                    self._trials,
+                    self._places,
+                    self._plan,
+                    shown,
+                    record.samples,
+                )
+                record.results["claims"] = [claim.to_json() for claim in self._claims]
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            self._processes.stop()
+            record.notes.append("The run was interrupted before its end.")
+
+    def print_answer(self) -> None:
+        """Print the tables of what was measured."""
+        title = title_of(self._record.to_json())
+        rungs, claims = self._record.results["rungs"], self._record.results["claims"]
+        if rungs:
+            print_table(self._console, rung_table(rungs, title))
+            first, last = rungs[0], rungs[-1]
+            self._console.print(
+                f"{agreement(rungs)} From {first['rung']} to {last['rung']} a step became "
+                f"{first['step_ms'] / last['step_ms']:.2f} times as fast.",
+                highlight=False,
+                soft_wrap=True,
+            )
+        if claims:
+            print_table(self._console, claim_table(claims, "the write-ups' claims, tried here"))
+        for claim in self._claims:
+            if claim.reason:
+                self._console.print(
+                    f"{claim.trial.claim.seed}: {claim.reason}", highlight=False, soft_wrap=True
+                )
+
+
+class _Shown:
+    """A bar of processes with the time left; drawn between processes only.
+
+    Pairs that are discarded are measured anew, so there can be more processes than expected. Where
+    nobody watches it, a line now and then.
+    """
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._begun = time.monotonic()
+        self._done = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("processes or so,"),
+            TimeElapsedColumn(),
+            TextColumn("gone,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            speed_estimate_period=600,
+        )
+        self._task = self._bar.add_task("ladder", total=total)
+
+    def __enter__(self) -> _Shown:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def says(self, what: str) -> None:
+        """Name what is being done."""
+        self._bar.update(self._task, description=what)
+        self._bar.refresh()
+
+    def ran(self, rung: Rung, answer: RungAnswer) -> None:
+        """See `ladder_run.Watcher`."""
+        self._done += 1
+        self._bar.advance(self._task)
+        self.says(rung.label)
+        if not self._console.is_terminal and self._done % max(1, self._total // _LINES) == 0:
+            seconds = time.monotonic() - self._begun
+            left = seconds / self._done * max(0, self._total - self._done)
+            self._console.print(
+                f"{self._done} of about {self._total} processes, {clock(seconds)} gone, about "
+                f"{clock(left)} left",
+                highlight=False,
+            )
+
+    def found(self, claim: FoundClaim) -> None:
+        """See `ladder_run.Watcher`."""
+        self._console.print(found_line(claim), highlight=False, soft_wrap=True)
+        self._bar.refresh()
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def found_line(claim: FoundClaim) -> str:
+    """A claim's finding in a line."""
+    figure = claim.figures[0]
+    return (
+        f"{claim.trial.claim.seed} {claim.trial.claim.what}: {claim.finding}, decode throughput "
+        f"{percent(figure.change)} after {claim.pairs} pairs; reported "
+        f"{percent(figure.reported.change)}"
+    )
+
+
+def _rungs_here(text: str | None, device: str) -> tuple[list[Rung], list[Rung]]:
+    """The rungs to climb, and those that were asked for and do not run here."""
+    wanted = RUNGS if text is None else rungs_between(text)
+    climbed = [rung for rung in wanted if rung.runs_on(device)]
+    if not climbed:
+        raise Refused(f"none of --rungs {text} runs on {device}; rungs 0 to 2 run anywhere.")
+    return climbed, [rung for rung in wanted if rung not in climbed]
+
+
+def _notes(left_out: list[Rung], *, quick: bool, device: str) -> list[str]:
+    notes = []
+    if left_out:
+        names = ", ".join(rung.label for rung in left_out)
+        notes.append(f"Left out on this device, since they need a GPU: {names}.")
+    if quick:
+        notes.append("Quick: a tenth of each workload, and few pairs.")
+    if device == CPU:
+        notes.append("On a CPU rungs 5 and 6 append as rung 2 does: Triton's kernels need a GPU.")
+    return notes
+
+
+def _target(
+    facts: MachineFacts, machine: str | None, output: Path | None, *, is_whole: bool
+) -> Path:
+    """Where the record goes.
+
+    Raises
+    ------
+    Refused
+        If the committed reports would get a part of a ladder.
+    """
+    name = machine or facts.name
+    folder = output
+    if folder is None:
+        folder = REPORTS if facts.is_reference and is_whole else RUNS
+    if folder.resolve() == REPORTS and not is_whole:
+        raise Refused(
+            f"reports/ holds whole ladders of the reference machines "
+            f"({', '.join(REFERENCE_MACHINES)}); say where a part of one goes with --output."
+        )
+    return folder / f"{PREFIX}{name}.json"
+
+
+def _write_pages(folder: Path, console: Console) -> None:
+    page = write_page(folder)
+    console.print(f"page: {page}", highlight=False, soft_wrap=True)
+    if folder.resolve() == REPORTS:
+        write_readme(README, REPORTS)
+
+
+def _sample(rung: MeasuredRung) -> dict[str, Any]:
+    answer = rung.answer
+    return {
+        "rung": rung.rung.label,
+        "workloads": answer.workloads,
+        "check": answer.check,
+        "started_at": answer.started_at,
+        "process_s": answer.process_s,
+    }

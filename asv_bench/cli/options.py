@@ -1,0 +1,80 @@
+"""Options that several commands have, with the same words in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
+from asv_bench.process.measured_process import CPU
+
+Patterns: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
+]
+Full: TypeAlias = Annotated[
+    bool, typer.Option("--full", help="Every benchmark, 12 processes a figure.")
+]
+Devices: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        help="GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
+        "(default: the first).",
+    ),
+]
+Margin: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--margin",
+        min=0.1,
+        max=50,
+        help="Difference that matters, in per cent: slower and faster are by at least as much, "
+        "equivalent is shown to be within it. A noisy machine answers sooner to a wider one.",
+    ),
+]
+RequireGpu: TypeAlias = Annotated[
+    bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
+]
+RecordPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        dir_okay=False,
+        writable=True,
+        help="Where the record goes (default: a new file in reports/runs).",
+    ),
+]
+
+
+def insist_on_gpu(devices: Sequence[str]) -> None:
+    """Refuse to measure anything but GPUs.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the processes would run on the CPU.
+    """
+    if tuple(devices) == (CPU,):
+        raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
+
+
+def figures_folder(what: str, output: Path | None, facts: MachineFacts) -> Path:
+    """Where a command's figures go: to `output`, or those of a reference machine to reports/.
+
+    Raises
+    ------
+    Refused
+        If neither is given.
+    """
+    if output is None and not facts.is_reference:
+        raise Refused(
+            f"reports/ holds the {what} of a reference machine ({', '.join(REFERENCE_MACHINES)}) "
+            f"and this one is {facts.name!r}; say where its own goes with --output."
+        )
+    return output or REPOSITORY / "reports"

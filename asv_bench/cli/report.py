@@ -1,0 +1,70 @@
+"""`report`: build the pages from what is stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.git.snapshots import GitError, run_git
+from asv_bench.history.asv_runs import AsvProject
+from asv_bench.output.console import make_console
+from asv_bench.output.record import REPOSITORY
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("report", help="Build the pages from the stored results.")(report)
+
+
+def report() -> None:
+    """Build the self-contained page, and asv's own.
+
+    Raises
+    ------
+    MeasurementFailed
+        If nothing is stored, or asv cannot publish.
+    """
+    project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
+    if not any((REPOSITORY / "reports").glob("asv*/*/machine.json")):
+        raise MeasurementFailed("nothing has been measured yet; `bench` measures the working tree.")
+    console = make_console()
+    page = build_all_pages(project)
+    console.print(f"page: {page}", highlight=False, soft_wrap=True)
+    if project.html.is_dir():
+        console.print(
+            f"asv's own pages: {project.html}, seen with `python -m asv preview`; they fetch "
+            f"scripts from public hosts",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def build_all_pages(project: AsvProject) -> Path:
+    """Build the self-contained page and, where there are results of commits, asv's own.
+
+    Returns
+    -------
+    Path
+        The self-contained page.
+    """
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.pages.site import build_page
+
+    if any(project.results.glob("*/machine.json")):
+        project = replace(project, branch=branch_to_show(project.repository))
+        if not (project.results / "benchmarks.json").is_file():
+            project.discover()
+        project.publish()
+    return build_page(project.root)
+
+
+def branch_to_show(repository: Path) -> str:
+    """The branch for asv's pages: main, or what is checked out where there is no such branch."""
+    try:
+        run_git("rev-parse", "--verify", "--quiet", "refs/heads/main", directory=repository)
+    except GitError:
+        return "HEAD"
+    return "main"

@@ -1,0 +1,192 @@
+"""`roofline`: every kernel of a decode step against the bandwidth of memory, and the gaps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from asv_bench.cli.options import figures_folder
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.explain.profile_child import Window
+from asv_bench.explain.profilers import torch_trace
+from asv_bench.explain.trace import read_events
+from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
+from asv_bench.lab.roofline.step_timeline import timed_steps
+from asv_bench.lab.roofline.step_traffic import WHOLE_ATTENTION, step_traffic
+from asv_bench.memory.bandwidth import Bandwidth, require_bandwidth
+from asv_bench.memory.floor import ModelConfig
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.record import Record
+from asv_bench.output.tables import markdown
+from asv_bench.process.machine import chosen_device, machine_facts
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workload_named
+
+STEPS = 48
+DTYPES = ("float16", "bfloat16")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        "roofline",
+        help="Bytes, time and share of the bandwidth of every kernel of a decode step.",
+    )(run)
+
+
+def run(
+    workloads: Annotated[
+        str, typer.Option(help="Workloads to look at, separated by commas.")
+    ] = ",".join(HEADLINE_WORKLOADS),
+    context: Annotated[
+        float | None,
+        typer.Option(help="Mean tokens attended to in the window (default: the workload's mean)."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=3, help="Decode steps to trace.")] = STEPS,
+    hf_model_id: Annotated[str | None, typer.Option(help="A GPT-2 (default: random:gpt2).")] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of roofline.json, .md and .svg (default: reports).")
+    ] = None,
+) -> None:
+    """Trace a window of each workload and write its roofline.
+
+    Raises
+    ------
+    Refused
+        Without a GPU.
+    """
+    named = [workload_named(name.strip()) for name in workloads.split(",")]
+    if dtype not in DTYPES:
+        raise Refused(f"--dtype is {dtype!r}; fused steps run in {' or '.join(DTYPES)}.")
+    place = chosen_device(device)
+    if not place.startswith("cuda"):
+        raise Refused(
+            "roofline needs a GPU: it times the fused kernels, which nothing else runs; `profile` "
+            "shows where a CPU's time goes."
+        )
+    facts = machine_facts()
+    folder = figures_folder("roofline", output, facts)
+    model = hf_model_id or default_model("cuda")
+    _sizes(model)
+    record = Record(
+        "roofline",
+        {"workloads": [one.name for one in named], "steps": steps, "model": model, "dtype": dtype},
+        machine=facts,
+    )
+    console = make_console()
+    results: list[Roofline] = []
+    bandwidth = require_bandwidth(place)
+    for workload in named:
+        console.print(f"tracing {workload.name}", highlight=False)
+        window = _window(workload, context, steps, model=model, device=place, dtype=dtype)
+        results.append(trace_roofline(window, bandwidth))
+        record.samples.append({"window": asdict(window), "result": results[-1].to_json()})
+    tables = [roofline_table(result) for result in results]
+    for table in tables:
+        print_table(console, table)
+    record.results = {
+        "read_bandwidth": bandwidth.to_json(),
+        "rooflines": [result.to_json() for result in results],
+    }
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.lab.roofline.plot import roofline_svg
+
+    path = record.write(folder / "roofline.json")
+    title = record.title(f"{model} {dtype}")
+    text = "\n".join(markdown(table) for table in tables)
+    (folder / "roofline.md").write_text(f"# Roofline: {title}\n\n{text}", encoding="utf-8")
+    (folder / "roofline.svg").write_text(roofline_svg(results, title), encoding="utf-8")
+    console.print(f"record: {path}, beside it roofline.md and roofline.svg", soft_wrap=True)
+
+
+def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
+    """Trace one window in a process of its own and put it against the bandwidth.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the process failed or its trace holds no fused steps.
+    """
+    workload, config = window.shape(), _sizes(window.model)
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch) / "window.trace.json.gz"
+        outcome = torch_trace(window, path, ranges=False)
+        timed = timed_steps(read_events(path))
+    traced = outcome.traced
+    if traced is None:
+        raise MeasurementFailed(f"the window of {workload.name} left no trace.")
+    decoded = traced.decoded
+    context = window_context(workload, decoded.last_context, len(timed))
+    traffic = step_traffic(
+        config,
+        dtype=window.dtype,
+        batch_size=workload.resident,
+        context=context,
+        joins_attention=any(one.role == WHOLE_ATTENTION for one in timed[0].kernels),
+    )
+    return roofline(
+        workload.name,
+        workload.resident,
+        context,
+        timed,
+        traffic,
+        bandwidth.bytes_per_second,
+        decoded.step_us,
+    )
+
+
+def _sizes(model: str) -> ModelConfig:
+    """The sizes of a built-in model, known without loading it."""
+    from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX
+
+    config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
+    if config is None or not model.startswith(RANDOM_PREFIX):
+        known = ", ".join(RANDOM_PREFIX + name for name in RANDOM_CONFIGS)
+        raise Refused(f"roofline takes the built-in models ({known}), not {model!r}.")
+    return config
+
+
+def window_context(workload: Workload, last_context: float | None, steps: int) -> float:
+    """Mean tokens attended to over `steps` steps, the last of which attended to `last_context`.
+
+    Raises
+    ------
+    MeasurementFailed
+        If it is not known how far the requests had come.
+    """
+    if last_context is None:
+        raise MeasurementFailed(
+            f"the requests of {workload.name} ended within the window, so its context is not known."
+        )
+    return last_context - (steps - 1) / 2
+
+
+def _window(
+    workload: Workload,
+    context: float | None,
+    steps: int,
+    *,
+    model: str,
+    device: str,
+    dtype: str,
+) -> Window:
+    """A window in the middle of which the batch attends to `context` tokens."""
+    wanted = workload.mean_context if context is None else context
+    # About two steps have been launched when the window may begin.
+    skip = round(wanted - workload.mean_prompt - steps / 2) - 2
+    return Window(
+        workload=workload.name,
+        quick=False,
+        model=model,
+        device=device,
+        dtype=dtype,
+        decode="auto",
+        steps=steps,
+        trace=None,
+        skip=max(0, skip),
+    )

@@ -1,0 +1,92 @@
+"""`sweep`: decode attention and append at every batch size, against the bandwidth of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from asv_bench.cli.options import figures_folder
+from asv_bench.errors import Refused
+from asv_bench.lab.sweep.sweep import CALLS, Swept, sweep, sweep_table
+from asv_bench.memory.bandwidth import require_bandwidth
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.record import Record
+from asv_bench.output.tables import markdown
+from asv_bench.process.machine import chosen_device, machine_facts
+
+ROUNDS = 7
+MOST_SEQUENCES = 256
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(
+        "sweep",
+        help="Time decode attention and append at every batch size: TB/s, and where time falls.",
+    )(run)
+
+
+def run(
+    most: Annotated[int, typer.Option(min=1, help="Largest batch.")] = MOST_SEQUENCES,
+    every: Annotated[int, typer.Option(min=1, help="Batch sizes 1, 1 + EVERY, ...")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Times over all batch sizes.")] = ROUNDS,
+    device: Annotated[str, typer.Option(help="auto, cuda or cuda:N.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of sweep.json, .md and .svg (default: reports).")
+    ] = None,
+) -> None:
+    """Time every call of `asv_bench.lab.sweep.sweep.CALLS` and write what came out.
+
+    Raises
+    ------
+    Refused
+        Without a GPU.
+    """
+    place = chosen_device(device)
+    if not place.startswith("cuda"):
+        raise Refused(
+            "sweep needs a GPU: it times kernels, and a CPU runs torch operators in their place."
+        )
+    facts = machine_facts()
+    folder = figures_folder("sweep", output, facts)
+    # The largest is always there.
+    batches = sorted({*range(1, most + 1, every), most})
+    record = Record("sweep", {"batches": batches, "rounds": rounds}, machine=facts)
+    console = make_console()
+    bandwidth = require_bandwidth(place)
+
+    # Not at the top: torch and matplotlib would make every command wait.
+    import torch
+
+    from asv_bench.lab.sweep.calls import SweepCalls
+    from asv_bench.lab.sweep.plot import sweep_svg
+
+    results: list[Swept] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(CALLS) * rounds * len(batches))
+        for call in CALLS:
+            progress.update(task, description=str(call))
+            calls = SweepCalls(call, most, torch.device(place))
+            result = sweep(
+                call,
+                batches,
+                calls.timer,
+                rounds=rounds,
+                bytes_per_second=bandwidth.bytes_per_second,
+                on_batch=lambda: progress.advance(task),
+                on_round=calls.place,
+            )
+            results.append(result)
+            record.samples.append(result.to_json())
+    title = record.title("float16")
+    table = sweep_table(results, f"read bandwidth {bandwidth.bytes_per_second / 1e12:.2f} TB/s")
+    print_table(console, table)
+    record.results = {"read_bandwidth": bandwidth.to_json()}
+    path = record.write(folder / "sweep.json")
+    text = f"# Sweep over the batch: {title}\n\n{markdown(table)}"
+    (folder / "sweep.md").write_text(text, encoding="utf-8")
+    (folder / "sweep.svg").write_text(sweep_svg(results, title), encoding="utf-8")
+    console.print(f"record: {path}, beside it sweep.md and sweep.svg", soft_wrap=True)

@@ -1,0 +1,140 @@
+"""What a comparing command needs before its first process: commits, benchmarks and devices."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from asv_bench.compare.catalog import Entry, entries_of, select
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.process.machine import has_cuda_gpu, visible_gpus
+from asv_bench.process.measured_process import CPU, ProcessRunner
+from asv_bench.process.process_pairs import ProcessPairs
+
+DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
+"""The figure that this project is about."""
+ALL_DEVICES = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSetup:
+    """What is measured, where, and how commits get there; `folder` holds asv's benchmarks."""
+
+    sources: CommitSources
+    folder: Path
+    entries: tuple[Entry, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """The selected benchmarks' names with parameters."""
+        return [entry.name for entry in self.entries]
+
+    def pairs(self) -> ProcessPairs:
+        """A source of pairs of processes; leaving it as a context ends them."""
+        return self.pairs_of(self.benchmarks)
+
+    def pairs_of(self, benchmarks: Sequence[str]) -> ProcessPairs:
+        """The same for some of the selected benchmarks."""
+        identifiers = {entry.name: entry.identifier for entry in self.entries}
+        return ProcessPairs(
+            self.sources,
+            ProcessRunner(self.folder, self.sources.environment),
+            {name: identifiers[name] for name in benchmarks},
+            self.devices,
+        )
+
+    def sentence(self, shown: int = 4) -> str:
+        """What was selected, for the user to check."""
+        names = self.benchmarks
+        listed = ", ".join(names[:shown])
+        more = f" and {len(names) - shown} more" if len(names) > shown else ""
+        where = "the CPU" if self.devices == (CPU,) else f"GPU {', '.join(self.devices)}"
+        return f"measuring {listed}{more} on {where}"
+
+
+def set_up(root: Path, patterns: Sequence[str], devices: str | None) -> BenchSetup:
+    """Find the benchmarks and devices that were asked for.
+
+    Parameters
+    ----------
+    root
+        The checkout whose ruler measures and whose repository has the commits.
+    patterns
+        Regular expressions; none: step time of the workload `scheduler`.
+    devices
+        As in `devices_named`.
+
+    Raises
+    ------
+    Refused
+        If there is no such benchmark or device.
+    ProcessFailed
+        If the benchmarks cannot be imported.
+    """
+    chosen = devices_named(devices)
+    sources = CommitSources(root)
+    folder = root / "asv_bench" / "benchmarks"
+    described = ProcessRunner(folder, sources.environment).discover()
+    entries = select(
+        entries_of(described), patterns or DEFAULT_BENCHMARKS, has_gpu=chosen != (CPU,)
+    )
+    return BenchSetup(sources, folder, tuple(entries), chosen)
+
+
+def devices_named(devices: str | None) -> tuple[str, ...]:
+    """The devices to measure on: UUIDs of GPUs, or "cpu" where there is none.
+
+    Parameters
+    ----------
+    devices
+        Numbers among the GPUs that CUDA may see, or UUIDs, separated by commas; "all"; None: the
+        first. More than one only where it is asked for: the others may be somebody else's.
+
+    Raises
+    ------
+    Refused
+        If there are no such devices.
+    """
+    gpus = visible_gpus() if has_cuda_gpu() else []
+    if not gpus:
+        if devices in (None, CPU, ALL_DEVICES):
+            return (CPU,)
+        raise Refused(f"--devices {devices} names GPUs, and there is none here that torch can use.")
+    if devices is None:
+        return (gpus[0],)
+    if devices == ALL_DEVICES:
+        return tuple(gpus)
+    chosen: list[str] = []
+    for part in (part.strip() for part in devices.split(",")):
+        if part.isdigit() and int(part) < len(gpus):
+            chosen.append(gpus[int(part)])
+        elif part in gpus:
+            chosen.append(part)
+        else:
+            raise Refused(
+                f"--devices {devices} names {part!r}, and there are the GPUs 0 to {len(gpus) - 1} "
+                f"({', '.join(gpus)})."
+            )
+    if len(set(chosen)) < len(chosen):
+        raise Refused(f"--devices {devices} names a GPU twice; each measures one pair at a time.")
+    return tuple(chosen)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Turn SIGTERM, which a job's scheduler sends, into the KeyboardInterrupt of Ctrl-C."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

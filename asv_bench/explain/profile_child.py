@@ -1,0 +1,192 @@
+# mypy: disable-error-code="no-untyped-call"
+"""The process that `profile` looks into: a warm engine that decodes a window of steps.
+
+Run as `python -m asv_bench.explain.profile_child '{"workload": ...}'`; KVTRAIL_NVTX=1 turns the
+ranges on.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.workloads.drive import run_requests
+from asv_bench.workloads.named import Workload, workload_named
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+WARM_UP_TOKENS = 8
+_MARGIN = 8
+"""Tokens that a request has beyond the window: some before its first step, some in flight after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What to decode under a profiler.
+
+    `trace` is where torch's trace goes; None leaves the window to a profiler around the process,
+    which sees it between cudaProfilerStart and cudaProfilerStop. `skip` steps of the full batch
+    come before the window, where its contexts are to be longer.
+    """
+
+    workload: str
+    quick: bool
+    model: str
+    device: str
+    dtype: str
+    decode: str
+    steps: int
+    trace: str | None
+    skip: int = 0
+
+    def to_argument(self) -> str:
+        """The window as the process's one argument."""
+        return json.dumps(asdict(self))
+
+    def shape(self) -> Workload:
+        """The workload, scaled down where that was asked for."""
+        workload = workload_named(self.workload)
+        return workload.quick() if self.quick else workload
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What became of a window: its steps, how they were decoded, and microseconds of a step.
+
+    `step_us` is of as many steps before the window, which no profiler slowed down; None where the
+    window has no trace of its own. `last_context` is the mean number of tokens that the requests
+    attended to in the window's last step; None where the window was their end.
+    """
+
+    steps: int
+    decode: str
+    step_us: float | None
+    last_context: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as JSON-ready values."""
+        return asdict(self)
+
+
+def decode_window(window: Window) -> Decoded:
+    """Decode the window: as many steps as asked for, at most half of what the requests have.
+
+    So every step of it is a step of the full batch. The steps to skip are cut to what remains.
+    """
+    from engine import Engine, SamplingParams
+
+    workload = window.shape()
+    config = workload.engine_config(
+        window.model, device=window.device, dtype=window.dtype, decode=window.decode
+    )
+    engine = Engine(config)
+    prompts = workload.prompts(engine.model_config.vocab_size)
+    warm_up_tokens = min(WARM_UP_TOKENS, workload.new_tokens)
+    warm = SamplingParams(max_new_tokens=warm_up_tokens, ignore_eos=True)
+    run_requests(engine, prompts, [warm] * len(prompts))
+
+    steps = min(window.steps, max(1, workload.new_tokens // 2))
+    skip = max(0, min(window.skip, workload.new_tokens - steps - _MARGIN))
+    step_us = None
+    if window.trace is not None:
+        requests = _submit(engine, workload, prompts)
+        _decode(engine, skip)
+        started = time.perf_counter()
+        _decode(engine, steps)
+        step_us = 1e6 * (time.perf_counter() - started) / steps
+        for request in requests:
+            engine.abort(request)
+        while engine.has_unfinished:
+            engine.step()
+    requests = _submit(engine, workload, prompts)
+    _decode(engine, skip)
+    with _profiled(engine, window):
+        _decode(engine, steps)
+    prompt_lengths = dict(zip(requests, map(len, prompts), strict=True))
+    return Decoded(steps, engine.decode_mode, step_us, _last_context(engine, prompt_lengths))
+
+
+def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
+    """Submit every request and bring the batch to where all of it decodes; returns their ids."""
+    requests = [engine.submit(prompt, workload.sampling_params()) for prompt in prompts]
+    _step_past_prefill(engine, workload)
+    _wait_for_device(engine)
+    return requests
+
+
+def _decode(engine: Engine, steps: int) -> None:
+    """Decode so many steps to their end on the device."""
+    for _ in range(steps):
+        engine.step()
+    _wait_for_device(engine)
+
+
+def _last_context(engine: Engine, prompt_lengths: Mapping[int, int]) -> float | None:
+    """Mean tokens attended to in the last step, which has ended but need not be taken in yet.
+
+    The next step takes in what has arrived, which is all of it. The step that makes token t of a
+    prompt of p tokens attends to p + t of them (`Workload.mean_context`).
+    """
+    if not engine.has_unfinished:
+        return None
+    newest: dict[int, int] = {}
+    for event in engine.step():
+        newest[event.request_id] = max(event.index, newest.get(event.request_id, 0))
+    if not newest:
+        return None
+    return statistics.fmean(prompt_lengths[request] + index for request, index in newest.items())
+
+
+def _wait_for_device(engine: Engine) -> None:
+    import torch
+
+    if engine.device.type == "cuda":
+        torch.cuda.synchronize(engine.device)
+
+
+def _step_past_prefill(engine: Engine, workload: Workload) -> None:
+    """Step until every request that fits in the batch is decoding."""
+    decoding: set[int] = set()
+    while len(decoding) < workload.resident:
+        if not engine.has_unfinished:
+            raise MeasurementFailed(
+                f"the requests of {workload.name} ended before all of them were decoding; there "
+                f"is no window to profile."
+            )
+        decoding.update(event.request_id for event in engine.step() if event.index > 0)
+
+
+@contextmanager
+def _profiled(engine: Engine, window: Window) -> Iterator[None]:
+    import torch
+
+    if window.trace is None:
+        torch.cuda.profiler.start()
+        yield
+        torch.cuda.profiler.stop()
+        return
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if engine.device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profiler:
+        yield
+    profiler.export_chrome_trace(str(Path(window.trace)))
+
+
+def main(arguments: list[str]) -> None:
+    """Decode the window given as JSON and print what became of it."""
+    fields: dict[str, Any] = json.loads(arguments[0])
+    print(json.dumps(decode_window(Window(**fields)).to_json()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

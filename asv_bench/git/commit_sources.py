@@ -1,0 +1,188 @@
+"""How a commit's engine gets to a process: `engine` and `kernels` unpacked once, by hash.
+
+Nothing is installed, and git is only read from: no working tree, index, branch, stash or worktree
+registration is touched, so that an interruption leaves nothing to clean up in the repository.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from asv_bench.errors import Refused
+from asv_bench.git.snapshots import GitError, run_git, snapshot
+from asv_bench.process.contract import COMMIT_MARKER, MEASURED_PACKAGES
+from asv_bench.process.samples import CommitUnusable
+
+WORKING_TREE = "."
+"""Names the working tree as it stands where a commit is asked for."""
+
+_KEPT_CHECKOUTS = 96
+_PARTIAL = ".partial-"
+_STALE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit by its full hash, with its author's subject.
+
+    `name` is what the user called it; the working tree's hash is that of a snapshot.
+    """
+
+    hash: str
+    name: str
+    subject: str
+
+    @property
+    def short(self) -> str:
+        """The first eight digits of the hash."""
+        return self.hash[:8]
+
+    def to_json(self) -> dict[str, str]:
+        """The commit as JSON-ready values."""
+        return {"hash": self.hash, "name": self.name, "subject": self.subject}
+
+
+class CommitSources:
+    """Finds commits, and unpacks their measured packages below an ignored directory.
+
+    Parameters
+    ----------
+    root
+        The project's checkout: a clone or a linked worktree; no remote is asked.
+
+    Attributes
+    ----------
+    environment
+        What the identity guard of the benchmarks calls the environment: it holds
+        `commits/HASH/engine`, `commits/HASH/kernels` and `commits/HASH/COMMIT`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._snapshots = root / ".asv" / "worktree.git"
+        self._in_snapshots: set[str] = set()
+        self.environment = root / ".asv" / "verdicts"
+
+    def resolve(self, revision: str) -> Commit:
+        """The commit that a revision names: HEAD~3, a branch, a tag, a hash, or "." for the tree.
+
+        Raises
+        ------
+        Refused
+            If git knows no such commit.
+        GitError
+            If the working tree holds nothing to measure.
+        """
+        if revision == WORKING_TREE:
+            commit = snapshot(self._root, self._snapshots)
+            self._in_snapshots.add(commit)
+            # At once: the next snapshot may replace this one.
+            self.checkout(commit)
+            return Commit(commit, revision, "the working tree as it stands")
+        if not revision or revision.startswith("-"):
+            raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
+        try:
+            found = run_git(
+                *("rev-parse", "--verify", "--quiet", "--end-of-options"),
+                f"{revision}^{{commit}}",
+                directory=self._root,
+            ).strip()
+        except GitError:
+            raise Refused(
+                f"git knows no commit called {revision!r} in {self._root}; give a hash, a branch, "
+                f"a tag, HEAD~3, or . for the working tree as it stands.{self._shallow_hint()}"
+            ) from None
+        subject = run_git(
+            "log", "--max-count=1", "--format=%s", found, "--", directory=self._root
+        ).strip()
+        return Commit(found, revision, subject)
+
+    def _shallow_hint(self) -> str:
+        try:
+            shallow = run_git("rev-parse", "--is-shallow-repository", directory=self._root)
+        except GitError:
+            return ""
+        if shallow.strip() != "true":
+            return ""
+        return (
+            " This repository is shallow, so it may be in the part that is missing: fetch that "
+            "with `git fetch --unshallow`."
+        )
+
+    def checkout(self, commit: str) -> Path:
+        """The directory that holds the commit's measured packages, made where there is none.
+
+        Raises
+        ------
+        CommitUnusable
+            If the commit has none of them, or git does not have the commit.
+        """
+        directory = self.environment / "commits" / commit
+        if not (directory / COMMIT_MARKER).is_file():
+            self._unpack(commit, directory)
+        # The least lately used ones are forgotten.
+        os.utime(directory)
+        return directory
+
+    def _unpack(self, commit: str, directory: Path) -> None:
+        repository = self._snapshots if commit in self._in_snapshots else self._root
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        self._forget_old(directory.parent)
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=directory.parent))
+        try:
+            try:
+                entries = run_git("ls-tree", "--name-only", commit, directory=repository).split()
+                present = [package for package in MEASURED_PACKAGES if package in entries]
+                if present:
+                    archive = partial / "archive.tar"
+                    run_git(
+                        *("archive", "--format=tar", f"--output={archive}", commit, "--"),
+                        *present,
+                        directory=repository,
+                    )
+                    with tarfile.open(archive) as tar:
+                        tar.extractall(partial, filter="data")
+                    archive.unlink()
+            except GitError as error:
+                raise CommitUnusable(commit, f"git could not unpack it: {error}") from None
+            if not present:
+                raise CommitUnusable(
+                    commit, f"it has none of {', '.join(MEASURED_PACKAGES)}.", is_lacking=True
+                )
+            (partial / COMMIT_MARKER).write_text(commit + "\n")
+            partial.chmod(0o755)
+            try:
+                partial.rename(directory)
+            except OSError:
+                # Somebody else has made it meanwhile, or it lost its marker.
+                if not (directory / COMMIT_MARKER).is_file():
+                    shutil.rmtree(directory)
+                    partial.rename(directory)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _forget_old(self, folder: Path) -> None:
+        partial: list[Path] = []
+        whole: list[Path] = []
+        for path in folder.iterdir():
+            (partial if path.name.startswith(_PARTIAL) else whole).append(path)
+        whole.sort(key=_used_at)
+        stale = [path for path in partial if time.time() - _used_at(path) > _STALE_SECONDS]
+        for path in whole[:-_KEPT_CHECKOUTS]:
+            # Renamed first, so that what an interruption leaves is never taken for a checkout.
+            stale.append(path.rename(path.with_name(_PARTIAL + path.name)))
+        for path in stale:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _used_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another process was quicker to forget it
+        return 0.0

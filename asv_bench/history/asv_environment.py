@@ -1,0 +1,193 @@
+"""The asv environment in which commits are measured.
+
+asv's own environments install the project's dependencies anew, torch included, for every commit.
+This one makes a single virtual environment without pip that borrows whatever the interpreter
+running asv can import, and points it at one commit's `engine` and `kernels`. A commit costs one
+`git checkout` of two folders: no network, no index, no build.
+
+asv loads this module as a plugin (`"plugins": [".asv_bench.history.asv_environment"]`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asv import environment, util
+from asv.machine import Machine, MachineCollection
+
+from asv_bench.process.borrowed_paths import borrowed_paths
+from asv_bench.process.contract import (
+    COMMIT_MARKER,
+    ENVIRONMENT_TYPE,
+    MEASURED_PACKAGES,
+    PROGRESS_VARIABLE,
+)
+from asv_bench.process.machine import MachineFacts, machine_facts
+
+_HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_KEPT_CHECKOUTS = 64
+
+
+class HostEnvironment(environment.Environment):  # type: ignore[misc]
+    """One borrowing virtual environment whose project is a commit's measured packages."""
+
+    tool_name = ENVIRONMENT_TYPE
+    matches_python_fallback = False
+
+    def __init__(
+        self,
+        conf: Any,
+        python: str,
+        requirements: dict[str, str],
+        tagged_env_vars: dict[tuple[str, str], str],
+    ) -> None:
+        if not self.matches(python):
+            raise environment.EnvironmentUnavailable(
+                f"The 'host' environment borrows the packages of the Python that runs asv, which "
+                f"is {_HOST_PYTHON}; it cannot provide Python {python}."
+            )
+        if requirements:
+            raise environment.EnvironmentUnavailable(
+                "The 'host' environment installs nothing: remove 'req' from the asv matrix."
+            )
+        # The base class derives the directory's name from these two before it stores them.
+        self._python = python
+        self._requirements = requirements
+        super().__init__(conf, python, requirements, tagged_env_vars)
+        self._base_requirements: dict[str, str] = {}
+        self._repository = os.path.abspath(conf.repo)
+
+    @classmethod
+    def matches(cls, python: str) -> bool:
+        """Whether `python` is the version of the interpreter that runs asv."""
+        return python in ("same", _HOST_PYTHON)
+
+    @property
+    def _site_packages(self) -> Path:
+        return Path(self._path) / "lib" / f"python{_HOST_PYTHON}" / "site-packages"
+
+    @property
+    def _host_file(self) -> Path:
+        return self._site_packages / "host_packages.pth"
+
+    @property
+    def _commit_file(self) -> Path:
+        # Sorts before the host's file: .pth files are read in order and the first path wins.
+        return self._site_packages / "commit.pth"
+
+    def _checkout_of(self, commit_hash: str) -> Path:
+        return Path(self._path) / "commits" / commit_hash
+
+    def check_presence(self) -> bool:
+        """Whether the environment exists and still borrows from this very interpreter."""
+        if not (super().check_presence() and self._host_file.is_file()):
+            return False
+        return self._host_file.read_text() == _path_lines(borrowed_paths())
+
+    def _setup(self) -> None:
+        command = [sys.executable, "-m", "venv", "--system-site-packages", "--without-pip"]
+        util.check_call([*command, self._path])
+        self._host_file.write_text(_path_lines(borrowed_paths()))
+
+    def find_executable(self, executable: str) -> str:
+        """Locate an executable; asv only asks whether `pip` is there: Python stands in."""
+        found: str = super().find_executable("python" if executable == "pip" else executable)
+        return found
+
+    def install_project(self, conf: Any, repo: Any, commit_hash: str) -> None:
+        """Make `engine` and `kernels` of `commit_hash` the ones this environment imports."""
+        checkout = self._checkout_of(commit_hash)
+        if not (checkout / COMMIT_MARKER).is_file():
+            self._check_out(commit_hash, checkout)
+        self._set_installed_commit_hash(None)
+        self._commit_file.write_text(_path_lines([str(checkout)]))
+        self._set_installed_commit_hash(commit_hash)
+        self._set_commit_hash(commit_hash)
+
+    def _check_out(self, commit_hash: str, checkout: Path) -> None:
+        shutil.rmtree(checkout, ignore_errors=True)
+        checkout.mkdir(parents=True)
+        tree = self._git("ls-tree", "--name-only", commit_hash).splitlines()
+        present = [package for package in MEASURED_PACKAGES if package in tree]
+        if present:
+            index = {"GIT_INDEX_FILE": str(checkout / "index")}
+            work_tree = f"--work-tree={checkout}"
+            self._git(work_tree, "checkout", "--quiet", commit_hash, "--", *present, extra=index)
+            (checkout / "index").unlink()
+        # Written last: a checkout without its marker was interrupted and is made again.
+        (checkout / COMMIT_MARKER).write_text(commit_hash + "\n")
+        self._forget_old_checkouts()
+
+    def _git(self, *arguments: str, extra: dict[str, str] | None = None) -> str:
+        command = ["git", "-C", self._repository, "-c", f"core.hooksPath={os.devnull}", *arguments]
+        done = subprocess.run(
+            command, env=os.environ | (extra or {}), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise util.UserError(
+                f"git could not read {self._repository}: {done.stderr.strip()} "
+                f"(while running `{' '.join(command)}`)."
+            )
+        return done.stdout
+
+    def _forget_old_checkouts(self) -> None:
+        checkouts = sorted(self._checkout_of("").iterdir(), key=lambda path: path.stat().st_mtime)
+        for checkout in checkouts[:-_KEPT_CHECKOUTS]:
+            shutil.rmtree(checkout, ignore_errors=True)
+
+    def run(self, args: Sequence[str], **kwargs: Any) -> Any:
+        """Run the environment's Python; see `asv.environment.Environment.run`."""
+        progress_file = os.environ.get(PROGRESS_VARIABLE)
+        if progress_file and len(args) > 3 and args[1] == "run":
+            with open(progress_file, "a") as stream:
+                stream.write(args[3] + "\n")
+        # A tiny model's operators are too short to be split: with more threads than idle cores
+        # they wait for each other, and the figure is the waiting.
+        variables = {"OMP_NUM_THREADS": "1"} | kwargs.pop("env", os.environ)
+        return self.run_executable("python", list(args), env=variables, **kwargs)
+
+
+def _path_lines(paths: Sequence[str]) -> str:
+    return "".join(f"{path}\n" for path in paths)
+
+
+def describe_machine(facts: MachineFacts) -> dict[str, str]:
+    """What asv stores about a machine: only what changes speed, as every entry keys a series.
+
+    The operating system is frozen to its kind: its patch level would start a new series at each
+    update. Everything is text, as asv sorts these values.
+    """
+    return {
+        "machine": facts.name,
+        "os": platform.system(),
+        "arch": platform.machine(),
+        "cpu": facts.cpu,
+        "num_cpu": str(facts.cores),
+        "ram": f"{facts.memory_gib or 0:.0f} GiB",
+        "gpu": facts.gpu or "none",
+        "driver": facts.driver or "none",
+        "torch": facts.torch or "none",
+        "triton": facts.triton or "none",
+    }
+
+
+def _machine_file_for_asv() -> str:
+    entry: dict[str, Any] = {"version": MachineCollection.api_version}
+    facts = machine_facts()
+    path = Path(__file__).resolve().parents[2] / ".asv" / "machine.json"
+    path.parent.mkdir(exist_ok=True)
+    util.write_json(str(path), entry | {facts.name: describe_machine(facts)})
+    return str(path)
+
+
+# asv would ask at a terminal what this machine is and keep the answers in the home directory. The
+# ruler knows the facts already, and reads them afresh for each run.
+MachineCollection.get_machine_file_path = staticmethod(_machine_file_for_asv)
+Machine.get_unique_machine_name = staticmethod(lambda: machine_facts().name)

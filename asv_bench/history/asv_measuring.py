@@ -1,0 +1,83 @@
+"""Measuring commits with asv while a progress bar runs, and reading back what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.history.asv_runs import AsvProject
+from asv_bench.history.asv_selection import Selection
+from asv_bench.process.machine import has_cuda_gpu, machine_facts
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures that one run of asv gave, and the benchmarks that failed in it."""
+
+    figures: tuple[Figure, ...]
+    failed: tuple[str, ...]
+
+
+def measure_with_progress(
+    project: AsvProject, commits: Sequence[str], selection: Selection, console: Console
+) -> Measured:
+    """Measure `commits`, oldest first, and return the figures of this run.
+
+    Raises
+    ------
+    MeasurementFailed
+        If no benchmark gave a figure.
+    """
+    here = selection.on(has_gpu=has_cuda_gpu())
+    begun_ms = int(1000 * time.time())
+    columns = (
+        TextColumn("[bold]measuring"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("finding the benchmarks", total=None)
+
+        def advance(benchmark: str, started: int, total: int) -> None:
+            total *= len(commits)
+            # What has started is not done yet.
+            progress.update(
+                task,
+                description=benchmark.rpartition("-")[0] or benchmark,
+                completed=started - 1,
+                total=max(total, started) or None,
+            )
+
+        project.measure(commits, here.patterns, here.rounds, advance)
+    machine = machine_facts().name
+    figures = tuple(
+        figure
+        for figure in read_results(project.results).figures
+        if figure.machine == machine and figure.commit in commits and figure.started_ms >= begun_ms
+    )
+    good = tuple(figure for figure in figures if not figure.failed)
+    failed = sorted({figure.series.benchmark for figure in figures if figure.failed})
+    if not good:
+        reason = (
+            f"all of {', '.join(failed)} failed (see {project.log})"
+            if failed
+            else "none of the benchmarks that match "
+            + ", ".join(repr(pattern) for pattern in selection.patterns)
+            + " runs here"
+        )
+        raise MeasurementFailed(f"nothing was measured: {reason}.")
+    return Measured(good, tuple(failed))

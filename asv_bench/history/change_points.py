@@ -1,0 +1,267 @@
+"""Change points of stored histories: where a series of figures moved for good.
+
+Segments of equal level are fitted to the logs of a series by kernel change point detection with a
+linear kernel (Arlot, Celisse & Harchaoui 2019, as in `ruptures`), in units of the series' own
+noise, at a penalty of 5 ln n for each change. A change found so is a candidate: one look at stored
+figures, which noise and a machine's drift can make too. Nor is its place certain: a commit beside
+it that was measured badly moves it by one. So a candidate has a range in which it lies.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asv_bench.git.commits import Commit
+from asv_bench.history.asv_results import Figure, Series
+from asv_bench.history.sessions import Ratios
+from asv_bench.stats.paired import robust_sigma
+
+Floats = npt.NDArray[np.float64]
+
+PENALTY = 5.0
+LEAST_COMMITS = 4
+LEAST_NOISE = 0.002
+"""What a figure is taken to be uncertain by at least, however alike a few stored ones are."""
+LEAST_EFFECT = 0.01
+"""Smaller changes are none that a comparison would call slower or faster."""
+PLACE_PROBABILITY = 0.99
+"""Of the range in which a change lies."""
+_TAIL = 3.0
+_FEW = 12
+_Z95 = 1.96
+_MEDIAN_OVER_MEAN = 1.2533
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One commit of a series: its figure, and by which reference it is divided, if any.
+
+    `level` is the log of the figure's median, or of its ratio to the reference's.
+    """
+
+    commit: Commit
+    figure: Figure
+    level: float
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A place where a series moved.
+
+    Attributes
+    ----------
+    series, machine, unit
+        Of what, and where.
+    before, commit
+        The last measured commit before the change, and the first one after it, where it most
+        probably is.
+    since, until
+        Measured commits on both sides of every place where it may be.
+    effect
+        after / before - 1, from the levels of the segments on both sides.
+    interval
+        Of 95 % confidence, if the segments' commits are alike but for noise.
+    before_value, after_value
+        Medians of the segments, in `unit`.
+    commits_before, commits_after
+        Measured commits of the two segments.
+    reference
+        The commit whose ratio was judged; None where the figures themselves were.
+    """
+
+    series: Series
+    machine: str
+    unit: str
+    before: Commit
+    commit: Commit
+    since: Commit
+    until: Commit
+    effect: float
+    interval: tuple[float, float]
+    before_value: float
+    after_value: float
+    commits_before: int
+    commits_after: int
+    reference: str | None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it can lie in one place only."""
+        return (self.since, self.until) == (self.before, self.commit)
+
+    def to_json(self) -> dict[str, Any]:
+        """The change as JSON-ready values."""
+        return {
+            "benchmark": self.series.benchmark,
+            "params": dict(self.series.params),
+            "machine": self.machine,
+            "unit": self.unit,
+            "before": self.before.hash,
+            "commit": self.commit.hash,
+            "since": self.since.hash,
+            "until": self.until.hash,
+            "subject": self.commit.subject,
+            "effect": self.effect,
+            "interval": list(self.interval),
+            "before_value": self.before_value,
+            "after_value": self.after_value,
+            "commits_before": self.commits_before,
+            "commits_after": self.commits_after,
+            "reference": self.reference,
+        }
+
+
+def changes_in(points: Sequence[Point]) -> list[Change]:
+    """Where one series on one machine moved by at least `LEAST_EFFECT`, oldest first.
+
+    Parameters
+    ----------
+    points
+        One for each measured commit, parents before children.
+    """
+    if len(points) < LEAST_COMMITS:
+        return []
+    levels = np.array([point.level for point in points])
+    noise = noise_of(points)
+    if min(len(point.figure.samples) for point in points) >= 3:
+        # Medians that no single process can move: one commit alone may be a segment.
+        ends = segment_ends(levels / noise, 1)
+    else:
+        # Otherwise each disturbed process would be a change and its undoing.
+        from scipy.ndimage import median_filter  # here for the same reason as ruptures below
+
+        ends = segment_ends(median_filter(levels, 3, mode="nearest") / noise, 2)
+    starts = [0, *ends[:-1]]
+    segments = [points[start:end] for start, end in zip(starts, ends, strict=True)]
+    found = (_change(before, after, noise) for before, after in pairwise(segments))
+    return [change for change in found if abs(change.effect) >= LEAST_EFFECT]
+
+
+def segment_ends(levels: Floats, least: int) -> list[int]:
+    """Where each segment of equal level ends, the last one at the end of the series.
+
+    Parameters
+    ----------
+    levels
+        In units of their noise.
+    least
+        How many a segment has at least. Only with 1 can the newest commit be seen to differ.
+    """
+    import ruptures  # not at the top: every command would wait for it
+
+    search = ruptures.KernelCPD(kernel="linear", min_size=least).fit(levels[:, None])
+    return [int(end) for end in search.predict(pen=PENALTY * math.log(levels.size))]
+
+
+def noise_of(points: Sequence[Point]) -> float:
+    """By how much the log of a commit's figure is off, as a standard deviation.
+
+    From differences of neighbours, of which a few changes are outliers. Where commits are so few
+    that changes may be most of them, the spread of each commit's own processes bounds it.
+    """
+    levels = np.array([point.level for point in points])
+    between = robust_sigma(np.diff(levels)) / math.sqrt(2.0)
+    within = [
+        statistics.stdev(map(math.log, point.figure.samples))
+        * _MEDIAN_OVER_MEAN
+        / math.sqrt(len(point.figure.samples))
+        for point in points
+        if len(point.figure.samples) >= 3
+    ]
+    if len(points) < _FEW and within:
+        between = min(between, statistics.median(within))
+    return max(LEAST_NOISE, between)
+
+
+def _change(before: Sequence[Point], after: Sequence[Point], noise: float) -> Change:
+    shift = _level(after) - _level(before)
+    width = _Z95 * noise * math.sqrt(1 / len(before) + 1 / len(after))
+    last, first = before[-1], after[0]
+    points = [*before, *after]
+    levels = np.array([point.level for point in points])
+    earliest, latest = places_of(levels / noise, len(before))
+    return Change(
+        series=first.figure.series,
+        machine=first.figure.machine,
+        unit=first.figure.unit,
+        before=last.commit,
+        commit=first.commit,
+        since=points[earliest - 1].commit,
+        until=points[latest].commit,
+        effect=math.expm1(shift),
+        interval=(math.expm1(shift - width), math.expm1(shift + width)),
+        before_value=statistics.median(point.figure.median for point in before),
+        after_value=statistics.median(point.figure.median for point in after),
+        commits_before=len(before),
+        commits_after=len(after),
+        reference=first.reference,
+    )
+
+
+def places_of(levels: Floats, found: int) -> tuple[int, int]:
+    """The first and last place where the one step of `levels` may be, `found` among them.
+
+    Every place is as probable beforehand; errors around the medians of both sides are of a Student
+    t distribution, whose heavy tails let single commits be far off.
+
+    Parameters
+    ----------
+    levels
+        In units of their noise.
+    found
+        Where the step was placed: the number of levels before it.
+    """
+    places = range(1, len(levels))
+    costs = np.array([_cost(levels[:place]) + _cost(levels[place:]) for place in places])
+    weights = np.exp(costs.min() - costs)
+    below = np.cumsum(weights) / weights.sum()
+    outside = (1.0 - PLACE_PROBABILITY) / 2.0
+    earliest = 1 + int(np.searchsorted(below, outside))
+    latest = 1 + int(np.searchsorted(below, 1.0 - outside))
+    return min(earliest, found), max(min(latest, places[-1]), found)
+
+
+def _cost(levels: Floats) -> float:
+    errors = levels - np.median(levels)
+    return float(np.log1p(errors**2 / _TAIL).sum() * (_TAIL + 1.0) / 2.0)
+
+
+def _level(points: Sequence[Point]) -> float:
+    return statistics.fmean(point.level for point in points)
+
+
+def points_of(figures: Sequence[Figure], commits: Sequence[Commit], ratios: Ratios) -> list[Point]:
+    """One series as points, in the order of `commits`.
+
+    Parameters
+    ----------
+    figures
+        Of one series on one machine.
+    commits
+        Parents before children.
+    ratios
+        To references measured in the same session (`sessions.read_ratios`). Used where every
+        figure has one to the same reference: ratios and plain figures do not mix.
+    """
+    by_commit = {
+        figure.commit: figure for figure in figures if not figure.failed and figure.median > 0
+    }
+    shown = [(commit, by_commit[commit.hash]) for commit in commits if commit.hash in by_commit]
+    paired = [ratios.get((figure.series, figure.commit, figure.started_ms)) for _, figure in shown]
+    references = {pair[0] if pair else None for pair in paired}
+    if len(references) == 1 and None not in references:
+        return [
+            Point(commit, figure, math.log(figure.median / pair[1]), pair[0])
+            for (commit, figure), pair in zip(shown, paired, strict=True)
+            if pair is not None
+        ]
+    return [Point(commit, figure, math.log(figure.median)) for commit, figure in shown]

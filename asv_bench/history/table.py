@@ -1,0 +1,93 @@
+"""The tables that `history` prints: a row a commit, and how far it lies from the row above."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from asv_bench.git.commits import Commit, commits_in_order
+from asv_bench.history.asv_results import Figure
+from asv_bench.output.console import add_figure_columns
+from asv_bench.output.figure_rows import COLUMNS, TITLES, Reading, Row, figure_rows
+from asv_bench.output.figure_table import MISSING
+
+MAIN = "scheduler"
+MOST_TABLES = 4
+NO_VERDICT = (
+    "Medians over processes, the difference to the row above beneath. A difference is no verdict: "
+    "noise alone makes some."
+)
+
+
+def history_tables(figures: Sequence[Figure], repository: Path) -> list[Table]:
+    """Tables of what was measured at some commits, oldest first.
+
+    Of `scheduler` where it was measured, else of the first few workloads or calls that were; the
+    page has them all.
+    """
+    commits = commits_in_order(figures, repository)
+    rows_of_commit = {
+        commit.hash: {
+            _key(row): row
+            for row in figure_rows([figure for figure in figures if figure.commit == commit.hash])
+        }
+        for commit in commits
+    }
+    # By key, in the order of the newest commit's rows; what only older ones have comes after.
+    keys = list(
+        dict.fromkeys(key for commit in reversed(commits) for key in rows_of_commit[commit.hash])
+    )
+    shown = [key for key in keys if key[1] == MAIN] or keys[:MOST_TABLES]
+    return [
+        _table(
+            _title(key),
+            [(commit, rows_of_commit[commit.hash].get(key)) for commit in commits],
+        )
+        for key in shown
+    ]
+
+
+_Key = tuple[str, str, int | None]
+
+
+def _key(row: Row) -> _Key:
+    return row.group, row.name, row.batch
+
+
+def _title(key: _Key) -> str:
+    group, name, batch = key
+    name = f"decode, {name}" if group == "decode step" else name
+    return name if batch is None else f"{name}, batch {batch}"
+
+
+def _table(title: str, rows: Sequence[tuple[Commit, Row | None]]) -> Table:
+    used = [
+        column
+        for column in COLUMNS
+        if any(row is not None and column in row.readings for _, row in rows)
+    ]
+    table = Table(title=title, caption=NO_VERDICT)
+    table.add_column("commit and subject", overflow="fold")
+    add_figure_columns(table, *(TITLES[column] for column in used))
+    above: Mapping[str, Reading] = {}
+    for commit, row in rows:
+        readings = {} if row is None else row.readings
+        name = Text(commit.short)
+        if commit.subject:
+            name.append(f" {commit.subject}", style="dim")
+        table.add_row(name, *(_cell(column, readings, above) for column in used))
+        above = readings
+    return table
+
+
+def _cell(column: str, readings: Mapping[str, Reading], above: Mapping[str, Reading]) -> Text:
+    if column not in readings:
+        return Text(MISSING, style="dim")
+    cell = Text(readings[column].text(column))
+    if column in above and above[column].value:
+        difference = readings[column].value / above[column].value - 1
+        cell.append(f"\n{100 * difference:+.1f} %", style="dim")
+    return cell

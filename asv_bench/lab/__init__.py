@@ -1,0 +1,1 @@
+"""What only this project's developers run."""

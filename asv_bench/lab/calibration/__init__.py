@@ -1,0 +1,1 @@
+"""Whether verdicts hold: planted slowdowns, simulated noise, and trials of both."""

@@ -1,0 +1,187 @@
+"""Commits that are slower by a known time, in a scratch clone and nowhere else.
+
+Every planted commit has the same extra work in its decode step, of a length that differs: on a GPU
+a kernel that spins for some clock cycles at the end of the captured step, on a CPU a wait of the
+host. The one they are compared with has a length of 0, so that the work's own cost, such as a node
+of the graph, is no part of the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.snapshots import run_git
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.contract import MEASURED_PACKAGES
+from asv_bench.process.measured_process import Place
+
+PLANTED_IN = Path("engine") / "running" / "runner.py"
+"""`ModelRunner.decode` is called for every step without a GPU, and for every captured one with."""
+
+_SPIN = """
+
+def _plant(decode, cycles):
+    def slower_decode(self, num_rows, *, is_sampled):
+        decode(self, num_rows, is_sampled=is_sampled)
+        # An ordinary launch, after the step's last kernel: the next step's first one waits for it.
+        torch.cuda._sleep(cycles)
+
+    return slower_decode
+
+
+ModelRunner.decode = _plant(ModelRunner.decode, {length!r})
+"""
+
+_WAIT = """
+
+def _plant(decode, seconds):
+    from time import perf_counter
+
+    def slower_decode(self, num_rows, *, is_sampled):
+        decode(self, num_rows, is_sampled=is_sampled)
+        until = perf_counter() + seconds
+        while perf_counter() < until:
+            pass
+
+    return slower_decode
+
+
+ModelRunner.decode = _plant(ModelRunner.decode, {length!r})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A planted commit.
+
+    Attributes
+    ----------
+    hash
+        The full hash, in the scratch clone.
+    length
+        What was planted: clock cycles on a GPU, seconds on a CPU.
+    seconds
+        What it adds to a step, beyond a length of 0, measured by itself.
+    """
+
+    hash: str
+    length: float
+    seconds: float
+
+
+class ScratchClone:
+    """A clone of the repository's HEAD in which slowdowns are planted.
+
+    Parameters
+    ----------
+    directory
+        An empty or absent directory for it.
+    place
+        Where steps run: decides between spinning and waiting.
+    repository
+        What is cloned; it is only read.
+    """
+
+    def __init__(self, directory: Path, place: Place, repository: Path = REPOSITORY) -> None:
+        self.root = directory
+        self._place = place
+        head = run_git("rev-parse", "HEAD", directory=repository).strip()
+        run_git("clone", "--quiet", "--no-checkout", "--local", str(repository), str(directory))
+        run_git("checkout", "--quiet", "--detach", head, directory=directory)
+        source = directory / PLANTED_IN
+        if not source.is_file() or "class ModelRunner" not in source.read_text(encoding="utf-8"):
+            raise Refused(
+                f"commit {head[:8]} has no ModelRunner in {PLANTED_IN}; there is nowhere to plant "
+                f"a slowdown of its decode step."
+            )
+        self._original = source.read_text(encoding="utf-8")
+        self._spins: SpinTimes | None = None
+
+    def plant(self, seconds: float) -> Planted:
+        """Commit a step that is slower by about so many seconds, and measure by how many."""
+        length: float = seconds
+        template = _WAIT
+        if self._place.is_gpu:
+            template = _SPIN
+            if self._spins is None:
+                self._spins = measure_spins(self._place)
+            length = self._spins.cycles_for(seconds)
+            seconds = self._spins.seconds(length)
+        text = self._original + template.format(length=length)
+        (self.root / PLANTED_IN).write_text(text, encoding="utf-8")
+        return Planted(
+            self.commit(f"Make a decode step longer by {1e6 * seconds:.3g} µs"), length, seconds
+        )
+
+    def commit(self, subject: str) -> str:
+        """Commit the measured packages as they are; returns the full hash."""
+        identity = {
+            f"GIT_{role}_{key}": value
+            for role in ("AUTHOR", "COMMITTER")
+            for key, value in (("NAME", "kvtrail"), ("EMAIL", "kvtrail@localhost"))
+        }
+        run_git("add", "--", *MEASURED_PACKAGES, directory=self.root)
+        run_git(
+            *("-c", f"core.hooksPath={os.devnull}", "-c", "commit.gpgSign=false"),
+            *("commit", "--quiet", "--allow-empty", "--message", subject),
+            directory=self.root,
+            extra=identity,
+        )
+        return run_git("rev-parse", "HEAD", directory=self.root).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class SpinTimes:
+    """How long spins take as nodes of a CUDA graph: seconds by clock cycles, from 0 upward."""
+
+    by_cycles: dict[int, float]
+
+    def seconds(self, cycles: float) -> float:
+        """What so many cycles add to a graph, beyond 0 cycles, between measured lengths."""
+        rate = self._seconds_per_cycle
+        nearest = min(self.by_cycles, key=lambda known: abs(known - cycles))
+        return self.by_cycles[nearest] - self.by_cycles[0] + (cycles - nearest) * rate
+
+    def cycles_for(self, seconds: float) -> int:
+        """The cycles that add so many seconds."""
+        if seconds == 0:
+            return 0
+        rate = self._seconds_per_cycle
+        nearest = min(
+            self.by_cycles,
+            key=lambda known: abs(self.by_cycles[known] - self.by_cycles[0] - seconds),
+        )
+        return round(nearest + (seconds - self.seconds(nearest)) / rate)
+
+    @property
+    def _seconds_per_cycle(self) -> float:
+        longest, shorter = sorted(self.by_cycles, reverse=True)[:2]
+        return (self.by_cycles[longest] - self.by_cycles[shorter]) / (longest - shorter)
+
+
+def measure_spins(place: Place) -> SpinTimes:
+    """Measure spins on a GPU, in a process of its own.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the process fails.
+    """
+    script = Path(__file__).with_name("spin_times.py")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise MeasurementFailed(f"the length of a spin could not be measured: {done.stderr}")
+    measured: dict[str, float] = json.loads(done.stdout)
+    return SpinTimes({int(cycles): seconds for cycles, seconds in measured.items()})

@@ -1,0 +1,81 @@
+"""A machine that does not exist: pairs of commits whose true times are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from asv_bench.lab.calibration.simulated_noise import Noise
+from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading
+
+SIMULATED_BENCHMARK = "simulated.Workload.track_step_time"
+
+
+class SimulatedCommits:
+    """A `PairSource` of one benchmark that draws its figures.
+
+    Parameters
+    ----------
+    log_times
+        By commit: the log of its true time. A commit that is not among them cannot be measured.
+    noise
+        What disturbs processes; they run one after the other on each device.
+    seed
+        Of the random numbers.
+    devices
+        Names; each drifts by itself.
+    """
+
+    def __init__(
+        self,
+        log_times: Mapping[str, float],
+        noise: Noise,
+        seed: int,
+        devices: Sequence[str] = ("simulated",),
+    ) -> None:
+        self._log_times = log_times
+        self._devices = tuple(devices)
+        self._errors = {
+            device: noise.figures(np.random.default_rng([seed, place]))
+            for place, device in enumerate(devices)
+        }
+        self.measured = dict.fromkeys(self._devices, 0)
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The names that were given."""
+        return self._devices
+
+    def prepare(self, commit: str) -> Mapping[str, Absence]:
+        """Raise CommitUnusable unless the commit has a time."""
+        if commit not in self._log_times:
+            raise CommitUnusable(commit, "the simulation has no time for it")
+        return {}
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """One pair; see `PairSource.pair`."""
+        self.prepare(base)
+        self.prepare(head)
+        place = self._devices[0] if device is None else device
+        self.measured[place] += 1
+        order = (head, base) if head_first else (base, head)
+        first, second = (self._process(commit, place) for commit in order)
+        of_base, of_head = (second, first) if head_first else (first, second)
+        return {SIMULATED_BENCHMARK: Pair(of_base, of_head, head_first)}
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def _process(self, commit: str, device: str) -> Reading:
+        value = math.exp(self._log_times[commit] + next(self._errors[device]))
+        return Reading(commit, SIMULATED_BENCHMARK, value, (value,), device, 0.0, 0.0)

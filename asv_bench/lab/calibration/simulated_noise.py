@@ -1,0 +1,121 @@
+"""A source of pairs made of noise, to see how often the procedure errs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from asv_bench.process.samples import Absence, Pair, Reading
+
+BASE, HEAD = "0" * 40, "1" * 40
+_PROCESSES_AT_ONCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How the figures of processes vary, in logarithms: 0.01 is 1 %.
+
+    Attributes
+    ----------
+    process
+        Standard deviation of what is new in each process.
+    tail
+        Degrees of freedom of Student's t where its distribution is that, scaled to the same
+        standard deviation; None: normal.
+    drift
+        Standard deviation of the machine's own state, which all processes share.
+    memory
+        Correlation of that state from one process to the next: 0.95 forgets half in 14 processes.
+    outliers, outlier_size
+        The fraction of processes that are slower by an exponentially distributed extra, and its
+        mean.
+    """
+
+    process: float = 0.01
+    tail: float | None = None
+    drift: float = 0.01
+    memory: float = 0.95
+    outliers: float = 0.03
+    outlier_size: float = 0.05
+
+    def figures(self, random: np.random.Generator) -> Iterator[float]:
+        """The logarithms of one process after the other, around 0, without end."""
+        state = random.normal(0, self.drift)
+        renewal = self.drift * math.sqrt(1 - self.memory**2)
+        while True:
+            count = _PROCESSES_AT_ONCE
+            own = self._own(random, count)
+            slow = random.random(count) < self.outliers
+            own += np.where(slow, random.exponential(self.outlier_size, count), 0.0)
+            for value, change in zip(own, random.normal(0, renewal, count), strict=True):
+                state = self.memory * state + change
+                yield float(value + state)
+
+    def _own(self, random: np.random.Generator, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+        if self.tail is None:
+            return random.normal(0, self.process, count)
+        scale = self.process / math.sqrt(self.tail / (self.tail - 2))
+        return scale * random.standard_t(self.tail, count)
+
+    def to_json(self) -> dict[str, Any]:
+        """The parameters as JSON-ready values."""
+        return asdict(self)
+
+
+class SimulatedPairs:
+    """Pairs of two commits that differ by known effects.
+
+    Parameters
+    ----------
+    effects
+        By benchmark: 0.02 is a head that is 2 % slower.
+    noise
+        Of every benchmark; processes run one after the other.
+    seed
+        Of the random numbers.
+    """
+
+    devices: Sequence[str] = ("simulated",)
+
+    def __init__(self, effects: Mapping[str, float], noise: Noise, seed: int) -> None:
+        self._effects = dict(effects)
+        streams = np.random.default_rng(seed).spawn(len(effects))
+        self._figures = {
+            name: noise.figures(random) for name, random in zip(effects, streams, strict=True)
+        }
+
+    def prepare(self, commit: str) -> Mapping[str, Absence]:
+        """See `PairSource`: nothing is lacking."""
+        return {}
+
+    def stop(self) -> None:
+        """See `PairSource`: nothing runs."""
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """See `PairSource`."""
+        pairs: dict[str, Pair] = {}
+        for name in benchmarks or self._effects:
+            first, second = next(self._figures[name]), next(self._figures[name])
+            of_base, of_head = (second, first) if head_first else (first, second)
+            of_head += math.log1p(self._effects[name])
+            pairs[name] = Pair(
+                _reading(base, name, of_base), _reading(head, name, of_head), head_first
+            )
+        return pairs
+
+
+def _reading(commit: str, benchmark: str, logarithm: float) -> Reading:
+    value = math.exp(logarithm)
+    return Reading(commit, benchmark, value, (value,), "simulated", 0.0, 0.0)

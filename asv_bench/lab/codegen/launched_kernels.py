@@ -1,0 +1,320 @@
+"""The kernels that the engine launches for GPT-2 on a Hopper GPU, as they are specialised there.
+
+Nothing is written down by hand: an engine is built and run on a pretended GPU, and every launch is
+specialised by Triton's own binder, from the tables, the tiles and the addresses that it came with.
+So what is compiled from here is what runs. What other GPUs launch in place of Hopper's kernels is
+from an engine on such a GPU. Attention with heads of 128, which no model here has, is launched by
+itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from typing import Any, Literal
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.lab.codegen.target import target
+from asv_bench.lab.counters.pretend_cuda import HOPPER, Launch, Traffic, pretended_cuda
+
+MODEL = "random:gpt2"
+AMPERE = (8, 0)
+BATCH_SIZES = (256, 1)
+"""Engines to build: one with every bucket up to `wide`'s, and `single`'s, whose rows are too few
+to be aligned as those of the others are."""
+PLAIN_BATCH_SIZE = 256
+"""Of the engine on another GPU, whose tiles for single rows are Hopper's own."""
+
+_LINEAR = ("N", "K", "BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K", "X_TILES")
+_HEAD = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "X_TILES")
+_ATTENTION = ("D", "G", "SERIAL")
+_APPEND = ("H", "D", "ROWS")
+
+# Kernel -> the family of rules it is held to, and the constants that tell its variants apart, in
+# the order in which a name shows them.
+_KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "embed_rows": ("rows", ("TILES",)),
+    "linear_tiles": ("linear", (*_LINEAR, "EVEN")),
+    "linear_stream": ("linear", _LINEAR),
+    "linear_row": ("vector", ("N", "K", "BLOCK_N")),
+    "row_attention": ("vector", ("K", "HEADS")),
+    "ring_attention": ("attention", (*_ATTENTION, "APPEND", "LATE", "STAGES", "SPARE", "CLUSTER")),
+    "decode_attention_append": ("attention", _ATTENTION),
+    "head_row": ("vector", ("K", "BLOCK_N")),
+    "head_tiles": ("head", (*_HEAD, "EVEN")),
+    "head_stream": ("head", _HEAD),
+    "pick_tokens": ("rows", ("TILES",)),
+    "add_norm_rows": ("rows", ("E",)),
+    "append_identity": ("append", _APPEND),
+    "append_full_batch": ("append", _APPEND),
+    "append_generic": ("append", _APPEND),
+    "decode_attention": ("attention", _ATTENTION),
+    "prefill_attention": ("attention", ("D", "G")),
+}
+_PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
+_SHORT = {
+    "BLOCK_M": "M",
+    "BLOCK_N": "n",
+    "BLOCK_K": "k",
+    "SPLIT_K": "split",
+    "X_TILES": "stats",
+    "STAGES": "stages",
+    "SPARE": "spare",
+    "CLUSTER": "cluster",
+    "ROWS": "rows",
+}
+_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1), ("LATE", False), ("ROWS", 1)}
+_WORDS = {
+    ("EVEN", True): "even",
+    ("EVEN", False): "ragged",
+    ("SERIAL", True): "serial",
+    ("SERIAL", False): "parallel",
+    ("APPEND", True): "append",
+    ("APPEND", False): "cached",
+    ("LATE", True): "late",
+}
+_DTYPES: Mapping[str, Literal["float16", "bfloat16"]] = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+@dataclass(slots=True)
+class LaunchedKernel:
+    """One compilation that some launch of the engine asks for.
+
+    Attributes
+    ----------
+    family
+        Which rules it is held to, see `asv_bench.lab.codegen.rules`.
+    source, options
+        What `triton.compile` takes.
+    is_dependent
+        Launched by programmatic dependent launch: it starts before its producers have ended.
+    rows
+        Batch buckets whose fused step launches it; empty for a kernel of the unfused path.
+    """
+
+    name: str
+    family: str
+    dtype: str
+    source: Any
+    options: Mapping[str, Any]
+    is_dependent: bool
+    rows: list[int] = field(default_factory=list)
+
+
+def has_gluon() -> bool:
+    """Whether this Triton has the dialect that the Hopper kernels are written in.
+
+    Without it those cannot be compiled, and what is launched on other GPUs is compiled instead.
+    """
+    try:
+        return importlib.util.find_spec("triton.experimental.gluon.nvidia.hopper") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def launched_kernels(
+    model: str = MODEL, batch_sizes: Iterable[int] = BATCH_SIZES, dtype: str = "fp16"
+) -> list[LaunchedKernel]:
+    """Every distinct kernel of greedy and sampled decoding and of prefill, at every bucket.
+
+    Raises
+    ------
+    MeasurementFailed
+        When the engine launches a kernel that no rules are written for.
+    """
+    gpu = HOPPER if has_gluon() else AMPERE
+    launches = (_launches(model, batch_size, dtype, gpu) for batch_size in batch_sizes)
+    return _distinct(chain.from_iterable(launches), dtype)
+
+
+def plain_kernels(model: str = MODEL, dtype: str = "fp16") -> list[LaunchedKernel]:
+    """What other GPUs launch where Hopper has kernels of its own.
+
+    Empty where Hopper's cannot be compiled: `launched_kernels` are these then.
+    """
+    launches = _launches(model, PLAIN_BATCH_SIZE, dtype, AMPERE) if has_gluon() else iter(())
+    return _distinct(((one, None) for one, _ in launches if one.name in _PLAIN), dtype)
+
+
+def wide_head_kernels(dtype: str = "fp16") -> list[LaunchedKernel]:
+    """The ring of attention for 32/8 heads of 128, which GPT-2 has not: every depth, split or not.
+
+    Empty where this Triton cannot compile it.
+    """
+    return _distinct(_wide_head_launches(dtype), dtype) if has_gluon() else []
+
+
+def _distinct(launches: Iterable[tuple[Launch, int | None]], dtype: str) -> list[LaunchedKernel]:
+    """Each compilation once, with the buckets that launch it.
+
+    A launch is specialised before the next is asked for: while its GPU is still pretended.
+    """
+    found: dict[str, LaunchedKernel] = {}
+    for launch, rows in launches:
+        kernel = _specialised(launch, dtype)
+        key = repr((kernel.name, *_identity(kernel)))
+        known = found.setdefault(key, kernel)
+        if rows is not None and rows not in known.rows:
+            known.rows.append(rows)
+    return _named_apart(found.values())
+
+
+@contextmanager
+def _pretended(gpu: tuple[int, int]) -> Iterator[Traffic]:
+    """A pretended GPU of that capability, whatever the process knew of one before it."""
+    from kernels.backend import capability
+
+    capability.cache_clear()
+    with pretended_cuda(gpu) as traffic:
+        yield traffic
+    capability.cache_clear()
+
+
+def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
+    """Fused attention by itself, at every batch size up to that at which nothing changes more."""
+    import torch
+
+    from kernels.attention.fused import fused_attention
+
+    query_heads, kv_heads, head_dim, block_size = 32, 8, 128, 64
+    with _pretended(HOPPER) as traffic:
+        element = getattr(torch, _DTYPES[dtype])
+        for rows in range(1, 65):
+            qkv = torch.empty(
+                rows, (query_heads + 2 * kv_heads) * head_dim, dtype=element, device="cuda"
+            )
+            caches = torch.empty(2, 1, kv_heads, block_size, head_dim, dtype=element, device="cuda")
+            tables = torch.zeros(rows, 16, dtype=torch.int32, device="cuda")
+            positions = torch.zeros(rows, dtype=torch.int32, device="cuda")
+            fused_attention(
+                qkv,
+                caches[0],
+                caches[1],
+                tables,
+                positions,
+                positions,
+                torch.empty(rows, query_heads * head_dim, dtype=element, device="cuda"),
+                scale=head_dim**-0.5,
+                pdl=True,
+            )
+        yield from ((launch, None) for launch in traffic.launches)
+
+
+def _launches(
+    model: str, batch_size: int, dtype: str, gpu: tuple[int, int]
+) -> Iterator[tuple[Launch, int | None]]:
+    """Launches of an engine's captures, of a prefill and of a sampled step, with their buckets."""
+    from engine import Engine, EngineConfig, SamplingParams
+
+    with _pretended(gpu) as traffic:
+        engine = Engine(
+            EngineConfig(
+                model=model,
+                device="cuda",
+                dtype=_DTYPES[dtype],
+                max_batch_size=batch_size,
+                num_kv_blocks=4 * batch_size + 16,
+                # One bucket of prefills: all launch the same kernels.
+                prefill_max_tokens=64,
+            )
+        )
+        params = SamplingParams(max_new_tokens=2, temperature=1.0, ignore_eos=True)
+        # Too long for decode steps to feed it: it is prefilled.
+        engine.generate([list(range(1, 20))], params)
+        rows: int | None = None
+        for launch in traffic.launches:
+            if launch.name == "embed_rows":
+                rows = launch.grid[0]
+            yield launch, rows
+            if launch.name == "pick_tokens":
+                rows = None
+
+
+def _specialised(launch: Launch, dtype: str) -> LaunchedKernel:
+    """The launch as Triton specialises it when it meets it for the first time."""
+    if launch.name not in _KERNELS:
+        raise MeasurementFailed(
+            f"the engine launches the kernel {launch.name}, which "
+            "asv_bench.lab.codegen.launched_kernels does not know: add it there, with the "
+            "family of rules that it must keep."
+        )
+    kernel = launch.kernel
+    backend, bind = _binder(kernel)
+    options = {**launch.options, "debug": False, "instrumentation_mode": ""}
+    bound, specialization, extra = bind(*launch.arguments, **options)
+    parsed, signature, constants, attributes = kernel._pack_args(
+        backend, options, bound, specialization, extra
+    )
+    names = kernel.arg_names
+    values = {names[place[0]]: value for place, value in constants.items() if len(place) == 1}
+    return LaunchedKernel(
+        name=_name(launch.name, values),
+        family=_KERNELS[launch.name][0],
+        dtype=dtype,
+        source=_source_class(kernel)(kernel, signature, constants, attributes),
+        options=parsed.__dict__,
+        is_dependent=bool(launch.options.get("launch_pdl")),
+    )
+
+
+@cache
+def _binder(kernel: Any) -> tuple[Any, Any]:
+    """The compiler's backend, and what binds and specialises a kernel's arguments for it."""
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = make_backend(target())
+    return backend, create_function_from_signature(kernel.signature, kernel.params, backend)
+
+
+def _source_class(kernel: Any) -> Any:
+    if kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        return GluonASTSource
+    from triton.compiler import ASTSource
+
+    return ASTSource
+
+
+def _name(kernel: str, constants: Mapping[str, Any]) -> str:
+    parts = [kernel]
+    for constant in _KERNELS[kernel][1]:
+        # The kernel of an older commit may lack it.
+        value = constants.get(constant)
+        if value is None or (constant, value) in _UNNAMED:
+            continue
+        if isinstance(value, bool):
+            parts.append(_WORDS[constant, value])
+        else:
+            parts.append(f"{_SHORT.get(constant, constant)}{value}")
+    return "-".join(parts)
+
+
+def _identity(kernel: LaunchedKernel) -> tuple[object, ...]:
+    source = kernel.source
+    return (
+        source.signature,
+        sorted(source.constants.items()),
+        sorted(source.attrs.items()),
+        kernel.options["num_warps"],
+        kernel.options["num_stages"],
+        kernel.options["launch_pdl"],
+    )
+
+
+def _named_apart(kernels: Iterable[LaunchedKernel]) -> list[LaunchedKernel]:
+    """Give those that only their arguments' types and alignment tell apart a number."""
+    named: list[LaunchedKernel] = []
+    seen: dict[str, int] = {}
+    for kernel in kernels:
+        count = seen[kernel.name] = seen.get(kernel.name, 0) + 1
+        kernel.rows.sort()
+        if count > 1:
+            kernel.name = f"{kernel.name}-{count}"
+        named.append(kernel)
+    return sorted(named, key=lambda one: one.name)

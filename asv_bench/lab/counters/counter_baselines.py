@@ -1,0 +1,130 @@
+"""The counters that a commit accepted, one file for each Python, torch and Triton.
+
+Counters are exact, so any difference is a change of the code, for better or for worse. A file
+changes only together with a sentence that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from asv_bench.errors import Refused
+from asv_bench.lab.counters.counters import Counters
+from asv_bench.output.record import REPOSITORY, write_json
+
+SCHEMA = 1
+FOLDER = REPOSITORY / "reports" / "counters"
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What counters depend on beside the code."""
+
+    python: str
+    torch: str
+    triton: str
+
+    @property
+    def key(self) -> str:
+        """The name of the file that holds the counters of these versions."""
+        return f"py{self.python}-torch{self.torch}-triton{self.triton}"
+
+    @property
+    def path(self) -> Path:
+        """That file."""
+        return FOLDER / f"{self.key}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Why the counters are what they are, since which commit."""
+
+    why: str
+    commit: str | None
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What one file holds; the last acceptance is the newest."""
+
+    versions: Versions
+    accepted: tuple[Acceptance, ...]
+    steps: Counters
+    kernels: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One counter that is not what it was; None where one side does not have it."""
+
+    what: str
+    counter: str
+    before: Any
+    after: Any
+
+    @property
+    def change(self) -> str:
+        """How much more or less, where both sides are numbers."""
+        if self.before is None:
+            return "new"
+        if self.after is None:
+            return "gone"
+        if isinstance(self.before, int) and isinstance(self.after, int):
+            return f"{self.after - self.before:+,}"
+        return "other"
+
+
+def installed_versions() -> Versions:
+    """Of this process. A build of torch for another device is the same version."""
+    torch, triton = (metadata.version(name).split("+")[0] for name in ("torch", "triton"))
+    return Versions(".".join(platform.python_version_tuple()[:2]), torch, triton)
+
+
+def read_baseline(path: Path) -> Baseline | None:
+    """The accepted counters, None where there is no such file.
+
+    Raises
+    ------
+    Refused
+        When the file is not one that this ruler has written.
+    """
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
+        return Baseline(
+            Versions(**content["versions"]),
+            tuple(Acceptance(**one) for one in content["accepted"]),
+            content["steps"],
+            content["kernels"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            f"{path} holds no baseline of counters ({error!r}); restore it from git, or take it "
+            "away and accept the counters anew."
+        ) from error
+
+
+def write_baseline(path: Path, baseline: Baseline) -> None:
+    """Write it in one piece, one counter a line, so that git shows what changed."""
+    write_json(path, {"schema": SCHEMA, **asdict(baseline)}, indent=1)
+
+
+def differences(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Difference]:
+    """Every counter that differs, in the order of the names before, then of the new ones."""
+    for what in (*before, *(name for name in after if name not in before)):
+        old, new = before.get(what, {}), after.get(what, {})
+        for counter in (*old, *(name for name in new if name not in old)):
+            if old.get(counter) != new.get(counter):
+                yield Difference(what, counter, old.get(counter), new.get(counter))

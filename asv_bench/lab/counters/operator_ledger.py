@@ -1,0 +1,62 @@
+"""What torch is asked to do: operators, and the tensors that they make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from asv_bench.lab.counters.pretend_cuda import PretendTensor
+
+
+class OperatorLedger(TorchDispatchMode):
+    """Counts the aten operators that are dispatched inside its block.
+
+    It sees what torch dispatches and changes nothing: the engine takes the path that it takes
+    without it, on the CPU and on the pretended GPU.
+
+    Attributes
+    ----------
+    operators
+        By name, as aten calls them.
+    new_tensors, new_bytes
+        Results in memory that no argument lies in, and the bytes of that memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: Counter[str] = Counter()
+        self.new_tensors = 0
+        self.new_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Count one operator and run it."""
+        kwargs = kwargs or {}
+        outputs = func(*args, **kwargs)
+        self.operators[str(func.overloadpacket)] += 1
+        held = {_memory(one) for one in _tensors((args, kwargs))}
+        for made in _tensors(outputs):
+            if _memory(made) not in held:
+                held.add(_memory(made))
+                self.new_tensors += 1
+                self.new_bytes += _stand_in(made).untyped_storage().nbytes()
+        return outputs
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.stand_in if isinstance(tensor, PretendTensor) else tensor
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What names a tensor's memory; views of one another have one name."""
+    return int(_stand_in(tensor).untyped_storage()._cdata)

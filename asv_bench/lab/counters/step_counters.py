@@ -1,0 +1,236 @@
+"""What one decode step of the engine does, counted: the same in every process and on any machine.
+
+Four paths are counted: the CPU's, with torch; and three of a GPU's, on a GPU that is only pretended
+(`asv_bench.lab.counters.pretend_cuda`): the captured graph that a server replays, and the launches
+that it stands for, with fused kernels and with plain ones. Nothing of the engine but its public
+face is used, so the counters of any commit can be had.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.lab.counters.python_calls import python_calls
+
+if TYPE_CHECKING:
+    from asv_bench.lab.counters.pretend_cuda import Traffic
+    from engine import Engine
+
+MODEL = "random:gpt2-tiny"
+BLOCK_SIZE = 16
+PROMPT_TOKENS = 4
+BATCHES = (1, 8, 64)
+
+# Of the batches between which calls per request are told: both are above any special case of one.
+SMALL, LARGE = BATCHES[1], BATCHES[2]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPath:
+    """One way in which the engine decodes, and the options that lead there.
+
+    `is_alike`: it calls the same functions for every size of batch. The launchers of the fused
+    kernels do not: tiles that a batch chooses have launchers of their own.
+    """
+
+    name: str
+    what: str
+    options: Mapping[str, Any]
+    is_alike: bool = True
+
+    @property
+    def is_pretended(self) -> bool:
+        """Whether it is a GPU's."""
+        return bool(self.options["device"] == "cuda")
+
+
+PATHS = (
+    StepPath("cpu", "the CPU, with torch", {"device": "cpu", "dtype": "float32"}),
+    StepPath("graph", "a GPU, one captured graph a step", {"device": "cuda", "decode": "graph"}),
+    StepPath(
+        "fused",
+        "a GPU, fused kernels one by one",
+        {"device": "cuda", "decode": "eager"},
+        is_alike=False,
+    ),
+    StepPath(
+        "plain",
+        "a GPU, a kernel an operation",
+        {"device": "cuda", "decode": "eager", "fuse": False},
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounters:
+    """Counters of one step, or summed over the steps that fill one block of each sequence.
+
+    `python_calls` is of all Python functions, numpy's own left out; on a pretended GPU, where the
+    pretence itself calls functions, it is None. `engine_python_calls` is of the engine's functions.
+    """
+
+    operators: int
+    new_tensors: int
+    new_bytes: int
+    copies_to_device: int
+    bytes_to_device: int
+    copies_to_host: int
+    bytes_to_host: int
+    graph_replays: int
+    launches: int
+    engine_python_calls: int
+    python_calls: int | None
+
+    def to_json(self) -> dict[str, int | None]:
+        """The counters by name."""
+        return asdict(self)
+
+
+COUNTERS = tuple(one.name for one in dataclasses.fields(StepCounters))
+
+
+@dataclass(frozen=True, slots=True)
+class CountedSteps:
+    """A path at one batch size: a steady step, and a whole block of them, boundary included."""
+
+    step: StepCounters
+    block: StepCounters
+
+
+def path_named(name: str) -> StepPath:
+    """The path of that name."""
+    return next(path for path in PATHS if path.name == name)
+
+
+def count_steps(path: StepPath, batch: int) -> CountedSteps:
+    """Build an engine, bring `batch` requests to where they all decode, and count.
+
+    All sequences are equally long, so steps repeat with the block size: the steps of one block are
+    counted as torch sees them, those of the next as Python does.
+
+    Raises
+    ------
+    Refused
+        Where ranges are on, which call functions of their own, or kernels are interpreted.
+    MeasurementFailed
+        Where a step did not yield one token of each request.
+    """
+    _refuse_what_changes_the_path()
+    with _device(path) as traffic:
+        engine = _warm_engine(path, batch)
+        parts = (1, BLOCK_SIZE - 1)
+        seen_by_torch = [_torch_counters(engine, batch, steps, traffic) for steps in parts]
+        seen_by_python = [_python_counters(engine, batch, steps, path) for steps in parts]
+    first, rest = (
+        StepCounters(**of_torch, **of_python)
+        for of_torch, of_python in zip(seen_by_torch, seen_by_python, strict=True)
+    )
+    return CountedSteps(first, _sum(first, rest))
+
+
+def calls_per_request(few: Mapping[str, Any], many: Mapping[str, Any]) -> float:
+    """Python calls of the engine in a steady step for each request that `many` has over `few`.
+
+    The two are counters by name of steps of 8 and of 64 requests.
+    """
+    calls = many["engine_python_calls"] - few["engine_python_calls"]
+    return float(calls) / (LARGE - SMALL)
+
+
+@contextmanager
+def _device(path: StepPath) -> Iterator[Traffic | None]:
+    if not path.is_pretended:
+        yield None
+        return
+    from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+
+    with pretended_cuda() as traffic:
+        yield traffic
+
+
+def _warm_engine(path: StepPath, batch: int) -> Engine:
+    """An engine in which every request has decoded for more than a block, so all is in place."""
+    from engine import Engine, EngineConfig, SamplingParams
+
+    blocks_each = 8
+    config: Any = {
+        "model": MODEL,
+        "block_size": BLOCK_SIZE,
+        "max_batch_size": batch,
+        "max_model_len": blocks_each * BLOCK_SIZE,
+        "num_kv_blocks": blocks_each * batch,
+        # All prompts at once, and no captures of larger prefills.
+        "prefill_max_tokens": LARGE * PROMPT_TOKENS,
+        **path.options,
+    }
+    engine = Engine(EngineConfig(**config))
+    params = SamplingParams(max_new_tokens=6 * BLOCK_SIZE, ignore_eos=True)
+    for request in range(batch):
+        # Prompts that share nothing: a request is not another's prefix.
+        engine.submit([1 + request, *range(2, 1 + PROMPT_TOKENS)], params)
+    received = 0
+    while received < batch * (BLOCK_SIZE + PROMPT_TOKENS):
+        received += len(engine.step())
+    return engine
+
+
+def _run(engine: Engine, batch: int, steps: int) -> None:
+    for _ in range(steps):
+        delivered = len(engine.step())
+        if delivered != batch:
+            raise MeasurementFailed(
+                f"a steady step of {batch} requests must deliver {batch} tokens, but this one "
+                f"delivered {delivered}; nothing was counted."
+            )
+
+
+def _torch_counters(
+    engine: Engine, batch: int, steps: int, traffic: Traffic | None
+) -> dict[str, int]:
+    from asv_bench.lab.counters.operator_ledger import OperatorLedger
+    from asv_bench.lab.counters.pretend_cuda import Traffic
+
+    traffic = traffic or Traffic()
+    traffic.clear()
+    with OperatorLedger() as ledger:
+        _run(engine, batch, steps)
+    return {
+        "operators": ledger.operators.total(),
+        "new_tensors": ledger.new_tensors,
+        "new_bytes": ledger.new_bytes,
+        "copies_to_device": traffic.copies_to_device,
+        "bytes_to_device": traffic.bytes_to_device,
+        "copies_to_host": traffic.copies_to_host,
+        "bytes_to_host": traffic.bytes_to_host,
+        "graph_replays": traffic.graph_replays,
+        "launches": len(traffic.launches),
+    }
+
+
+def _python_counters(engine: Engine, batch: int, steps: int, path: StepPath) -> dict[str, Any]:
+    with python_calls() as calls:
+        _run(engine, batch, steps)
+    return {
+        "engine_python_calls": calls.engine,
+        "python_calls": None if path.is_pretended else calls.total,
+    }
+
+
+def _sum(first: StepCounters, second: StepCounters) -> StepCounters:
+    summed: dict[str, Any] = {}
+    for name in COUNTERS:
+        one, other = getattr(first, name), getattr(second, name)
+        summed[name] = None if one is None else one + other
+    return StepCounters(**summed)
+
+
+def _refuse_what_changes_the_path() -> None:
+    for variable in ("TRITON_INTERPRET", "KVTRAIL_NVTX", "KVTRAIL_CHECK_VALUES"):
+        if os.environ.get(variable, "0") not in ("", "0"):
+            raise Refused(f"{variable} must not be set: the engine takes another path with it")

@@ -1,0 +1,1 @@
+"""A decode step's kernels against the bandwidth of memory."""

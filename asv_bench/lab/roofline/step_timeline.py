@@ -1,0 +1,156 @@
+"""Decode steps out of a profiler's trace: which kernel took what share of each step, and the gaps.
+
+Under programmatic dependent launch a kernel starts before the one that it depends on has ended,
+and its traced time includes that wait; added up, traced times exceed the step. A kernel's *own*
+time here is what it adds to the timeline: from its start, or the end of all kernels before it where
+that is later, to its end. Own times and gaps add up to the step exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.explain.trace import DEVICE_CATEGORIES, Event
+from asv_bench.lab.roofline.step_traffic import (
+    ATTENTION,
+    ATTENTION_IN,
+    ATTENTION_OUT,
+    EMBED,
+    FEED_FORWARD_IN,
+    FEED_FORWARD_OUT,
+    HEAD,
+    PICK,
+    WHOLE_ATTENTION,
+)
+
+KERNEL_ROLES = {
+    "embed_rows": EMBED,
+    "ring_attention": ATTENTION,
+    "row_attention": WHOLE_ATTENTION,
+    "decode_attention_append": ATTENTION,
+    "head_row": HEAD,
+    "head_stream": HEAD,
+    "head_tiles": HEAD,
+    "pick_tokens": PICK,
+}
+"""Kernels of a fused step that have one role each."""
+
+LINEAR_KERNELS = ("linear_row", "linear_tiles", "linear_stream")
+"""Kernels of its linear maps, whose role follows from their place."""
+
+_FIRST, _LAST = EMBED, PICK
+_AFTER_ATTENTION = (ATTENTION_OUT, FEED_FORWARD_IN, FEED_FORWARD_OUT, ATTENTION_IN)
+
+
+@dataclass(frozen=True, slots=True)
+class StepKernel:
+    """One kernel of a step, microseconds: as traced, its own, and the idle time before it."""
+
+    name: str
+    role: str
+    traced_us: float
+    own_us: float
+    gap_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """One step of the window, microseconds.
+
+    Attributes
+    ----------
+    kernels
+        In the order they started.
+    idle_before_us
+        Idle time since the step before.
+    work_before_us
+        Other kernels' and copies' own time since the step before, such as changed block tables.
+    """
+
+    kernels: tuple[StepKernel, ...]
+    idle_before_us: float
+    work_before_us: float
+
+    @property
+    def inside_us(self) -> float:
+        """From the first kernel's start to the last one's end."""
+        return sum(kernel.own_us + kernel.gap_us for kernel in self.kernels)
+
+    @property
+    def period_us(self) -> float:
+        """From the end of the step before to this one's."""
+        return self.inside_us + self.idle_before_us + self.work_before_us
+
+
+def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
+    """The steps of a trace, but the first, before which there is no other.
+
+    Work on other streams than the step's is left out: it overlaps with the step by design.
+
+    Raises
+    ------
+    MeasurementFailed
+        If the trace holds no two fused decode steps, or kernels whose role is not known.
+    """
+    work = [
+        event
+        for event in events
+        if event.get("ph") == "X" and event.get("cat") in DEVICE_CATEGORIES
+    ]
+    streams = Counter(_stream(event) for event in work if _role(event) == _FIRST)
+    if not streams:
+        raise MeasurementFailed(
+            "the trace holds no fused decode step (no kernel of its embedding); the roofline knows "
+            "the fused kernels: use half precision on CUDA, and leave fuse on."
+        )
+    [(stream, _)] = streams.most_common(1)
+    ordered = sorted((e for e in work if _stream(e) == stream), key=lambda e: float(e["ts"]))
+
+    steps: list[TimedStep] = []
+    opened: list[StepKernel] | None = None
+    idle = other = 0.0
+    reached: float | None = None
+    place = 0
+    for event in ordered:
+        start, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
+        before = start if reached is None else reached
+        gap, own = max(0.0, start - before), max(0.0, end - max(start, before))
+        reached = max(before, end)
+        role = _role(event)
+        if opened is None:
+            if role != _FIRST:
+                idle, other = idle + gap, other + own
+                continue
+            # What lies before a step's first kernel is no part of the step.
+            opened, idle, gap = [], idle + gap, 0.0
+            place = len(_AFTER_ATTENTION) - 1
+        if role is None:
+            if event["name"] not in LINEAR_KERNELS:
+                raise MeasurementFailed(
+                    f"the step holds a kernel {event['name']!r} whose role is not known; name it "
+                    f"in asv_bench/lab/roofline/step_timeline.py."
+                )
+            role = _AFTER_ATTENTION[place % len(_AFTER_ATTENTION)]
+            place += 1
+        elif role in (ATTENTION, WHOLE_ATTENTION):
+            place = 0
+        opened.append(StepKernel(str(event["name"]), role, float(event["dur"]), own, gap))
+        if role == _LAST:
+            steps.append(TimedStep(tuple(opened), idle, other))
+            opened, idle, other = None, 0.0, 0.0
+    if len(steps) < 2:
+        raise MeasurementFailed(
+            f"the trace holds {len(steps)} whole decode steps; gaps between steps need two or more."
+        )
+    return steps[1:]
+
+
+def _role(event: Event) -> str | None:
+    return KERNEL_ROLES.get(str(event["name"]))
+
+
+def _stream(event: Event) -> object:
+    return event.get("args", {}).get("stream")

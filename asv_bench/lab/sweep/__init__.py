@@ -1,0 +1,1 @@
+"""Decode attention and append at every batch size."""

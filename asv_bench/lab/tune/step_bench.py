@@ -1,0 +1,135 @@
+# mypy: disable-error-code="no-untyped-call"
+"""Times whole captured decode steps, each cut as a table says."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.lab.tune.candidates import Point
+from asv_bench.lab.tune.step_rows import StepRows
+from asv_bench.lab.tune.workbench import Rejected, Timer
+from asv_bench.memory.replays import seconds_per_replay
+from kernels.tiles.table import ConfigTable
+
+if TYPE_CHECKING:
+    from engine.fused.step import FusedDecode
+    from engine.models.config import GPT2Config
+
+REPLAYS = 20
+WARM_REPLAYS = 2
+TIMED_LEAD = WARM_REPLAYS + (REPLAYS - 1) / 2
+"""Tokens that the steps which `step_us` times attend to beyond those of a point, on the mean."""
+HOPPER = (9, 0)
+MOST_SENTENCE = 160
+
+
+class StepBench:
+    """A model on a GPU, with rows for every point that was asked for.
+
+    Parameters
+    ----------
+    config
+        Shape of a GPT-2; its weights are seeded.
+    device
+        A CUDA device.
+    dtype
+        Of weights and cache: float16 or bfloat16.
+    """
+
+    def __init__(self, config: GPT2Config, device: torch.device, dtype: torch.dtype) -> None:
+        from engine.models.gpt2 import GPT2
+        from engine.models.random_weights import random_weights
+
+        weights = random_weights(config, seed=0, device=device, dtype=dtype)
+        self._model = GPT2(config, weights)
+        self._exact = GPT2(config, {name: one.float() for name, one in weights.items()})
+        self._rows: dict[Point, StepRows] = {}
+
+    def rows_at(self, point: Point) -> StepRows:
+        """New rows of the model at a point."""
+        return StepRows(self._model, self._exact, point)
+
+    def prepare(self, table: ConfigTable, point: Point) -> Timer:
+        """Check and capture the step cut as the table says.
+
+        Raises
+        ------
+        Rejected
+            If it does not compile, does not fit the device, or computes something else.
+        MeasurementFailed
+            If it leaves the device unusable.
+        """
+        if point not in self._rows:
+            self._rows[point] = self.rows_at(point)
+        rows = self._rows[point]
+        try:
+            fused = rows.fused.retabled(table)
+            rows.check(fused)
+            graph = capture_step(fused, point.rows)
+        except Rejected:
+            raise
+        except Exception as error:  # compilers and drivers raise whatever they like
+            _require_working_device(error)
+            lines = str(error).strip().splitlines() or [""]
+            raise Rejected(f"{type(error).__name__}: {lines[0][:MOST_SENTENCE]}") from error
+        return partial(step_us, rows, graph, fused)
+
+
+def hopper_bench(command: str, device: str, model: str, dtype: str) -> tuple[StepBench, GPT2Config]:
+    """A bench of a built-in model for a command of that name, and the model's shape.
+
+    Raises
+    ------
+    Refused
+        If the model is none of them, or the device is no Hopper GPU.
+    """
+    from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX
+
+    config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
+    if config is None:
+        known = ", ".join(RANDOM_PREFIX + name for name in RANDOM_CONFIGS)
+        raise Refused(f"{command} takes the built-in models ({known}), not {model!r}.")
+    if torch.cuda.get_device_capability(device) != HOPPER:
+        raise Refused(
+            f"{command} needs a Hopper GPU (compute capability 9.0): what other devices run in a "
+            "fused step says nothing about it."
+        )
+    # Which takes no device without a number.
+    torch.cuda.set_device(torch.device(device).index or 0)
+    return StepBench(config, torch.device(device), getattr(torch, dtype)), config
+
+
+def capture_step(fused: FusedDecode, num_rows: int) -> torch.cuda.CUDAGraph:
+    """A step of so many rows as a graph; one has run before, so that all is compiled.
+
+    `fused` owns the scratch that the graph writes: it must live as long.
+    """
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fused.step(num_rows)
+    return graph
+
+
+def step_us(rows: StepRows, graph: torch.cuda.CUDAGraph, fused: FusedDecode) -> float:
+    """Microseconds of a step of `fused`, captured as `graph`.
+
+    Of `REPLAYS` one after another, from where the sequences begin; `WARM_REPLAYS` go before, and
+    every one attends to a token more.
+    """
+    rows.reset()
+    return 1e6 * seconds_per_replay(graph, REPLAYS, warm=WARM_REPLAYS)
+
+
+def _require_working_device(error: Exception) -> None:
+    """An error that stays, such as an illegal address, makes every later figure worthless."""
+    try:
+        torch.cuda.synchronize()
+    except Exception as lasting:
+        raise MeasurementFailed(
+            f"a candidate left the GPU unusable: {error}. Leave its role out and try again."
+        ) from lasting

@@ -1,0 +1,1 @@
+"""What commands leave for a person or a program: tables, drawings and records."""

@@ -1,0 +1,163 @@
+"""The figures of one commit as rows that a person reads: one row a workload or call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from asv_bench.history.asv_results import Figure, Series
+from asv_bench.workloads.named import WORKLOADS
+
+CPU_MODEL = "gpt2-tiny"
+COLUMNS = ("call", "tpot", "ttft", "itl", "tokens_per_s", "of_floor", "counted")
+"""What a row can hold, in order; `call` is the time of a step or of one call."""
+
+TITLES = {
+    "call": "step or call",
+    "tpot": "TPOT",
+    "ttft": "TTFT",
+    "itl": "ITL",
+    "tokens_per_s": "tokens/s",
+    "of_floor": "of floor",
+    "counted": "counted",
+}
+GROUPS = ("workloads", "decode step", "kernels", "host", "counters")
+
+_GROUP_OF_MODULE = {
+    "scheduler": "workloads",
+    "streaming": "workloads",
+    "decode": "decode step",
+    "kernels": "kernels",
+    "host": "host",
+    "counters": "counters",
+}
+_COLUMN_OF_FIGURE = {
+    "step_time": "call",
+    "time": "call",
+    "append": "call",
+    "tpot": "tpot",
+    "ttft": "ttft",
+    "itl": "itl",
+    "seconds_per_token": "tokens_per_s",
+    "time_over_floor": "of_floor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A figure as it is shown: seconds, tokens per second, a fraction or a count, and its spread.
+
+    `spread` is half the interquartile range over the median, NaN where too few processes ran.
+    """
+
+    value: float
+    spread: float
+    processes: int
+
+    def text(self, column: str) -> str:
+        """The value in the column's unit."""
+        if column == "tokens_per_s":
+            return f"{self.value:,.0f}"
+        if column == "of_floor":
+            return f"{100 * self.value:.1f} %"
+        if column == "counted":
+            # As exact as it was counted, but for a step's share of what happens once a block.
+            return f"{round(self.value, 2):,}".removesuffix(".0")
+        return duration(self.value)
+
+    @property
+    def spread_text(self) -> str:
+        """The spread as a percentage, empty where there is none."""
+        return "" if math.isnan(self.spread) else f"±{100 * self.spread:.1f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One workload or call: its group, its name, its batch, and what was measured of it."""
+
+    group: str
+    name: str
+    batch: int | None
+    readings: dict[str, Reading]
+    failed: tuple[str, ...] = ()
+
+
+def figure_rows(figures: Sequence[Figure]) -> list[Row]:
+    """Rows of one commit's figures, grouped as `GROUPS` and otherwise in their own order."""
+    rows: dict[tuple[str, str, int | None], Row] = {}
+    for figure in figures:
+        series = figure.series
+        group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
+        column = "counted" if group == "counters" else _COLUMN_OF_FIGURE.get(series.figure, "call")
+        key = (group, _name(series), _batch(series))
+        row = rows.setdefault(key, Row(*key, readings={}))
+        if figure.failed:
+            rows[key] = replace(row, failed=(*row.failed, series.figure))
+        else:
+            row.readings[column] = _reading(figure, column)
+    for key, row in rows.items():
+        step = row.readings.get("call")
+        # A decode benchmark has no throughput of its own: each step gives one token a sequence.
+        if key[0] == "decode step" and step is not None and row.batch:
+            row.readings["tokens_per_s"] = replace(step, value=row.batch / step.value)
+    return sorted(rows.values(), key=lambda row: GROUPS.index(row.group))
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best, to three digits."""
+    unit, factor = _unit_of(seconds)
+    value = seconds * factor
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def _unit_of(seconds: float) -> tuple[str, float]:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            return unit, factor
+    return "ns", 1e9
+
+
+def _reading(figure: Figure, column: str) -> Reading:
+    value = figure.median
+    if column in ("tokens_per_s", "of_floor"):
+        value = 1 / value if value else math.nan
+    return Reading(value, figure.spread, len(figure.samples))
+
+
+def _workload_of(series: Series) -> str:
+    """The workload that a benchmark runs: its class is called after it."""
+    name = series.subject.rpartition(".")[2].lower()
+    return "streaming" if name == "streaminglatency" else name
+
+
+def _name(series: Series) -> str:
+    module, _, subject = series.subject.partition(".")
+    if module in ("scheduler", "streaming"):
+        percentile = series.param("percentile") or "p50"
+        workload = _workload_of(series)
+        return workload if percentile == "p50" else f"{workload}, {percentile}"
+    if series.subject == "decode.Decode":
+        return f"context {series.param('context')}"
+    words = [spaced(subject)]
+    if series.figure not in _COLUMN_OF_FIGURE:
+        words.append(series.figure.replace("_", " "))
+    words += [value for name, value in series.params if name not in ("batch", "model")]
+    return ", ".join(words)
+
+
+def spaced(name: str) -> str:
+    """A class name as words: `DecodeAttention` is "decode attention"."""
+    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    return spaced.strip()
+
+
+def _batch(series: Series) -> int | None:
+    batch = series.param("batch")
+    if batch is not None:
+        return int(batch)
+    workload = WORKLOADS.get(_workload_of(series))
+    if workload is None:
+        return None
+    return (workload.quick() if series.param("model") == CPU_MODEL else workload).resident

@@ -1,0 +1,186 @@
+"""What a measuring command leaves behind: one JSON file that says where every figure came from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from asv_bench.process.machine import GpuState, MachineFacts, gpu_state, machine_facts
+
+SCHEMA = 1
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUNS = REPOSITORY / "reports" / "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingTree:
+    """The commit checked out and the paths that differ from it; no commit outside a repository."""
+
+    commit: str | None
+    changed: tuple[str, ...] = ()
+
+    @property
+    def dirty(self) -> bool:
+        """Whether what was measured is not what the commit holds."""
+        return bool(self.changed)
+
+    @property
+    def label(self) -> str | None:
+        """The commit's hash, marked where the tree differs from it."""
+        return f"{self.commit}-dirty" if self.commit and self.dirty else self.commit
+
+    def apart_from(self, *written: Path) -> WorkingTree:
+        """The same but for files that a command has itself written here before."""
+        names = {
+            path.resolve().relative_to(REPOSITORY).as_posix()
+            for path in written
+            if path.resolve().is_relative_to(REPOSITORY)
+        }
+        return replace(self, changed=tuple(path for path in self.changed if path not in names))
+
+
+def working_tree(repository: Path = REPOSITORY) -> WorkingTree:
+    """Ask git what is checked out; untracked files count as changes unless git ignores them."""
+    commit = _git(repository, "rev-parse", "HEAD")
+    if commit is None:
+        return WorkingTree(None)
+    # Fields end in NUL: "XY path", where a rename is followed by a field with its old path.
+    fields = (_git(repository, "status", "--porcelain", "-z", "--no-renames") or "").split("\0")
+    return WorkingTree(commit.strip(), tuple(entry[3:] for entry in fields if entry))
+
+
+@dataclass(slots=True)
+class Record:
+    """A measurement in the making: opened before the first run, closed after the last.
+
+    Attributes
+    ----------
+    command
+        The command's name.
+    settings
+        Everything that it was asked to do, defaults included.
+    samples
+        Raw samples, one per run.
+    results
+        Figures derived from the samples.
+    notes
+        Sentences that whoever reads the figures must know.
+    """
+
+    command: str
+    settings: Mapping[str, Any]
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    tree: WorkingTree = field(default_factory=working_tree)
+    machine: MachineFacts = field(default_factory=machine_facts)
+    before: GpuState | None = field(default_factory=gpu_state)
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON-ready values; the GPU's state after the measurement is read now."""
+        after = gpu_state()
+        return {
+            "schema": SCHEMA,
+            "command": self.command,
+            # Without the program's own path, for the same reason.
+            "argv": [without_folders(argument) for argument in sys.argv[1:]],
+            "started": self.started,
+            "commit": self.tree.commit,
+            "dirty": self.tree.dirty,
+            "changed": list(self.tree.changed),
+            "machine": self.machine.to_json(),
+            "gpu_state": {
+                "before": None if self.before is None else self.before.to_json(),
+                "after": None if after is None else after.to_json(),
+            },
+            "settings": dict(self.settings),
+            "notes": self.notes,
+            "results": self.results,
+            "samples": self.samples,
+        }
+
+    def title(self, what: str) -> str:
+        """What was measured, on which machine and at which commit, above a table or a drawing."""
+        machine = self.machine.gpu or self.machine.cpu
+        return f"{machine}, {what}, commit {(self.tree.label or 'none')[:9]}"
+
+    def default_path(self) -> Path:
+        """A file name of its own under `reports/runs`, which git ignores."""
+        moment = self.started.replace(":", "").replace("-", "").split("+")[0]
+        commit = (self.tree.commit or "nocommit")[:9]
+        return RUNS / f"{self.command}-{moment}-{commit}-{os.getpid()}.json"
+
+    def write(self, path: Path | None = None) -> Path:
+        """Write the record to `path` (or its default path) and return where it went."""
+        target = path or self.default_path()
+        write_json(target, self.to_json())
+        return target
+
+
+def without_folders(argument: str) -> str:
+    """An argument as a record keeps it: of an absolute path only what is in this checkout.
+
+    What is before that, and where else files lie, tells of one machine's folders only.
+    """
+    option, equals, value = argument.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return argument
+    kept = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path.name
+    return f"{option}{equals}{kept}"
+
+
+def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
+    """Write JSON in one piece: a reader sees the old file or the new one, never half of it.
+
+    Figures that are not finite become null, since JSON has no word for them.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(finite(content), file, indent=indent, allow_nan=False)
+            file.write("\n")
+        # mkstemp makes files private; a report is as readable as any other file.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def finite(value: Any) -> Any:
+    """The same JSON-ready value with NaN and infinities replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [finite(entry) for entry in value]
+    return value
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(repository), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout

@@ -1,0 +1,75 @@
+"""The records of a run's processes on disk: a run that was cut short goes on with what it has.
+
+A run has a folder of its own, with a JSON file for each process that has ended and, until all have,
+one that says what it measures. Files are written in one piece: one that is there is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from asv_bench.errors import Refused
+from asv_bench.output.record import Record, write_json
+
+_UNFINISHED = "run.json"
+
+
+def begun_run(record: Record) -> Path:
+    """The folder of a new run, which its record describes."""
+    folder = record.default_path().with_suffix("")
+    write_json(folder / _UNFINISHED, _description(record))
+    return folder
+
+
+def resumed_run(record: Record) -> Path:
+    """The folder of the newest run that was to measure the same and was cut short.
+
+    Raises
+    ------
+    Refused
+        If there is none, or the tree is not that of its commit.
+    """
+    if record.tree.dirty:
+        raise Refused(
+            "--resume was given, but the tree differs from its commit, so that what had been "
+            "measured may be of another: commit the changes, or leave it out."
+        )
+    runs = record.default_path().parent
+    kept = runs.glob(f"{record.command}-*/{_UNFINISHED}")
+    for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
+        if json.loads(path.read_text(encoding="utf-8")) == _description(record):
+            return path.parent
+    raise Refused(
+        f"--resume was given, but no {record.command} of this commit, on this machine and with the "
+        f"same options, was cut short: nothing was measured. Leave it out to begin one."
+    )
+
+
+def finish_run(folder: Path) -> None:
+    """Note that all processes of a run have ended: there is nothing to go on with."""
+    (folder / _UNFINISHED).unlink()
+
+
+def kept_or_measured(record: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a process of this run left in `record`, or what `measure` returns where none has."""
+    if not record.exists():
+        return measure()
+    kept: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+    return kept
+
+
+def _description(record: Record) -> dict[str, Any]:
+    """What a run measures, as it is read from a file."""
+    description: dict[str, Any] = json.loads(
+        json.dumps(
+            {
+                "settings": dict(record.settings),
+                "commit": record.tree.label,
+                "machine": record.machine.to_json() | {"state": None},
+            }
+        )
+    )
+    return description

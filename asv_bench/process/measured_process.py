@@ -1,0 +1,252 @@
+"""Starting a process that measures a commit, waiting for it, and ending it when it must."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.process.borrowed_paths import borrowed_paths
+from asv_bench.process.contract import ENVIRONMENT_TYPE
+from asv_bench.process.gpu_watch import GpuWatch
+from asv_bench.process.samples import GpuConditions
+
+CPU = "cpu"
+TIMEOUT_SECONDS = 900.0
+
+_SCRIPT = Path(__file__).with_name("child.py")
+_LAST_LINES = 6
+
+
+class ProcessFailed(MeasurementFailed):
+    """A measured process ended without an answer; the message is what it said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one call of one benchmark came to, see `child.measure`."""
+
+    name: str
+    status: str
+    samples: tuple[float, ...]
+    reason: str
+    run: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a process measured, and the GPU meanwhile."""
+
+    outcomes: tuple[Outcome, ...]
+    gpu: GpuConditions | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device, and the CPU cores that its processes may use; none given: all."""
+
+    device: str
+    cores: tuple[int, ...] = ()
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether benchmarks run on a GPU there."""
+        return self.device != CPU
+
+
+class ScriptRunner:
+    """Runs scripts in processes of their own, at most one at a time in each thread that asks.
+
+    A script finds its job, a JSON file, on its command line: with what it was given, the "parent"
+    that it must not outlive, its "cores", and the path of the "answer" that it writes, JSON too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+
+    def run(
+        self,
+        script: Path,
+        job: Mapping[str, Any],
+        place: Place,
+        variables: Mapping[str, str],
+        *,
+        is_watched: bool,
+    ) -> tuple[Any, GpuWatch | None]:
+        """Run a script to its end.
+
+        Parameters
+        ----------
+        script
+            The file.
+        job
+            JSON-ready.
+        place
+            Where it runs.
+        variables
+            Its environment, but for what names the GPU.
+        is_watched
+            Whether the place's GPU is watched meanwhile.
+
+        Returns
+        -------
+        tuple
+            The answer, and the watch.
+
+        Raises
+        ------
+        ProcessFailed
+            If the process gave no answer.
+        """
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            folder = Path(scratch)
+            facts = {
+                "parent": os.getpid(),
+                "cores": place.cores,
+                "answer": str(folder / "answer.json"),
+            }
+            (folder / "job.json").write_text(json.dumps({**job, **facts}))
+            watch = GpuWatch(place.device) if place.is_gpu and is_watched else None
+            with (folder / "said.log").open("wb") as said, watch or nullcontext():
+                process = self._start(script, {**variables, **_gpu(place)}, folder, said.fileno())
+                try:
+                    code = process.wait(TIMEOUT_SECONDS)
+                except subprocess.TimeoutExpired:
+                    raise ProcessFailed(f"it did not end within {TIMEOUT_SECONDS:.0f} s.") from None
+                finally:
+                    self._end(process)
+            if code or not (folder / "answer.json").is_file():
+                raise ProcessFailed(_last_words(folder / "said.log", code))
+            return json.loads((folder / "answer.json").read_text()), watch
+
+    def stop(self) -> None:
+        """End every process that runs; none is started from now on."""
+        with self._lock:
+            self._is_stopped = True
+            for process in self._running:
+                _kill(process)
+
+    def _start(
+        self, script: Path, variables: Mapping[str, str], folder: Path, output: int
+    ) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._is_stopped:
+                raise ProcessFailed("measuring was stopped.")
+            process = subprocess.Popen(
+                # -P: the script's own folder holds parts of the ruler, not what it imports.
+                [sys.executable, "-P", str(script), str(folder / "job.json")],
+                cwd=folder,
+                env=dict(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C at the terminal is for the parent, which ends the group itself.
+                start_new_session=True,
+            )
+            self._running.add(process)
+            return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        # The group too: a process may have started others, such as compilers.
+        _kill(process)
+        process.wait()
+        with self._lock:
+            self._running.discard(process)
+
+
+class ProcessRunner(ScriptRunner):
+    """Runs asv's benchmarks in measured processes.
+
+    Parameters
+    ----------
+    benchmarks
+        The folder of asv's benchmarks.
+    environment
+        The directory that holds `commits/HASH`.
+    """
+
+    def __init__(self, benchmarks: Path, environment: Path) -> None:
+        super().__init__()
+        self._benchmarks = benchmarks
+        self._environment = environment
+
+    def discover(self) -> list[dict[str, Any]]:
+        """asv's descriptions of all benchmarks.
+
+        Raises
+        ------
+        ProcessFailed
+            If the benchmarks cannot be imported.
+        """
+        found: list[dict[str, Any]] = self._run(None, Place(CPU), None, 1)[0]
+        return found
+
+    def measure(
+        self, commit: str, benchmarks: Sequence[str], place: Place, repeats: int = 1
+    ) -> Answer:
+        """Measure benchmarks, named as asv's runner does, `repeats` times in one process.
+
+        Raises
+        ------
+        ProcessFailed
+            If the process gave no answer.
+        """
+        content, watch = self._run(commit, place, list(benchmarks), repeats)
+        outcomes = tuple(
+            Outcome(**{**outcome, "samples": tuple(outcome["samples"])})
+            for outcome in content["outcomes"]
+        )
+        gpu = None if watch is None else watch.conditions(content["begun"], content["ended"])
+        return Answer(outcomes, gpu)
+
+    def _run(
+        self, commit: str | None, place: Place, benchmarks: list[str] | None, repeats: int
+    ) -> tuple[Any, GpuWatch | None]:
+        job = {"folder": str(self._benchmarks), "benchmarks": benchmarks, "repeats": repeats}
+        return self.run(_SCRIPT, job, place, self._variables(commit), is_watched=bool(benchmarks))
+
+    def _variables(self, commit: str | None) -> dict[str, str]:
+        checkout = [] if commit is None else [str(self._environment / "commits" / commit)]
+        return {
+            # As in the asv environment: a tiny model's operators are too short to be split.
+            "OMP_NUM_THREADS": "1",
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*checkout, *borrowed_paths()]),
+            "ASV_ENV_TYPE": ENVIRONMENT_TYPE,
+            "ASV_ENV_DIR": str(self._environment),
+            "ASV_COMMIT": commit or "",
+        }
+
+
+def _gpu(place: Place) -> dict[str, str]:
+    """The variables that leave a process the place's GPU alone."""
+    if not place.is_gpu:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _last_words(log: Path, code: int) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    said = "\n".join(lines[-_LAST_LINES:]) or "it said nothing"
+    ended = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+    return f"{ended}: {said}"

@@ -1,0 +1,218 @@
+"""Pairs of real processes: one for each commit, run, and half of a pair, on one device."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.process.gpu_watch import why_discarded
+from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
+from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
+
+MEASURED_SECONDS = 2.0
+"""Without a GPU a process repeats runs that are shorter: importing torch takes longer than they do,
+and the least of several is steadier than one. With a GPU workloads have their full size."""
+MOST_REPEATS = 7
+
+
+class ProcessPairs:
+    """A source of pairs of processes.
+
+    Figures that one run of the engine yields are all taken from that run, and what comes from
+    different runs is measured in different processes; the first process of a commit, which is not
+    measured, shows which is which.
+
+    Parameters
+    ----------
+    sources
+        Unpacks commits.
+    runner
+        Starts processes.
+    benchmarks
+        asv's names with parameters, and for each its name in asv's runner.
+    devices
+        "cpu", or UUIDs of GPUs.
+    """
+
+    def __init__(
+        self,
+        sources: CommitSources,
+        runner: ProcessRunner,
+        benchmarks: Mapping[str, str],
+        devices: Sequence[str],
+    ) -> None:
+        self._sources = sources
+        self._runner = runner
+        self._ids = dict(benchmarks)
+        self._names = {identifier: name for name, identifier in benchmarks.items()}
+        self._places = {place.device: place for place in shared_out(devices)}
+        self._prepared: dict[str, Mapping[str, Absence] | CommitUnusable] = {}
+        self._runs: dict[str, str] = {}
+        self._repeats: dict[str, int] = {}
+        self._trying: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> ProcessPairs:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `PairSource`."""
+        return tuple(self._places)
+
+    def stop(self) -> None:
+        """See `PairSource`; the source measures nothing from then on."""
+        self._runner.stop()
+
+    def prepare(self, commit: str) -> Mapping[str, Absence]:
+        """See `PairSource`: unpack the commit, and run everything once without measuring.
+
+        That process compiles the kernels, which stay on disk, for GPUs of this kind.
+        """
+        return self._prepare(commit, self._places[self.devices[0]])
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """See `PairSource`."""
+        place = self._places[device or self.devices[0]]
+        # Tried where the pair runs: on another device a pair may be running meanwhile.
+        lacking = {*self._prepare(base, place), *self._prepare(head, place)}
+        wanted = [name for name in benchmarks or self._ids if name not in lacking]
+        groups: dict[str, list[str]] = {}
+        for name in wanted:
+            groups.setdefault(self._runs[name], []).append(name)
+        pairs: dict[str, Pair] = {}
+        for names in groups.values():
+            order = (head, base) if head_first else (base, head)
+            first, second = (self._measure(commit, names, place) for commit in order)
+            of_base, of_head = (second, first) if head_first else (first, second)
+            for name in names:
+                discarded = why_discarded(of_base[name].gpu, of_head[name].gpu)
+                pairs[name] = Pair(of_base[name], of_head[name], head_first, discarded)
+        return pairs
+
+    def _prepare(self, commit: str, place: Place) -> Mapping[str, Absence]:
+        with self._lock:
+            trying = self._trying.setdefault(commit, threading.Lock())
+        # Different commits are tried at the same time, each on the device that asked for it.
+        with trying:
+            if commit not in self._prepared:
+                try:
+                    self._prepared[commit] = self._try(commit, place)
+                except CommitUnusable as error:
+                    self._prepared[commit] = error
+            prepared = self._prepared[commit]
+        if isinstance(prepared, CommitUnusable):
+            raise CommitUnusable(commit, prepared.reason, is_lacking=prepared.is_lacking)
+        return prepared
+
+    def _try(self, commit: str, place: Place) -> dict[str, Absence]:
+        self._sources.checkout(commit)
+        identifiers = list(self._names)
+        try:
+            answer = self._runner.measure(commit, identifiers, place)
+        except ProcessFailed as failure:
+            raise CommitUnusable(commit, str(failure)) from None
+        absences = {
+            self._names[outcome.name]: Absence(reason, outcome.status == "failed")
+            for outcome in answer.outcomes
+            if (reason := _why_unusable(outcome))
+        }
+        if len(absences) == len(self._ids):
+            first = next(iter(absences.values()))
+            is_lacking = not any(absence.has_failed for absence in absences.values())
+            raise CommitUnusable(commit, first.reason, is_lacking=is_lacking)
+        with self._lock:
+            self._learn(answer)
+        return absences
+
+    def _learn(self, answer: Answer) -> None:
+        """Which benchmarks share a run, and how often a process repeats it."""
+        seconds: dict[str, float] = {}
+        for outcome in answer.outcomes:
+            if outcome.status == "measured":
+                run = self._runs.setdefault(
+                    self._names[outcome.name], outcome.run or self._names[outcome.name]
+                )
+                seconds[run] = seconds.get(run, 0.0) + outcome.seconds
+        for run, spent in seconds.items():
+            # Settled by the first commit and kept: both halves of a pair are measured alike.
+            on_gpu = self._places[self.devices[0]].is_gpu
+            self._repeats.setdefault(run, 1 if on_gpu else repeats_for(spent))
+
+    def _measure(self, commit: str, names: Sequence[str], place: Place) -> dict[str, Reading]:
+        started = time.time()
+        repeats = self._repeats[self._runs[names[0]]]
+        try:
+            answer = self._runner.measure(
+                commit, [self._ids[name] for name in names], place, repeats
+            )
+        except ProcessFailed as failure:
+            raise SampleFailed(commit, names, str(failure)) from None
+        process_s = time.time() - started
+        samples: dict[str, list[float]] = {}
+        for outcome in answer.outcomes:
+            name = self._names[outcome.name]
+            if reason := _why_unusable(outcome):
+                raise SampleFailed(commit, (name,), reason)
+            samples.setdefault(name, []).extend(outcome.samples)
+        return {
+            name: Reading(
+                commit=commit,
+                benchmark=name,
+                # What else runs on the machine only ever adds time.
+                value=min(values),
+                samples=tuple(values),
+                device=place.device,
+                started_at=started,
+                process_s=process_s,
+                gpu=answer.gpu,
+            )
+            for name, values in samples.items()
+        }
+
+
+def repeats_for(seconds: float) -> int:
+    """How often a process repeats a run of so many seconds, so that one is little disturbed."""
+    return min(MOST_REPEATS, math.ceil(MEASURED_SECONDS / max(seconds, 1e-9)))
+
+
+def shared_out(devices: Sequence[str]) -> list[Place]:
+    """The devices, with an equal share of this process's cores each where they are several."""
+    if len(devices) == 1:
+        return [Place(devices[0])]
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // len(devices))
+    return [
+        Place(device, tuple(cores[index * share % len(cores) :][:share]))
+        for index, device in enumerate(devices)
+    ]
+
+
+def _why_unusable(outcome: Outcome) -> str:
+    """Why an outcome gives no figure to compare; empty where it does."""
+    if outcome.status != "measured":
+        return outcome.reason or f"the benchmark was {outcome.status}"
+    if min(outcome.samples) <= 0:
+        return f"it gave {min(outcome.samples):g}, and only positive figures have a ratio"
+    return ""

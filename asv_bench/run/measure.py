@@ -1,0 +1,225 @@
+"""Measure settings: build engines, warm up, run, and say what the runs amount to."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
+from asv_bench.memory.floor import describe, floor_ms, fraction_of_floor, step_bytes
+from asv_bench.run.flags import StreamingFlags
+from asv_bench.run.settings import PROFILE_DIR, Settings
+from asv_bench.stats.percentiles import Summary, summarize
+from asv_bench.workloads.drive import require_complete, run_requests
+from asv_bench.workloads.run_sample import Mode, RunSample
+from asv_bench.workloads.token_stream import TokenStream
+
+if TYPE_CHECKING:
+    from engine import Engine, EngineConfig, SamplingParams
+
+NVTX_VARIABLE = "KVTRAIL_NVTX"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeResult:
+    """The measured runs of one mode; times in milliseconds where a name says so, else seconds."""
+
+    mode: Mode
+    samples: list[RunSample]
+    step_ms: float
+    floor_ms: float | None
+    delivery_gap_ms: Summary | None
+
+    @property
+    def fraction_of_floor(self) -> float | None:
+        """How much of the step the floor explains; None where no floor is known."""
+        return None if self.floor_ms is None else fraction_of_floor(self.floor_ms, self.step_ms)
+
+    def over_runs(self) -> dict[str, Summary]:
+        """Times and throughputs of whole runs."""
+        return {
+            "decode_s": summarize([sample.decode_s for sample in self.samples]),
+            "total_s": summarize([sample.wall_s for sample in self.samples]),
+            "decode_step_ms": summarize([sample.decode_step_ms for sample in self.samples]),
+            "decode_tokens_per_s": summarize([run.decode_tokens_per_s for run in self.samples]),
+            "total_tokens_per_s": summarize([run.total_tokens_per_s for run in self.samples]),
+        }
+
+    def over_requests(self) -> dict[str, Summary]:
+        """TTFT, TPOT, ITL and latency over the requests of all runs."""
+        pools = {
+            "ttft_ms": [sample.ttft_s for sample in self.samples],
+            "tpot_ms": [sample.tpot_s for sample in self.samples],
+            "itl_ms": [sample.itl_s for sample in self.samples],
+            "latency_ms": [sample.latency_s for sample in self.samples],
+        }
+        return {
+            name: summarize(np.concatenate(arrays)).scaled(1e3) for name, arrays in pools.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures, without the samples they come from."""
+        summaries = {**self.over_runs(), **self.over_requests()}
+        if self.delivery_gap_ms is not None:
+            summaries["delivery_gap_ms"] = self.delivery_gap_ms
+        return {
+            "step_ms": self.step_ms,
+            "floor_ms": self.floor_ms,
+            "fraction_of_floor": self.fraction_of_floor,
+            "same_tokens_each_run": len({sample.token_digest for sample in self.samples}) == 1,
+            **{name: asdict(summary) for name, summary in summaries.items()},
+        }
+
+
+class Measurement:
+    """Runs of one `Settings`, each on a warm engine.
+
+    Parameters
+    ----------
+    settings
+        What to measure.
+    build
+        Builds an engine from its configuration; None: the engine's own class.
+    """
+
+    def __init__(
+        self, settings: Settings, build: Callable[[EngineConfig], Engine] | None = None
+    ) -> None:
+        if settings.flags.nvtx:
+            os.environ[NVTX_VARIABLE] = "1"
+        # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
+        import engine
+
+        self._settings = settings
+        self._build = build or engine.Engine
+        self._config = engine.EngineConfig(**settings.engine)
+        self._engine = self._build(self._config)
+        self._prompts = settings.plan.build(self._engine.model_config.vocab_size)
+        self._bandwidth: Bandwidth | None = None
+
+    def engine_facts(self) -> dict[str, Any]:
+        """What was built: the model's sizes, its type, and how it decodes."""
+        return {
+            **describe(self._engine.model_config),
+            "device": str(self._engine.device),
+            "dtype": self._dtype,
+            "decode": self._engine.decode_mode,
+        }
+
+    def bandwidth(self) -> Bandwidth | None:
+        """The device's read bandwidth, measured once; None on the CPU."""
+        if self._bandwidth is None:
+            self._bandwidth = read_bandwidth(self._settings.device)
+        return self._bandwidth
+
+    def floor_ms(self) -> float | None:
+        """Milliseconds that reading a step's bytes takes; None where no bandwidth is known."""
+        bandwidth = self.bandwidth()
+        if bandwidth is None:
+            return None
+        workload = self._settings.workload
+        bytes_read = step_bytes(
+            self._engine.model_config,
+            dtype=self._dtype,
+            batch_size=workload.resident,
+            mean_context=workload.mean_context,
+        )
+        return floor_ms(bytes_read, bandwidth.bytes_per_second)
+
+    def run_mode(self, mode: Mode, on_run: Callable[[RunSample | None], None]) -> ModeResult:
+        """Warm up, then measure one mode; `on_run` hears of each run, None for a warm-up."""
+        flags = self._settings.flags
+        for _ in range(flags.warmup_runs):
+            self.run_once(mode)
+            on_run(None)
+        samples: list[RunSample] = []
+        streams: list[TokenStream] = []
+        for _ in range(flags.repeat_runs):
+            stream = self._stream()
+            samples.append(self.run_once(mode, stream))
+            if stream is not None:
+                streams.append(stream)
+            on_run(samples[-1])
+        step = statistics.median(sample.step_ms(self._settings.workload) for sample in samples)
+        # A naive run has one sequence in each step, so the floor of a batch is not its floor.
+        floor = None if mode == "naive" else self.floor_ms()
+        gaps = streams[-1].gaps_ms() if streams else None
+        return ModeResult(mode, samples, step, floor, gaps)
+
+    def run_once(self, mode: Mode, stream: TokenStream | None = None) -> RunSample:
+        """One run; on an engine of its own where a prefix cache would outlive the run before."""
+        settings = self._settings
+        if settings.fresh_engine_per_run:
+            del self._engine
+            self._engine = self._build(self._config)
+            self._warm_up_fresh_engine()
+        sample = run_requests(
+            self._engine,
+            self._prompts,
+            self._sampling_params(),
+            mode=mode,
+            feed=settings.feed,
+            encode=self._encode(),
+            consumer=stream,
+        )
+        if not settings.flags.stop_on_eos:
+            require_complete(sample, settings.workload.new_tokens)
+        return sample
+
+    def trace(self, mode: Mode) -> Path:
+        """Run once more under the torch profiler and return the file with its trace."""
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU]
+        if self._settings.device.startswith("cuda"):
+            activities.append(ProfilerActivity.CUDA)
+        directory = self._settings.flags.profile_dir or PROFILE_DIR
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{self._settings.command}-{mode}-{os.getpid()}.trace.json.gz"
+        with profile(activities=activities) as profiler:
+            self.run_once(mode)
+        profiler.export_chrome_trace(str(path))
+        return path
+
+    @property
+    def _dtype(self) -> str:
+        return str(self._engine.dtype).removeprefix("torch.")
+
+    def _stream(self) -> TokenStream | None:
+        flags = self._settings.flags
+        if not isinstance(flags, StreamingFlags):
+            return None
+        tokenizer = self._settings.tokenizer
+        return TokenStream(flags.stream_interval, None if tokenizer is None else tokenizer.decode)
+
+    def _encode(self) -> Callable[[str], list[int]] | None:
+        tokenizer = self._settings.tokenizer
+        return None if tokenizer is None else tokenizer.encode
+
+    def _sampling_params(self) -> list[SamplingParams]:
+        from engine import SamplingParams
+
+        fields, flags = self._settings.sampling, self._settings.flags
+        # Each request draws its own numbers, and the same ones in every run.
+        return [
+            SamplingParams(**fields, seed=flags.seed + index if flags.do_sample else None)
+            for index in range(len(self._prompts))
+        ]
+
+    def _warm_up_fresh_engine(self) -> None:
+        """Run a prompt that shares no first token with the measured ones."""
+        from engine import SamplingParams
+
+        encode = self._encode()
+        taken = {
+            (encode(prompt) if encode and isinstance(prompt, str) else prompt)[0]
+            for prompt in self._prompts
+        }
+        free = min(set(range(self._engine.model_config.vocab_size)) - taken, default=0)
+        run_requests(self._engine, [[free]], [SamplingParams(max_new_tokens=2, ignore_eos=True)])

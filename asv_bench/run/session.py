@@ -1,0 +1,78 @@
+"""A measuring command from settings to table and record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from asv_bench.output.console import print_table
+from asv_bench.output.record import Record
+from asv_bench.output.tables import mode_table, run_line
+from asv_bench.run.measure import Measurement, ModeResult
+from asv_bench.run.settings import Settings
+from asv_bench.workloads.run_sample import RunSample
+
+
+def measure_and_report(settings: Settings, columns: Sequence[str], console: Console) -> Path:
+    """Measure every mode of `settings`, print its tables, write its record; returns its path."""
+    flags = settings.flags
+    record = Record(settings.command, settings.to_json())
+    if record.tree.dirty:
+        record.notes.append(
+            f"The working tree is measured as it stands; it differs from {record.tree.commit} in "
+            f"{len(record.tree.changed)} paths."
+        )
+    if settings.plan.note:
+        record.notes.append(settings.plan.note)
+    for note in record.notes:
+        console.print(note, soft_wrap=True)
+
+    results: list[ModeResult] = []
+    with _progress(console) as progress:
+        total = len(settings.modes) * (flags.warmup_runs + flags.repeat_runs)
+        task = progress.add_task(f"{settings.workload.name}: building the engine", total=total)
+        progress.refresh()
+        measurement = Measurement(settings)
+        record.results["engine"] = measurement.engine_facts()
+        for mode in settings.modes:
+
+            def on_run(sample: RunSample | None) -> None:
+                progress.advance(task)
+                progress.refresh()
+                if sample is None:
+                    return
+                record.samples.append(sample.to_json())
+                if flags.print_per_run:
+                    console.print(run_line(len(record.samples), sample), soft_wrap=True)
+
+            progress.update(task, description=f"{settings.workload.name}: {mode}")
+            progress.refresh()
+            results.append(measurement.run_mode(mode, on_run))
+    bandwidth = measurement.bandwidth()
+    record.results["read_bandwidth"] = None if bandwidth is None else bandwidth.to_json()
+    record.results["modes"] = {result.mode: result.to_json() for result in results}
+
+    title = f"{settings.workload.name} on {record.machine.gpu or record.machine.cpu}"
+    for result in results:
+        print_table(console, mode_table(title, result, columns))
+    path = record.write(flags.json)
+    console.print(f"record: {path}", soft_wrap=True)
+    if flags.profile:
+        for mode in settings.modes:
+            console.print(f"trace: {measurement.trace(mode)}", soft_wrap=True)
+    return path
+
+
+def _progress(console: Console) -> Progress:
+    """A progress bar that is drawn between runs only: a thread that draws would be measured."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        auto_refresh=False,
+    )

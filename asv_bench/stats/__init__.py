@@ -1,0 +1,1 @@
+"""Statistics of paired and sequential measurements: pure functions."""

@@ -1,0 +1,1 @@
+"""Finished studies, each with its own page."""

@@ -1,0 +1,160 @@
+"""`reports/ladder.md`, its pictures, and the README's part: made from the records that exist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asv_bench.errors import Refused
+from asv_bench.output.tables import MISSING, markdown
+from asv_bench.studies.ladder.claims import CLAIMS
+from asv_bench.studies.ladder.ladder_tables import (
+    agreement,
+    claim_table,
+    interval,
+    percent,
+    rung_table,
+)
+
+Json = Mapping[str, Any]
+
+PREFIX = "ladder-"
+PAGE = "ladder.md"
+BEGIN, END = "<!-- ladder: written by `nox -s ladder` -->", "<!-- end of ladder -->"
+
+INTRODUCTION = """# The ladder
+
+Five write-ups of one inference project are where this one comes from. Each changes one thing in how
+a token is decoded. The ladder runs every step of that way on this project's model and kernels, from
+the first write-up's starting point to today's engine: each rung changes one thing from the rung
+before, and has to generate the first one's tokens. Two rungs are compared as two commits are: fresh
+processes in pairs, one after the other, exact tests on the log-ratios.
+
+`nox -s ladder` measures it on your machine. This page is made from the records beside it.
+"""
+
+STAND_IN = (
+    "\\* The write-up's own rung before needs Triton; the nearest rung below, which appends as the "
+    "rung after does here, stands in for it.\n"
+)
+
+
+def machine_of(path: Path) -> str:
+    """What a record's file calls its machine: ladder-h200.json is of h200."""
+    return path.stem.removeprefix(PREFIX)
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page and a picture for each record in `folder`; returns the page's path.
+
+    Raises
+    ------
+    Refused
+        If there is no record.
+    """
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.studies.ladder.waterfall_plot import waterfall_svg
+
+    records = read_records(folder)
+    parts = [INTRODUCTION]
+    for machine, record in records.items():
+        svg = waterfall_svg(record["results"]["rungs"], title_of(record))
+        (folder / f"{PREFIX}{machine}.svg").write_text(svg, encoding="utf-8")
+        parts.append(_section(machine, record))
+    page = folder / PAGE
+    page.write_text("\n".join(parts), encoding="utf-8")
+    return page
+
+
+def read_records(folder: Path) -> dict[str, Json]:
+    """The records in a folder by machine, GPUs first.
+
+    Raises
+    ------
+    Refused
+        If there is none.
+    """
+    records = {
+        machine_of(path): json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob(f"{PREFIX}*.json"))
+    }
+    if not records:
+        raise Refused(f"{folder} holds no {PREFIX}MACHINE.json; measure one without --render.")
+    return dict(sorted(records.items(), key=lambda entry: entry[1]["machine"]["gpu"] is None))
+
+
+def write_readme(readme: Path, folder: Path) -> None:
+    """Put pictures and findings of `folder` between the README's two marks.
+
+    Raises
+    ------
+    Refused
+        If the marks are not there.
+    """
+    text = readme.read_text(encoding="utf-8")
+    before, mark, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (mark and end):
+        raise Refused(f"{readme} has no place for the ladder: it lacks {BEGIN!r} or {END!r}.")
+    part = readme_part(read_records(folder), folder.relative_to(readme.parent).as_posix())
+    readme.write_text(f"{before}{BEGIN}\n{part}{END}{after}", encoding="utf-8")
+
+
+def readme_part(records: Mapping[str, Json], folder: str) -> str:
+    """Pictures, and one table of what each machine says of the five claims."""
+    pictures = [
+        f"![Step time from rung 0 to today on {machine}]({folder}/{PREFIX}{machine}.svg)"
+        for machine in records
+    ]
+    header = ["write-up", "throughput reported", *(f"found on {machine}" for machine in records)]
+    rows = [header, ["---", "---:", *("---:" for _ in records)]]
+    for claim in CLAIMS:
+        cells = [f"{claim.seed} {claim.what}", percent(claim.reported[0].change)]
+        rows.append([*cells, *(_finding(record, claim.seed) for record in records.values())])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(pictures) + f"\n\n{table}\n"
+
+
+def title_of(record: Json) -> str:
+    """What was measured, on what."""
+    machine, settings = record["machine"], record["settings"]
+    where = machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores"
+    model = settings["rung_settings"]["model"]
+    dtype = settings["rung_settings"]["dtype"]
+    return f"{settings['waterfall_workload']}: {model} {dtype} on {where}"
+
+
+def _section(machine: str, record: Json) -> str:
+    results, facts = record["results"], record["machine"]
+    commit = (record["commit"] or "none")[:9] + (" with changes" if record["dirty"] else "")
+    versions = f"torch {facts['torch']}, Triton {facts['triton']}, Python {facts['python']}"
+    lines = [
+        f"## {machine}\n",
+        f"{title_of(record)}; commit {commit}, {versions}, {record['started'][:10]}.\n",
+        f"![Waterfall of the rungs on {machine}]({PREFIX}{machine}.svg)\n",
+        markdown(rung_table(results["rungs"], "### Rungs")),
+        *(f"- **{rung['rung']}**: {rung['what']}" for rung in results["rungs"]),
+        "",
+        f"{agreement(results['rungs'])}\n",
+    ]
+    if results["claims"]:
+        lines.append(markdown(claim_table(results["claims"], "### Claims")))
+    if any(not claim["as_claimed"] for claim in results["claims"]):
+        lines.append(STAND_IN)
+    lines += [f"{note}\n" for note in record["notes"]]
+    return "\n".join(lines)
+
+
+def _finding(record: Json, seed: str) -> str:
+    claims: Sequence[Json] = record["results"]["claims"]
+    for claim in claims:
+        if claim["seed"] != seed:
+            continue
+        figure = claim["figures"][0]
+        found = f"{percent(figure['change'])} ({interval(figure['interval'])})"
+        if claim["finding"] == "not resolved":
+            return f"not resolved: {found}; {percent(claim['smallest_change'])} would show"
+        return f"{claim['finding']}: {found}"
+    return MISSING

@@ -1,0 +1,144 @@
+"""Processes that measure rungs, each a fresh one, on the device that it is given."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.borrowed_paths import borrowed_paths
+from asv_bench.process.measured_process import CPU, Place, ScriptRunner
+from asv_bench.process.samples import GpuConditions
+from asv_bench.studies.ladder.rungs import Rung
+
+_SCRIPT = Path(__file__).with_name("child.py")
+
+
+@dataclass(frozen=True, slots=True)
+class RungSettings:
+    """What every process of a ladder has in common.
+
+    Attributes
+    ----------
+    model, device, dtype
+        As for the engine; `device` is "cpu" or "cuda", the process's only GPU.
+    quick
+        Run a tenth of each workload.
+    repeats
+        Measured runs a process; None: as many as take about two seconds.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    quick: bool
+    repeats: int | None
+
+    @classmethod
+    def on(cls, device: str, model: str, *, quick: bool) -> RungSettings:
+        """The settings for a device."""
+        dtype = "float32" if device == CPU else "float16"
+        return cls(model, device, dtype, quick, 3 if quick else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RungAnswer:
+    """What one process measured of one rung.
+
+    Attributes
+    ----------
+    workloads
+        For each, figures, runs and digests as `rung_run.RungFigures` has them.
+    check
+        Digests of the token check and how many requests part at near ties; None where unasked.
+    gpu
+        The GPU meanwhile.
+    started_at, process_s
+        When the process began, seconds since 1970, and how long it ran.
+    """
+
+    workloads: dict[str, dict[str, Any]]
+    check: dict[str, Any] | None
+    gpu: GpuConditions | None
+    started_at: float
+    process_s: float
+
+
+class RungProcesses:
+    """Starts the ladder's processes.
+
+    Parameters
+    ----------
+    settings
+        What they have in common.
+    """
+
+    def __init__(self, settings: RungSettings) -> None:
+        self._settings = settings
+        self._runner = ScriptRunner()
+
+    def measure(
+        self, rung: Rung, workloads: Sequence[str], place: Place, *, check: bool = False
+    ) -> RungAnswer:
+        """Measure a rung on some workloads in one process, after the token check if asked.
+
+        Raises
+        ------
+        ProcessFailed
+            If the process gave no answer.
+        """
+        started = time.time()
+        job = {"rung": rung.label, "workloads": list(workloads), "check": check, "count": []}
+        answer, watch = self._runner.run(
+            _SCRIPT, {**self._common(), **job}, place, _variables(), is_watched=True
+        )
+        return RungAnswer(
+            answer["workloads"],
+            answer.get("check"),
+            None if watch is None else watch.conditions(answer["begun"], answer["ended"]),
+            started,
+            time.time() - started,
+        )
+
+    def count(self, rungs: Sequence[Rung]) -> dict[str, dict[str, int]]:
+        """Counters of one steady step of each rung, by label; no GPU is touched.
+
+        Raises
+        ------
+        ProcessFailed
+            If the process gave no answer.
+        """
+        job = {"count": [rung.label for rung in rungs]}
+        variables = {**_variables(), "CUDA_VISIBLE_DEVICES": ""}
+        answer, _ = self._runner.run(
+            _SCRIPT, {**self._common(), **job}, Place(CPU), variables, is_watched=False
+        )
+        counters: dict[str, dict[str, int]] = answer["counters"]
+        return counters
+
+    def stop(self) -> None:
+        """End every process that runs."""
+        self._runner.stop()
+
+    def _common(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "model": settings.model,
+            "device": settings.device,
+            "dtype": settings.dtype,
+            "quick": settings.quick,
+            "repeats": settings.repeats,
+        }
+
+
+def _variables() -> dict[str, str]:
+    return {
+        # As for asv's benchmarks: a tiny model's operators are too short to be split.
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *borrowed_paths()]),
+    }

@@ -1,0 +1,1 @@
+"""The named workloads, their prompts, and what drives them through an engine."""

@@ -1,0 +1,261 @@
+"""Drive requests through an engine and keep when every token came.
+
+Only the engine's public face is used (`submit`, `step`, `has_unfinished`), so the same ruler
+measures the engine of any commit. Token ids are counted, never text.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.workloads.named import Workload
+from asv_bench.workloads.run_sample import Mode, RequestTrace, RunSample
+
+Prompt: TypeAlias = list[int] | str
+
+
+class Event(Protocol):
+    """What the engine says about one token (`engine.TokenEvent`)."""
+
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def token_id(self) -> int | None: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+
+
+class EngineFace(Protocol):
+    """The part of `engine.Engine` that the ruler drives."""
+
+    def submit(self, prompt: Any, params: Any = None) -> int: ...
+    def step(self) -> Sequence[Event]: ...
+    @property
+    def has_unfinished(self) -> bool: ...
+
+
+class Consumer(Protocol):
+    """Somebody who reads the events while the engine runs."""
+
+    def receive(self, events: Sequence[Event]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """When requests are handed in while the engine runs.
+
+    Attributes
+    ----------
+    due_s
+        Seconds from the start at which each request is due, in order.
+    max_inflight
+        Requests submitted and unfinished at once; further ones are held back. None: no limit.
+    workers
+        Threads that turn text into ids while the engine runs; 0: the thread that submits.
+    """
+
+    due_s: Sequence[float]
+    max_inflight: int | None = None
+    workers: int = 0
+
+
+def run_requests(
+    engine: EngineFace,
+    prompts: Sequence[Prompt],
+    params: Sequence[Any],
+    *,
+    mode: Mode = "offline",
+    feed: Feed | None = None,
+    encode: Callable[[str], list[int]] | None = None,
+    consumer: Consumer | None = None,
+) -> RunSample:
+    """Run requests to completion and return when each token came.
+
+    Parameters
+    ----------
+    engine
+        Its earlier requests must have finished.
+    prompts, params
+        One prompt (token ids or text) and one `SamplingParams` per request.
+    mode
+        "naive": one request at a time. "offline": all submitted before the first step.
+        "online": submitted between steps as they fall due.
+    feed
+        Due times and limits of "online"; None: all due at once.
+    encode
+        Turns prompts that are text into ids, on the request's clock; None: the engine does.
+    consumer
+        Gets the events of each step.
+
+    Raises
+    ------
+    MeasurementFailed
+        If a request ended in an error: its times are no measurement.
+    """
+    feed = feed or Feed(due_s=[0.0] * len(prompts))
+    run = _Run(engine, list(prompts), list(params), encode, consumer)
+    with settled_garbage():
+        started = time.perf_counter()
+        if mode == "naive":
+            for index in range(len(prompts)):
+                run.submit(index)
+                run.step_until_idle()
+        elif mode == "offline":
+            for index in range(len(prompts)):
+                run.submit(index)
+            run.step_until_idle()
+        else:
+            run.feed_and_step(feed, started)
+        wall = time.perf_counter() - started
+    return run.sample(mode, started, wall)
+
+
+def run_workload(
+    engine: EngineFace, workload: Workload, vocab_size: int, *, mode: Mode = "offline"
+) -> RunSample:
+    """Run a named workload once; see `run_requests`.
+
+    Raises
+    ------
+    MeasurementFailed
+        If a request generated another number of tokens than the workload asks for.
+    """
+    prompts = cast("list[Prompt]", workload.prompts(vocab_size))
+    params = [workload.sampling_params()] * workload.num_requests
+    sample = run_requests(engine, prompts, params, mode=mode)
+    require_complete(sample, workload.new_tokens)
+    return sample
+
+
+def require_complete(sample: RunSample, new_tokens: int) -> None:
+    """Raise MeasurementFailed unless every request generated `new_tokens` ids."""
+    for index, trace in enumerate(sample.traces):
+        if len(trace.token_ids) != new_tokens:
+            raise MeasurementFailed(
+                f"request {index} generated {len(trace.token_ids)} of {new_tokens} tokens "
+                f"(finish reason {trace.finish_reason!r}); this run measures something else."
+            )
+
+
+class _Run:
+    """The state of one run: what is submitted, and every event in the order it came."""
+
+    def __init__(
+        self,
+        engine: EngineFace,
+        prompts: list[Prompt],
+        params: list[Any],
+        encode: Callable[[str], list[int]] | None,
+        consumer: Consumer | None,
+    ) -> None:
+        self._engine = engine
+        self._prompts = prompts
+        self._params = params
+        self._encode = encode
+        self._consumer = consumer
+        self._index_of: dict[int, int] = {}
+        self._submitted_s = [0.0] * len(prompts)
+        # Events are kept as they come and sorted out after the clock has stopped.
+        self._steps: list[Sequence[Event]] = []
+
+    def submit(self, index: int, *, handed_in_s: float | None = None) -> None:
+        now = time.perf_counter()
+        self._submitted_s[index] = now if handed_in_s is None else handed_in_s
+        prompt = self._prompts[index]
+        if self._encode is not None and isinstance(prompt, str):
+            prompt = self._encode(prompt)
+        request_id = self._engine.submit(prompt, self._params[index])
+        self._index_of[request_id] = index
+
+    def step(self) -> Sequence[Event]:
+        events = self._engine.step()
+        self._steps.append(events)
+        if self._consumer is not None:
+            self._consumer.receive(events)
+        return events
+
+    def step_until_idle(self) -> None:
+        while self._engine.has_unfinished:
+            self.step()
+
+    def feed_and_step(self, feed: Feed, started: float) -> None:
+        limit = feed.max_inflight or len(self._prompts)
+        waiting = deque(enumerate(feed.due_s))
+        encoding: deque[tuple[int, float, Future[list[int]]]] = deque()
+        inflight = 0
+        with ThreadPoolExecutor(max(feed.workers, 1)) as pool:
+            while waiting or encoding or self._engine.has_unfinished:
+                now = time.perf_counter()
+                while waiting and waiting[0][1] <= now - started and inflight < limit:
+                    index, _ = waiting.popleft()
+                    inflight += 1
+                    prompt = self._prompts[index]
+                    if feed.workers and self._encode is not None and isinstance(prompt, str):
+                        encoding.append((index, now, pool.submit(self._encode, prompt)))
+                    else:
+                        self.submit(index)
+                # In order: a prompt that is ready waits for the one before it.
+                while encoding and encoding[0][2].done():
+                    index, handed_in, encoded = encoding.popleft()
+                    self._prompts[index] = encoded.result()
+                    self.submit(index, handed_in_s=handed_in)
+                if self._engine.has_unfinished:
+                    events = self.step()
+                    if feed.max_inflight is not None:
+                        inflight -= sum(event.finish_reason is not None for event in events)
+                elif encoding:
+                    encoding[0][2].exception()
+                elif waiting:
+                    time.sleep(max(0.0, started + waiting[0][1] - time.perf_counter()))
+
+    def sample(self, mode: Mode, started: float, wall: float) -> RunSample:
+        traces = [RequestTrace(submitted_s=moment) for moment in self._submitted_s]
+        decode_steps = 0
+        for events in self._steps:
+            decoded: Counter[int] = Counter()
+            for event in events:
+                index = self._index_of.get(event.request_id)
+                if index is None:
+                    raise MeasurementFailed(
+                        f"the engine reported request {event.request_id}, which this run did not "
+                        f"submit; an engine is measured with nothing else running."
+                    )
+                trace = traces[index]
+                if event.token_id is not None:
+                    trace.token_ids.append(event.token_id)
+                    trace.token_times_s.append(event.time_s)
+                    decoded[event.request_id] += event.index > 0
+                if event.finish_reason is not None:
+                    trace.finish_reason = event.finish_reason
+            # One call may report several steps of the device: as many as one request got tokens.
+            decode_steps += max(decoded.values(), default=0)
+        failed = [i for i, trace in enumerate(traces) if trace.finish_reason in (None, "error")]
+        if failed:
+            raise MeasurementFailed(
+                f"request {failed[0]} ended with {traces[failed[0]].finish_reason!r}, as did "
+                f"{len(failed) - 1} more; a failed run is not a measurement."
+            )
+        return RunSample(mode, started, wall, decode_steps, traces)
+
+
+@contextmanager
+def settled_garbage() -> Iterator[None]:
+    """Keep what exists out of the collector's sight, so that collections stay short."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,179 @@
+"""One run of a list of requests, and the metrics that follow from when its tokens came.
+
+TTFT, TPOT, ITL, throughput and decode time are defined here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from asv_bench.stats.percentiles import Summary, summarize
+from asv_bench.workloads.named import Workload
+
+Mode: TypeAlias = Literal["naive", "online", "offline"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class RequestTrace:
+    """One request as its sender saw it; times are `time.perf_counter()` seconds."""
+
+    submitted_s: float
+    token_ids: list[int] = field(default_factory=list)
+    token_times_s: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to first token: submit to first token event; NaN without tokens."""
+        return self.token_times_s[0] - self.submitted_s if self.token_times_s else float("nan")
+
+    @property
+    def tpot_s(self) -> float:
+        """Time per output token: (last - first) / (tokens - 1); NaN below two tokens."""
+        tokens = len(self.token_times_s)
+        if tokens < 2:
+            return float("nan")
+        return (self.token_times_s[-1] - self.token_times_s[0]) / (tokens - 1)
+
+    @property
+    def itl_s(self) -> Floats:
+        """Inter-token latencies: the gaps between consecutive token events, [tokens - 1]."""
+        return np.diff(np.asarray(self.token_times_s, np.float64))
+
+    @property
+    def latency_s(self) -> float:
+        """Submit to last token; NaN without tokens."""
+        return self.token_times_s[-1] - self.submitted_s if self.token_times_s else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSample:
+    """One run of a list of requests.
+
+    Attributes
+    ----------
+    mode
+        How the requests were fed.
+    started_s, wall_s
+        Start in `time.perf_counter()` seconds, and seconds until the last token was seen.
+    decode_steps
+        Steps in which some request got a token after its first.
+    traces
+        One trace per request, in the order of the requests.
+    """
+
+    mode: Mode
+    started_s: float
+    wall_s: float
+    decode_steps: int
+    traces: list[RequestTrace]
+
+    @property
+    def generated_tokens(self) -> int:
+        """Token ids that the run generated."""
+        return sum(len(trace.token_ids) for trace in self.traces)
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds during which at least one request was between its first and last token."""
+        spans = [
+            (trace.token_times_s[0], trace.token_times_s[-1])
+            for trace in self.traces
+            if trace.token_times_s
+        ]
+        return _covered(sorted(spans))
+
+    @property
+    def decode_step_ms(self) -> float:
+        """Milliseconds of decode time per decode step; NaN where nothing was decoded."""
+        return 1e3 * self.decode_s / self.decode_steps if self.decode_steps else float("nan")
+
+    @property
+    def total_tokens_per_s(self) -> float:
+        """Generated token ids over wall time."""
+        return self.generated_tokens / self.wall_s
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Generated token ids over decode time; NaN where nothing was decoded."""
+        return self.generated_tokens / self.decode_s if self.decode_s > 0 else float("nan")
+
+    @property
+    def ttft_s(self) -> Floats:
+        """Time to first token of every request, [requests]."""
+        return np.array([trace.ttft_s for trace in self.traces])
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Time per output token of every request, [requests]."""
+        return np.array([trace.tpot_s for trace in self.traces])
+
+    @property
+    def itl_s(self) -> Floats:
+        """All gaps between consecutive tokens of a request, [generated tokens - requests]."""
+        return np.concatenate([np.empty(0), *(trace.itl_s for trace in self.traces)])
+
+    @property
+    def latency_s(self) -> Floats:
+        """Submit to last token of every request, [requests]."""
+        return np.array([trace.latency_s for trace in self.traces])
+
+    @property
+    def token_digest(self) -> str:
+        """A hash of all generated ids: equal where two runs generated the same."""
+        digest = hashlib.sha256()
+        for trace in self.traces:
+            digest.update(np.asarray([len(trace.token_ids), *trace.token_ids], np.int64).tobytes())
+        return digest.hexdigest()[:16]
+
+    def step_ms(self, workload: Workload) -> float:
+        """Milliseconds of wall time per token of a sequence: prefill, host and all."""
+        return 1e3 * self.wall_s / workload.steps
+
+    def latencies_ms(self) -> dict[str, Summary]:
+        """TTFT, TPOT, ITL and latency over requests (ITL over gaps), in milliseconds."""
+        arrays = {
+            "ttft_ms": self.ttft_s,
+            "tpot_ms": self.tpot_s,
+            "itl_ms": self.itl_s,
+            "latency_ms": self.latency_s,
+        }
+        return {name: summarize(values).scaled(1e3) for name, values in arrays.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The run with every raw time, in seconds from its start."""
+        return {
+            "mode": self.mode,
+            "wall_s": self.wall_s,
+            "decode_s": self.decode_s,
+            "decode_steps": self.decode_steps,
+            "generated_tokens": self.generated_tokens,
+            "token_digest": self.token_digest,
+            "requests": [
+                {
+                    "submitted_s": round(trace.submitted_s - self.started_s, 7),
+                    "token_times_s": [
+                        round(moment - self.started_s, 7) for moment in trace.token_times_s
+                    ],
+                    "finish_reason": trace.finish_reason,
+                }
+                for trace in self.traces
+            ],
+        }
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Length of the union of intervals sorted by their start."""
+    total, reached = 0.0, float("-inf")
+    for first, last in spans:
+        total += max(0.0, last - max(first, reached))
+        reached = max(reached, last)
+    return total

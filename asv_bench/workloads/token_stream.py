@@ -1,0 +1,63 @@
+"""The reader at the end of a stream: takes a request's tokens a few at a time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+from asv_bench.stats.percentiles import Summary, summarize
+from asv_bench.workloads.drive import Event
+
+
+class TokenStream:
+    """Collects tokens of each request and delivers them `interval` at a time.
+
+    Parameters
+    ----------
+    interval
+        Tokens per delivery; a request's last tokens are delivered when it ends.
+    to_text
+        Turns the ids of a delivery into text, as a server would; None: ids are delivered.
+    """
+
+    def __init__(
+        self, interval: int = 1, to_text: Callable[[list[int]], str] | None = None
+    ) -> None:
+        self._interval = interval
+        self._to_text = to_text
+        self._pending: dict[int, list[int]] = {}
+        self._delivered_s: dict[int, list[float]] = {}
+
+    def receive(self, events: Sequence[Event]) -> None:
+        """Take the events of one step and deliver what is due."""
+        for event in events:
+            pending = self._pending.setdefault(event.request_id, [])
+            if event.token_id is not None:
+                pending.append(event.token_id)
+            finished = event.finish_reason is not None
+            if pending and (finished or len(pending) >= self._interval):
+                self._deliver(event.request_id, pending)
+            if finished:
+                del self._pending[event.request_id]
+
+    def _deliver(self, request_id: int, token_ids: list[int]) -> None:
+        if self._to_text is not None:
+            self._to_text(token_ids)
+        self._delivered_s.setdefault(request_id, []).append(time.perf_counter())
+        token_ids.clear()
+
+    @property
+    def deliveries(self) -> int:
+        """Deliveries made so far, all requests."""
+        return sum(len(moments) for moments in self._delivered_s.values())
+
+    def gaps_ms(self) -> Summary:
+        """Gaps between consecutive deliveries of a request: not ITL, which is per token."""
+        return summarize(
+            [
+                1e3 * (later - earlier)
+                for moments in self._delivered_s.values()
+                for earlier, later in itertools.pairwise(moments)
+            ]
+        )

@@ -1,0 +1,234 @@
+"""`bench`: what it measures, where it files the figures, and when it fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_project import ROOT, ToyProject, git, make_project
+
+from asv_bench.cli import bench as bench_module
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.snapshots import measured_changes, snapshot
+from asv_bench.history.asv_measuring import Measured
+from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
+from asv_bench.output.record import WorkingTree, working_tree
+from asv_bench.process.contract import MEASURED_PACKAGES
+
+# What the command line does with the command, whatever else is registered there.
+RUNNER = """
+import sys, typer
+from asv_bench.cli import bench
+from asv_bench.errors import BenchError
+app = typer.Typer()
+bench.register(app)
+try:
+    app()
+except BenchError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> ToyProject:
+    return make_project(tmp_path / "project", commits=1)
+
+
+def run_bench(
+    root: Path, *arguments: str, machine: str = "toy"
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": machine}
+    return subprocess.run(
+        [sys.executable, "-c", RUNNER, *arguments],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def steps(results: Path) -> dict[str, tuple[float, ...]]:
+    return {
+        figure.commit: figure.samples
+        for figure in read_results(results).figures
+        if figure.series.figure == "step"
+    }
+
+
+def test_a_clean_tree_is_filed_as_head_and_a_changed_one_never(toy: ToyProject) -> None:
+    head = toy.commits[0]
+    arguments = ("--rounds", "2", "--benchmark", "track_step")
+
+    clean = run_bench(toy.root, *arguments)
+    assert clean.returncode == 0, clean.stderr
+    assert f"measuring HEAD, {head[:8]}" in clean.stdout
+    assert "result: reports/asv/own-toy/" in clean.stdout
+    assert steps(toy.root / "reports" / "asv") == {head: (1.0, 1.0)}
+
+    toy.set_engine(5)
+    dirty = run_bench(toy.root, *arguments)
+    assert dirty.returncode == 0, dirty.stderr
+    said = " ".join(dirty.stdout.split())
+    assert f"differs from HEAD ({head[:8]}) in engine/__init__.py" in said
+    assert "5.00 s" in dirty.stdout, "the table shows what was measured now"
+    assert "result: reports/asv-worktree/own-toy/" in dirty.stdout
+    # HEAD keeps its figure, and the changed tree's stands under a hash that is not HEAD's.
+    assert steps(toy.root / "reports" / "asv") == {head: (1.0, 1.0)}
+    (filed,) = steps(toy.root / "reports" / "asv-worktree").items()
+    assert filed[0] != head
+    assert filed[1] == (5.0, 5.0)
+
+    page = (toy.root / "reports" / "pages" / "index.html").read_text()
+    assert "Uncommitted, measured" in page
+    assert f"page:   {toy.root}/reports/pages/index.html" in dirty.stdout
+    assert toy.git("status", "--porcelain").split() == ["M", "engine/__init__.py"]
+
+
+def test_a_failing_benchmark_fails_the_command_but_keeps_the_rest(toy: ToyProject) -> None:
+    done = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_(step|failure)")
+    assert done.returncode == 1
+    assert "1 benchmarks failed and gave no figure: toy.Broken.track_failure" in done.stderr
+    assert "1.00 s" in done.stdout
+    log = (toy.root / ".asv" / "last-run.log").read_text()
+    assert "planted failure" in log
+
+
+def test_nothing_measured_is_a_failure(toy: ToyProject) -> None:
+    unmatched = run_bench(toy.root, "--benchmark", "no_such_benchmark")
+    assert unmatched.returncode == 1
+    assert unmatched.stderr == (
+        "error: nothing was measured: none of the benchmarks that match 'no_such_benchmark' runs "
+        "here.\n"
+    )
+    broken = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_failure")
+    assert broken.returncode == 1
+    assert "nothing was measured: all of toy.Broken.track_failure failed" in broken.stderr
+
+
+def test_the_real_benchmarks_run_where_there_is_no_git_history(tmp_path: Path) -> None:
+    """The whole path on the real engine, from a directory as an archive unpacks it."""
+    for name in (*MEASURED_PACKAGES, "asv_bench"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "asv.conf.json", tmp_path)
+    done = run_bench(
+        tmp_path,
+        "--rounds=1",
+        "--benchmark=scheduler.Scheduler.track_(step_time|tpot|ttft|seconds_per_token)",
+        "--benchmark=AppendBookkeeping.*'array', 64",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "there is no git history to compare it with" in " ".join(done.stdout.split())
+    (scheduler,) = re.findall(r"│ scheduler +│ +(\d+) │ (.+)│", done.stdout)
+    assert scheduler[0] in ("16", "64")
+    assert len(re.findall(r"\d", scheduler[1])) > 8, "step, TPOT, TTFT and tokens/s are filled"
+    assert "append bookkeeping, array" in done.stdout
+    assert (tmp_path / "reports" / "pages" / "index.html").is_file()
+
+
+def test_a_gpu_that_is_required_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, toy: ToyProject
+) -> None:
+    monkeypatch.setattr(bench_module, "REPOSITORY", toy.root)
+    monkeypatch.setattr(bench_module, "has_cuda_gpu", lambda: False)
+    with pytest.raises(MeasurementFailed, match="no GPU here that torch can use"):
+        bench_module.bench(require_gpu=True)
+    assert not (toy.root / "reports").exists()
+
+
+def test_a_gpu_that_is_required_must_have_been_measured() -> None:
+    def measured(**params: str) -> Measured:
+        series = Series("decode.Decode.track_step_time", tuple(params.items()))
+        figure = Figure(series, "seconds", "own-toy", "a" * 40, 0, (1.0,), 0)
+        return Measured((figure,), ())
+
+    bench_module.require_gpu_figure(measured(model="gpt2", batch="8"))
+    bench_module.require_gpu_figure(measured(shape="gpt2-b64-c512"))
+    bench_module.require_gpu_figure(measured(shape="llama8b-b1-c1024"))
+    for params in ({"model": "gpt2-tiny"}, {"shape": "cpu-small"}, {"batch": "8"}):
+        with pytest.raises(MeasurementFailed, match="no benchmark ran on the GPU"):
+            bench_module.require_gpu_figure(measured(**params))
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(Refused, match="exclude each other"):
+        bench_module.bench(quick=True, full=True)
+    with pytest.raises(Refused, match="at least 1"):
+        STANDARD.changed((), 0)
+    with pytest.raises(Refused, match="not a regular expression"):
+        STANDARD.changed(("(",), None)
+
+
+def test_only_changes_that_bear_on_the_figures_count() -> None:
+    changed = ("README.md", "engine/engine.py", "tests/x.py", "asv.conf.json", "asv_bench/new.py")
+    assert measured_changes(WorkingTree("a" * 40, changed)) == [
+        "engine/engine.py",
+        "asv.conf.json",
+        "asv_bench/new.py",
+    ]
+
+
+def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path) -> None:
+    (toy.root / "engine" / "new.py").write_text("ANSWER = 42\n")
+    (toy.root / "kernels" / "__init__.py").unlink()
+    toy.git("add", "engine/new.py")
+    (toy.root / "engine" / "new.py").write_text("ANSWER = 43\n")
+    before = (toy.git("status", "--porcelain"), toy.git("count-objects"))
+    scratch = tmp_path / "scratch.git"
+    commit = snapshot(toy.root, scratch)
+    assert git(scratch, "show", f"{commit}:engine/new.py") == "ANSWER = 43\n"
+    names = git(scratch, "ls-tree", "-r", "--name-only", commit).split()
+    assert names == ["engine/__init__.py", "engine/new.py"]
+    assert (toy.git("status", "--porcelain"), toy.git("count-objects")) == before
+
+
+def test_a_snapshot_of_the_same_tree_is_the_same_commit(toy: ToyProject, tmp_path: Path) -> None:
+    first = snapshot(toy.root, tmp_path / "scratch.git")
+    assert snapshot(toy.root, tmp_path / "scratch.git") == first
+    toy.set_engine(2)
+    assert snapshot(toy.root, tmp_path / "scratch.git") != first
+
+
+def test_a_directory_without_an_engine_cannot_be_measured(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementFailed, match="nothing to measure"):
+        snapshot(tmp_path, tmp_path / "scratch.git")
+
+
+def test_a_selection_leaves_out_what_the_machine_would_skip() -> None:
+    def measures(name: str, *, has_gpu: bool) -> bool:
+        return any(re.search(pattern, name) for pattern in FULL.on(has_gpu=has_gpu).patterns)
+
+    tiny = "decode.Decode.track_step_time('gpt2-tiny', 8, 128)"
+    full = "decode.Decode.track_step_time('gpt2', 8, 128)"
+    kernel = "kernels.Append.track_time('identity', 'gpt2-b64-c257')"
+    host = "host.BlockMetadata.track_hold_and_release(8)"
+    assert [measures(name, has_gpu=False) for name in (tiny, full, kernel, host)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert [measures(name, has_gpu=True) for name in (tiny, full, kernel, host)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert [on_the_gpu(name) for name in (tiny, full, kernel, host)] == [False, True, True, False]
+
+
+def test_an_anchored_pattern_still_anchors() -> None:
+    (pattern,) = QUICK.changed(("^decode",), None).on(has_gpu=False).patterns
+    assert re.search(pattern, "decode.Decode.track_tpot('gpt2-tiny', 8, 128)")
+    assert not re.search(pattern, "host.decode.track_tpot('gpt2-tiny', 8, 128)")
+
+
+def test_the_tree_of_this_repository_can_be_read() -> None:
+    tree = working_tree(ROOT)
+    assert all(isinstance(path, str) for path in measured_changes(tree))

@@ -1,0 +1,271 @@
+"""`bisect`: from two names to an answer, a record, an exit code and a state to go on with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from asv_bench.__main__ import build_app
+from asv_bench.cli import bisect as command
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
+from asv_bench.lab.calibration.simulated_noise import Noise
+from asv_bench.process.samples import CommitUnusable, Pair, SampleFailed
+
+QUIET = Noise(process=0.002, drift=0.002, outliers=0.0)
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=directory, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+class Interrupted(SimulatedCommits):
+    """A machine at which somebody presses Ctrl-C after some pairs."""
+
+    def __init__(self, log_times: Mapping[str, float], after: int | None, seed: int) -> None:
+        super().__init__(log_times, QUIET, seed)
+        self.after = after
+
+    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
+        if self.after is not None and self.measured["simulated"] >= self.after:
+            raise KeyboardInterrupt
+        return super().pair(base, head, **options)
+
+
+@dataclass
+class FakeSetup:
+    """What `set_up` finds, with a simulated machine."""
+
+    sources: CommitSources
+    machine: SimulatedCommits
+    benchmarks: list[str] = field(default_factory=lambda: [SIMULATED_BENCHMARK])
+    devices: tuple[str, ...] = ("simulated",)
+
+    @property
+    def entries(self) -> list[str]:
+        return self.benchmarks
+
+    def sentence(self) -> str:
+        return "measuring a simulation"
+
+    @contextmanager
+    def pairs(self) -> Iterator[SimulatedCommits]:
+        yield self.machine
+
+
+class Bench:
+    """A repository of 20 commits, a machine, and the command line."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        git(root, "init", "--quiet", "--initial-branch=main")
+        self.hashes = []
+        for number in range(21):
+            git(root, "commit", "--quiet", "--allow-empty", "-m", f"Change number {number}")
+            self.hashes.append(git(root, "rev-parse", "HEAD"))
+        self.benchmarks = [SIMULATED_BENCHMARK]
+        self.machine = self.with_step(None)
+        monkeypatch.setattr(command, "REPOSITORY", root)
+        monkeypatch.setattr(command, "STATES", root / ".asv" / "bisect")
+        monkeypatch.setattr(command, "set_up", self.set_up)
+
+    def with_step(
+        self, place: int | None, effect: float = 0.04, after: int | None = None, seed: int = 5
+    ) -> Interrupted:
+        times = {
+            commit: effect if place is not None and number >= place else 0.0
+            for number, commit in enumerate(self.hashes)
+        }
+        self.machine = Interrupted(times, after, seed)
+        return self.machine
+
+    def set_up(self, root: Path, patterns, devices) -> FakeSetup:
+        return FakeSetup(CommitSources(root), self.machine, self.benchmarks)
+
+    def run(self, *arguments: str) -> tuple[int, str, dict]:
+        path = self.root / "record.json"
+        path.unlink(missing_ok=True)
+        result = CliRunner().invoke(
+            build_app(), ["bisect", "HEAD~20", "HEAD", "--json", str(path), *arguments]
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        record = json.loads(path.read_text()) if path.exists() else {}
+        return result.exit_code, result.output, record
+
+    @property
+    def measured(self) -> int:
+        return self.machine.measured["simulated"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_the_culprit_is_named_with_subject_and_author(bench: Bench) -> None:
+    bench.with_step(8)
+    code, said, record = bench.run()
+    assert code == ExitCode.REGRESSION
+    assert f"first slower commit: {bench.hashes[8][:8]} Change number 8 (Ada)" in said
+    assert f"{bench.hashes[8][:8]} against {bench.hashes[7][:8]}" in said
+    results = record["results"]
+    assert results["finding"]["suspects"] == [bench.hashes[8]]
+    assert results["outcome"] == "regression"
+    assert results["exit_code"] == code
+    assert sum(results["pairs"].values()) == len(record["samples"]) == bench.measured
+    assert record["settings"]["commits"][7]["subject"] == "Change number 8"
+    searched = [sample for sample in record["samples"] if sample["stage"] == "search"]
+    assert all(sample["guess"]["probability"] <= 1 for sample in searched)
+    assert all(sample["pair"]["log_ratio"] is not None for sample in searched)
+
+
+def test_nothing_to_find_is_no_regression(bench: Bench) -> None:
+    code, said, record = bench.run()
+    assert code == ExitCode.GOOD
+    assert "no regression: the last commit is equivalent to the first" in said
+    assert record["results"]["finding"]["gate"]["verdict"] == "equivalent"
+
+
+def test_a_step_within_the_margin_is_no_regression(bench: Bench) -> None:
+    bench.with_step(8)
+    code, said, record = bench.run("--margin", "10")
+    assert code == ExitCode.GOOD
+    assert "no regression: the last commit is equivalent to the first" in said
+    plan = record["settings"]["plan"]
+    assert plan["gate"]["margin"] == plan["confirmation"]["minimum_effect"] == 0.1
+
+
+def test_an_improvement_is_looked_for_where_asked(bench: Bench) -> None:
+    bench.with_step(8, effect=-0.04)
+    assert bench.run()[0] == ExitCode.GOOD
+    code, said, record = bench.run("--improvement")
+    assert code == ExitCode.REGRESSION
+    assert record["results"]["outcome"] == "improvement"
+    assert f"first faster commit: {bench.hashes[8][:8]}" in said
+
+
+def test_too_few_pairs_are_inconclusive(bench: Bench) -> None:
+    bench.with_step(8)
+    code, said, record = bench.run("--most-pairs", "1")
+    assert code == ExitCode.INCONCLUSIVE
+    assert "inconclusive: " in said
+    assert record["results"]["finding"]["outcome"] == "inconclusive"
+
+
+def test_an_interrupted_bisection_goes_on_where_it_was(bench: Bench) -> None:
+    bench.with_step(8, after=18)
+    code, said, record = bench.run()
+    assert code == ExitCode.INTERRUPTED
+    assert record["results"]["finding"] is None
+    assert "Interrupted" in said
+    first = bench.measured
+    assert first == 18
+
+    bench.with_step(8, seed=6)
+    code, said, record = bench.run()
+    assert code == ExitCode.REGRESSION
+    assert "going on with 18 pairs" in said
+    assert len(record["samples"]) == bench.measured + 18
+
+
+def test_a_finished_bisection_starts_over_unless_told_otherwise(bench: Bench) -> None:
+    bench.with_step(8)
+    bench.run()
+    assert bench.measured > 0
+    bench.with_step(8, seed=7)
+    bench.run("--resume")
+    assert bench.measured == 0
+    bench.run()
+    assert bench.measured > 0
+
+
+def test_fresh_forgets_what_was_measured(bench: Bench) -> None:
+    bench.with_step(8, after=18)
+    bench.run()
+    bench.with_step(8)
+    _, said, record = bench.run("--fresh")
+    assert "going on" not in said
+    assert len(record["samples"]) == bench.measured
+
+
+def test_other_options_are_another_bisection(bench: Bench) -> None:
+    bench.with_step(8, after=18)
+    bench.run()
+    bench.with_step(8)
+    with pytest.raises(Refused, match="no pairs of this bisection"):
+        bench.run("--resume", "--certain", "0.999")
+    assert bench.measured == 0
+
+
+def test_an_end_that_cannot_be_measured_is_said(bench: Bench) -> None:
+    times = dict.fromkeys(bench.hashes[:-1], 0.0)
+    bench.machine = SimulatedCommits(times, QUIET, 0)
+    code, said, _ = bench.run()
+    assert code == ExitCode.FAILED
+    assert f"commit {bench.hashes[-1][:8]} cannot be measured" in said
+
+
+def test_processes_that_fail_leave_a_record_of_what_was_measured(bench: Bench, monkeypatch) -> None:
+    def fails(base, head, **_):
+        raise SampleFailed(base, (SIMULATED_BENCHMARK,), "exit code 1: a hiccup")
+
+    monkeypatch.setattr(bench.machine, "pair", fails)
+    code, said, record = bench.run()
+    assert code == ExitCode.FAILED
+    assert "a hiccup" in said
+    assert record["results"]["outcome"] == "failed"
+    assert "a hiccup" in record["notes"][0]
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(
+    bench: Bench,
+) -> None:
+    code, said, _ = bench.run("--json", str(bench.root))
+    assert code == ExitCode.REFUSED
+    assert "--json" in said
+    assert bench.measured == 0
+
+
+def test_an_end_without_the_benchmark_measures_nothing(bench: Bench, monkeypatch) -> None:
+    def lacking(*arguments, **options):
+        raise CommitUnusable(bench.hashes[0], "it has no such benchmark", is_lacking=True)
+
+    monkeypatch.setattr(bench.machine, "pair", lacking)
+    assert bench.run()[0] == ExitCode.NOTHING_MEASURED
+
+
+def test_the_working_tree_is_no_commit_to_search(bench: Bench) -> None:
+    result = CliRunner().invoke(build_app(), ["bisect", "HEAD~3", "."])
+    assert isinstance(result.exception, Refused)
+    assert "commit what is to be searched" in str(result.exception)
+
+
+def test_several_benchmarks_at_a_time_are_refused(bench: Bench) -> None:
+    bench.benchmarks = ["a.track_x(8)", "a.track_x(64)"]
+    with pytest.raises(Refused, match=r"finds 2 benchmarks.*one is bisected at a time"):
+        bench.run("--benchmark", "track_x")
+    assert bench.measured == 0
+
+
+def test_commits_left_out_are_listed_with_their_reason(bench: Bench) -> None:
+    machine = bench.with_step(8)
+    del machine._log_times[bench.hashes[8]]
+    del machine._log_times[bench.hashes[7]]
+    code, said, _ = bench.run()
+    assert code == ExitCode.REGRESSION
+    assert "one of these 3, of which only the last could be measured" in said
+    assert f"{bench.hashes[7][:8]} was left out" in said

@@ -1,0 +1,275 @@
+"""Planted slowdowns: of the length they claim, in a clone only, and what their verdicts must be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from simulated_pairs import BASE, HEAD
+from toy_project import ToyProject, make_project
+from typer.testing import CliRunner
+
+from asv_bench.__main__ import build_app
+from asv_bench.cli import calibrate as command
+from asv_bench.cli.calibrate import Trial, effects_named, report, trial_markdown
+from asv_bench.compare.bench_setup import BenchSetup
+from asv_bench.compare.catalog import Entry
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.lab.calibration import planting
+from asv_bench.lab.calibration.planting import ScratchClone, SpinTimes
+from asv_bench.output.console import make_console
+from asv_bench.output.record import Record
+from asv_bench.process.measured_process import Place
+
+PLAN = ComparisonPlan()
+
+RUNNER = '''
+import time
+
+
+class ModelRunner:
+    """A step of 1 ms."""
+
+    def decode(self, num_rows, *, is_sampled):
+        until = time.perf_counter() + 0.001
+        while time.perf_counter() < until:
+            pass
+'''
+
+BENCHMARK = """
+import statistics
+import time
+
+from .guard import check_identity
+from .sharing import SharesRuns, shared_figure, tracked
+
+
+def steps():
+    from engine.running.runner import ModelRunner
+
+    runner, readings = ModelRunner(), []
+    for _ in range(8):
+        started = time.perf_counter()
+        runner.decode(1, is_sampled=False)
+        readings.append(time.perf_counter() - started)
+    return {"step_time": min(readings)}
+
+
+class Toy(SharesRuns):
+    def setup(self):
+        check_identity()
+
+    @tracked()
+    def track_step_time(self):
+        return shared_figure("toy", "step_time", steps)
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> ToyProject:
+    project = make_project(tmp_path / "project", commits=1, commands=("calibrate",))
+    runner = project.root / "engine" / "running" / "runner.py"
+    runner.parent.mkdir()
+    runner.write_text(RUNNER)
+    (project.root / "asv_bench" / "benchmarks" / "toy.py").write_text(BENCHMARK)
+    project.commits.append(project.commit("steps that take their time"))
+    return project
+
+
+def planted_module(clone: ScratchClone) -> dict[str, Any]:
+    module: dict[str, Any] = {}
+    exec((clone.root / planting.PLANTED_IN).read_text(), module)
+    return module
+
+
+def test_a_planted_wait_lasts_as_long_as_it_says(toy: ToyProject, tmp_path: Path) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place("cpu"), toy.root)
+    base = clone.plant(0.0)
+    assert base.seconds == 0
+    planted = clone.plant(0.05)
+    assert planted.seconds == planted.length == 0.05
+    runner = planted_module(clone)["ModelRunner"]()
+    started = time.perf_counter()
+    runner.decode(1, is_sampled=False)
+    assert 0.051 <= time.perf_counter() - started < 0.5
+    assert len({base.hash, planted.hash, toy.commits[-1]}) == 3
+    # Each is planted in the original, not on top of the one before.
+    assert (clone.root / planting.PLANTED_IN).read_text().count("def _plant") == 1
+
+
+def test_a_planted_spin_follows_the_step_on_the_device(
+    toy: ToyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    torch = SimpleNamespace(cuda=SimpleNamespace(_sleep=calls.append))
+    runner = toy.root / "engine" / "running" / "runner.py"
+    runner.write_text(
+        "class ModelRunner:\n"
+        "    def decode(self, num_rows, *, is_sampled):\n"
+        "        torch.cuda._sleep((num_rows, is_sampled))\n"
+    )
+    toy.commit("as on a GPU")
+    spins = SpinTimes({0: 1e-6, 1000: 1.5e-6, 2000: 2e-6})
+    monkeypatch.setattr(planting, "measure_spins", lambda place: spins)
+    clone = ScratchClone(tmp_path / "clone", Place("GPU-a"), toy.root)
+    planted = clone.plant(5e-6)
+    assert planted.length == 10_000
+    assert planted.seconds == pytest.approx(5e-6)
+    module = planted_module(clone)
+    module["torch"] = torch
+    module["ModelRunner"]().decode(7, is_sampled=True)
+    assert calls == [(7, True), 10_000]
+    assert clone.plant(0.0).length == 0
+
+
+def test_spins_that_are_not_proportional_are_read_from_the_nearest() -> None:
+    # A short spin costs more than its cycles; long ones grow by 0.5 ns a cycle.
+    spins = SpinTimes({0: 2e-6, 1000: 3.5e-6, 10_000: 8e-6, 20_000: 13e-6})
+    assert spins.cycles_for(0.0) == 0
+    assert spins.seconds(10_000) == pytest.approx(6e-6)
+    assert spins.seconds(11_000) == pytest.approx(6.5e-6)
+    for seconds in (1.4e-6, 6.2e-6, 50e-6):
+        assert spins.seconds(spins.cycles_for(seconds)) == pytest.approx(seconds, rel=1e-3)
+
+
+def test_only_the_clone_is_changed(toy: ToyProject, tmp_path: Path) -> None:
+    (toy.root / "untracked").write_text("")
+    states = []
+    for change in (lambda: None, lambda: ScratchClone(tmp_path / "c", Place("cpu"), toy.root)):
+        made = change()
+        if made is not None:
+            made.plant(0.01)
+        names = ("status", "--porcelain"), ("for-each-ref",), ("worktree", "list"), ("reflog",)
+        states.append([toy.git(*name) for name in names])
+    assert states[0] == states[1]
+
+
+def test_a_commit_without_a_runner_is_refused(toy: ToyProject, tmp_path: Path) -> None:
+    toy.git("rm", "--quiet", "engine/running/runner.py")
+    toy.commit("no runner")
+    with pytest.raises(Refused, match="has no ModelRunner"):
+        ScratchClone(tmp_path / "clone", Place("cpu"), toy.root)
+
+
+def trial(planted: float, verdict: Verdict, name: str = "a trial") -> Trial:
+    comparison = Comparison("b", BASE, HEAD, verdict, effect=0.01, interval=(0.0, 0.02))
+    return Trial(name, planted, comparison, seconds=60.0)
+
+
+@pytest.mark.parametrize(
+    ("planted", "allowed"),
+    [
+        (0.0, {"equivalent", "inconclusive"}),
+        (0.005, {"slower", "equivalent", "inconclusive"}),
+        (0.0098, {"slower", "inconclusive"}),
+        (0.012, {"slower", "inconclusive"}),
+        (0.0199, {"slower"}),
+        (0.05, {"slower"}),
+    ],
+)
+def test_which_verdicts_a_truth_allows(planted: float, allowed: set[str]) -> None:
+    assert {str(v) for v in Verdict if trial(planted, v).holds(PLAN)} == allowed
+
+
+def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight(tmp_path: Path) -> None:
+    def sound(*trials: Trial) -> bool:
+        record = Record("calibrate", {})
+        path = tmp_path / "record.json"
+        with contextlib.suppress(MeasurementFailed):
+            report(trials, PLAN, record, make_console(), path, None)
+        found: bool = json.loads(path.read_text())["results"]["is_sound"]
+        return found
+
+    null, alarm = trial(0.0, Verdict.EQUIVALENT), trial(0.0, Verdict.FASTER)
+    assert sound(*[null] * 19, alarm)
+    assert not sound(*[null] * 7, alarm)
+    assert not sound(*[null] * 18, alarm, alarm)
+    missed = trial(0.03, Verdict.INCONCLUSIVE, "planted 3.0 %")
+    assert not sound(*[null] * 20, missed)
+    with pytest.raises(MeasurementFailed, match=r"contradict .* planted 3.0 %: inconclusive"):
+        report([missed], PLAN, Record("calibrate", {}), make_console(), tmp_path / "r", None)
+
+
+@pytest.mark.parametrize("made", [[], [Verdict.EQUIVALENT], [Verdict.FASTER]])
+def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
+    made: list[Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def __init__(self, directory: Path, setup: Any, plan: Any, record: Record, _: Any) -> None:
+            self.record = record
+
+        def run(self, null: int, effects: Any, trials: list[Trial]) -> None:
+            trials += [trial(0.0, verdict) for verdict in made]
+            self.record.samples.append({"trial": "itself"})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
+    setup = BenchSetup(None, tmp_path, (Entry(name, name, "seconds"),), ("cpu",))
+    monkeypatch.setattr(command, "set_up", lambda *_: setup)
+    monkeypatch.setattr(command, "Calibration", Interrupted)
+    path, page = tmp_path / "record.json", tmp_path / "page.md"
+    arguments = ["calibrate", "--json", str(path), "--markdown", str(page)]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 130
+    record = json.loads(path.read_text())
+    assert record["results"]["is_sound"] is None
+    assert record["results"]["interrupted"] is True
+    assert [entry["verdict"] for entry in record["results"]["trials"]] == made
+    assert record["samples"] == [{"trial": "itself"}]
+    assert record["notes"] == [command.INTERRUPTED]
+    assert command.INTERRUPTED in result.output
+    assert command.INTERRUPTED in page.read_text()
+
+
+def test_the_markdown_marks_what_the_truth_does_not_allow() -> None:
+    page = trial_markdown(
+        [trial(0.03, Verdict.INCONCLUSIVE, "missed"), trial(0.0, Verdict.EQUIVALENT)], PLAN, "here"
+    )
+    assert "| missed | +3.00 % | inconclusive (!) | +1.00 % | +0.00 % to +2.00 % |" in page
+    assert page.count("(!)") == 1
+
+
+def test_effects_are_per_cents() -> None:
+    assert effects_named("1,2.5, 5") == [0.01, 0.025, 0.05]
+    assert effects_named("none") == []
+    for wrong in ("0", "-1", "a lot", ""):
+        with pytest.raises(Refused, match="per cents"):
+            effects_named(wrong)
+
+
+def test_trials_from_the_command_line(toy: ToyProject) -> None:
+    path, page = toy.root.parent / "calibration.json", toy.root.parent / "calibration.md"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "asv_bench", "calibrate", "--null", "1", "--planted", "50"),
+            *("-b", "track_step_time", "--pairs", "10"),
+            *("--json", str(path), "--markdown", str(page)),
+        ],
+        cwd=toy.root,
+        env=os.environ | {"PYTHONPATH": str(toy.root), "KVTRAIL_MACHINE": "toy"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(path.read_text())
+    null, slow = record["results"]["trials"]
+    assert null["verdict"] in ("equivalent", "inconclusive")
+    assert slow["verdict"] == "slower"
+    assert slow["planted"] == pytest.approx(0.5, rel=0.2)
+    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.2)
+    assert {sample["trial"] for sample in record["samples"]} == {null["name"], slow["name"]}
+    assert len(record["samples"]) == 20
+    assert slow["name"] in page.read_text()
+    assert toy.git("status", "--porcelain") == ""

@@ -1,0 +1,355 @@
+"""`compare` from the command line on a toy history, through real processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from simulated_pairs import BASE, HEAD, ScriptedPairs
+from toy_project import ToyProject, git, make_project
+from typer.testing import CliRunner
+
+from asv_bench.__main__ import build_app
+from asv_bench.cli import compare as compare_module
+from asv_bench.cli.compare import Comparing, time_left
+from asv_bench.compare.comparison import Progress
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import Commit
+
+STEP = r"Toy\.track_step"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
+    """Engines 1, 2 and 2 again; one that cannot be imported; none."""
+    folder = tmp_path_factory.mktemp("toy")
+    project = make_project(folder / "project", commits=2, commands=("compare",))
+    (project.root / "kernels" / "harmless.py").write_text("")
+    project.commits.append(project.commit("harmless"))
+    (project.root / "engine" / "__init__.py").write_text("raise RuntimeError('planted')\n")
+    project.commits.append(project.commit("broken"))
+    project.git("rm", "--quiet", "-r", "engine")
+    project.commits.append(project.commit("no engine"))
+    project.git("checkout", "--quiet", "HEAD~2")
+    project.git("branch", "--quiet", "--force", "main")
+    project.git("checkout", "--quiet", "main")
+    return project
+
+
+@pytest.fixture
+def toy(original: ToyProject, tmp_path: Path) -> ToyProject:
+    shutil.copytree(original.root, tmp_path / "project")
+    return ToyProject(tmp_path / "project", list(original.commits))
+
+
+def command(root: Path, *arguments: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "asv_bench", "compare", *arguments),
+        *("--json", str(root.parent / "record.json")),
+    ]
+
+
+def variables(root: Path) -> dict[str, str]:
+    # The toy's own working tree lies on the path, as a trap.
+    return os.environ | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": "toy", "NO_COLOR": "1"}
+
+
+def compare(root: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    done = subprocess.run(
+        command(root, *arguments),
+        cwd=root,
+        env=variables(root),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    path = root.parent / "record.json"
+    record = json.loads(path.read_text()) if path.is_file() else {}
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr, record
+
+
+def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
+    code, said, record = compare(
+        *(toy.root, "HEAD~2", "HEAD~1", "-b", STEP, "-b", "track_process"),
+        *("--markdown", str(tmp_path / "pages" / "summary.md"), "--pairs", "11"),
+    )
+    assert code == 3
+    by_name = {entry["benchmark"]: entry for entry in record["results"]["comparisons"]}
+    step = by_name["toy.Toy.track_step(8)"]
+    assert step["verdict"] == "slower"
+    assert step["effect"] == pytest.approx(1.0)
+    assert step["interval"] == pytest.approx([1.0, 1.0])
+    assert (step["base"], step["head"]) == tuple(toy.commits[:2])
+    assert (step["base_value"], step["head_value"], step["pairs_used"]) == (1.0, 2.0, 11)
+    assert record["results"]["outcome"] == "regression"
+    assert "toy.Toy.track_step(8)" in said
+    assert "+100.00 %" in said
+    page = (tmp_path / "pages" / "summary.md").read_text()
+    assert "| `toy.Toy.track_step(8)` | slower | +100.00 % | +100.00 % to +100.00 % |" in page
+    assert r"step 2 \<b\>" in page
+
+    # Both figures came from the same processes, and each process was a new one.
+    samples: dict[str, list[tuple[float, ...]]] = {}
+    for pair in record["samples"]:
+        for side in ("base", "head"):
+            samples.setdefault(pair["benchmark"], []).append(tuple(pair[side]["samples"]))
+    processes = samples["toy.Toy.track_process(8)"]
+    assert len(processes) == len(samples["toy.Toy.track_step(8)"]) == 22
+    # A run as short as this is repeated, in the same process.
+    assert all(len(values) == 7 and len(set(values)) == 1 for values in processes)
+    assert len(set(processes)) == 22
+    orders = [
+        pair["head_first"]
+        for pair in record["samples"]
+        if pair["benchmark"] == "toy.Toy.track_step(8)"
+    ]
+    assert orders == [number % 4 in (1, 2) for number in range(11)]
+    for pair in record["samples"]:
+        base_ran_first = pair["base"]["started_at"] < pair["head"]["started_at"]
+        assert base_ran_first != pair["head_first"]
+
+
+def test_equal_engines_are_equivalent_and_so_is_a_commit_with_itself(toy: ToyProject) -> None:
+    for base, head in (("HEAD~1", "HEAD"), ("HEAD", "HEAD")):
+        code, said, record = compare(toy.root, base, head, "-b", STEP, "--pairs", "10")
+        (answer,) = record["results"]["comparisons"]
+        assert (code, answer["verdict"], answer["effect"]) == (0, "equivalent", 0.0), said
+        assert len(record["samples"]) == 10
+
+
+def test_the_margin_is_told_in_per_cent(toy: ToyProject) -> None:
+    options = ("-b", STEP, "--quick", "--margin")
+    _, said, record = compare(toy.root, "HEAD", "HEAD", *options, "2.5")
+    plan = record["settings"]["plan"]
+    assert (plan["margin"], plan["minimum_effect"]) == (0.025, 0.025)
+    assert "by at least 2.5 %" in said
+    assert compare(toy.root, "HEAD", "HEAD", *options, "0")[0] == 2
+
+
+def test_todays_ruler_measures_the_working_tree_as_it_stands(toy: ToyProject) -> None:
+    toy.set_engine(1.5)
+    before = toy.git("status", "--porcelain"), toy.git("worktree", "list"), toy.git("stash", "list")
+    code, _, record = compare(
+        toy.root, "HEAD", ".", "-b", STEP, "-b", "track_ruler", "--pairs", "11"
+    )
+    step, ruler = record["results"]["comparisons"]
+    if step["benchmark"] != "toy.Toy.track_step(8)":
+        step, ruler = ruler, step
+    assert (code, step["verdict"], step["head_value"]) == (0, "faster", 1.5)
+    # The commits' own rulers say 7 and 101.
+    assert (ruler["base_value"], ruler["head_value"]) == (7.0, 7.0)
+    after = toy.git("status", "--porcelain"), toy.git("worktree", "list"), toy.git("stash", "list")
+    assert after == before
+    assert record["dirty"] is True
+
+
+def test_a_linked_worktree_is_compared_from(toy: ToyProject, tmp_path: Path) -> None:
+    linked = tmp_path / "elsewhere" / "linked"
+    toy.git("worktree", "add", "--quiet", "--detach", str(linked), "HEAD")
+    before = git(linked, "status", "--porcelain"), toy.git("worktree", "list")
+    code, _, record = compare(linked, "HEAD~2", "HEAD", "-b", STEP, "--pairs", "10")
+    assert (code, record["results"]["comparisons"][0]["verdict"]) == (3, "slower")
+    assert (git(linked, "status", "--porcelain"), toy.git("worktree", "list")) == before
+    assert not (toy.root / ".asv").exists()
+
+
+@pytest.mark.parametrize(
+    ("commit", "expected", "complaint"),
+    [
+        (3, 1, "cannot be measured: RuntimeError: planted"),
+        (4, 5, "has no 'engine' package"),
+    ],
+)
+def test_an_unusable_commit_is_a_sentence_and_an_exit_code(
+    toy: ToyProject, commit: int, expected: int, complaint: str
+) -> None:
+    unusable = toy.commits[commit]
+    code, said, record = compare(toy.root, "HEAD", unusable, "-b", STEP, "--gate", "none")
+    assert (code, record["results"]["exit_code"]) == (expected, expected)
+    assert f"commit {unusable[:8]} cannot be measured" in said
+    assert complaint in said
+    assert record["samples"] == []
+
+
+def test_a_benchmark_that_fails_does_not_hide_the_others(toy: ToyProject) -> None:
+    code, said, record = compare(
+        toy.root, "HEAD~1", "HEAD", "-b", "Broken", "-b", STEP, "--pairs", "11", "--gate", "none"
+    )
+    verdicts = {entry["benchmark"]: entry["verdict"] for entry in record["results"]["comparisons"]}
+    assert verdicts == {
+        "toy.Broken.track_failure": "failed",
+        "toy.Toy.track_step(8)": "equivalent",
+    }
+    assert code == 1
+    assert "ArithmeticError: planted failure" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("nowhere", "HEAD", "-b", STEP), "knows no commit called 'nowhere'"),
+        (("HEAD", "HEAD", "-b", "no_such_thing"), "is found in none of the 5 benchmarks"),
+        (("HEAD", "HEAD", "-b", "("), "not a regular expression"),
+        (("HEAD", "HEAD", "-b", STEP, "--pairs", "9"), "take at least 10"),
+        (("HEAD", "HEAD", "-b", "Toy", "--pairs", "10"), "among 4 benchmarks, 10 pairs cannot"),
+        (("HEAD", "HEAD", "-b", STEP, "--quick", "--pairs", "20"), "exclude each other"),
+        (("HEAD", "HEAD", "-b", STEP, "--gate", "faster"), "--gate 'faster' names 'faster'"),
+        (("HEAD", "HEAD", "-b", STEP, "--devices", "0"), "there is none here"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(
+    toy: ToyProject, arguments: tuple[str, ...], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, said, record = compare(toy.root, *arguments)
+    assert code == 2
+    assert complaint in " ".join(said.split())
+    assert record == {}
+
+
+def test_a_gpu_that_is_demanded_must_be_there(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, said, _ = compare(toy.root, "HEAD", "HEAD", "-b", STEP, "--require-gpu")
+    assert code == 1
+    assert "there is no GPU" in said
+
+
+def test_the_time_left_is_that_of_the_pairs_left() -> None:
+    now = Progress(measured=9, kept=8, next_look=12, cap=24, open_benchmarks=("b",))
+    assert time_left(10.0, now) == "at most 2:40 left"
+
+
+def test_progress_does_not_count_the_warming_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0.0, 100.0, 110.0, 120.0))
+    monkeypatch.setattr(compare_module.time, "monotonic", lambda: next(clock))
+    # A dumb terminal, such as the tests may run in, is shown no progress.
+    monkeypatch.setenv("TERM", "xterm")
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=120)
+    with compare_module._PairProgress(console, ComparisonPlan()) as progress:
+        for measured in (1, 2, 3):
+            progress.show(Progress(measured, measured, 12, 24, ("b",)))
+    assert "at most 3:30 left" in output.getvalue()
+
+
+def test_an_interruption_leaves_the_answers_that_were_given() -> None:
+    plan = ComparisonPlan()
+    interrupted_at = plan.looks[-1] - 2
+
+    def ratio(name: str, number: int) -> float:
+        if number == interrupted_at:
+            raise KeyboardInterrupt
+        scatter = (-1) ** (number // 2)
+        return {"slower": 1.03 + 0.001 * scatter, "noisy": 1.0 + 0.2 * scatter}[name]
+
+    source = ScriptedPairs(ratio, benchmarks=("noisy", "slower"))
+    setup = SimpleNamespace(
+        benchmarks=source.benchmarks,
+        entries=[],
+        devices=source.devices,
+        sentence=lambda: "measuring",
+        pairs=lambda: nullcontext(source),
+    )
+    commits = Commit(BASE, "base", "older"), Commit(HEAD, "head", "newer")
+    comparing = Comparing(setup, *commits, plan, Console(file=io.StringIO()))
+    comparing.run()
+    assert comparing.is_interrupted
+    noisy, slower = comparing.comparisons
+    assert (noisy.verdict, noisy.pairs_used) == (Verdict.INCONCLUSIVE, interrupted_at)
+    assert slower.verdict is Verdict.SLOWER
+    assert slower.pairs_used < interrupted_at
+    assert "interrupted" in noisy.reason
+    assert not slower.reason
+
+
+@pytest.mark.parametrize(("pairs", "benchmarks"), [("14", 9), ("15", 19), ("16", 33)])
+def test_pairs_that_could_call_no_benchmark_slower_are_refused(
+    pairs: str, benchmarks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(commit: str) -> None:
+        raise LookupError(commit)
+
+    def outcome(pairs: str) -> BaseException | None:
+        return CliRunner().invoke(build_app(), ["compare", "a", "b", "--pairs", pairs]).exception
+
+    setup = SimpleNamespace(
+        entries=[None] * benchmarks, devices=("cpu",), sources=SimpleNamespace(resolve=resolve)
+    )
+    monkeypatch.setattr(compare_module, "set_up", lambda *_: setup)
+    refusal, enough = outcome(pairs), str(int(pairs) + 1)
+    assert isinstance(refusal, Refused)
+    assert f"among {benchmarks} benchmarks, {pairs} pairs" in str(refusal)
+    assert f"take at least {enough}" in str(refusal)
+    # One more goes on to the commits.
+    assert isinstance(outcome(enough), LookupError)
+
+
+def children_of(folder: Path) -> list[str]:
+    """Command lines of running processes that belong to a toy's comparison."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environment = path.read_bytes()
+            line = path.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"ASV_ENV_DIR={folder}".encode() in environment:
+            found.append(line.decode().replace("\0", " "))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
+    toy: ToyProject, number: signal.Signals, tmp_path: Path
+) -> None:
+    (toy.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(0.2)\nSTEP = 3\n")
+    toy.commit("slow to import")
+    before = toy.git("status", "--porcelain"), toy.git("worktree", "list"), toy.git("reflog")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = variables(toy.root) | {"TMPDIR": str(scratch)}
+    process = subprocess.Popen(
+        command(toy.root, "HEAD", "HEAD", "-b", STEP, "--pairs", "200"),
+        cwd=toy.root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs ignore an interruption, and so does what they start.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    folder = toy.root / ".asv" / "verdicts"
+    deadline = time.monotonic() + 30
+    while not children_of(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(4)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert not children_of(folder)
+    assert not list(scratch.iterdir())
+    record = json.loads((toy.root.parent / "record.json").read_text())
+    assert record["results"]["interrupted"] is True
+    (answer,) = record["results"]["comparisons"]
+    assert answer["verdict"] == "inconclusive"
+    assert answer["pairs_used"] == len(record["samples"]) > 0
+    assert "interrupted" in said
+    after = toy.git("status", "--porcelain"), toy.git("worktree", "list"), toy.git("reflog")
+    assert after == before

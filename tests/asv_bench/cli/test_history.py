@@ -1,0 +1,239 @@
+"""`history`: which commits it measures, what it refuses, and the page it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from toy_project import ToyProject, git, make_project
+
+from asv_bench.cli import history as history_module
+from asv_bench.cli.history import commits_of, every_nth
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.history.sessions import read_ratios
+from asv_bench.history.table import history_tables
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> ToyProject:
+    return make_project(tmp_path / "project", commits=3)
+
+
+def test_a_range_is_measured_and_shown(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    (toy.root / "README.md").write_text("not measured, so it may differ\n")
+    history_module.history(["HEAD~2..HEAD"], benchmark=["track_step"], rounds=2)
+
+    steps = {
+        figure.commit: figure.samples
+        for figure in read_results(toy.root / "reports" / "asv").figures
+    }
+    assert steps == {toy.commits[1]: (2.0, 2.0), toy.commits[2]: (3.0, 3.0)}
+    page = (toy.root / "reports" / "pages" / "index.html").read_text()
+    # Both commits are of one second: only their parentage orders them on the axis.
+    second, third = (page.index(f">{commit[:8]}</text>") for commit in toy.commits[1:])
+    assert second < third
+    assert "step 3 &lt;b&gt;" in page
+    assert (toy.root / "reports" / "html" / "index.html").is_file()
+    said = capsys.readouterr().out
+    assert "measuring 2 commits" in said
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    second, third = (
+        f"{commit[:8]} step {number} <b>"
+        for number, commit in zip((2, 3), toy.commits[1:], strict=True)
+    )
+    assert [row for row in cells if row] == [[second, "2.00 s"], [third, "3.00 s"], ["", "+50.0 %"]]
+    assert "no verdict" in said
+    assert said.rstrip().endswith(str(toy.root / "reports" / "pages" / "index.html"))
+    assert toy.git("status", "--porcelain").split() == ["??", "README.md"]
+
+
+def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    history_module.history(
+        ["HEAD~1..HEAD"], benchmark=["track_step"], rounds=2, reference=toy.commits[1]
+    )
+    folder = toy.root / "reports" / "asv-sessions"
+    [session] = folder.glob("*/*.json")
+    content = json.loads(session.read_text())
+    assert content["reference"] == toy.commits[1]
+    assert {row["commit"]: row["ratio"] for row in content["figures"]} == {
+        toy.commits[1]: 1.0,
+        toy.commits[2]: 1.5,
+    }
+    figures = read_results(toy.root / "reports" / "asv").figures
+    ratios = read_ratios(folder, session.parent.name)
+    assert all(
+        ratios[figure.series, figure.commit, figure.started_ms] == (toy.commits[1], 2.0)
+        for figure in figures
+    )
+    assert len(figures) == 2
+    said = capsys.readouterr().out
+    assert f"beside {toy.commits[1][:8]}" in said
+    assert f"ratios to {toy.commits[1][:8]}" in said
+
+
+def test_single_commits_are_measured_once_each_in_the_same_rounds(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    oldest, _, newest = toy.commits
+    # Git would take these as one range, of what is in the newest and in no parent of any.
+    ranges = [f"{newest}^!", f"{oldest}^!", "HEAD~1..HEAD"]
+    history_module.history(ranges, benchmark=["track_step"], rounds=1)
+    measured = {figure.commit for figure in read_results(toy.root / "reports" / "asv").figures}
+    assert measured == {oldest, newest}
+    assert "measuring 2 commits" in capsys.readouterr().out
+
+
+def test_commits_are_first_parents_newest_first(toy: ToyProject) -> None:
+    toy.git("checkout", "--quiet", "-b", "side", "HEAD~1")
+    (toy.root / "kernels" / "side.py").write_text("")
+    toy.commit("on the side")
+    toy.git("checkout", "--quiet", "main")
+    toy.git("merge", "--quiet", "--no-ff", "--message", "merge", "side")
+    merge = toy.git("rev-parse", "HEAD").strip()
+    assert commits_of("HEAD~2..HEAD", toy.root) == [merge, toy.commits[2]]
+    assert commits_of("HEAD", toy.root) == [merge, *reversed(toy.commits)]
+
+
+@pytest.mark.parametrize(
+    ("commit_range", "complaint"),
+    [
+        ("nowhere..HEAD", "no commits called 'nowhere..HEAD'"),
+        ("HEAD~99..HEAD", "no commits called"),
+        ("HEAD..HEAD", "holds no commits"),
+        ("--all", "is an option of git"),
+        ("", "no commits called ''"),
+    ],
+)
+def test_a_range_without_commits_is_refused(
+    toy: ToyProject, commit_range: str, complaint: str
+) -> None:
+    with pytest.raises(Refused, match=complaint):
+        commits_of(commit_range, toy.root)
+
+
+@pytest.mark.parametrize("changed", ["engine/__init__.py", "asv_bench/new.py", "asv.conf.json"])
+def test_a_dirty_tree_is_refused_and_left_alone(toy: ToyProject, changed: str) -> None:
+    with (toy.root / changed).open("a") as file:
+        file.write("\n")
+    before = toy.git("status", "--porcelain")
+    with pytest.raises(Refused, match=f"uncommitted changes in {changed}"):
+        commits_of("HEAD~1..HEAD", toy.root)
+    assert toy.git("status", "--porcelain") == before
+    assert not (toy.root / ".asv").exists()
+
+
+def test_a_shallow_repository_is_refused(toy: ToyProject, tmp_path: Path) -> None:
+    clone = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{toy.root}", str(clone))
+    with pytest.raises(Refused, match="shallow"):
+        commits_of("HEAD~1..HEAD", clone)
+
+
+def test_a_directory_that_is_no_repository_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="not a git repository"):
+        commits_of("HEAD", tmp_path)
+
+
+def test_a_repository_without_commits_is_refused(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    with pytest.raises(Refused, match="not a git repository with commits"):
+        commits_of("HEAD", tmp_path)
+
+
+def test_a_detached_head_is_measured_like_any_other(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.git("checkout", "--quiet", "--detach", "HEAD~1")
+    toy.git("branch", "--quiet", "-D", "main")
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=1)
+    (figure,) = read_results(toy.root / "reports" / "asv").figures
+    assert (figure.commit, figure.samples) == (toy.commits[1], (2.0,))
+    assert (toy.root / "reports" / "html" / "index.html").is_file()
+
+
+def test_commits_that_cannot_be_measured_are_a_failure(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.git("rm", "--quiet", "-r", "engine")
+    toy.commit("no engine")
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    with pytest.raises(MeasurementFailed, match="nothing was measured"):
+        history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=1)
+
+
+def test_steps_are_evenly_spaced_and_keep_the_ends() -> None:
+    commits = [str(number) for number in range(10)]
+    assert every_nth(commits, 4) == ["0", "3", "6", "9"]
+    assert every_nth(commits, 10) == commits
+    assert every_nth(commits, None) == commits
+    with pytest.raises(Refused, match="at least 2"):
+        every_nth(commits, 1)
+
+
+def figure_of(
+    commit: str, committed: int, name: str, params: dict[str, str], value: float
+) -> Figure:
+    series = Series(name, tuple(params.items()))
+    return Figure(series, "seconds", "own-toy", commit, committed, (value,), 0)
+
+
+TINY = {"model": "gpt2-tiny"}
+
+
+def cells(table: Table) -> list[list[str]]:
+    return [
+        list(row)
+        for row in zip(
+            *([str(cell) for cell in column.cells] for column in table.columns), strict=True
+        )
+    ]
+
+
+def test_the_table_is_of_scheduler_where_that_was_measured(tmp_path: Path) -> None:
+    figures = [
+        figure_of("b" * 40, 2, "scheduler.Scheduler.track_step_time", TINY, 0.0022),
+        figure_of("a" * 40, 1, "scheduler.Scheduler.track_step_time", TINY, 0.0020),
+        figure_of("a" * 40, 1, "scheduler.Scheduler.track_seconds_per_token", TINY, 0.001),
+        figure_of("b" * 40, 2, "scheduler.Scheduler.track_seconds_per_token", TINY, 0.002),
+        figure_of("a" * 40, 1, "scheduler.Scheduler.track_ttft", TINY, 0.5),
+        figure_of("c" * 40, 3, "scheduler.Scheduler.track_ttft", TINY, 0.6),
+        figure_of("a" * 40, 1, "streaming.Streaming.track_step_time", TINY, 0.1),
+    ]
+    (table,) = history_tables(figures, tmp_path)
+    assert table.title == "scheduler, batch 16"
+    assert [column.header for column in table.columns[1:]] == ["step or call", "TTFT", "tokens/s"]
+    # A figure that the row above lacks is compared with none.
+    assert cells(table) == [
+        ["aaaaaaaa", "2.00 ms", "500 ms", "1,000"],
+        ["bbbbbbbb", "2.20 ms\n+10.0 %", "-", "500\n-50.0 %"],
+        ["cccccccc", "-", "600 ms", "-"],
+    ]
+
+
+def test_without_scheduler_the_tables_are_of_what_was_selected(tmp_path: Path) -> None:
+    decode = {"model": "gpt2", "batch": "8", "context": "128"}
+    figures = [
+        figure_of("a" * 40, 1, "decode.Decode.track_step_time", decode, 0.001),
+        figure_of("a" * 40, 1, "host.Startup.track_import", {}, 0.2),
+        figure_of("b" * 40, 2, "host.Startup.track_import", {}, 0.1),
+    ]
+    tables = history_tables(figures, tmp_path)
+    assert [table.title for table in tables] == ["startup, import", "decode, context 128, batch 8"]
+    assert cells(tables[0])[1] == ["bbbbbbbb", "100 ms\n-50.0 %"]
+    many = [figure_of("a" * 40, 1, f"host.Thing.track_{n}", {}, 0.2) for n in range(9)]
+    assert len(history_tables(many, tmp_path)) == 4

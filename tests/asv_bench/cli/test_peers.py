@@ -1,0 +1,305 @@
+"""`peers`: transformers run the engine's own model, and a peer that fails costs its row alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpt2_checkpoints import save_reference
+from rich.console import Console
+from typer.testing import CliRunner
+
+import asv_bench.run.headline as headline
+from asv_bench.__main__ import build_app
+from asv_bench.errors import MeasurementFailed
+from asv_bench.memory.floor import weight_elements
+from asv_bench.output.tables import headline_table, markdown
+from asv_bench.peers.child import PeerTask, measure_peer, require_engine_tokens, run_figures
+from asv_bench.peers.jobs import PeerJob, measure_peers, merged_rows, peer_jobs, run_peer_job
+from asv_bench.peers.model import load_peer_model
+from asv_bench.peers.runs import DYNAMIC, PEERS, STATIC, run_peer
+from asv_bench.workloads.drive import run_workload
+from asv_bench.workloads.named import Workload
+from asv_bench.workloads.run_sample import RequestTrace, RunSample
+
+MODEL = "random:gpt2-tiny"
+TASK = PeerTask(
+    peer=DYNAMIC,
+    workload="streaming",
+    quick=True,
+    model=MODEL,
+    device="cpu",
+    dtype="auto",
+    repeats=1,
+)
+
+
+@pytest.fixture(scope="module")
+def peer_model() -> Any:
+    return load_peer_model(MODEL, device="cpu", dtype="auto")
+
+
+def figures(workload: str, engine: str, step_ms: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"workload": workload, "engine": engine, "batch": 8, "step_ms": step_ms}
+    return row | dict.fromkeys(
+        ("tokens_per_s", "ttft_ms", "tpot_ms", "itl_p99_ms", "floor_ms", "fraction_of_floor"), 1.0
+    )
+
+
+def measured(job: PeerJob, step_ms: float = 1.0) -> dict[str, Any]:
+    return {
+        "task": {},
+        "transformers": "5",
+        "dtype": "float16",
+        "compiled": True,
+        "warm_up_s": 1.0,
+        "gpu_state": {"before": None, "after": None},
+        "figures": figures(job.task.workload, job.task.peer, step_ms),
+        "samples": [],
+    }
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_greedy_ids_are_the_engines(peer_model: Any, peer: str) -> None:
+    """Mixed prompt lengths, padded on the left; both caches; more requests than fit a batch."""
+    from engine import Engine
+
+    workload = Workload("mixed", 7, 3, (1, 4, 9), 24, unique_prompts=True)
+    prompts = workload.prompts(peer_model.shape.vocab_size)
+    theirs = run_peer(peer_model.model, workload, prompts, peer, streamed=False)
+    engine = Engine(workload.engine_config(MODEL, device="cpu"))
+    ours = run_workload(engine, workload, engine.model_config.vocab_size)
+    assert [trace.token_ids for trace in theirs.traces] == [
+        trace.token_ids for trace in ours.traces
+    ]
+    assert theirs.token_digest == ours.token_digest
+    # A model that repeats one token would agree with a broken one.
+    assert len(set(theirs.traces[0].token_ids)) > 5
+
+
+def test_the_peer_has_the_engines_sizes_and_numbers(peer_model: Any) -> None:
+    from engine.models.registry import RANDOM_CONFIGS
+
+    ours = RANDOM_CONFIGS["gpt2-tiny"]
+    assert weight_elements(peer_model.shape) == weight_elements(ours)
+    assert peer_model.dtype == "float32"
+    assert peer_model.model.lm_head.weight is peer_model.model.transformer.wte.weight
+
+
+def test_half_precision_gets_the_same_rounded_weights() -> None:
+    from engine.models.registry import load_model
+
+    loaded = load_peer_model(MODEL, device="cpu", dtype="float16")
+    ours = load_model(MODEL, device=torch.device("cpu"), dtype=torch.float16).model
+    block = loaded.model.transformer.h[1]
+    assert torch.equal(block.mlp.c_fc.weight.T, ours.blocks[1].feed_forward_in.weight)
+    assert torch.equal(loaded.model.transformer.wte.weight, ours.token_embedding)
+
+
+@pytest.mark.parametrize(("dtype", "compared"), [("auto", 1), ("float16", 0)])
+def test_full_precision_is_compared_with_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, compared: int
+) -> None:
+    """A checkpoint that both read; in half precision near ties would part them."""
+    asked: list[str] = []
+
+    def require(task: PeerTask, workload: Workload, sample: RunSample) -> None:
+        asked.append(workload.name)
+        require_engine_tokens(task, workload, sample)
+
+    monkeypatch.setattr("asv_bench.peers.child.require_engine_tokens", require)
+    save_reference(tmp_path)
+    outcome = measure_peer(replace(TASK, model=str(tmp_path), dtype=dtype))
+    assert outcome["dtype"] == ("float32" if dtype == "auto" else dtype)
+    assert outcome["figures"]["engine"] == DYNAMIC
+    assert asked == ["streaming-quick"] * compared
+
+
+def test_token_times_come_from_the_streamed_run(peer_model: Any) -> None:
+    workload = Workload("two", 2, 2, (1, 4), 6)
+    prompts = workload.prompts(peer_model.shape.vocab_size)
+    plain = run_peer(peer_model.model, workload, prompts, STATIC, streamed=False)
+    streamed = run_peer(peer_model.model, workload, prompts, STATIC, streamed=True)
+    assert plain.generated_tokens == streamed.generated_tokens == 12
+    assert plain.token_digest == streamed.token_digest
+    assert not plain.traces[0].token_times_s
+    times = streamed.traces[1].token_times_s
+    assert len(times) == 6
+    assert streamed.started_s < times[0] < times[-1] <= streamed.started_s + streamed.wall_s
+
+
+def test_figures_take_throughput_and_latency_from_their_own_runs() -> None:
+    workload = Workload("one", 2, 2, (1,), 4)
+    plain = [
+        RunSample("offline", 0.0, wall, 0, [RequestTrace(0.0, [1] * 4) for _ in range(2)])
+        for wall in (0.4, 0.8, 0.5)
+    ]
+    traces = [RequestTrace(0.0, [1] * 4, [1.0, 2.0, 3.0, 5.0]) for _ in range(2)]
+    streamed = RunSample("offline", 0.0, 5.0, 3, traces)
+    found = run_figures(workload, plain, streamed)
+    assert found["step_ms"] == pytest.approx(125.0)
+    assert found["tokens_per_s"] == pytest.approx(16.0)
+    assert found["ttft_ms"] == pytest.approx(1000.0)
+    assert found["tpot_ms"] == pytest.approx(4000 / 3)
+    assert found["itl_p99_ms"] == pytest.approx(2000.0, rel=0.05)
+
+
+def test_other_tokens_than_the_engines_are_no_measurement(peer_model: Any) -> None:
+    workload = TASK.shape()
+    prompts = workload.prompts(peer_model.shape.vocab_size)
+    sample = run_peer(peer_model.model, workload, prompts, DYNAMIC, streamed=False)
+    require_engine_tokens(TASK, workload, sample)
+    sample.traces[3].token_ids[-1] ^= 1
+    with pytest.raises(MeasurementFailed, match="different tokens for request 3 of streaming"):
+        require_engine_tokens(TASK, workload, sample)
+
+
+def test_a_run_that_is_cut_short_is_no_measurement(peer_model: Any) -> None:
+    class Short:
+        device = peer_model.model.device
+
+        def generate(self, ids: Any, **options: Any) -> Any:
+            assert options["do_sample"] is False
+            return torch.cat([ids, ids[:, -1:]], dim=1)
+
+    workload = Workload("one", 1, 1, (3,), 2)
+    with pytest.raises(MeasurementFailed, match="generated 1 tokens for request 0"):
+        run_peer(Short(), workload, [[1, 2, 3]], DYNAMIC, streamed=False)
+
+
+def test_peers_take_turns_and_compile_once() -> None:
+    jobs = peer_jobs(["wide", "single"], 2, model=MODEL, device="cpu")
+    assert [(job.process, job.task.workload, job.task.peer) for job in jobs] == [
+        (0, "wide", DYNAMIC),
+        (0, "wide", STATIC),
+        (0, "single", DYNAMIC),
+        (0, "single", STATIC),
+        (1, "wide", DYNAMIC),
+        (1, "single", DYNAMIC),
+    ]
+
+
+def test_a_failed_peer_costs_its_own_row(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def run_job(job: PeerJob) -> dict[str, Any]:
+        asked.append(job.label)
+        if job.task.peer == DYNAMIC and job.process == 1:
+            raise MeasurementFailed(f"{job.label} could not be measured.")
+        return measured(job)
+
+    jobs = peer_jobs(["wide"], 3, model=MODEL, device="cuda")
+    outcome = measure_peers(jobs, tmp_path, Console(quiet=True), run_job)
+    # Neither is the third process started, nor the first one's figure kept.
+    assert len(asked) == 3
+    assert [row["engine"] for row in outcome.rows] == [STATIC]
+    assert outcome.notes == [f"{DYNAMIC} on wide, process 2 could not be measured."]
+
+
+def test_rows_are_medians_over_processes(tmp_path: Path) -> None:
+    def run_job(job: PeerJob) -> dict[str, Any]:
+        return measured(job, step_ms=(5.0, 1.0, 2.0)[job.process])
+
+    jobs = peer_jobs(["wide"], 3, model=MODEL, device="cuda")
+    outcome = measure_peers(jobs, tmp_path, Console(quiet=True), run_job)
+    assert [(row["engine"], row["step_ms"]) for row in outcome.rows] == [
+        (DYNAMIC, 2.0),
+        (STATIC, 5.0),
+    ]
+    assert len(list(tmp_path.glob("wide-*.json"))) == 4
+
+
+def test_rows_are_handed_on_as_they_come(tmp_path: Path) -> None:
+    """So that a session that is cut short has written what it measured."""
+    seen: list[list[tuple[str, float]]] = []
+
+    def run_job(job: PeerJob) -> dict[str, Any]:
+        if job.task.peer == DYNAMIC and job.process == 1:
+            raise MeasurementFailed("It failed.")
+        return measured(job, step_ms=5.0)
+
+    def on_rows(rows: list[dict[str, Any]]) -> None:
+        seen.append([(row["engine"], row["step_ms"]) for row in rows])
+
+    jobs = peer_jobs(["wide"], 2, model=MODEL, device="cuda")
+    measure_peers(jobs, tmp_path, Console(quiet=True), run_job, on_rows)
+    assert seen == [[(DYNAMIC, 5.0)], [(DYNAMIC, 5.0), (STATIC, 5.0)], [(STATIC, 5.0)]]
+
+
+def test_processes_that_have_run_do_not_run_again(tmp_path: Path) -> None:
+    """Those that failed do: what kept them may have gone."""
+    jobs = peer_jobs(["wide"], 2, model=MODEL, device="cuda")
+
+    def failing(job: PeerJob) -> dict[str, Any]:
+        if job.task.peer == STATIC:
+            raise MeasurementFailed("It failed.")
+        return measured(job, step_ms=5.0 + job.process)
+
+    measure_peers(jobs, tmp_path, Console(quiet=True), failing)
+    ran: list[str] = []
+
+    def run_job(job: PeerJob) -> dict[str, Any]:
+        ran.append(job.task.peer)
+        return measured(job, step_ms=1.0)
+
+    outcome = measure_peers(jobs, tmp_path, Console(quiet=True), run_job)
+    assert ran == [STATIC]
+    assert [(row["engine"], row["step_ms"]) for row in outcome.rows] == [
+        (DYNAMIC, 5.5),
+        (STATIC, 1.0),
+    ]
+
+
+def test_a_missing_compiler_is_said() -> None:
+    [job] = [job for job in peer_jobs(["wide"], 1, model=MODEL, device="cuda")][1:]
+
+    def execute(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert json.loads(command[-1])["peer"] == STATIC
+        said = "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found\n"
+        return subprocess.CompletedProcess(command, 1, "", said)
+
+    with pytest.raises(MeasurementFailed, match=r"static on wide, process 1 .* no working C or"):
+        run_peer_job(job, execute)
+
+
+def test_rows_stand_beside_the_engines() -> None:
+    rows = [figures(name, "kvtrail", 1.0) for name in ("wide", "single")]
+    rows += [figures(name, peer, 2.0) for peer in reversed(PEERS) for name in ("single", "wide")]
+    merged = merged_rows(rows)
+    assert [(row["workload"], row["engine"]) for row in merged] == [
+        (name, engine) for name in ("wide", "single") for engine in ("kvtrail", DYNAMIC, STATIC)
+    ]
+    text = markdown(headline_table(merged, "a machine"))
+    lines = text.splitlines()
+    assert lines[0] == "a machine"
+    assert lines[2].startswith("| workload | engine | batch | step ms |")
+    assert lines[3].startswith("| --- | --- | ---: |")
+    assert lines[5] == (
+        "| wide | transformers-dynamic | 8 | 2.000 | 1 | 1.00 | 1.000 | 1.000 | 1.000 | 100.0 % |"
+    )
+
+
+def test_headline_measures_peers_in_the_same_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real processes: the engine's and two peers', one after the other, into one file."""
+    monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "runs")
+    monkeypatch.setattr(headline, "HEADLINE", tmp_path / "untouched.json")
+    output, table = tmp_path / "own.json", tmp_path / "own.md"
+    arguments = ["--quick", "--workloads", "single", "--processes", "1", "--device", "cpu"]
+    arguments += ["--peers", "--peer-processes", "1"]
+    done = CliRunner().invoke(build_app(), ["headline", "--output", str(output), *arguments])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    rows = json.loads(output.read_text())["rows"]
+    assert [row["engine"] for row in rows] == ["kvtrail", DYNAMIC, STATIC]
+    assert len({tuple(row) for row in rows}) == 1
+    assert all(row["step_ms"] > 0 and row["ttft_ms"] > 0 for row in rows)
+    assert table.read_text().count("single-quick") == 3
+    (record,) = (tmp_path / "runs").glob("headline-*.json")
+    peers = json.loads(record.read_text())["results"]["peers"]
+    assert [entry["compiled"] for entry in peers] == [False, False]

@@ -1,0 +1,401 @@
+"""`roofline`: bytes of each role, a step's kernels out of a trace, and what is made of both."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from fake_engine import FakeEvent
+from typer.testing import CliRunner
+
+import asv_bench.cli.roofline as command
+import asv_bench.explain.profile_child as profile_child
+from asv_bench.__main__ import build_app
+from asv_bench.cli.roofline import trace_roofline, window_context
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.explain.profile_child import Decoded, Window, decode_window
+from asv_bench.explain.profilers import Outcome, Traced
+from asv_bench.explain.trace import summarize_trace
+from asv_bench.lab.roofline.plot import roofline_svg
+from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
+from asv_bench.lab.roofline.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
+from asv_bench.lab.roofline.step_traffic import (
+    ATTENTION,
+    ATTENTION_IN,
+    ATTENTION_OUT,
+    EMBED,
+    FEED_FORWARD_IN,
+    FEED_FORWARD_OUT,
+    HEAD,
+    PICK,
+    ROLES,
+    WHOLE_ATTENTION,
+    step_traffic,
+)
+from asv_bench.memory.bandwidth import Bandwidth
+from asv_bench.memory.floor import GPT2Shape, step_bytes
+from asv_bench.workloads.named import WORKLOADS
+
+ROOT = Path(__file__).resolve().parents[3]
+SHAPE = GPT2Shape()
+LAYER = ("ring_attention", "linear_stream", "linear_tiles", "linear_stream")
+STEP = ("embed_rows", "linear_stream", *LAYER, "linear_row", *LAYER, "head_stream", "pick_tokens")
+"""Two layers; the last linear map of a layer is followed by the next layer's first."""
+JOINED_LAYER = ("row_attention", "linear_row", "linear_row", "linear_row")
+JOINED_STEP = ("embed_rows", *JOINED_LAYER, *JOINED_LAYER, "head_row", "pick_tokens")
+
+
+def kernel(name: str, ts: float, dur: float, stream: int = 7) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "ts": ts,
+        "dur": dur,
+        "pid": 0,
+        "tid": stream,
+        "args": {"stream": stream, "correlation": 8},
+    }
+
+
+def steps_of(
+    count: int, period: float = 100.0, names: tuple[str, ...] = STEP
+) -> list[dict[str, Any]]:
+    """Steps whose kernels start 4 us apart and run 5: each waits 1 us for the one before."""
+    return [
+        kernel(name, step * period + 4 * place, 5.0)
+        for step in range(count)
+        for place, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(("batch", "context"), [(64, 257.0), (1, 1.0), (256, 256.5)])
+def test_weights_and_cache_add_up_to_the_steps_floor(
+    batch: int, context: float, joined: bool
+) -> None:
+    traffic = step_traffic(
+        SHAPE, dtype="float16", batch_size=batch, context=context, joins_attention=joined
+    )
+    if joined:
+        assert tuple(traffic) == (EMBED, WHOLE_ATTENTION, *ROLES[3:])
+    else:
+        assert tuple(traffic) == ROLES
+    owed = sum(one.weights + one.kv for one in traffic.values())
+    assert owed == pytest.approx(
+        step_bytes(SHAPE, dtype="float16", batch_size=batch, mean_context=context), rel=1e-12
+    )
+
+
+def test_bytes_of_single_roles() -> None:
+    """By hand, for GPT-2 124M at B=2 and context 10 in half precision."""
+    traffic = step_traffic(SHAPE, dtype="float16", batch_size=2, context=10)
+    qkv = 12 * (2304 * 768 + 2304 + 2 * 768)
+    assert traffic[ATTENTION_IN].weights == 2 * qkv
+    assert traffic[ATTENTION_IN].activations == 2 * 12 * 2 * (768 + 2304)
+    assert traffic[ATTENTION].kv == 2 * 10 * 36864
+    assert traffic[ATTENTION].activations == 2 * 12 * 2 * (2304 + 768)
+    # The residual stream is read and written.
+    assert traffic[FEED_FORWARD_OUT].activations == 2 * 12 * 2 * (3072 + 2 * 768)
+    assert traffic[HEAD].total == 2 * (50257 * 768 + 2 * 768 + 2 * 768)
+    joined = step_traffic(SHAPE, dtype="float16", batch_size=2, context=10, joins_attention=True)
+    assert joined[WHOLE_ATTENTION].weights == traffic[ATTENTION_IN].weights
+    assert joined[WHOLE_ATTENTION].kv == traffic[ATTENTION].kv
+    # A row of the residual stream in, what it attended to out.
+    assert joined[WHOLE_ATTENTION].activations == 2 * 12 * 2 * (768 + 768)
+    full = step_traffic(SHAPE, dtype="float32", batch_size=2, context=10)
+    assert full[FEED_FORWARD_IN].total == 2 * traffic[FEED_FORWARD_IN].total
+    with pytest.raises(Refused, match="not 'int8'"):
+        step_traffic(SHAPE, dtype="int8", batch_size=2, context=10)
+
+
+def test_every_kernel_of_a_step_has_its_role() -> None:
+    [_, step] = [None, *timed_steps(steps_of(2))]
+    assert step is not None
+    block = [ATTENTION, ATTENTION_OUT, FEED_FORWARD_IN, FEED_FORWARD_OUT]
+    assert [one.role for one in step.kernels] == [
+        EMBED,
+        ATTENTION_IN,
+        *block,
+        ATTENTION_IN,
+        *block,
+        HEAD,
+        PICK,
+    ]
+
+
+def test_one_kernel_for_a_whole_attention_has_its_role() -> None:
+    [step] = timed_steps(steps_of(2, names=JOINED_STEP))
+    layer = [WHOLE_ATTENTION, ATTENTION_OUT, FEED_FORWARD_IN, FEED_FORWARD_OUT]
+    assert [one.role for one in step.kernels] == [EMBED, *layer, *layer, HEAD, PICK]
+
+
+def test_the_named_kernels_exist() -> None:
+    """A kernel that is renamed must be renamed in the ruler too."""
+    source = "\n".join(path.read_text() for path in (ROOT / "kernels").rglob("*.py"))
+    for name in (*KERNEL_ROLES, *LINEAR_KERNELS):
+        assert re.search(rf"^def {name}\(", source, flags=re.MULTILINE), name
+
+
+def test_own_times_and_gaps_add_up_to_the_step() -> None:
+    """Waiting for the kernel before is traced time, and nobody's own."""
+    events = steps_of(4)
+    [first, *_] = timed_steps(events)
+    assert len(timed_steps(events)) == 3
+    assert [one.traced_us for one in first.kernels] == [5.0] * len(STEP)
+    # The first starts alone; each other one adds what is left after the one before.
+    assert [one.own_us for one in first.kernels] == [5.0] + [4.0] * (len(STEP) - 1)
+    assert first.inside_us == 5 + 4 * (len(STEP) - 1)
+    assert first.idle_before_us == 100 - first.inside_us
+    assert first.period_us == 100.0
+    assert not any(one.gap_us for one in first.kernels)
+
+
+def test_gaps_are_told_from_other_work() -> None:
+    events = steps_of(3)
+    last = 4 * (len(STEP) - 1) + 5.0
+    events += [
+        # Between the first and the second step: 6 us idle, then a copy of 3.
+        {**kernel("Memcpy HtoD", last + 6, 3.0), "cat": "gpu_memcpy"},
+        # On another stream: overlaps with the step by design, and costs it nothing.
+        {**kernel("Memcpy DtoH", last, 20.0, stream=13), "cat": "gpu_memcpy"},
+        # On the host: no device time at all.
+        {**kernel("cudaGraphLaunch", last, 20.0), "cat": "cuda_runtime"},
+    ]
+    second = timed_steps(events)[0]
+    assert second.work_before_us == 3.0
+    assert second.idle_before_us == pytest.approx(100 - last - 3)
+    assert second.period_us == pytest.approx(100.0)
+    delayed = [
+        {**event, "ts": event["ts"] + 2.5} if event["ts"] > 100 + 4 * 3 else event
+        for event in steps_of(2)
+    ]
+    [step] = timed_steps(delayed)
+    assert [one.gap_us for one in step.kernels][3:6] == [0.0, 1.5, 0.0]
+
+
+def test_a_kernel_within_another_adds_nothing() -> None:
+    events = steps_of(2)
+    events[len(STEP) + 3]["dur"] = 9.5
+    [step] = timed_steps(events)
+    assert [one.own_us for one in step.kernels][3:6] == [8.5, 0.0, 3.5]
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        ([kernel("gemm", 0, 1)], "holds no fused decode step"),
+        (steps_of(1), "holds 1 whole decode steps"),
+        ([*steps_of(2), kernel("strange", 110, 1)], "'strange' whose role is not known"),
+    ],
+)
+def test_a_trace_that_says_nothing_is_refused(events: list[Any], sentence: str) -> None:
+    with pytest.raises(MeasurementFailed, match=sentence):
+        timed_steps(events)
+
+
+def made(bytes_per_second: float = 4e12) -> Roofline:
+    traffic = step_traffic(SHAPE, dtype="float16", batch_size=64, context=257)
+    steps = timed_steps(steps_of(6))
+    return roofline("scheduler", 64, 257.0, steps, traffic, bytes_per_second, 123.4)
+
+
+def test_bandwidth_is_bytes_over_own_time() -> None:
+    result = made()
+    [row] = [one for one in result.rows if one.role == FEED_FORWARD_IN]
+    assert (row.calls, row.kernels, row.traced_us, row.own_us) == (2, ("linear_tiles",), 10.0, 8.0)
+    assert row.bytes_per_second == pytest.approx(row.bytes / 8e-6)
+    assert row.fraction == pytest.approx(row.bytes / 8e-6 / 4e12)
+    assert result.step_us == 100.0
+    parts = sum(one.own_us for one in result.rows) + result.gaps_us + result.idle_between_us
+    assert parts + result.work_between_us == pytest.approx(result.step_us)
+    assert result.floor_us == pytest.approx(1e6 * result.bytes / 4e12)
+    assert made(8e12).floor_us == pytest.approx(result.floor_us / 2)
+    content = result.to_json()
+    assert content["fraction"] == pytest.approx(result.floor_us / 100.0)
+    assert content["rows"][3]["fraction"] == result.rows[3].fraction
+
+
+def test_figures_are_medians_over_steps() -> None:
+    events = steps_of(6)
+    events[2 * len(STEP)]["ts"] -= 30.0
+    events[2 * len(STEP)]["dur"] += 30.0
+    slow = timed_steps(events)
+    assert max(step.kernels[0].own_us for step in slow) == 35.0
+    traffic = step_traffic(SHAPE, dtype="float16", batch_size=64, context=257)
+    assert roofline("x", 64, 257.0, slow, traffic, 4e12, None).rows[0].own_us == 5.0
+
+
+def test_table_and_picture_tell_the_same() -> None:
+    result = made()
+    table = roofline_table(result)
+    assert [str(cell) for cell in table.columns[0].cells] == [
+        *ROLES,
+        "gaps between kernels",
+        "other work between steps",
+        "gap between steps",
+        "step",
+    ]
+    assert list(table.columns[5].cells)[-1] == "100.0"
+    assert "Without a profiler a step takes 123.4 µs." in str(table.caption)
+    svg = roofline_svg([result, replace(result, workload="wide")], "a machine")
+    words = "".join(ElementTree.fromstring(svg).itertext())
+    [row] = [one for one in result.rows if one.role == ATTENTION]
+    assert row.fraction is not None
+    assert f"{row.own_us:.1f} µs, {100 * row.fraction:.0f} %" in words
+    assert "scheduler: B=64, context 257, step 100 µs" in words
+    assert "wide: B=64" in words
+
+
+def test_the_picture_stands_alone_in_light_and_dark() -> None:
+    svg = roofline_svg([made()], "a machine")
+    assert svg == roofline_svg([made()], "a machine")
+    assert "prefers-color-scheme: dark" in svg
+    used = set(re.findall(r"var\(--(\w+)\)", svg))
+    for scheme in svg.split("@media")[:2]:
+        defined = set(re.findall(r"--(\w+): #", scheme))
+        assert used <= defined
+    # Nothing is fetched: what links there are are namespaces and anchors within.
+    assert not re.findall(r'(?:href|src)="(?!#)', svg)
+    assert "url(http" not in svg
+
+
+def test_the_context_of_a_window() -> None:
+    assert window_context(WORKLOADS["streaming"], 14.5, 3) == 13.5
+    with pytest.raises(MeasurementFailed, match="ended within the window"):
+        window_context(WORKLOADS["streaming"], None, 3)
+
+
+def test_steps_are_skipped_before_the_window(tmp_path: Path) -> None:
+    window = Window(
+        workload="scheduler",
+        quick=True,
+        model="random:gpt2-tiny",
+        device="cpu",
+        dtype="auto",
+        decode="auto",
+        steps=4,
+        trace=str(tmp_path / "trace.json"),
+    )
+    plain, later = decode_window(window), decode_window(replace(window, skip=9))
+    assert plain.last_context is not None
+    assert later.last_context == plain.last_context + 9
+    far = decode_window(replace(window, skip=10_000))
+    # Cut to where the whole window is still one of a full batch.
+    assert far.last_context is not None
+    assert later.last_context < far.last_context < window.shape().new_tokens
+
+
+def test_the_last_context_is_that_of_the_last_step() -> None:
+    """Prompts of 1 and 4 tokens, one token an event; what a window did not take in is its own."""
+
+    class Late:
+        has_unfinished = True
+
+        def step(self) -> list[FakeEvent]:
+            return [FakeEvent(one, 5, index, 0.0, None) for one, index in ((8, 6), (9, 3), (8, 7))]
+
+    assert profile_child._last_context(Late(), {8: 1, 9: 4}) == (1 + 7 + 4 + 3) / 2
+
+
+def test_steps_are_timed_without_a_profiler_where_they_are_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    decode = profile_child._decode
+    monkeypatch.setattr(
+        profile_child,
+        "_decode",
+        lambda engine, steps: (decoded.append(steps), decode(engine, steps)),
+    )
+    window = Window(
+        workload="single",
+        quick=True,
+        model="random:gpt2-tiny",
+        device="cpu",
+        dtype="auto",
+        decode="auto",
+        steps=4,
+        trace=str(tmp_path / "trace.json"),
+        skip=7,
+    )
+    decode_window(window)
+    assert decoded == [7, 4, 7, 4]
+
+
+@pytest.mark.parametrize(("names", "joined"), [(STEP, False), (JOINED_STEP, True)])
+def test_a_window_becomes_a_roofline(
+    names: tuple[str, ...], joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Window] = []
+
+    def trace(window: Window, path: Path, *, ranges: bool) -> Outcome:
+        asked.append(window)
+        decoded = Decoded(6, "graph", 98.7, last_context=260.0)
+        return Outcome("torch", (path,), traced=Traced(decoded, summarize_trace([])))
+
+    monkeypatch.setattr(command, "torch_trace", trace)
+    monkeypatch.setattr(command, "read_events", lambda path: steps_of(6, names=names))
+    window = command._window(
+        WORKLOADS["scheduler"], None, 6, model="random:gpt2", device="cuda", dtype="float16"
+    )
+    # The window's middle is the workload's mean context: 1 prompt token and 256 more.
+    assert 1 + window.skip + 2 + 6 / 2 == 257
+    result = trace_roofline(window, Bandwidth(4e12, 0, []))
+    assert asked == [window]
+    assert (result.batch, result.steps, result.unprofiled_us) == (64, 5, 98.7)
+    assert result.context == 260 - 2
+    # Every kernel's time is in some row.
+    assert sum(row.calls for row in result.rows) == len(names)
+    assert result.bytes == pytest.approx(
+        sum(
+            one.total
+            for one in step_traffic(
+                SHAPE,
+                dtype="float16",
+                batch_size=64,
+                context=result.context,
+                joins_attention=joined,
+            ).values()
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--device", "cpu"], "roofline needs a GPU"),
+        (["--device", "cuda", "--dtype", "float32"], "--dtype is 'float32'"),
+        (
+            ["--device", "cuda", "--output", ".", "--hf-model-id", "gpt2"],
+            "takes the built-in models",
+        ),
+        (["--workloads", "none"], "no workload 'none'"),
+        (["--device", "cuda"], "this one is 'own-box'; say where its own goes with --output"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVTRAIL_MACHINE", "box")
+    done = CliRunner().invoke(build_app(), ["roofline", *arguments])
+    assert isinstance(done.exception, Refused)
+    assert sentence in str(done.exception)
+
+
+def test_the_command_writes_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "require_bandwidth", lambda device: Bandwidth(4e12, 1, [1.0]))
+    monkeypatch.setattr(command, "trace_roofline", lambda window, bandwidth: made())
+    arguments = ["roofline", "--device", "cuda", "--workloads", "scheduler", "--output"]
+    done = CliRunner().invoke(build_app(), [*arguments, str(tmp_path)])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "roofline.json",
+        "roofline.md",
+        "roofline.svg",
+    }
+    assert "| attention, append | ring_attention | 2 |" in (tmp_path / "roofline.md").read_text()

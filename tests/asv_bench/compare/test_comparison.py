@@ -1,0 +1,263 @@
+"""The course of a comparison: order, looks, replaced pairs, several devices, and the verdicts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of
+
+from asv_bench.compare.comparison import Progress, compare_commits, summarize_pairs
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import MeasurementFailed
+from asv_bench.process.samples import Absence, CommitUnusable, Pair, SampleFailed
+
+NOISE = np.random.default_rng(1).normal(0, 0.001, 1000)
+NOISE[:24] -= np.median(NOISE[:24])
+PLAN = ComparisonPlan()
+
+
+def ratio_of(effects: Mapping[str, float], noise: float = 1.0):
+    return lambda name, number: (1 + effects[name]) * math.exp(noise * NOISE[number])
+
+
+def compare(source: ScriptedPairs, plan: ComparisonPlan = PLAN, **extra) -> list[Comparison]:
+    return compare_commits(source, BASE, HEAD, source.benchmarks, plan, **extra)
+
+
+@pytest.mark.parametrize(
+    ("effect", "verdict"),
+    [
+        (0.03, Verdict.SLOWER),
+        (-0.03, Verdict.FASTER),
+        (0.0, Verdict.EQUIVALENT),
+        # Beyond doubt there, and too small to matter.
+        (0.004, Verdict.EQUIVALENT),
+        (-0.004, Verdict.EQUIVALENT),
+    ],
+)
+def test_a_clear_answer_is_given_at_the_first_look(effect: float, verdict: Verdict) -> None:
+    source = ScriptedPairs(ratio_of({"b": effect}))
+    (answer,) = compare(source)
+    assert answer.verdict is verdict
+    assert answer.pairs_used == len(source.asked) == PLAN.looks[0]
+    assert answer.effect == pytest.approx(effect, abs=0.001)
+    assert answer.interval is not None
+    assert answer.interval[0] < answer.effect < answer.interval[1]
+    assert answer.interval[1] - answer.interval[0] < 0.005
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdict"), [(0.02, Verdict.SLOWER), (0.05, Verdict.EQUIVALENT)]
+)
+def test_the_margin_is_what_a_difference_is_held_to(margin: float, verdict: Verdict) -> None:
+    (answer,) = compare(ScriptedPairs(ratio_of({"b": 0.03})), PLAN.with_margin(margin))
+    assert answer.verdict is verdict
+
+
+@pytest.mark.parametrize("effect", [0.0098, -0.0098])
+def test_an_effect_at_the_margin_is_inconclusive_after_the_cap(effect: float) -> None:
+    source = ScriptedPairs(lambda name, number: 1 + effect + (0.004 if number % 2 else -0.004))
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert answer.pairs_used == len(source.asked) == PLAN.cap
+
+
+def test_pairs_alternate_in_order() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.0}))
+    compare(source)
+    orders = [asked.head_first for asked in source.asked]
+    assert orders == [False, True, True, False] * 3
+
+
+def test_each_device_alternates_and_none_waits_for_another() -> None:
+    source = ScriptedPairs(
+        ratio_of({"b": 0.0}), devices=("gpu0", "gpu1", "gpu2", "gpu3"), seconds=0.03
+    )
+    compare(source)
+    assert len(source.asked) == PLAN.looks[0]
+    assert source.most_busy == 4
+    for device in source.devices:
+        orders = [asked.head_first for asked in source.asked if asked.device == device]
+        assert orders in ([False, True, True][: len(orders)], [True, False, False][: len(orders)])
+    assert Counter(asked.head_first for asked in source.asked) == {False: 6, True: 6}
+
+
+def test_discarded_pairs_are_replaced_and_never_judged_by() -> None:
+    def ratio(name: str, number: int) -> float:
+        return 2.0 if number % 3 == 0 else math.exp(NOISE[number])
+
+    source = ScriptedPairs(
+        ratio, discard=lambda name, number: "the clock moved" if number % 3 == 0 else None
+    )
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.EQUIVALENT
+    assert (answer.pairs_used, answer.pairs_discarded) == (12, 6)
+
+
+def test_a_look_judges_by_as_many_pairs_as_were_planned() -> None:
+    """A benchmark that lost no pair has more of them by then than the one that did."""
+
+    def discard(name: str, number: int) -> str | None:
+        return "hot" if name == "unlucky" and number < 4 else None
+
+    source = ScriptedPairs(
+        ratio_of({"lucky": 0.03, "unlucky": 0.03}), ("lucky", "unlucky"), discard=discard
+    )
+    answers = compare(source)
+    assert len(source.asked) == PLAN.looks[1] + 4
+    assert [answer.pairs_used for answer in answers] == [PLAN.looks[1]] * 2
+
+
+def test_replacements_are_bounded() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.03}), discard=lambda name, number: "the clock moved")
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert len(source.asked) == answer.pairs_discarded == PLAN.max_discarded
+    assert answer.effect is None
+    assert "12 pairs were measured in vain" in answer.reason
+    assert "the clock moved" in answer.reason
+
+
+def test_what_has_an_answer_is_measured_no_further() -> None:
+    source = ScriptedPairs(
+        ratio_of({"clear": 0.05, "unclear": 0.0098}), benchmarks=("clear", "unclear")
+    )
+    clear, unclear = compare(source)
+    # With two benchmarks, 12 pairs cannot be significant any more: the next look is.
+    assert (clear.verdict, clear.pairs_used) == (Verdict.SLOWER, PLAN.looks[1])
+    assert (unclear.verdict, unclear.pairs_used) == (Verdict.INCONCLUSIVE, PLAN.cap)
+    asked = [set(entry.benchmarks) for entry in source.asked]
+    assert asked == [{"clear", "unclear"}] * 16 + [{"unclear"}] * 8
+
+
+def test_more_benchmarks_need_more_evidence() -> None:
+    """A difference that one benchmark alone would be convicted by is not enough among fifty."""
+
+    def ratio(name: str, number: int) -> float:
+        return (
+            (1.02 if number % 24 < 19 else 0.985) * math.exp(NOISE[number])
+            if (name == "suspect")
+            else math.exp(9 * NOISE[(number * 7 + hash(name)) % 1000])
+        )
+
+    alone = compare(ScriptedPairs(ratio, benchmarks=("suspect",)))
+    assert alone[0].verdict is Verdict.SLOWER
+    others = tuple(f"b{number}" for number in range(300))
+    many = compare(ScriptedPairs(ratio, benchmarks=("suspect", *others)))
+    assert many[0].p is not None
+    assert many[0].p < PLAN.difference_level(3, 1)
+    assert many[0].verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_process_that_fails_once_is_replaced() -> None:
+    def ratio(name: str, number: int) -> float:
+        if number == 4:
+            raise SampleFailed(HEAD, (name,), "out of memory")
+        return math.exp(NOISE[number])
+
+    (answer,) = compare(ScriptedPairs(ratio))
+    assert answer.verdict is Verdict.EQUIVALENT
+    assert (answer.pairs_used, answer.pairs_discarded) == (12, 1)
+
+
+def test_a_benchmark_that_keeps_failing_is_given_up_and_others_go_on() -> None:
+    def ratio(name: str, number: int) -> float:
+        if name == "bad":
+            raise SampleFailed(HEAD, (name,), "out of memory")
+        return math.exp(NOISE[number])
+
+    good, bad = compare(ScriptedPairs(ratio, benchmarks=("good", "bad")))
+    assert good.verdict is Verdict.EQUIVALENT
+    assert bad.verdict is Verdict.FAILED
+    assert "out of memory" in bad.reason
+
+
+def test_a_commit_that_cannot_be_measured_ends_it_before_any_pair() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.0}), unusable={HEAD: "it has no engine"})
+    with pytest.raises(CommitUnusable, match="commit cccccccc cannot be measured: it has no eng"):
+        compare(source)
+    assert source.prepared == [BASE]
+    assert not source.asked
+
+
+def test_benchmarks_that_a_commit_lacks_are_left_out_of_everything() -> None:
+    absent = {
+        BASE: {"young": Absence("it has no such feature", has_failed=False)},
+        HEAD: {"broken": Absence("ZeroDivisionError", has_failed=True)},
+    }
+    source = ScriptedPairs(
+        ratio_of({"old": 0.03}), benchmarks=("young", "old", "broken"), absent=absent
+    )
+    young, old, broken = compare(source)
+    assert (young.verdict, young.reason) == (
+        Verdict.NOT_MEASURED,
+        "commit bbbbbbbb: it has no such feature",
+    )
+    assert broken.verdict is Verdict.FAILED
+    # They do not count as hypotheses either: 12 pairs suffice for one benchmark only.
+    assert (old.verdict, old.pairs_used) == (Verdict.SLOWER, 12)
+
+
+def test_nothing_is_measured_where_nothing_is_left() -> None:
+    absent = {HEAD: {"b": Absence("it has no such feature", has_failed=False)}}
+    source = ScriptedPairs(ratio_of({"b": 0.03}), absent=absent)
+    (answer,) = compare(source)
+    assert answer.verdict is Verdict.NOT_MEASURED
+    assert not source.asked
+
+
+def test_progress_is_told_after_each_pair() -> None:
+    heard: list[tuple[Progress, Mapping[str, Pair]]] = []
+    source = ScriptedPairs(
+        ratio_of({"b": 0.0098}), discard=lambda name, number: "hot" if number == 2 else None
+    )
+    compare(source, on_pair=lambda progress, pairs: heard.append((progress, pairs)))
+    assert [progress.measured for progress, _ in heard] == list(range(1, 26))
+    assert [progress.kept for progress, _ in heard][:4] == [1, 2, 2, 3]
+    assert {progress.next_look for progress, _ in heard} == set(PLAN.looks)
+    assert heard[2][1]["b"].discarded == "hot"
+
+
+def test_every_answer_is_told_when_it_is_given() -> None:
+    told: list[tuple[str, int]] = []
+    source = ScriptedPairs(ratio_of({"a": 0.0098, "b": 0.03}), benchmarks=("a", "b"))
+    source.absent = {HEAD: {"a": Absence("it is not there", has_failed=False)}}
+    answers = compare(source, on_answer=lambda one: told.append((one.benchmark, len(source.asked))))
+    assert told == [("a", 0), ("b", PLAN.looks[0])]
+    assert [answer.benchmark for answer in answers] == ["a", "b"]
+
+
+def test_an_interruption_stops_what_is_running_at_once() -> None:
+    source = ScriptedPairs(ratio_of({"b": 0.0}), devices=("gpu0", "gpu1"), seconds=0.05)
+
+    def interrupt(progress: Progress, pairs: Mapping[str, Pair]) -> None:
+        if progress.measured == 3:
+            source.seconds = 60
+        if progress.measured == 4:
+            raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        compare(source, on_pair=interrupt)
+    assert source.stopped
+    assert time.monotonic() - begun < 5
+
+
+def test_values_are_medians_of_the_pairs_used() -> None:
+    pairs = [pair_of(2.0, 4.0), pair_of(3.0, 6.0), pair_of(10.0, 20.0)]
+    answer = summarize_pairs(BASE, HEAD, "b", pairs, PLAN)
+    assert (answer.base_value, answer.head_value) == (3.0, 6.0)
+    assert answer.effect == pytest.approx(1.0)
+    assert answer.to_json()["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_figure_without_a_ratio_is_refused(value: float) -> None:
+    with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
+        pair_of(value, 1.0)

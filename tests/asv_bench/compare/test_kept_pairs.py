@@ -1,0 +1,161 @@
+"""Pairs on disk: what was measured is not measured again, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from asv_bench.bisect.finding import Outcome
+from asv_bench.bisect.search import find_first_changed
+from asv_bench.compare.kept_pairs import KeptFile, KeptPairs, pair_from_json
+from asv_bench.errors import Refused
+from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
+from asv_bench.lab.calibration.simulated_noise import Noise
+from asv_bench.process.samples import CommitUnusable, GpuConditions, Pair, Reading
+
+SETTINGS = {"good": "a", "bad": "b", "looks": (1, 2)}
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def machine(seed: int = 0) -> SimulatedCommits:
+    return SimulatedCommits({"a": 0.0, "b": 0.1, "c": 0.2}, Noise(), seed)
+
+
+def test_a_pair_is_the_same_after_it_was_written() -> None:
+    gpu = GpuConditions(1980.0, 1965.0, 1980.0, ("gpu_idle",), 41, 12)
+    base = Reading("a" * 40, "x", 0.5, (0.4, 0.5, 0.6), "GPU-1", 12.5, 3.25, gpu)
+    head = Reading("b" * 40, "x", 0.75, (0.75,), "cpu", 13.5, 3.0)
+    pair = Pair(base, head, head_first=True, discarded="the clock moved")
+    assert pair_from_json(json.loads(json.dumps(pair.to_json()))) == pair
+
+
+def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "x.jsonl"
+    source = KeptPairs(machine(), KeptFile(path, SETTINGS), "gate")
+    measured = [source.pair("a", "b", head_first=False) for _ in range(3)]
+
+    again = machine(1)
+    kept = KeptFile(path, SETTINGS)
+    assert kept.restored == 3
+    gate = KeptPairs(again, kept, "gate")
+    assert [gate.pair("a", "b", head_first=False) for _ in range(3)] == measured
+    assert again.measured["simulated"] == 0
+    for part, head in (("gate", "b"), ("gate", "c"), ("search", "b")):
+        fresh = KeptPairs(again, kept, part).pair("a", head, head_first=False)
+        assert fresh not in measured
+    assert again.measured["simulated"] == 3
+
+
+def test_a_commit_that_could_not_be_measured_is_not_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    source = KeptPairs(machine(), KeptFile(path, SETTINGS), "search")
+    with pytest.raises(CommitUnusable):
+        source.pair("a", "gone", head_first=False)
+    able = SimulatedCommits({"a": 0.0, "gone": 0.0}, Noise(), 0)
+    with pytest.raises(CommitUnusable, match="no time for it"):
+        KeptPairs(able, KeptFile(path, SETTINGS), "search").pair("a", "gone", head_first=False)
+    assert able.measured["simulated"] == 0
+
+
+def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    source = KeptPairs(machine(), KeptFile(path, SETTINGS), "gate")
+    for _ in range(2):
+        source.pair("a", "b", head_first=False)
+    path.write_bytes(path.read_bytes()[:-40])
+    kept = KeptFile(path, SETTINGS)
+    assert kept.restored == 1
+    KeptPairs(machine(), kept, "search").pair("a", "b", head_first=False)
+    assert KeptFile(path, SETTINGS).restored == 2
+
+
+def test_a_file_whose_first_line_was_cut_off_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"settings": {"go')
+    kept = KeptFile(path, SETTINGS)
+    KeptPairs(machine(), kept, "gate").pair("a", "b", head_first=False)
+    assert KeptFile(path, SETTINGS).restored == 1
+
+
+def test_the_answer_is_noted_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    kept = KeptFile(path, SETTINGS)
+    assert not kept.finished
+    kept.finish()
+    assert KeptFile(path, SETTINGS).finished
+
+
+@pytest.mark.parametrize("content", ['{"settings": {"good": "z"}}\n', "no JSON\n", "[]\n", "3\n"])
+def test_anything_else_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(content)
+    with pytest.raises(Refused, match="--fresh"):
+        KeptFile(path, SETTINGS)
+    assert path.read_text() == content
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from tests.asv_bench.compare.test_kept_pairs import SlowPairs, bisect
+bisect(Path(sys.argv[1]), SlowPairs(float(sys.argv[2])))
+"""
+
+
+class SlowPairs(SimulatedCommits):
+    """40 commits, of which the 23rd is 4 % slower; a pair takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        slow = {f"c{number}": 0.04 * (number >= 23) for number in range(40)}
+        super().__init__({"good": 0.0} | slow, Noise(), 3)
+        self.seconds = seconds
+
+    def pair(self, base: str, head: str, **options):
+        time.sleep(self.seconds)
+        return super().pair(base, head, **options)
+
+
+def bisect(path: Path, source: SimulatedCommits):
+    kept = KeptFile(path, SETTINGS)
+    return find_first_changed(
+        lambda part: KeptPairs(source, kept, part),
+        "good",
+        [f"c{number}" for number in range(40)],
+        SIMULATED_BENCHMARK,
+    )
+
+
+def test_a_killed_search_goes_on_with_the_pairs_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path), "0.02"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    )
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_text().count('"part":"search"') < 5:
+        assert process.poll() is None, "the search ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    kept = KeptFile(path, SETTINGS).restored
+    source = SlowPairs(0.0)
+    finding = bisect(path, source)
+    assert finding.outcome is Outcome.FOUND
+    assert finding.suspects == ("c23",)
+    assert kept >= 16 + 5
+    total = KeptFile(path, SETTINGS).restored
+    assert source.measured["simulated"] == total - kept > 0
+
+    replayed = SlowPairs(0.0)
+    assert bisect(path, replayed) == finding
+    assert replayed.measured["simulated"] == 0

@@ -1,0 +1,231 @@
+"""Unpacking commits: from any kind of checkout, whole or not at all, and nothing else touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy_project import ToyProject, git, make_project
+
+from asv_bench.errors import Refused
+from asv_bench.git import commit_sources
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.process.samples import CommitUnusable
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
+    return make_project(tmp_path_factory.mktemp("toy") / "project", commits=3)
+
+
+@pytest.fixture
+def toy(original: ToyProject, tmp_path: Path) -> ToyProject:
+    shutil.copytree(original.root, tmp_path / "project")
+    return ToyProject(tmp_path / "project", list(original.commits))
+
+
+def engine_of(directory: Path) -> str:
+    return (directory / "engine" / "__init__.py").read_text()
+
+
+def state_of(root: Path) -> tuple[str, ...]:
+    """Everything of a repository that belongs to its user."""
+    index = root / ".git" / "index"
+    return (
+        git(root, "status", "--porcelain", "--untracked-files=all", "--ignored=no"),
+        git(root, "for-each-ref"),
+        git(root, "stash", "list"),
+        git(root, "worktree", "list"),
+        git(root, "config", "--local", "--list"),
+        git(root, "reflog"),
+        index.read_bytes().hex() if index.is_file() else "",
+        git(root, "count-objects", "-v"),
+    )
+
+
+def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject) -> None:
+    first, second, third = toy.commits
+    toy.git("tag", "v1", first)
+    toy.git("tag", "--annotate", "--message", "a tag with an object of its own", "v2", second)
+    toy.git("branch", "topic", second)
+    sources = CommitSources(toy.root)
+    names = {
+        "HEAD": third,
+        "HEAD~2": first,
+        "v1": first,
+        "v2": second,
+        "topic": second,
+        "main^": second,
+        first: first,
+        first[:9]: first,
+    }
+    assert {name: sources.resolve(name).hash for name in names} == names
+    assert sources.resolve("v1").subject == "step 1 <b>"
+
+
+@pytest.mark.parametrize("name", ["nowhere", "HEAD~99", "f" * 40, "--all", "", "HEAD:engine"])
+def test_a_name_of_no_commit_is_refused(toy: ToyProject, name: str) -> None:
+    with pytest.raises(Refused, match=r"names no commit|no commit called"):
+        CommitSources(toy.root).resolve(name)
+
+
+def test_a_shallow_repository_says_that_it_may_lack_the_commit(
+    toy: ToyProject, tmp_path: Path
+) -> None:
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", toy.root.as_uri(), str(shallow))
+    with pytest.raises(Refused, match=r"no commit called 'HEAD~1'.*git fetch --unshallow"):
+        CommitSources(shallow).resolve("HEAD~1")
+    with pytest.raises(Refused) as refused:
+        CommitSources(toy.root).resolve("nowhere")
+    assert "--unshallow" not in str(refused.value)
+
+
+def test_only_the_measured_packages_are_unpacked(toy: ToyProject) -> None:
+    directory = CommitSources(toy.root).checkout(toy.commits[1])
+    assert sorted(path.name for path in directory.iterdir()) == ["COMMIT", "engine", "kernels"]
+    assert engine_of(directory) == "STEP = 2\n"
+    assert (directory / "COMMIT").read_text() == toy.commits[1] + "\n"
+    assert directory == toy.root / ".asv" / "verdicts" / "commits" / toy.commits[1]
+
+
+def test_the_repository_is_left_as_it_was(toy: ToyProject) -> None:
+    toy.set_engine(7)
+    toy.git("stash")
+    toy.set_engine(8)
+    toy.git("add", "--all")
+    toy.set_engine(9)
+    (toy.root / "untracked").write_text("")
+    before = state_of(toy.root)
+    sources = CommitSources(toy.root)
+    for name in ("HEAD~2", "HEAD~1", "HEAD", "."):
+        sources.checkout(sources.resolve(name).hash)
+    assert state_of(toy.root) == before
+
+
+def test_the_working_tree_is_unpacked_as_it_stands(toy: ToyProject) -> None:
+    toy.set_engine(99)
+    sources = CommitSources(toy.root)
+    tree = sources.resolve(".")
+    assert tree.hash not in toy.commits
+    toy.set_engine(100)
+    other = sources.resolve(".")
+    # The first snapshot is no branch's any more, and git may drop it at any time.
+    scratch = "--git-dir=.asv/worktree.git"
+    git(toy.root, scratch, "reflog", "expire", "--expire=now", "--all")
+    git(toy.root, scratch, "prune", "--expire=now")
+    assert engine_of(sources.checkout(tree.hash)) == "STEP = 99\n"
+    assert engine_of(sources.checkout(other.hash)) == "STEP = 100\n"
+
+
+def test_a_linked_worktree_and_an_offline_clone_do(toy: ToyProject, tmp_path: Path) -> None:
+    toy.git("worktree", "add", "--quiet", "-b", "topic", str(tmp_path / "linked"), "HEAD~1")
+    bundle = tmp_path / "history.bundle"
+    toy.git("bundle", "create", "--quiet", str(bundle), "HEAD")
+    git(tmp_path, "clone", "--quiet", str(bundle), str(tmp_path / "clone"))
+    for root, expected in ((tmp_path / "linked", "STEP = 2\n"), (tmp_path / "clone", "STEP = 3\n")):
+        before = git(root, "status", "--porcelain"), git(root, "worktree", "list")
+        sources = CommitSources(root)
+        assert engine_of(sources.checkout(sources.resolve("HEAD").hash)) == expected
+        assert (git(root, "status", "--porcelain"), git(root, "worktree", "list")) == before
+        assert (root / ".asv" / "verdicts").is_dir()
+
+
+def test_git_variables_of_a_hook_do_not_redirect_it(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+    sources = CommitSources(toy.root)
+    assert engine_of(sources.checkout(sources.resolve("HEAD").hash)) == "STEP = 3\n"
+
+
+def test_a_commit_costs_less_than_a_second_and_then_nothing(toy: ToyProject) -> None:
+    sources = CommitSources(toy.root)
+    begun = time.perf_counter()
+    directory = sources.checkout(toy.commits[0])
+    assert time.perf_counter() - begun < 1
+    (directory / "engine" / "mark").write_text("kept")
+    assert (sources.checkout(toy.commits[0]) / "engine" / "mark").is_file()
+
+
+def test_a_commit_without_an_engine_is_unusable(toy: ToyProject) -> None:
+    toy.git("rm", "--quiet", "-r", "engine", "kernels")
+    commit = toy.commit("nothing to measure")
+    with pytest.raises(CommitUnusable, match="has none of engine, kernels") as caught:
+        CommitSources(toy.root).checkout(commit)
+    assert caught.value.is_lacking
+    folder = toy.root / ".asv" / "verdicts" / "commits"
+    assert not list(folder.iterdir())
+
+
+def test_a_commit_that_git_lacks_is_unusable(toy: ToyProject) -> None:
+    with pytest.raises(CommitUnusable, match="git could not unpack it") as caught:
+        CommitSources(toy.root).checkout("f" * 40)
+    assert not caught.value.is_lacking
+
+
+def test_an_interrupted_unpacking_leaves_nothing(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    sources = CommitSources(toy.root)
+    monkeypatch.setattr(commit_sources.tarfile.TarFile, "extractall", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sources.checkout(toy.commits[0])
+    assert not list((toy.root / ".asv" / "verdicts" / "commits").iterdir())
+    monkeypatch.undo()
+    assert engine_of(sources.checkout(toy.commits[0])) == "STEP = 1\n"
+
+
+def test_a_half_made_checkout_is_made_again(toy: ToyProject) -> None:
+    sources = CommitSources(toy.root)
+    directory = sources.checkout(toy.commits[0])
+    shutil.rmtree(directory)
+    (directory / "engine").mkdir(parents=True)
+    assert engine_of(sources.checkout(toy.commits[0])) == "STEP = 1\n"
+
+
+def test_two_processes_may_unpack_the_same_commit(toy: ToyProject) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from asv_bench.git.commit_sources import CommitSources\n"
+        f"CommitSources(Path({str(toy.root)!r})).checkout({toy.commits[0]!r})\n"
+    )
+    root = Path(commit_sources.__file__).parents[2]
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(root)})
+        for _ in range(3)
+    ]
+    assert [process.wait() for process in started] == [0, 0, 0]
+    folder = toy.root / ".asv" / "verdicts" / "commits"
+    assert [path.name for path in folder.iterdir()] == [toy.commits[0]]
+
+
+def test_the_least_lately_used_are_forgotten(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_sources, "_KEPT_CHECKOUTS", 1)
+    sources = CommitSources(toy.root)
+    folder = toy.root / ".asv" / "verdicts" / "commits"
+    first, second = (sources.checkout(commit) for commit in toy.commits[:2])
+    for moment, path in ((1000, first), (2000, second)):
+        os.utime(path, (moment, moment))
+    sources.checkout(toy.commits[0])
+    stale = folder / ".partial-old"
+    stale.mkdir()
+    os.utime(stale, (1000, 1000))
+    (folder / ".partial-new").mkdir()
+    sources.checkout(toy.commits[2])
+    assert {path.name for path in folder.iterdir()} == {
+        toy.commits[0],
+        toy.commits[2],
+        ".partial-new",
+    }

@@ -1,0 +1,268 @@
+"""The asv environment and the identity guard, through asv itself on a toy history."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from toy_project import ToyProject, make_project
+
+from asv_bench.benchmarks import guard
+from asv_bench.benchmarks.guard import WrongEngineError
+from asv_bench.history import asv_environment
+from asv_bench.history.asv_results import Figure, read_results
+
+
+def run_asv(
+    root: Path, *arguments: str, python: str = sys.executable, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """asv at a toy's root, with the toy's working tree on PYTHONPATH as a trap."""
+    inherited = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    environment = inherited | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": "toy"} | variables
+    return subprocess.run(
+        [python, "-m", "asv", *arguments],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def measure(root: Path, commits: list[str], *extra: str, **options: str) -> str:
+    (root / "hashes").write_text("\n".join(commits))
+    done = run_asv(
+        root,
+        "run",
+        "--interleave-rounds",
+        "--record-samples",
+        "--show-stderr",
+        "--attribute=rounds=2",
+        "--bench=Toy",
+        *extra,
+        f"HASHFILE:{root / 'hashes'}",
+        **options,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
+    """A toy of two commits and one without an engine, all measured; the tree differs from all."""
+    project = make_project(tmp_path_factory.mktemp("toy") / "project", commits=2)
+    home = project.root.parent / "home"
+    home.mkdir()
+    project.git("rm", "--quiet", "-r", "engine")
+    project.commits.append(project.commit("no engine"))
+    (project.root / "engine").mkdir()
+    project.set_engine(99)
+    measure(project.root, project.commits, HOME=str(home))
+    assert not list(home.iterdir()), "asv wrote to the home directory"
+    return project
+
+
+def figures(project: ToyProject, name: str) -> dict[str, Figure]:
+    found = read_results(project.root / "reports" / "asv").figures
+    return {figure.commit: figure for figure in found if figure.series.figure == name}
+
+
+def test_each_commit_is_measured_with_its_own_engine(measured: ToyProject) -> None:
+    steps = figures(measured, "step")
+    assert [steps[commit].samples for commit in measured.commits[:2]] == [(1.0, 1.0), (2.0, 2.0)]
+
+
+def test_the_ruler_is_todays_at_every_commit(measured: ToyProject) -> None:
+    rulers = figures(measured, "ruler")
+    assert {rulers[commit].samples for commit in measured.commits[:2]} == {(7.0, 7.0)}
+
+
+def test_a_measured_process_has_one_thread(measured: ToyProject) -> None:
+    (threads,) = {figure.samples for figure in figures(measured, "threads").values()}
+    assert threads == (1.0, 1.0)
+
+
+def test_a_commit_without_an_engine_is_skipped(measured: ToyProject) -> None:
+    assert measured.commits[2] not in figures(measured, "step")
+
+
+def test_each_sample_is_a_process_of_its_own(measured: ToyProject) -> None:
+    processes = [
+        sample for figure in figures(measured, "process").values() for sample in figure.samples
+    ]
+    assert len(processes) == 4
+    assert len(set(processes)) == 4
+
+
+def test_without_interleaving_samples_are_still_of_different_processes(
+    tmp_path: Path,
+) -> None:
+    # asv then gives all rounds one working directory, in which the runs are shared.
+    project = make_project(tmp_path / "project", commits=1)
+    measure(project.root, project.commits, "--no-interleave-rounds")
+    (figure,) = figures(project, "process").values()
+    assert len(set(figure.samples)) == 2
+
+
+def test_the_machine_is_described_by_the_rulers_facts(measured: ToyProject) -> None:
+    machines = read_results(measured.root / "reports" / "asv").machines
+    assert list(machines) == ["own-toy"]
+    assert machines["own-toy"]["os"] == "Linux"
+    assert {"gpu", "driver", "torch", "triton", "num_cpu"} <= set(machines["own-toy"])
+
+
+def test_the_environment_borrows_and_installs_nothing(measured: ToyProject) -> None:
+    (environment,) = (measured.root / ".asv" / "env").iterdir()
+    assert not list(environment.glob("bin/pip*"))
+    checkouts = {path.name for path in (environment / "commits").iterdir()}
+    assert checkouts == set(measured.commits)
+    held = sorted(path.name for path in (environment / "commits" / measured.commits[0]).iterdir())
+    assert held == ["COMMIT", "engine", "kernels"]
+
+
+def test_the_repository_is_left_as_it_was(measured: ToyProject) -> None:
+    assert measured.git("rev-parse", "HEAD").strip() == measured.commits[2]
+    assert measured.git("status", "--porcelain").split() == ["??", "engine/", "??", "hashes"]
+
+
+def test_measuring_the_existing_environment_is_refused(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", commits=1)
+    done = run_asv(
+        project.root,
+        "run",
+        "-E",
+        "existing",
+        "--show-stderr",
+        "--bench=Toy",
+        "--set-commit-hash",
+        project.commits[0],
+    )
+    assert done.returncode == 2, done.stdout
+    assert "cannot tell which commit's engine it imports" in " ".join(done.stdout.split())
+    assert all(figure.failed for figure in figures(project, "step").values())
+
+
+def test_asv_runs_from_an_environment_that_itself_borrows(tmp_path: Path) -> None:
+    """As under nox on a GPU host: a venv that reaches the host's packages by a .pth file."""
+    project = make_project(tmp_path / "project", commits=1)
+    borrowed = tmp_path / "host" / "borrowed-packages"
+    borrowed.mkdir(parents=True)
+    (borrowed / "only_on_the_host.py").write_text("NUMBER = 41.5\n")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "nox"], check=True)
+    (site_packages,) = (tmp_path / "nox" / "lib").glob("python*/site-packages")
+    # What this interpreter imports may itself be borrowed: nox's sessions share one environment.
+    lines = [*asv_environment.borrowed_paths(), str(borrowed)]
+    (site_packages / "host.pth").write_text("\n".join(lines) + "\n")
+    (project.root / "engine" / "__init__.py").write_text(
+        "import only_on_the_host\nSTEP = only_on_the_host.NUMBER\n"
+    )
+    commit = project.commit("needs the host")
+    measure(project.root, [commit], python=str(tmp_path / "nox" / "bin" / "python"))
+    assert figures(project, "step")[commit].samples == (41.5, 41.5)
+
+
+def test_other_pythons_and_requirements_are_declined() -> None:
+    host = f"{sys.version_info.major}.{sys.version_info.minor}"
+    matches = asv_environment.HostEnvironment.matches
+    assert matches(host)
+    assert matches("same")
+    assert not matches("2.7")
+
+
+def test_checkouts_of_the_project_are_not_borrowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "asv_bench").mkdir(parents=True)
+    (checkout / "asv_bench" / "__main__.py").write_text("")
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    standard = sysconfig.get_path("stdlib")
+    entries = [str(checkout), str(packages), str(tmp_path / "missing"), standard]
+    monkeypatch.setattr(sys, "path", entries)
+    assert asv_environment.borrowed_paths() == [str(packages)]
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What asv sets for a benchmark of commit "c"*40; returns that commit's checkout."""
+    checkout = tmp_path.resolve() / "commits" / ("c" * 40)
+    for package in ("engine", "kernels"):
+        (checkout / package).mkdir(parents=True)
+        (checkout / package / "__init__.py").write_text("")
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    (checkout / "COMMIT").write_text("c" * 40 + "\n")
+    monkeypatch.setenv("ASV_ENV_TYPE", "host")
+    monkeypatch.setenv("ASV_ENV_DIR", str(tmp_path))
+    monkeypatch.setenv("ASV_COMMIT", "c" * 40)
+    monkeypatch.syspath_prepend(str(checkout))
+    return checkout
+
+
+def test_the_guard_accepts_the_commit_under_test(environment: Path) -> None:
+    assert guard.check_identity() == "c" * 40
+
+
+def test_the_guard_refuses_an_engine_from_elsewhere(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "installed"
+    (elsewhere / "engine").mkdir(parents=True)
+    (elsewhere / "engine" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    with pytest.raises(WrongEngineError, match="installed/engine, not from the checkout"):
+        guard.check_identity()
+
+
+def test_the_guard_refuses_another_commit_than_asv_names(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASV_COMMIT", "d" * 40)
+    with pytest.raises(WrongEngineError, match="holds no commit"):
+        guard.check_identity()
+
+
+def test_the_guard_refuses_a_checkout_of_another_commit(environment: Path) -> None:
+    (environment / "COMMIT").write_text("e" * 40)
+    with pytest.raises(WrongEngineError, match="holds eeeeeeee"):
+        guard.check_identity()
+
+
+@pytest.mark.parametrize("variable", ["ASV_COMMIT", "ASV_ENV_TYPE"])
+def test_the_guard_refuses_to_run_outside_its_environment(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.delenv(variable)
+    with pytest.raises(WrongEngineError, match="Run asv without -E"):
+        guard.check_identity()
+
+
+def test_the_guard_judges_the_module_that_is_imported(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impostor = type(sys)("engine")
+    impostor.__file__ = "/elsewhere/engine/__init__.py"
+    monkeypatch.setitem(sys.modules, "engine", impostor)
+    with pytest.raises(WrongEngineError, match="/elsewhere/engine"):
+        guard.check_identity()
+
+
+def test_a_commit_without_kernels_skips_even_where_a_namesake_is_installed(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    namesake = tmp_path / "site-packages"
+    (namesake / "kernels").mkdir(parents=True)
+    (namesake / "kernels" / "__init__.py").write_text("")
+    sys.path.append(str(namesake))
+    (environment / "kernels" / "__init__.py").unlink()
+    (environment / "kernels").rmdir()
+    try:
+        with pytest.raises(SkipNotImplemented, match="no 'kernels' package"):
+            guard.check_identity()
+    finally:
+        sys.path.remove(str(namesake))

@@ -1,0 +1,215 @@
+"""Reading asv's result files: what is kept, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.output.figure_rows import Reading, duration, figure_rows
+from asv_bench.output.figure_table import figure_table
+
+COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "samples"]
+
+
+def write(directory: Path, results: dict[str, list[Any]], *, commit: str = "a" * 40) -> None:
+    """A results directory as asv writes it, with two benchmarks of version 1."""
+    described = {
+        name: {"name": name, "unit": unit, "param_names": names, "version": "1", "params": []}
+        for name, unit, names in (
+            ("decode.Decode.track_step_time", "seconds", ["model", "batch", "context"]),
+            ("host.Startup.track_import", "seconds", []),
+        )
+    }
+    machine = directory / "own-toy"
+    machine.mkdir(parents=True, exist_ok=True)
+    (directory / "benchmarks.json").write_text(json.dumps({**described, "version": 2}))
+    (machine / "machine.json").write_text(
+        json.dumps({"machine": "own-toy", "cpu": "a cpu", "version": 1})
+    )
+    content = {
+        "commit_hash": commit,
+        "date": 1000,
+        "result_columns": COLUMNS,
+        "results": results,
+        "version": 2,
+    }
+    (machine / f"{commit[:8]}-host-py3.11.json").write_text(json.dumps(content))
+
+
+STEP = "decode.Decode.track_step_time"
+PARAMS = [["'gpt2-tiny'"], ["8", "64"], ["128"]]
+
+
+def test_values_parameters_and_samples_are_read(tmp_path: Path) -> None:
+    row = [[0.002, 0.004], PARAMS, "1", 7, 1.0, None, [[0.001, 0.002, 0.003], [0.004]]]
+    write(tmp_path, {STEP: row})
+    first, second = read_results(tmp_path).figures
+    assert first.series == Series(
+        STEP, (("model", "gpt2-tiny"), ("batch", "8"), ("context", "128"))
+    )
+    assert (first.commit, first.machine, first.unit, first.started_ms) == (
+        "a" * 40,
+        "own-toy",
+        "seconds",
+        7,
+    )
+    assert first.samples == (0.001, 0.002, 0.003)
+    assert first.median == 0.002
+    assert first.spread == pytest.approx(0.25)
+    assert second.samples == (0.004,)
+    assert math.isnan(second.spread)
+
+
+def test_skipped_parameters_are_left_out_and_failures_are_kept(tmp_path: Path) -> None:
+    write(tmp_path, {STEP: [[math.nan, None], PARAMS, "1", 7]})
+    (figure,) = read_results(tmp_path).figures
+    assert figure.series.param("batch") == "64"
+    assert figure.failed
+    assert math.isnan(figure.median)
+
+
+def test_a_benchmark_that_failed_as_a_whole_is_kept(tmp_path: Path) -> None:
+    write(tmp_path, {STEP: [None, PARAMS, "1", 7]})
+    assert [figure.failed for figure in read_results(tmp_path).figures] == [True, True]
+
+
+def test_a_benchmark_without_parameters_is_read(tmp_path: Path) -> None:
+    write(tmp_path, {"host.Startup.track_import": [[0.2], [], "1", 7]})
+    (figure,) = read_results(tmp_path).figures
+    assert (figure.series.params, figure.samples) == ((), (0.2,))
+
+
+def test_figures_of_an_older_version_or_a_lost_benchmark_are_left_out(tmp_path: Path) -> None:
+    row = [[0.2], [], "0", 7]
+    write(tmp_path, {"host.Startup.track_import": row, "gone.Gone.track_x": [[1.0], [], "1", 7]})
+    assert read_results(tmp_path).figures == ()
+
+
+def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
+    results = read_results(tmp_path / "missing")
+    assert (results.figures, results.machines) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ('{"results": {}}', "is not a result file of asv"),
+        ('{"results": 3, "result_columns": []}', "is not a result file of asv"),
+    ],
+)
+def test_a_file_that_asv_did_not_write_is_named(
+    tmp_path: Path, content: str, complaint: str
+) -> None:
+    write(tmp_path, {})
+    (tmp_path / "own-toy" / "bad.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"bad\.json {complaint}"):
+        read_results(tmp_path)
+
+
+def figure_of(benchmark: str, params: dict[str, str], *samples: float) -> Figure:
+    return Figure(
+        Series(benchmark, tuple(params.items())), "seconds", "own-toy", "a" * 40, 0, samples, 0
+    )
+
+
+def test_figures_of_one_workload_share_a_row() -> None:
+    tiny = {"model": "gpt2-tiny"}
+    rows = figure_rows(
+        [
+            figure_of("host.Startup.track_import", {}, 0.2),
+            figure_of("scheduler.Scheduler.track_step_time", tiny, 0.002, 0.002, 0.002),
+            figure_of("scheduler.Scheduler.track_seconds_per_token", tiny, 0.0005),
+            figure_of("scheduler.Scheduler.track_tpot", tiny),
+            figure_of("scheduler.Scheduler.track_time_over_floor", {"model": "gpt2"}, 4.0),
+        ]
+    )
+    scheduler, full, startup = rows
+    assert (scheduler.name, scheduler.batch, scheduler.group) == ("scheduler", 16, "workloads")
+    assert set(scheduler.readings) == {"call", "tokens_per_s"}
+    assert scheduler.readings["call"] == Reading(0.002, 0.0, 3)
+    assert scheduler.readings["tokens_per_s"].value == pytest.approx(2000)
+    assert scheduler.failed == ("tpot",)
+    assert (full.batch, full.readings["of_floor"].value) == (64, 0.25)
+    assert (startup.name, startup.batch) == ("startup, import", None)
+
+
+def test_decode_throughput_follows_from_batch_and_step() -> None:
+    params = {"model": "gpt2", "batch": "64", "context": "512"}
+    (row,) = figure_rows([figure_of("decode.Decode.track_step_time", params, 0.004)])
+    assert row.readings["tokens_per_s"].value == pytest.approx(16000)
+    assert row.readings["tokens_per_s"].text("tokens_per_s") == "16,000"
+
+
+def test_counters_are_no_times() -> None:
+    params = {"path": "'graph'", "batch": "64"}
+    rows = figure_rows(
+        [
+            figure_of("counters.Steps.track_operators", params, 3.9375),
+            figure_of("counters.Steps.track_new_bytes", params, 229714.0),
+            figure_of("counters.Kernels.track_spills", {}, 0.0),
+            figure_of("host.Startup.track_import", {}, 0.2),
+        ]
+    )
+    assert [row.group for row in rows] == ["host", "counters", "counters", "counters"]
+    texts = [row.readings["counted"].text("counted") for row in rows[1:]]
+    assert texts == ["3.94", "229,714", "0"]
+    assert rows[1].name.startswith("steps, operators")
+    assert rows[0].readings["call"].text("call") == "200 ms"
+
+
+def test_percentiles_have_rows_of_their_own() -> None:
+    p99 = {"model": "gpt2", "percentile": "p99"}
+    p50 = {"model": "gpt2", "percentile": "p50"}
+    rows = figure_rows(
+        [
+            figure_of("streaming.Streaming.track_step_time", {"model": "gpt2"}, 0.001),
+            figure_of("streaming.StreamingLatency.track_ttft", p50, 0.01),
+            figure_of("streaming.StreamingLatency.track_ttft", p99, 0.02),
+            figure_of("streaming.StreamingLatency.track_itl", p99, 0.003),
+        ]
+    )
+    assert [(row.name, row.batch) for row in rows] == [("streaming", 128), ("streaming, p99", 128)]
+    assert rows[0].readings["ttft"].value == 0.01
+    assert rows[1].readings["itl"].value == 0.003
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_table_fits_its_terminal_and_loses_nothing(width: int) -> None:
+    tiny = {"model": "gpt2-tiny"}
+    figures = [
+        figure_of(f"scheduler.Scheduler.track_{name}", tiny, 0.0010, 0.0012, 0.0014)
+        for name in ("step_time", "tpot", "ttft", "seconds_per_token")
+    ]
+    floor = figure_of("decode.Decode.track_time_over_floor", {"batch": "64"}, 4.0, 4.0, 5.0)
+    console = Console(width=width, file=io.StringIO())
+    console.print(figure_table(figure_rows([*figures, floor]), "a title", width))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    for expected in ("scheduler", "16", "833", "25.0 %", "TTFT", "Median over 3 processes"):
+        assert expected in text
+    assert text.count("1.20 ms") == 3
+    assert text.count("±8.3 %") == 4
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (2.5, "2.50 s"),
+        (0.0123, "12.3 ms"),
+        (0.00123, "1.23 ms"),
+        (0.000456, "456 µs"),
+        (3e-8, "30.0 ns"),
+    ],
+)
+def test_durations_are_shown_in_the_unit_that_reads_best(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,229 @@
+"""Trials of bisect: harmless changes that are harmless, and a fair account of who was right."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.lab.calibration import bisect_trials
+from asv_bench.lab.calibration.bisect_trials import Answer, Trial, note, run_trial
+from asv_bench.lab.calibration.harmless_commits import make_harmless_change
+from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
+from asv_bench.lab.calibration.trial_page import trial_table, write_page
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.process.measured_process import CPU, Place
+
+LOADS = """
+import engine, kernels, importlib, pathlib
+for package in ("engine", "kernels"):
+    for path in sorted(pathlib.Path(package).rglob("*.py")):
+        if path.stem.startswith(("gluon", "hopper")):
+            continue
+        importlib.import_module(".".join(path.with_suffix("").parts))
+from engine import Engine, EngineConfig, SamplingParams
+engine = Engine(EngineConfig(model="random:gpt2-tiny", device="cpu"))
+[done] = engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=8))
+print(engine.__class__.__module__, done.token_ids)
+"""
+
+
+def names_and_calls(path: Path) -> str:
+    """What runs of a file: its tree without docstrings."""
+    tree = ast.parse(path.read_text())
+    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+        del tree.body[0]
+    return ast.dump(tree)
+
+
+def test_sixty_harmless_changes_leave_an_engine_that_says_the_same(tmp_path: Path) -> None:
+    for package in ("engine", "kernels"):
+        shutil.copytree(REPOSITORY / package, tmp_path / package)
+    kept = (tmp_path / PLANTED_IN).read_bytes()
+    before = {path: path.read_text() for path in tmp_path.rglob("*.py")}
+    choices = random.Random(3)
+    subjects = [
+        make_harmless_change(tmp_path, number, choices, PLANTED_IN) for number in range(1, 61)
+    ]
+    assert len(set(subjects)) == 60
+    assert {subject.split(" in ")[0] for subject in subjects} == {
+        "Add comment",
+        "Extend docstring",
+        "Rename private constant",
+    }
+    assert (tmp_path / PLANTED_IN).read_bytes() == kept
+    changed = [path for path, text in before.items() if path.read_text() != text]
+    assert len(changed) > 20
+    renamed = " ".join(subject for subject in subjects if subject.startswith("Rename"))
+    for path in changed:
+        if str(path.relative_to(tmp_path)) not in renamed:
+            assert names_and_calls(path) == ast.dump(_without_docstring(ast.parse(before[path])))
+
+    def said(folder: Path) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", LOADS], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert said(tmp_path) == said(REPOSITORY)
+
+
+def _without_docstring(tree: ast.Module) -> ast.Module:
+    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+        del tree.body[0]
+    return tree
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
+    """Ranges that were bisected, by a tool that blames the last commit."""
+    ranges: list[tuple[Path, str, str]] = []
+
+    def blame_last(root: Path, good: str, bad: str, options):
+        ranges.append((root, good, bad))
+        comparison = {"effect": 0.03}
+        finding = {
+            "confirmations": [comparison],
+            "gate": comparison,
+            "probability": 0.99,
+        }
+        return Answer(bad, "found", 1.0), {
+            "results": {"finding": finding, "pairs": {"gate": 16, "search": 4}}
+        }
+
+    monkeypatch.setattr(bisect_trials, "bisect_in", blame_last)
+    return ranges
+
+
+def git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    trial = run_trial(clone, 4, 6, 1e-4, 0.03, (), asv_find=False)
+    [(root, good, bad)] = asked
+    assert trial.place == random.Random(4).randint(1, 6)
+    listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
+    assert len(listed) == 6
+    assert trial.culprit == listed[trial.place - 1]
+    # The planted work is of no length at the good end and before the culprit, and of full after.
+    lengths = [
+        git(root, "show", f"{commit}:{PLANTED_IN}").rpartition("_plant(")[2].rpartition(", ")[2]
+        for commit in (good, *listed)
+    ]
+    assert lengths == ["0.0)"] * trial.place + ["0.0001)"] * (7 - trial.place)
+    changed = git(root, "show", "--format=", "--name-only", trial.culprit)
+    assert changed == str(PLANTED_IN)
+    assert trial.is_right(trial.bisect) == (trial.culprit == bad)
+    assert trial.pairs == 20
+
+
+def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path, asked) -> None:
+    trees = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run_trial(
+            ScratchClone(tmp_path / name, Place(CPU)), seed, 5, 1e-4, 0.03, (), asv_find=False
+        )
+        trees.append(git(tmp_path / name, "rev-parse", "HEAD^{tree}"))
+    assert trees[0] == trees[1] != trees[2]
+
+
+def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    trial = run_trial(clone, 4, 3, None, 0.03, (), asv_find=False)
+    assert trial.culprit is None
+    assert trial.place is None
+    assert not trial.is_right(trial.bisect)
+    assert trial.is_right(Answer(None, "none", 1.0))
+    assert not trial.is_right(Answer(None, "inconclusive", 1.0))
+    assert trial.to_json()["bisect_right"] is False
+
+
+FOUND, OTHER = Answer("c", "found", 60.0), Answer("d", "found", 30.0)
+RIGHT = Trial(0, 32, 7, 1e-5, 0.03, "c", FOUND, 0.031, 0.995, 40, OTHER)
+
+
+def test_the_record_is_written_after_each_trial(tmp_path: Path) -> None:
+    record, path = Record("bisect_trials", {}), tmp_path / "trials.json"
+    for number, trial in enumerate((RIGHT, replace(RIGHT, bisect=OTHER)), 1):
+        assert note(trial, record, path) == path
+        written = json.loads(path.read_text())
+        assert written["results"] == {"trials": number, "bisect_right": 1}
+        assert len(written["samples"]) == number
+
+
+def test_the_table_says_who_was_right() -> None:
+    table = trial_table([RIGHT.to_json()])
+    cells = [next(iter(column.cells)) for column in table.columns]
+    assert cells == [
+        "commit 7 of 32",
+        "+3.0 %",
+        "+3.10 %",
+        "right, found",
+        "40",
+        "60",
+        "wrong, found",
+        "30",
+    ]
+
+
+def test_the_page_has_every_record_that_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="holds no bisect-trials"):
+        write_page(tmp_path)
+    nothing = Trial(1, 32, None, None, None, None, Answer(None, "none", 9.0), 0.001, 0.99, 24, None)
+    for machine, trial in (("a", RIGHT), ("b", nothing)):
+        settings = {"benchmark": ["step"], "devices": ["cpu"], "margin": 2.0}
+        record = Record("bisect_trials", settings | {"positions": 1, "nulls": 1})
+        record.results["step_s"] = 1e-3
+        note(trial, record, tmp_path / f"bisect-trials-{machine}.json")
+    page = write_page(tmp_path).read_text()
+    first, second = page.partition("## b")[::2]
+    assert (
+        "| commit 7 of 32 | +3.0 % | +3.10 % | right, found | 40 | 60 | wrong, found | 30 |"
+        in first
+    )
+    assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 | - | - |" in second
+    assert "step, 1.000 ms" in second
+    assert "a difference of 2 % matters" in second
+    assert "Trials that were asked for and are not here: 1 without one." in first
+    assert "Trials that were asked for and are not here: 1 with a planted commit." in second
+
+
+def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(clone: object, seed: int, *_: object, **__: object) -> Trial:
+        if seed == 0:
+            raise MeasurementFailed("bisect gave no answer.")
+        return replace(RIGHT, seed=seed, asv_find=None)
+
+    monkeypatch.setattr(bisect_trials, "run_trial", answer)
+    reading = SimpleNamespace(value=1e-3)
+    pair = SimpleNamespace(base=reading, head=reading)
+    setup = SimpleNamespace(
+        benchmarks=["step"],
+        devices=(CPU,),
+        sources=SimpleNamespace(resolve=lambda name: SimpleNamespace(hash="a" * 40)),
+        pairs=lambda: nullcontext(SimpleNamespace(pair=lambda *_, **__: {"step": pair})),
+    )
+    monkeypatch.setattr(bisect_trials, "set_up", lambda *_: setup)
+    monkeypatch.setattr(bisect_trials, "ScratchClone", lambda *_: None)
+    path = tmp_path / "bisect-trials-here.json"
+    with pytest.raises(typer.Exit):
+        bisect_trials.run(positions=2, nulls=0, json=path, devices=None)
+    written = json.loads(path.read_text())
+    assert [sample["seed"] for sample in written["samples"]] == [1]
+    page = write_page(tmp_path).read_text()
+    assert "not here: 1 with a planted commit.\n\nTrial 0: bisect gave no answer." in page

@@ -1,0 +1,157 @@
+"""What the engine launches is found by launching it: every bucket, every kernel, every change."""
+
+from __future__ import annotations
+
+from tests.fresh_python import fresh_python
+
+EVERY_BUCKET = """
+from asv_bench.lab.codegen.launched_kernels import launched_kernels
+from engine.running.decode_graphs import bucket_sizes
+from kernels.tiles.table import step_tiles
+from kernels.tiles.launch import ring_tile
+
+kernels = launched_kernels()
+names = [one.name for one in kernels]
+assert len(set(names)) == len(names), names
+launched = {name.split("-")[0] for name in names}
+assert launched == {
+    "embed_rows", "linear_stream", "linear_row", "row_attention", "ring_attention",
+    "head_row", "head_stream", "pick_tokens",
+    "append_identity", "prefill_attention", "add_norm_rows",
+}, launched
+# Fused steps append as they attend; sampled ones attend over tokens that are there.
+rings = {name.split("-")[4] for name in names if name.startswith("ring_attention")}
+assert rings == {"append", "cached"}, rings
+# What waits for the kernel before it has no use for a deep ring.
+ends = {name.split("-cached-stages")[1][:1] for name in names if "-cached-stages" in name}
+assert ends == {str(ring_tile(64).alone)}, ends
+assert len({name.split("-append-stages")[1] for name in names if "-append-stages" in name}) > 1
+# A single row that appends has a kernel of its own; several programs of others are a cluster.
+assert not [name for name in names if "-parallel-" in name and "-cluster" not in name], names
+assert [one.rows for one in kernels if one.name.startswith("row_attention")] == [[1]]
+shared = {"8": set(), "4": set()}
+for one in kernels:
+    if "-cluster" in one.name:
+        shared[one.name.split("-cluster")[1]] |= set(one.rows)
+assert shared == {"8": {2, 4, 8}, "4": {16}}, shared
+# Their rings are as deep as the programs that there are leave room for.
+for cluster, numbers in shared.items():
+    for rows in numbers:
+        depth = ring_tile(64).stages(rows * 12 * int(cluster) / 132, in_clusters=True)
+        name = f"ring_attention-D64-G1-parallel-append-stages{depth}-cluster{cluster}"
+        assert [one for one in kernels if one.name == name and rows in one.rows], name
+assert {name[-8:] for name in names if "-cached-" in name} >= {"cluster4", "cluster8"}, names
+for first in ("embed_rows", "pick_tokens", ("ring_attention", "row_attention")):
+    rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
+    assert rows == bucket_sizes(256), (first, rows)
+for rows in (16, 64, 256):
+    tile = step_tiles(rows).attention_in
+    kernel = "linear_stream" if tile.tma else "linear_tiles"
+    start = f"{kernel}-N2304-K768-M{tile.block_m}-n{tile.block_n}-k{tile.block_k}-"
+    assert [one for one in kernels if one.name.startswith(start) and rows in one.rows], start
+fused = [one for one in kernels if one.rows]
+assert all(one.is_dependent == (one.family != "rows" or "pick" in one.name) for one in fused)
+assert all(one.options["num_warps"] == 1 for one in kernels if one.name.startswith("ring_"))
+# The rows of an engine of one are not aligned as those of a larger one.
+assert sorted(name for name in names if name.startswith("pick_tokens")) == [
+    "pick_tokens-TILES131", "pick_tokens-TILES6288", "pick_tokens-TILES6288-2"
+]
+"""
+
+
+def test_every_kernel_of_every_bucket_is_there_as_the_tables_say() -> None:
+    done = fresh_python("-c", EVERY_BUCKET)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+OTHER_GPUS = """
+from asv_bench.lab.codegen.launched_kernels import launched_kernels, plain_kernels
+
+kernels = plain_kernels()
+names = {one.name for one in kernels}
+assert {name.split("-")[0] for name in names} == {
+    "linear_tiles", "decode_attention_append", "head_tiles"
+}, names
+assert len(names) == len(kernels)
+assert not names & {one.name for one in launched_kernels()}
+assert not any(one.is_dependent or one.rows for one in kernels)
+widths = {name.split("-")[1] for name in names if name.startswith("linear")}
+assert widths == {"N2304", "N768", "N3072"}, widths
+"""
+
+
+def test_what_other_gpus_launch_instead_is_there_too() -> None:
+    done = fresh_python("-c", OTHER_GPUS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+WIDE_HEADS = """
+from asv_bench.lab.codegen.launched_kernels import plain_kernels, wide_head_kernels
+from kernels.tiles.launch import ring_tile
+
+assert plain_kernels()
+names = [one.name for one in wide_head_kernels()]
+start = "ring_attention-D128-G4-"
+depths = {f"{start}serial-append-stages{stages}" for _, stages in ring_tile(128).depths}
+assert {name for name in names if "serial" in name} == depths, names
+assert any(name.startswith(f"{start}parallel-append-") for name in names), names
+assert len(set(names)) == len(names)
+"""
+
+
+def test_every_depth_of_the_ring_for_heads_of_128_is_there() -> None:
+    done = fresh_python("-c", WIDE_HEADS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+CHANGED_TILE = """
+import dataclasses
+from kernels.tiles import table as tiles
+table = tiles.committed_table()
+taller = dataclasses.replace(table.tiles(8).attention_out, block_m=16)
+changed = table.with_tile(table.place(8), "attention_out", taller)
+tiles.committed_table = lambda: changed
+from asv_bench.lab.codegen.launched_kernels import launched_kernels
+print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in one.name))
+"""
+
+
+def test_a_changed_tile_is_compiled_as_changed() -> None:
+    done = fresh_python("-c", CHANGED_TILE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Two to eight rows take 16 at a time now; the one for a single row is as it was.
+    assert "linear_stream-N768-K768-M16-n64-k256-stats0" in done.stdout.split()
+    assert "linear_stream-N768-K768-M8-" not in done.stdout
+    assert "linear_row-N768-K768-n8" in done.stdout.split()
+
+
+UNKNOWN = """
+from asv_bench.lab.codegen import launched_kernels
+launched_kernels._KERNELS = {
+    name: family for name, family in launched_kernels._KERNELS.items() if name != "pick_tokens"
+}
+launched_kernels.launched_kernels(batch_sizes=(1,))
+"""
+
+
+def test_a_kernel_without_rules_is_refused() -> None:
+    done = fresh_python("-c", UNKNOWN)
+    assert done.returncode == 1
+    assert "the engine launches the kernel pick_tokens, which" in done.stderr
+
+
+PLAIN_ONLY = """
+from asv_bench.lab.codegen import launched_kernels
+launched_kernels.has_gluon = lambda: False
+names = {one.name.split("-")[0] for one in launched_kernels.launched_kernels(batch_sizes=(64,))}
+assert not names & {"linear_stream", "ring_attention", "head_stream"}, names
+assert {"linear_tiles", "decode_attention_append", "head_tiles"} <= names, names
+from asv_bench.lab.codegen.check import main
+print(main(["--only", "pick_tokens"]))
+"""
+
+
+def test_without_gluon_the_plain_kernels_are_compiled_and_it_is_said() -> None:
+    done = fresh_python("-c", PLAIN_ONLY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has no Gluon for Hopper" in done.stdout

@@ -1,0 +1,156 @@
+"""The pretended GPU: what crosses is noted, what a GPU would refuse is refused.
+
+In processes of their own, because the kernels remember what ``cuda:0`` is.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fresh_python import fresh_python
+
+PRELUDE = """
+import numpy as np, torch
+from asv_bench.errors import MeasurementFailed
+from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+
+def crossed(traffic):
+    counts = (traffic.copies_to_device, traffic.bytes_to_device,
+              traffic.copies_to_host, traffic.bytes_to_host)
+    traffic.clear()
+    return counts
+"""
+
+
+def run(body: str) -> str:
+    """Run `body` after the prelude in a fresh process and return what it printed."""
+    done = fresh_python("-c", PRELUDE + body)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_way_across_is_noted_with_its_bytes() -> None:
+    run(
+        """
+host = torch.zeros(6, dtype=torch.float32)
+with torch.inference_mode(), pretended_cuda() as traffic:
+    there = torch.zeros(4, 3, dtype=torch.float16, device="cuda")
+    assert crossed(traffic) == (0, 0, 0, 0), "made on the device"
+    for cross in (
+        lambda: host.to("cuda"),
+        lambda: host.to(there.device, non_blocking=True),
+        lambda: host.to(device="cuda", dtype=torch.float16),
+        lambda: host.cuda(),
+        lambda: host.pin_memory().to("cuda"),
+        lambda: torch.empty(6, pin_memory=True).to("cuda"),
+        lambda: torch.tensor([1.0] * 6, device="cuda"),
+        lambda: torch.as_tensor(np.zeros(6, np.float32), device="cuda:0"),
+        lambda: torch.empty(6, device="cuda").copy_(host),
+    ):
+        made = cross()
+        assert made.is_cuda and made.device == torch.device("cuda", 0)
+        assert crossed(traffic) == (1, 24, 0, 0), cross
+    for cross in (
+        lambda: there.cpu(),
+        lambda: there.to("cpu"),
+        lambda: there.to(torch.device("cpu"), torch.float32),
+        lambda: torch.empty(4, 3, dtype=torch.float16).copy_(there),
+        lambda: torch.empty(4, 3, pin_memory=True).copy_(there, non_blocking=True),
+    ):
+        made = cross()
+        assert not made.is_cuda and not made.any(), cross
+        assert crossed(traffic) == (0, 0, 1, 24), cross
+    assert there[0, 0].item() == 0.0
+    assert crossed(traffic) == (0, 0, 1, 2)
+    assert int(there.sum()) == 0 and there[0].tolist() == [0.0] * 3
+    assert crossed(traffic) == (0, 0, 2, 2 + 6)
+    there[torch.tensor([0, 2])]
+    assert crossed(traffic) == (1, 16, 0, 0), "an index from the host travels"
+    there.to(torch.float32), there.to("cuda"), there + 1, there[1:].add_(2.0), there.view(12)
+    assert crossed(traffic) == (0, 0, 0, 0), "what stays on the device"
+    from engine.transport.mapped_memory import mapped_memory
+    on_host, on_device = mapped_memory((4, 3), torch.int32, there.device)
+    on_device.index_copy_(0, torch.zeros(1, device="cuda").long(), on_device[1:2].fill_(7))
+    assert on_device.is_cuda and on_device.dtype == torch.int32 and not on_host.any()
+    assert crossed(traffic) == (0, 0, 0, 0), "what both reach is not copied"
+"""
+    )
+
+
+def test_views_keep_the_alignment_of_their_place_in_an_allocation() -> None:
+    run(
+        """
+with pretended_cuda():
+    words = torch.zeros(64, dtype=torch.int32, device="cuda")
+    assert words.data_ptr() == 0
+    assert words[3:].data_ptr() == 12
+    assert words[8:].view(torch.int64).data_ptr() == 32
+    assert words.view(8, 8)[:, 2].stride() == (8,)
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        ("there[there > 0]", "must wait for its values"),
+        ("there.nonzero()", "must wait for its values"),
+        ("there + torch.zeros(4, 3)", "on a GPU it would fail"),
+        ("torch.nn.functional.linear(there, torch.zeros(2, 3))", "on a GPU it would fail"),
+    ],
+)
+def test_what_would_wait_or_fail_on_a_gpu_is_refused(spoil: str, sentence: str) -> None:
+    out = run(
+        f"""
+with torch.inference_mode(), pretended_cuda():
+    there = torch.zeros(4, 3, device="cuda")
+    try:
+        {spoil}
+    except MeasurementFailed as error:
+        print(error)
+"""
+    )
+    assert sentence in out
+
+
+def test_nothing_of_the_pretence_stays() -> None:
+    run(
+        """
+before = torch.cuda.is_available(), torch.cuda.Stream
+from triton.runtime.jit import JITFunction
+run = JITFunction.run
+with pretended_cuda():
+    assert torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+assert (torch.cuda.is_available(), torch.cuda.Stream) == before
+assert JITFunction.run is run
+if not torch.cuda.is_available():
+    try:
+        torch.zeros(1, device="cuda")
+    except (AssertionError, RuntimeError):
+        pass
+    else:
+        raise SystemExit("a CUDA tensor without CUDA")
+"""
+    )
+
+
+def test_an_engine_decodes_on_it_as_on_a_gpu() -> None:
+    run(
+        """
+from engine import Engine, EngineConfig, SamplingParams
+with pretended_cuda() as traffic:
+    engine = Engine(EngineConfig(model="random:gpt2-tiny", device="cuda", max_batch_size=4))
+    assert engine.decode_mode == "graph" and str(engine.dtype) == "torch.float16"
+    for _ in range(3):
+        engine.submit([1, 2], SamplingParams(max_new_tokens=8, ignore_eos=True))
+    engine.step()
+    for _ in range(4):
+        traffic.clear()
+        events = engine.step()
+        assert len(events) == 3 and traffic.graph_replays == 1 and not traffic.launches
+        assert crossed(traffic) == (0, 0, 0, 0)
+    while engine.has_unfinished:
+        engine.step()
+    engine.check_integrity()
+"""
+    )

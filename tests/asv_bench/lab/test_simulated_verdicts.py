@@ -1,0 +1,130 @@
+"""How often the whole procedure errs, on simulated processes; seeded, so that a red run repeats."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Verdict
+from asv_bench.lab.calibration import simulate as simulate_module
+from asv_bench.lab.calibration.simulate import NOISES, Tally, simulate
+from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, Noise, SimulatedPairs
+
+RUNS = 300
+
+
+def tally(effect: float, noise: str, runs: int = RUNS, **extra) -> Tally:
+    return simulate(effect, NOISES[noise], runs, seed=7, **extra)
+
+
+@pytest.mark.parametrize("noise", list(NOISES))
+def test_a_commit_is_hardly_ever_different_from_itself(noise: str) -> None:
+    found = tally(0.0, noise)
+    assert found.false_alarms <= 1
+    assert found.rate(Verdict.SLOWER) + found.rate(Verdict.FASTER) == found.false_alarms / RUNS
+
+
+def test_nor_is_one_of_ten_benchmarks() -> None:
+    found = tally(0.0, "ordinary", runs=100, benchmarks=10)
+    assert found.false_alarms <= 1
+
+
+@pytest.mark.parametrize(
+    ("noise", "effect", "power"),
+    [
+        ("ordinary", 0.02, 0.90),
+        ("ordinary", 0.03, 0.98),
+        ("quiet", 0.015, 0.98),
+        ("quiet", 0.02, 0.99),
+        ("heavy", 0.03, 0.96),
+        ("heavy", 0.05, 0.99),
+    ],
+)
+def test_a_difference_is_found(noise: str, effect: float, power: float) -> None:
+    slower = tally(effect, noise, runs=200)
+    faster = tally(1 / (1 + effect) - 1, noise, runs=200)
+    assert slower.rate(Verdict.SLOWER) >= power
+    assert faster.rate(Verdict.FASTER) >= power
+    assert slower.rate(Verdict.EQUIVALENT) == slower.rate(Verdict.FASTER) == 0
+
+
+def test_clear_answers_come_early() -> None:
+    assert tally(0.05, "quiet", runs=100).mean_pairs < 14
+    assert tally(0.0, "quiet", runs=100).mean_pairs < 16
+    assert tally(0.015, "ordinary", runs=100).mean_pairs > 18
+
+
+@pytest.mark.parametrize("noise", list(NOISES))
+def test_what_differs_by_the_margin_is_hardly_ever_called_equivalent(noise: str) -> None:
+    found = tally(0.01, noise)
+    assert found.rate(Verdict.EQUIVALENT) <= 0.02
+
+
+def test_equal_commits_are_shown_to_be_equivalent_where_noise_allows() -> None:
+    assert tally(0.0, "quiet").rate(Verdict.EQUIVALENT) > 0.98
+    assert tally(0.0, "ordinary").rate(Verdict.EQUIVALENT) > 0.2
+
+
+def test_intervals_hold_the_truth() -> None:
+    for effect in (0.0, 0.015):
+        assert tally(effect, "ordinary").coverage > 0.92
+
+
+def test_four_looks_err_as_often_as_one_may() -> None:
+    """At a level that 600 runs can tell from twice itself, and whatever the size of the effect."""
+    plan = ComparisonPlan(alpha=0.05, minimum_effect=0.0, equivalence_alpha=1e-9)
+    found = simulate(0.0, Noise(outliers=0.0), 600, seed=3, plan=plan)
+    assert 0.03 < found.false_alarms / 600 < 0.075
+
+
+def test_noise_is_what_it_says() -> None:
+    noise = Noise(process=0.004, drift=0.01, memory=0.95, outliers=0.0)
+    series = [
+        np.array(list(itertools.islice(noise.figures(np.random.default_rng(seed)), 200)))
+        for seed in range(200)
+    ]
+    values = np.array(series)
+    assert values.std() == pytest.approx(math.hypot(0.004, 0.01), rel=0.05)
+    correlation = np.corrcoef(values[:, 100], values[:, 101])[0, 1]
+    assert correlation == pytest.approx(0.95 * 0.01**2 / (0.004**2 + 0.01**2), abs=0.1)
+    spread = Noise(process=0.01, tail=3.0, drift=0.0, outliers=0.0)
+    heavy = np.array(list(itertools.islice(spread.figures(np.random.default_rng(1)), 100_000)))
+    assert heavy.std() == pytest.approx(0.01, rel=0.15)
+    late = Noise(process=0.0, drift=0.0, outliers=0.1, outlier_size=0.05)
+    slow = np.array(list(itertools.islice(late.figures(np.random.default_rng(2)), 20_000)))
+    assert (slow > 0).mean() == pytest.approx(0.1, abs=0.01)
+    assert slow[slow > 0].mean() == pytest.approx(0.05, rel=0.1)
+
+
+def test_a_simulated_effect_is_the_heads_in_both_orders() -> None:
+    silent = Noise(process=0.0, drift=0.0, outliers=0.0)
+    source = SimulatedPairs({"a": 0.02, "b": 0.0}, silent, seed=1)
+    for head_first in (False, True):
+        pairs = source.pair(BASE, HEAD, head_first=head_first)
+        assert pairs["a"].log_ratio == pytest.approx(math.log(1.02))
+        assert pairs["b"].log_ratio == 0.0
+
+
+def test_the_command_prints_a_table_and_writes_its_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate_module, "EFFECTS", (0.0, 0.05))
+    monkeypatch.setattr(simulate_module, "NOISES", {"quiet": NOISES["quiet"]})
+    app = simulate_module.typer.Typer()
+    app.command()(simulate_module.run)
+    path = tmp_path / "simulation.json"
+    done = CliRunner().invoke(app, ["--runs", "5", "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    tallies = json.loads(path.read_text())["results"]["tallies"]
+    assert [(entry["effect"], entry["benchmarks"]) for entry in tallies] == [
+        *((0.0, 1), (0.05, 1), (0.0, 10), (0.03, 10)),
+    ]
+    assert tallies[1]["verdicts"] == {"slower": 5}
+    assert "+5.0 %" in done.output

@@ -1,0 +1,141 @@
+"""Tables in a file and on narrow terminals: names give way, figures stay whole."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+import asv_bench
+from asv_bench.explain.kernel_names import short_kernel_name
+from asv_bench.lab.codegen import check as codegen
+from asv_bench.lab.codegen.compiled import KernelFigures
+from asv_bench.output.console import LEAST_WIDTH, add_figure_columns, make_console, print_table
+from asv_bench.output.tables import headline_table
+
+FIGURES = [f"{number},234.56 µs" for number in range(6)]
+
+
+def printed(table: Table, width: int) -> str:
+    file = io.StringIO()
+    print_table(Console(width=width, file=file), table)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, LEAST_WIDTH])
+def test_figures_are_never_cut(width: int) -> None:
+    table = Table(title="A title " * 30, caption="A caption " * 30)
+    table.add_column("name", overflow="fold")
+    add_figure_columns(table, *(f"label\n{number} a step" for number in range(6)))
+    name = "a_kernel_whose_name_is_longer_than_any_console_is_wide_" * 2
+    table.add_row(name, *FIGURES)
+    text = printed(table, width)
+    assert "…" not in text
+    for whole in (*FIGURES, "5 a step", "A title " * 30, "A caption " * 30):
+        assert whole in text
+    first_cells = re.findall(r"^│ (.+?) +│", text, re.MULTILINE)
+    assert "".join(first_cells) == name
+
+
+def test_a_table_is_as_wide_as_its_console_where_that_is_enough() -> None:
+    table = Table()
+    table.add_column("name", overflow="fold")
+    add_figure_columns(table, "figure")
+    table.add_row("name " * 40, "1.0")
+    assert max(map(len, printed(table, 60).splitlines())) == 60
+
+
+def test_a_file_gets_enough_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert make_console().width == LEAST_WIDTH
+    assert make_console(stderr=True).width == LEAST_WIDTH
+    monkeypatch.setenv("COLUMNS", "200")
+    assert make_console().width == 200
+
+
+def test_every_command_prints_on_the_common_console() -> None:
+    folder = Path(asv_bench.__file__).parent
+    makers = [
+        path.name
+        for path in folder.rglob("*.py")
+        if re.search(r"\bConsole\(", path.read_text()) and path.name != "console.py"
+    ]
+    assert makers == []
+
+
+def test_the_widest_tables_fit_a_file() -> None:
+    row = {
+        "workload": "streaming-small",
+        "engine": "kvtrail",
+        "batch": 256,
+        "step_ms": 1234.567,
+        "tokens_per_s": 1234567.0,
+        "ttft_ms": 1234.56,
+        "tpot_ms": 1234.567,
+        "itl_p99_ms": 1234.567,
+        "floor_ms": 1234.567,
+        "fraction_of_floor": 0.123,
+    }
+    headline = headline_table([row], "a machine")
+    kernel = KernelFigures(
+        name="append-identity-llama-1b-fp16",
+        dtype="fp16",
+        family="append",
+        registers=255,
+        spill_instructions=0,
+        stack_bytes=0,
+        shared_bytes=232448,
+        instructions=12345,
+        tensor_core=1234,
+        async_copies=123,
+        loop_tensor_core=0,
+        loop_async_copies=0,
+        loop_narrowest_load=0,
+        widest_load=16,
+        narrowest_store=16,
+        is_dependent=False,
+        rows=(144, 256),
+        dependency_waits=0,
+        accesses_before_wait=0,
+        consumer_releases=0,
+        float_atomics=0,
+        compile_s=12.34,
+        cubin_sha256="0123456789abcdef",
+    )
+    for table in (headline, codegen.figure_table([kernel])):
+        lines = printed(table, LEAST_WIDTH).splitlines()
+        assert max(map(len, lines)) <= LEAST_WIDTH
+        assert not [line for line in lines if "…" in line]
+        # One line a row: not even the name is broken.
+        assert sum(line.startswith("│") for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("decode_attention", "decode_attention"),
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half, float,"
+            " false>(int, float, c10::Half const*, c10::Half*)",
+            "vectorized_layer_norm_kernel<Half, float, false>",
+        ),
+        (
+            "void at::native::elementwise_kernel<128, 2, at::native::where_kernel_impl("
+            "at::TensorIterator&)::{lambda()#1}::operator()() const::{lambda(bool, int)#1}>(int)",
+            "elementwise_kernel<128, 2, where_kernel_impl>",
+        ),
+        (
+            "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half>(int)",
+            "splitKreduce_kernel<32, 16, int, float, __half…>",
+        ),
+        ("nvjet_" + 50 * "x" + "_splitK_TNT", "nvjet_" + 25 * "x" + "…" + 5 * "x" + "_splitK_TNT"),
+    ],
+)
+def test_kernel_names_keep_what_tells_them_apart(name: str, short: str) -> None:
+    assert short_kernel_name(name, 48) == short
+    assert len(short) <= 48

@@ -1,0 +1,413 @@
+"""What is asked of measured processes, and what becomes of what they say."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from toy_project import ToyProject, make_project
+
+from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
+from asv_bench.compare import bench_setup
+from asv_bench.compare.bench_setup import devices_named
+from asv_bench.compare.catalog import Entry, entries_of, select
+from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.process import gpu_watch, measured_process
+from asv_bench.process.gpu_watch import conditions_of, why_discarded
+from asv_bench.process.machine import GpuState
+from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
+from asv_bench.process.process_pairs import ProcessPairs, repeats_for, shared_out
+from asv_bench.process.samples import CommitUnusable, GpuConditions, SampleFailed
+
+BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
+RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}
+
+
+@dataclass(frozen=True)
+class Asked:
+    commit: str
+    benchmarks: tuple[str, ...]
+    place: Place
+    repeats: int
+
+
+@dataclass
+class ScriptedRunner(ProcessRunner):
+    """Answers as a process would; `change` makes an answer go wrong."""
+
+    change: Callable[[int, Outcome], Outcome] = lambda number, outcome: outcome
+    seconds: float = 0.9
+    gpu: Callable[[int], GpuConditions | None] = lambda number: None
+    asked: list[Asked] = field(default_factory=list)
+
+    def measure(
+        self, commit: str, benchmarks: Sequence[str], place: Place, repeats: int = 1
+    ) -> Answer:
+        number = len(self.asked)
+        self.asked.append(Asked(commit, tuple(benchmarks), place, repeats))
+        outcomes = [
+            self.change(
+                number,
+                Outcome(
+                    name, "measured", (1.0 + number + turn,), "", RUN_OF[name], self.seconds / 2
+                ),
+            )
+            for turn in range(repeats)
+            for name in benchmarks
+        ]
+        return Answer(tuple(outcomes), self.gpu(number))
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
+    return make_project(tmp_path_factory.mktemp("toy") / "project", commits=2)
+
+
+def pairs_of(toy: ToyProject, runner: ScriptedRunner, *devices: str) -> ProcessPairs:
+    return ProcessPairs(CommitSources(toy.root), runner, BENCHMARKS, devices or ("cpu",))
+
+
+def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: ToyProject) -> None:
+    runner = ScriptedRunner()
+    base, head = toy.commits
+    source = pairs_of(toy, runner)
+    pairs = source.pair(base, head, head_first=True)
+    warm, measured = runner.asked[:2], runner.asked[2:]
+    # Each commit runs everything once, unmeasured, before anything is measured.
+    assert [(asked.commit, asked.benchmarks) for asked in warm] == [
+        (base, tuple(RUN_OF)),
+        (head, tuple(RUN_OF)),
+    ]
+    assert [(asked.commit, asked.benchmarks) for asked in measured] == [
+        (head, ("a.step", "a.ttft")),
+        (base, ("a.step", "a.ttft")),
+        (head, ("b.time-0",)),
+        (base, ("b.time-0",)),
+    ]
+    assert set(pairs) == set(BENCHMARKS)
+    step = pairs["a.step"]
+    assert step.head_first
+    assert (step.base.commit, step.head.commit) == (base, head)
+    # 0.9 s for both figures of a take 3 repeats, whose least is the figure; 0.45 s of b take 5.
+    assert [asked.repeats for asked in measured] == [3, 3, 5, 5]
+    assert step.head.samples == (3.0, 4.0, 5.0)
+    assert step.head.value == 3.0
+    source.pair(base, head, head_first=False, benchmarks=["b.time(1)"])
+    assert [(asked.commit, asked.benchmarks) for asked in runner.asked[6:]] == [
+        (base, ("b.time-0",)),
+        (head, ("b.time-0",)),
+    ]
+
+
+def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProject) -> None:
+    runner = ScriptedRunner()
+    source = pairs_of(toy, runner, "GPU-a", "GPU-b")
+    pairs = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"], device="GPU-b")
+    assert [asked.place.device for asked in runner.asked] == ["GPU-b"] * 4
+    assert pairs["a.step"].base.device == pairs["a.step"].head.device == "GPU-b"
+    # A GPU's workloads have their full size: one run a process.
+    assert {asked.repeats for asked in runner.asked} == {1}
+
+
+def test_a_commit_is_prepared_once_whatever_came_of_it(toy: ToyProject) -> None:
+    def fail(number: int, outcome: Outcome) -> Outcome:
+        return Outcome(outcome.name, "failed", (), "ImportError: no torch", None, 0.1)
+
+    runner = ScriptedRunner(change=fail)
+    source = pairs_of(toy, runner)
+    for _ in range(2):
+        with pytest.raises(CommitUnusable, match="ImportError: no torch") as caught:
+            source.prepare(toy.commits[0])
+        assert not caught.value.is_lacking
+    assert len(runner.asked) == 1
+
+
+def test_what_one_commit_lacks_is_told_and_the_rest_is_measured(toy: ToyProject) -> None:
+    def skip(number: int, outcome: Outcome) -> Outcome:
+        if outcome.name == "a.ttft":
+            return Outcome(outcome.name, "skipped", (), "not yet", None, 0.1)
+        return outcome
+
+    source = pairs_of(toy, ScriptedRunner(change=skip))
+    absences = source.prepare(toy.commits[0])
+    assert {name: absence.reason for name, absence in absences.items()} == {"a.ttft": "not yet"}
+    assert not absences["a.ttft"].has_failed
+    assert set(source.pair(*toy.commits, head_first=False)) == {"a.step", "b.time(1)"}
+
+
+def test_a_count_of_nothing_has_no_ratio_and_is_left_out(toy: ToyProject) -> None:
+    def zero(number: int, outcome: Outcome) -> Outcome:
+        if outcome.name == "b.time-0" and number in (1, 4):
+            return replace(outcome, samples=(0.0,))
+        return outcome
+
+    source = pairs_of(toy, ScriptedRunner(change=zero))
+    assert source.prepare(toy.commits[0]) == {}
+    (absence,) = source.prepare(toy.commits[1]).values()
+    assert (absence.reason, absence.has_failed) == (
+        "it gave 0, and only positive figures have a ratio",
+        False,
+    )
+    with pytest.raises(SampleFailed, match="it gave 0"):
+        pairs_of(toy, ScriptedRunner(change=zero)).pair(
+            toy.commits[0], toy.commits[0], head_first=False, benchmarks=["b.time(1)"]
+        )
+
+
+def test_a_failure_after_the_first_process_is_one_samples(toy: ToyProject) -> None:
+    def fail(number: int, outcome: Outcome) -> Outcome:
+        if number == 3:
+            raise ProcessFailed("it was ended by signal 9")
+        if number == 4:
+            return Outcome(outcome.name, "failed", (), "OutOfMemoryError", None, 0.1)
+        return outcome
+
+    source = pairs_of(toy, ScriptedRunner(change=fail))
+    for complaint in ("ended by signal 9", "OutOfMemoryError"):
+        with pytest.raises(SampleFailed, match=complaint) as caught:
+            source.pair(*toy.commits, head_first=False, benchmarks=["a.step"])
+        assert caught.value.benchmarks == ("a.step",)
+
+
+def conditions(clock: float, *events: str) -> GpuConditions:
+    return GpuConditions(clock, clock, clock, events, 60, 10)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "sentence"),
+    [
+        (conditions(1980), conditions(1980), None),
+        (conditions(1980), conditions(1965), None),
+        (conditions(1980), conditions(1950), "moved by 1.5 %, from 1980 MHz for the base to 1950"),
+        (conditions(1950), conditions(1980), "moved by 1.5 %"),
+        # The power cap on both is how such a GPU runs under load.
+        (conditions(1755, "sw_power_cap"), conditions(1755, "sw_power_cap"), None),
+        (conditions(1980, "hw_slowdown"), conditions(1980), "throttled while the base"),
+        (conditions(1980), conditions(1980, "sw_thermal_slowdown"), "throttled while the head"),
+        (conditions(1980), conditions(1980, "hw_power_brake_slowdown"), "throttled"),
+        (None, None, None),
+        (None, conditions(1980), None),
+    ],
+)
+def test_throttled_pairs_and_moved_clocks_are_discarded(
+    base: GpuConditions | None, head: GpuConditions | None, sentence: str | None
+) -> None:
+    discarded = why_discarded(base, head)
+    assert (discarded is None) == (sentence is None)
+    assert (sentence or "") in (discarded or "")
+
+
+def test_a_spoilt_pair_carries_its_sentence(toy: ToyProject) -> None:
+    runner = ScriptedRunner(gpu=lambda number: conditions(1980 if number % 2 else 1500))
+    pairs = pairs_of(toy, runner, "GPU-a").pair(
+        *toy.commits, head_first=False, benchmarks=["a.step"]
+    )
+    assert "clock moved" in (pairs["a.step"].discarded or "")
+
+
+def state(clock: int, *events: str) -> GpuState:
+    return GpuState(clock, 3201, events, 50 + clock // 100, 300.0)
+
+
+def test_moments_of_idleness_do_not_count() -> None:
+    idle = [state(345, "gpu_idle")] * 20
+    found = conditions_of([*idle, state(1980), state(1965, "sw_power_cap"), state(1980)])
+    assert found == GpuConditions(1980, 1965, 1980, ("sw_power_cap",), 69, 3)
+    assert conditions_of(idle) == GpuConditions(345, 345, 345, ("gpu_idle",), 53, 20)
+    assert conditions_of([]) is None
+
+
+def test_a_watch_reads_until_it_is_left_and_tells_moments_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = itertools.count(1000)
+
+    @contextmanager
+    def reader(device: str) -> Iterator[Callable[[], GpuState]]:
+        assert device == "GPU-a"
+        yield lambda: state(next(clocks))
+
+    monkeypatch.setattr(gpu_watch, "gpu_reader", reader)
+    monkeypatch.setattr(gpu_watch, "POLL_SECONDS", 0.005)
+    begun = time.monotonic()
+    with gpu_watch.GpuWatch("GPU-a") as watch:
+        time.sleep(0.1)
+        middle = time.monotonic()
+        time.sleep(0.1)
+    early, late = watch.conditions(begun, middle), watch.conditions(middle, time.monotonic())
+    assert early is not None
+    assert late is not None
+    assert early.readings > 3
+    assert early.sm_clock_highest_mhz < late.sm_clock_lowest_mhz
+    assert watch.conditions(begun - 2, begun - 1) is None
+    taken = next(clocks)
+    time.sleep(0.05)
+    assert next(clocks) == taken + 1
+
+
+def test_stopping_ends_a_process_at_once_and_no_other_begins(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", commits=1)
+    (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(60)\n")
+    commit = project.commit("never ready")
+    sources = CommitSources(project.root)
+    sources.checkout(commit)
+    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", sources.environment)
+    begun = time.monotonic()
+    timer = threading.Timer(1.5, runner.stop)
+    timer.start()
+    with pytest.raises(ProcessFailed, match="ended by signal 9"):
+        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
+    assert 1 < time.monotonic() - begun < 20
+    with pytest.raises(ProcessFailed, match="measuring was stopped"):
+        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
+
+
+def test_a_process_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured_process, "TIMEOUT_SECONDS", 1.0)
+    project = make_project(tmp_path / "project", commits=1)
+    (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(60)\n")
+    commit = project.commit("never ready")
+    sources = CommitSources(project.root)
+    sources.checkout(commit)
+    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", sources.environment)
+    with pytest.raises(ProcessFailed, match="did not end within 1 s"):
+        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
+
+
+def test_short_runs_are_repeated_up_to_a_bound() -> None:
+    assert [repeats_for(seconds) for seconds in (5.0, 2.0, 1.9, 0.5, 0.3, 0.001, 0.0)] == [
+        *(1, 1, 2, 4, 7, 7, 7),
+    ]
+
+
+def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(2, 12)))
+    assert shared_out(["cpu"]) == [Place("cpu")]
+    first, second, third = shared_out(["GPU-a", "GPU-b", "GPU-c"])
+    assert (first.cores, second.cores, third.cores) == ((2, 3, 4), (5, 6, 7), (8, 9, 10))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert [place.cores for place in shared_out(["a", "b", "c"])] == [(0,), (1,), (0,)]
+
+
+def test_devices_by_number_uuid_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_setup, "has_cuda_gpu", lambda: True)
+    monkeypatch.setattr(bench_setup, "visible_gpus", lambda: ["GPU-a", "GPU-b", "GPU-c"])
+    assert devices_named(None) == ("GPU-a",)
+    assert devices_named("all") == ("GPU-a", "GPU-b", "GPU-c")
+    assert devices_named("2, GPU-a") == ("GPU-c", "GPU-a")
+    for wrong, complaint in (("3", "names '3'"), ("", "names ''"), ("0,GPU-a", "twice")):
+        with pytest.raises(Refused, match=complaint):
+            devices_named(wrong)
+
+
+def test_without_a_gpu_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_setup, "has_cuda_gpu", lambda: False)
+    assert devices_named(None) == devices_named("cpu") == devices_named("all") == ("cpu",)
+    with pytest.raises(Refused, match="names GPUs, and there is none"):
+        devices_named("0,1")
+
+
+def test_names_are_asvs_and_ids_are_its_runners() -> None:
+    described = [
+        {"name": "m.C.track_x", "params": [["'p'", "'q'"], ["1", "2"]], "unit": "seconds"},
+        {"name": "m.f", "params": [], "unit": "floors"},
+    ]
+    assert entries_of(described) == [
+        Entry("m.C.track_x('p', 1)", "m.C.track_x-0", "seconds"),
+        Entry("m.C.track_x('p', 2)", "m.C.track_x-1", "seconds"),
+        Entry("m.C.track_x('q', 1)", "m.C.track_x-2", "seconds"),
+        Entry("m.C.track_x('q', 2)", "m.C.track_x-3", "seconds"),
+        Entry("m.f", "m.f", "floors"),
+    ]
+
+
+def test_a_selection_is_of_what_this_machine_measures() -> None:
+    entries = [
+        Entry(name, name, "seconds")
+        for name in ("s.track_step('gpt2-tiny')", "s.track_step('gpt2')", "host.track_import")
+    ]
+    assert [entry.name for entry in select(entries, ["track_step", "import"], has_gpu=False)] == [
+        "s.track_step('gpt2-tiny')",
+        "host.track_import",
+    ]
+    assert [entry.name for entry in select(entries, ["track_step"], has_gpu=True)] == [
+        "s.track_step('gpt2')"
+    ]
+    with pytest.raises(Refused, match="measured on a GPU only"):
+        select(entries, [r"'gpt2'"], has_gpu=False)
+    with pytest.raises(Refused, match="found in none of the 3"):
+        select(entries, ["track_step", "typo"], has_gpu=False)
+
+
+def test_the_real_benchmarks_are_found_by_asvs_names() -> None:
+    folder = Path(bench_setup.__file__).parents[1] / "benchmarks"
+    names = {entry.name for entry in entries_of(ProcessRunner(folder, folder).discover())}
+    assert "scheduler.Scheduler.track_step_time('gpt2')" in names
+    assert "host.Startup.track_import" in names
+
+
+S, F, E, I, X, N = (  # noqa: E741
+    Verdict.SLOWER,
+    Verdict.FASTER,
+    Verdict.EQUIVALENT,
+    Verdict.INCONCLUSIVE,
+    Verdict.FAILED,
+    Verdict.NOT_MEASURED,
+)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "gate", "code"),
+    [
+        ([E, F], "slower,inconclusive", ExitCode.GOOD),
+        ([E, S, X, I], "slower,inconclusive", ExitCode.REGRESSION),
+        ([E, I], "slower,inconclusive", ExitCode.INCONCLUSIVE),
+        ([E, I], "slower", ExitCode.GOOD),
+        ([S, I], "inconclusive", ExitCode.INCONCLUSIVE),
+        ([S, I], "none", ExitCode.GOOD),
+        ([E, X], "none", ExitCode.FAILED),
+        ([N, N], "none", ExitCode.NOTHING_MEASURED),
+        ([N, E], "slower,inconclusive", ExitCode.GOOD),
+    ],
+)
+def test_exit_codes(verdicts: list[Verdict], gate: str, code: ExitCode) -> None:
+    assert exit_code(verdicts, parse_gate(gate)) is code
+    assert len({int(entry) for entry in ExitCode}) == 7
+
+
+def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProject) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(number: int, outcome: Outcome) -> Outcome:
+        if outcome.name == "a.step" and number < 2:
+            # Passed only if two processes that try different commits run at once.
+            both.wait()
+        return outcome
+
+    runner = ScriptedRunner(change=meet)
+    source = pairs_of(toy, runner, "GPU-0", "GPU-1")
+    with ThreadPoolExecutor(2) as pool:
+        for pair in [
+            pool.submit(source.pair, commit, commit, head_first=False, device=device)
+            for commit, device in zip(toy.commits, source.devices, strict=True)
+        ]:
+            pair.result(timeout=20)
+    tried = {asked.commit: asked.place.device for asked in runner.asked[:2]}
+    assert tried == dict(zip(toy.commits, source.devices, strict=True))
+    busy = {(asked.commit, asked.place.device) for asked in runner.asked}
+    assert busy == set(tried.items())

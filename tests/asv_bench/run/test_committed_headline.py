@@ -1,0 +1,57 @@
+"""What the README and the decode report say of speed, against the record that they name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from asv_bench.output.tables import headline_table, markdown
+
+ROOT = Path(__file__).parents[3]
+ENGINES = ("kvtrail", "transformers-static", "transformers-dynamic")
+
+
+def record() -> tuple[str, dict[str, list[str]]]:
+    """The record's commit, and milliseconds a step of each workload as they are written."""
+    headline = json.loads((ROOT / "reports/headline.json").read_text("utf-8"))
+    steps = {(row["workload"], row["engine"]): row["step_ms"] for row in headline["rows"]}
+    workloads = dict.fromkeys(workload for workload, _ in steps)
+    written = {
+        workload: [
+            f"{steps[workload, engine]:.3f}" if (workload, engine) in steps else "-"
+            for engine in ENGINES
+        ]
+        for workload in workloads
+    }
+    return headline["commit"], written
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """The cells of each table row that begins with a workload's name and has a bold figure."""
+    rows = re.findall(r"^\| `(\w+)`, (.*\*\*.*) \|$", text, re.MULTILINE)
+    return {name: [cell.strip(" *") for cell in cells.split("|")] for name, cells in rows}
+
+
+def test_the_readme_has_the_figures_of_the_record() -> None:
+    _, written = record()
+    rows = rows_of((ROOT / "README.md").read_text("utf-8"))
+    assert {name: cells[-3:] for name, cells in rows.items()} == written
+
+
+def test_the_decode_report_has_the_figures_of_the_record_and_names_its_commit() -> None:
+    commit, written = record()
+    text = (ROOT / "reports/decode.md").read_text("utf-8")
+    found = {name: [cells[3], *cells[-2:]] for name, cells in rows_of(text).items()}
+    assert found == written
+    assert f"[headline.json](headline.json), at {commit[:7]}" in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "reports").glob("headline*.json")), ids=str)
+def test_the_table_beside_a_record_is_of_its_rows(path: Path) -> None:
+    table = markdown(headline_table(json.loads(path.read_text("utf-8"))["rows"], ""))
+    title, _, *lines = path.with_suffix(".md").read_text("utf-8").splitlines()
+    assert json.loads(path.read_text("utf-8"))["commit"] in title
+    assert lines == table.splitlines()

@@ -1,0 +1,263 @@
+"""The command from its options to its files, with processes that measure nothing but once."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from fake_rungs import FakeProcesses
+from typer.testing import CliRunner
+
+from asv_bench.__main__ import build_app
+from asv_bench.benchmarks import ladder as benchmarks
+from asv_bench.cli import ladder as command
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.process.measured_process import CPU, Place
+from asv_bench.studies.ladder import ladder_page
+from asv_bench.studies.ladder.ladder_page import BEGIN, END, read_records, write_page, write_readme
+from asv_bench.studies.ladder.ladder_tables import agreement
+from asv_bench.studies.ladder.rung_counters import COUNTERS
+from asv_bench.studies.ladder.rung_process import RungProcesses, RungSettings
+from asv_bench.studies.ladder.rungs import RUNGS
+
+SECONDS = {0: 4e-3, 1: 3e-3, 2: 1e-3, 5: 1e-3, 6: 1.2e-3, 7: 0.5e-3}
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Stand in for the real ones; a rung takes what `SECONDS` says, within half a per cent."""
+    fake = FakeProcesses(SECONDS, noise=0.005)
+    monkeypatch.setattr(command, "RungProcesses", lambda settings: fake)
+    monkeypatch.setattr(command, "devices_named", lambda devices: (CPU,))
+    return fake
+
+
+def _run(*arguments):
+    done = CliRunner().invoke(build_app(), ["ladder", *map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, tmp_path):
+    done = _run("--output", tmp_path, "--machine", "mine", "--pairs", 8)
+    assert done.exit_code == 0, done.output
+    assert "Every rung generates the lowest one's tokens." in done.output
+    times = re.search(r"to 7-shared-table a step became (\S+) times", done.output)[1]
+    assert float(times) == pytest.approx(8, rel=0.03)
+    assert "036 block-table rows cached: faster" in done.output
+    assert "44 of about 46 processes" in done.output
+    record = json.loads((tmp_path / "ladder-mine.json").read_text())
+    assert [rung["rung"] for rung in record["results"]["rungs"]] == [
+        rung.label for rung in RUNGS if rung.needs == "any"
+    ]
+    findings = {claim["seed"]: claim["finding"] for claim in record["results"]["claims"]}
+    assert findings == {
+        "036": "faster", "038": "faster", "064": "not resolved", "065": "slower",
+    }  # fmt: skip
+    assert record["commit"]
+    assert record["settings"]["plan"]["looks"] == [8]
+    # 6 rungs once; of 5 rungs in a round, 8 rounds.
+    assert len(processes.ran) == 6 + 8 * 5
+    assert sum("log_ratio" in sample for sample in record["samples"]) == 8 * (2 + 2 + 3 + 2)
+    page = (tmp_path / "ladder.md").read_text()
+    assert "| 2 → 5 * |" in page
+    assert "stands in for it" in page
+    assert "Left out on this device" in page
+    assert "![Waterfall of the rungs on mine](ladder-mine.svg)" in page
+    svg = ElementTree.parse(tmp_path / "ladder-mine.svg").getroot()
+    assert "0 rebuild" in "".join(svg.itertext())
+    assert re.search(r"0\.(50|49)\d* ms  -5\d %", "".join(svg.itertext()))
+
+
+def test_rendering_again_changes_nothing(processes, tmp_path):
+    _run("--output", tmp_path, "--machine", "mine", "--rungs", "0-2", "--quick")
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    done = _run("--render", "--output", tmp_path)
+    assert done.exit_code == 0
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    assert processes.ran
+
+
+def test_quick_runs_say_so_and_try_with_fewer_pairs(processes, tmp_path):
+    done = _run("--output", tmp_path, "--rungs", "0-2", "--claims", "036", "--quick")
+    assert "Quick: a tenth of each workload" in done.output
+    assert [number for _, number, _, check in processes.ran if not check] == [
+        *(0, 1, 1, 0, 1, 0, 0, 1) * 2
+    ]
+
+
+def test_claims_may_be_left_out(processes, tmp_path):
+    done = _run("--output", tmp_path, "--claims", "", "--rungs", "2,7")
+    assert done.exit_code == 0
+    assert len(processes.ran) == 2
+    assert "claims, tried here" not in done.output
+
+
+def test_other_tokens_end_the_run(processes, tmp_path):
+    processes.checks = {2: ["c", "d", "x"]}
+    with pytest.raises(MeasurementFailed, match="rung 2-batched-append generated other tokens"):
+        _run("--output", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--rungs", "3-4"], "none of --rungs 3-4 runs on cpu"),
+        (["--rungs", "0-11"], "--rungs is '0-11'"),
+        (["--claims", "1"], "--claims names '1'"),
+        (["--pairs", "5"], "take at least 8"),
+        (["--quick", "--output", command.REPORTS], "whole ladders of the reference machines"),
+        (["--render", "--output", "/nowhere"], "holds no ladder-MACHINE.json"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_before_anything_runs(processes, arguments, sentence):
+    with pytest.raises(Refused, match=sentence):
+        _run(*arguments)
+    assert not processes.ran
+
+
+def test_a_gpu_may_be_demanded(processes):
+    with pytest.raises(MeasurementFailed, match="--require-gpu"):
+        _run("--require-gpu")
+
+
+def test_an_interruption_keeps_what_was_measured(processes, tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "try_claims", interrupted)
+    monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "runs")
+    done = _run("--output", tmp_path)
+    assert done.exit_code == 130
+    [path] = (tmp_path / "runs").iterdir()
+    record = json.loads(path.read_text())
+    assert len(record["results"]["rungs"]) == 6
+    assert "The run was interrupted before its end." in record["notes"]
+    assert processes.is_stopped
+
+
+def test_whole_ladders_of_reference_machines_go_to_the_reports(tmp_path):
+    reference = SimpleNamespace(name="h200", is_reference=True)
+    own = SimpleNamespace(name="own-box", is_reference=False)
+    assert command._target(reference, None, None, is_whole=True) == (
+        command.REPORTS / "ladder-h200.json"
+    )
+    assert command._target(reference, None, None, is_whole=False).parent == command.RUNS
+    assert command._target(own, None, None, is_whole=True).parent == command.RUNS
+    assert command._target(own, "h200", command.REPORTS, is_whole=True).name == "ladder-h200.json"
+
+
+def test_the_readme_gets_pictures_and_one_table(processes, tmp_path):
+    folder = tmp_path / "reports"
+    _run("--output", folder, "--machine", "mine", "--pairs", 8)
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_readme(readme, folder)
+    text = readme.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n![Step time")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
+    assert "(reports/ladder-mine.svg)" in text
+    assert re.search(r"\| 036 block-table rows cached \| \+2.48 % \| faster: \+3", text)
+    assert re.search(r"\| 062 .* \| \+1.52 % \| - \|", text)
+    assert re.search(r"\| 064 .* \| not resolved: .*; \+\S+ % would show \|", text)
+    write_readme(readme, folder)
+    assert readme.read_text() == text
+    readme.write_text("nothing")
+    with pytest.raises(Refused, match="no place for the ladder"):
+        write_readme(readme, folder)
+
+
+def test_the_projects_readme_has_a_place_for_it():
+    text = (Path(command.README)).read_text()
+    assert text.count(BEGIN) == text.count(END) == 1
+    assert text.index(BEGIN) < text.index(END)
+
+
+def test_gpus_come_first_on_the_page(processes, tmp_path):
+    for name, gpu in (("a", None), ("b", "NVIDIA H200")):
+        _run("--output", tmp_path, "--machine", name, "--rungs", "0-2", "--quick")
+        path = tmp_path / f"ladder-{name}.json"
+        record = json.loads(path.read_text())
+        record["machine"]["gpu"] = gpu
+        path.write_text(json.dumps(record))
+    assert list(read_records(tmp_path)) == ["b", "a"]
+    page = write_page(tmp_path).read_text()
+    assert page.index("## b") < page.index("## a")
+    assert page.startswith(ladder_page.INTRODUCTION)
+
+
+def test_tokens_that_part_are_not_called_the_same():
+    plain = {"rung": "8-graph", "parted": 0}
+    fused = {"rung": "9-fused", "parted": 4}
+    assert agreement([plain]) == "Every rung generates the lowest one's tokens."
+    assert agreement([plain, fused]).startswith(
+        "Every rung generates the lowest one's tokens, but for near ties"
+    )
+    assert "at a proven near tie: 4 in 9-fused." in agreement([plain, fused])
+
+
+@pytest.fixture(scope="module")
+def real() -> RungProcesses:
+    return RungProcesses(RungSettings.on(CPU, "random:gpt2-tiny", quick=True))
+
+
+def test_a_real_process_checks_and_measures(real):
+    answer = real.measure(RUNGS[2], ["streaming-small"], Place(CPU), check=True)
+    assert answer.check["parted"] == 0
+    assert len(answer.check["digests"]) == 12
+    measured = answer.workloads["streaming-small"]
+    assert len(measured["runs"]) == 3
+    assert len(measured["digests"]) == 32
+    assert all(0 < value < 10 for value in measured["figures"].values())
+    assert measured["figures"] == min(measured["runs"], key=lambda run: run["step_time"])
+    assert answer.process_s > 0
+
+
+def test_counters_show_what_each_rung_saves():
+    settings = RungSettings("random:gpt2-tiny", "cuda", "float16", quick=True, repeats=None)
+    counted = RungProcesses(settings).count(RUNGS)
+    steps = [counted[rung.label] for rung in RUNGS]
+    layers, batch = 2, 64
+    assert all(set(step) == set(COUNTERS) for step in steps)
+    # One copy a step for all layers' tables, where there was one a layer.
+    assert steps[0]["copies"] - steps[1]["copies"] == layers - 1
+    # A batched append saves the calls of B tokens a layer, and their operators.
+    assert steps[1]["python_calls"] - steps[2]["python_calls"] > layers * batch
+    assert steps[1]["operators"] - steps[2]["operators"] > 4 * layers * (batch - 2)
+    # Two norms a layer; then the append, and with it attention.
+    assert [step["launches"] for step in steps[2:5]] == [3 * layers, 4 * layers, 4 * layers]
+    # Neither rows nor positions travel where the whole batch is appended to at one position.
+    assert steps[3]["copies"] - steps[4]["copies"] == 2 * layers
+    # No named tuple is made for each token.
+    assert steps[4]["python_calls"] - steps[5]["python_calls"] == layers * batch
+    assert [step["graph_replays"] for step in steps] == [0] * 8 + [1] * 3
+    assert steps[7]["copies"] == 0, "the device writes tokens where the host reads them"
+    assert steps[10]["operators"] < 10
+
+
+def test_the_benchmark_has_every_rung_and_skips_what_is_missing(monkeypatch):
+    assert [rung.label for rung in RUNGS] == benchmarks.RUNGS
+    benchmarks.require_rung_here("7-shared-table", "gpt2-tiny")
+    with pytest.raises(SkipNotImplemented, match="needs a GPU"):
+        benchmarks.require_rung_here("3-triton-append", "gpt2-tiny")
+    import engine
+
+    monkeypatch.setattr(engine, "EngineConfig", SimpleNamespace(__dataclass_fields__={"fuse": 1}))
+    benchmarks.require_rung_here("6-array-metadata", "gpt2-tiny")
+    with pytest.raises(SkipNotImplemented, match=r"has no option .*steps_in_flight"):
+        benchmarks.require_rung_here("7-shared-table", "gpt2-tiny")
+
+
+def test_the_benchmarks_figures_are_a_rungs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    figures = benchmarks._measure("6-array-metadata", "gpt2-tiny")
+    assert 0 < figures["decode_seconds_per_token"] < figures["step_time"] < 1

@@ -1,0 +1,248 @@
+"""Metrics against timelines computed by hand, and how each mode feeds the engine."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_engine import FakeClock, FakeEngine
+
+import asv_bench.workloads.drive as drive
+from asv_bench.errors import MeasurementFailed
+from asv_bench.stats.percentiles import summarize
+from asv_bench.workloads.drive import Feed, require_complete, run_requests, run_workload
+from asv_bench.workloads.named import WORKLOADS, Workload
+from asv_bench.workloads.run_sample import RequestTrace, RunSample
+from asv_bench.workloads.token_stream import TokenStream
+from engine import Engine, SamplingParams, Timeline
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(drive, "time", clock)
+    return clock
+
+
+def trace(submitted: float, *times: float) -> RequestTrace:
+    return RequestTrace(submitted, [5] * len(times), list(times), "length")
+
+
+def params(*new_tokens: int) -> list[SamplingParams]:
+    return [SamplingParams(max_new_tokens=count) for count in new_tokens]
+
+
+def run(engine: FakeEngine, *new_tokens: int, **options: Any) -> RunSample:
+    prompts: list[Any] = [[index] for index in range(len(new_tokens))]
+    return run_requests(engine, prompts, params(*new_tokens), **options)
+
+
+def test_latencies_of_one_request() -> None:
+    request = trace(10.0, 10.5, 10.6, 10.9)
+    assert request.ttft_s == pytest.approx(0.5)
+    assert request.tpot_s == pytest.approx(0.2)
+    assert request.itl_s == pytest.approx([0.1, 0.3])
+    assert request.latency_s == pytest.approx(0.9)
+
+
+def test_a_single_token_has_no_tpot_and_no_gap() -> None:
+    request = trace(1.0, 3.0)
+    assert request.ttft_s == 2.0
+    assert math.isnan(request.tpot_s)
+    assert request.itl_s.size == 0
+
+
+def test_definitions_are_those_of_the_engine() -> None:
+    times = np.cumsum(np.random.default_rng(3).random(20)) + 5.0
+    ours, theirs = trace(4.0, *times), Timeline(4.0, times)
+    assert ours.ttft_s == theirs.ttft_s
+    assert ours.tpot_s == theirs.tpot_s
+    np.testing.assert_array_equal(ours.itl_s, theirs.itl_s)
+
+
+def test_figures_of_a_run() -> None:
+    # Two requests overlap in decoding (1 to 5), a third decodes alone (8 to 10): 6 s of 12.
+    sample = RunSample(
+        mode="online",
+        started_s=0.0,
+        wall_s=12.0,
+        decode_steps=3,
+        traces=[trace(0.0, 1.0, 4.0), trace(0.0, 2.0, 3.0, 5.0), trace(6.0, 8.0, 10.0)],
+    )
+    assert sample.generated_tokens == 7
+    assert sample.decode_s == pytest.approx(6.0)
+    assert sample.decode_step_ms == pytest.approx(2000.0)
+    assert sample.total_tokens_per_s == pytest.approx(7 / 12)
+    assert sample.decode_tokens_per_s == pytest.approx(7 / 6)
+    assert sample.itl_s == pytest.approx([3.0, 1.0, 2.0, 2.0])
+    assert sample.latencies_ms()["ttft_ms"].p50 == pytest.approx(2000.0)
+    assert sample.step_ms(Workload("two", 4, 2, (1,), 3)) == pytest.approx(12000 / 6)
+
+
+def test_percentiles_leave_out_what_is_not_a_number() -> None:
+    summary = summarize([float("nan"), *range(101)])
+    assert (summary.p50, summary.p95, summary.p99, summary.max) == (50.0, 95.0, 99.0, 100.0)
+    assert summary.mean == 50.0
+    assert summarize([float("nan")]).p50 is None
+
+
+def test_digest_tells_tokens_and_requests_apart() -> None:
+    def digest(*token_ids: list[int]) -> str:
+        traces = [RequestTrace(0.0, ids, [1.0] * len(ids), "length") for ids in token_ids]
+        return RunSample("offline", 0.0, 1.0, 1, traces).token_digest
+
+    assert digest([1, 2], [3]) == digest([1, 2], [3])
+    assert len({digest([1, 2], [3]), digest([1], [2, 3]), digest([1, 2], [4])}) == 3
+
+
+def test_offline_submits_everything_before_the_first_step(clock: FakeClock) -> None:
+    engine = FakeEngine(clock)
+    sample = run(engine, 3, 2, mode="offline")
+    assert [moment for moment, _ in engine.submitted] == [100.0, 100.0]
+    assert engine.steps == 3
+    assert sample.wall_s == 3.0
+    assert sample.decode_steps == 2
+    assert [len(request.token_ids) for request in sample.traces] == [3, 2]
+    assert sample.ttft_s == pytest.approx([1.0, 1.0])
+    assert sample.traces[1].token_ids == [7007, 7008]
+
+
+def test_naive_runs_one_request_at_a_time(clock: FakeClock) -> None:
+    engine = FakeEngine(clock)
+    sample = run(engine, 3, 2, mode="naive")
+    assert engine.most_running == 1
+    assert sample.wall_s == 5.0
+    assert sample.ttft_s == pytest.approx([1.0, 1.0])
+    assert sample.decode_s == pytest.approx(2.0 + 1.0)
+
+
+def test_online_submits_when_due_and_sleeps_while_there_is_nothing_to_do(clock: FakeClock) -> None:
+    engine = FakeEngine(clock)
+    sample = run(engine, 2, 2, 2, mode="online", feed=Feed(due_s=[0.0, 1.5, 10.0]))
+    # The second falls due during the second step; the third finds the engine idle since 104.
+    assert [moment for moment, _ in engine.submitted] == [100.0, 102.0, 110.0]
+    assert clock.slept == [6.0]
+    assert sample.wall_s == 12.0
+    assert sample.ttft_s == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_online_holds_back_beyond_the_inflight_limit(clock: FakeClock) -> None:
+    engine = FakeEngine(clock)
+    sample = run(engine, 2, 3, 1, 1, mode="online", feed=Feed(due_s=[0.0] * 4, max_inflight=2))
+    assert engine.most_running == 2
+    assert [moment for moment, _ in engine.submitted] == [100.0, 100.0, 102.0, 103.0]
+    assert [len(request.token_ids) for request in sample.traces] == [2, 3, 1, 1]
+
+
+def test_steps_are_counted_when_one_call_reports_several(clock: FakeClock) -> None:
+    sample = run(FakeEngine(clock, tokens_per_step=3), 9, 9, mode="offline")
+    assert sample.decode_steps == 8
+    assert sample.decode_step_ms == pytest.approx(1000.0)
+
+
+def test_text_is_encoded_on_the_clock_of_its_request(clock: FakeClock) -> None:
+    def encode(text: str) -> list[int]:
+        clock.now += 4.0
+        return [len(text)]
+
+    engine = FakeEngine(clock)
+    sample = run_requests(engine, ["abc"], params(1), encode=encode)
+    assert engine.submitted == [(104.0, [3])]
+    assert sample.ttft_s == pytest.approx([5.0])
+
+
+def test_workers_encode_in_other_threads_and_keep_the_order() -> None:
+    threads: set[int] = set()
+
+    def encode(text: str) -> list[int]:
+        threads.add(threading.get_ident())
+        time.sleep(0.02 if text == "slow" else 0.0)
+        return [len(text)]
+
+    engine = FakeEngine(FakeClock())
+    feed = Feed(due_s=[0.0, 0.0], workers=2)
+    sample = run_requests(
+        engine, ["slow", "x"], params(1, 1), mode="online", feed=feed, encode=encode
+    )
+    assert [prompt for _, prompt in engine.submitted] == [[4], [1]]
+    assert threading.get_ident() not in threads
+    assert len(sample.traces) == 2
+
+
+def test_the_clock_of_a_request_runs_while_a_worker_encodes_it(clock: FakeClock) -> None:
+    def encode(text: str) -> list[int]:
+        clock.now += 4.0
+        return [len(text)]
+
+    engine = FakeEngine(clock)
+    feed = Feed(due_s=[0.0], workers=1)
+    sample = run_requests(engine, ["abc"], params(1), mode="online", feed=feed, encode=encode)
+    assert engine.submitted == [(104.0, [3])]
+    assert sample.ttft_s == pytest.approx([5.0])
+
+
+@pytest.mark.parametrize("mode", ["naive", "online", "offline"])
+def test_a_failed_request_is_not_a_measurement(clock: FakeClock, mode: Any) -> None:
+    with pytest.raises(MeasurementFailed, match="request 0 ended with 'error'"):
+        run(FakeEngine(clock, last_reason="error"), 2, mode=mode)
+
+
+def test_tokens_of_somebody_else_are_not_counted(clock: FakeClock) -> None:
+    with pytest.raises(MeasurementFailed, match="did not submit"):
+        run(FakeEngine(clock, foreign_events=True), 2)
+
+
+def test_a_run_that_stopped_early_is_refused(clock: FakeClock) -> None:
+    sample = run(FakeEngine(clock), 2, 3)
+    with pytest.raises(MeasurementFailed, match="request 0 generated 2 of 3"):
+        require_complete(sample, 3)
+
+
+def test_stream_delivers_every_token_in_chunks_and_leaves_timings_alone(clock: FakeClock) -> None:
+    chunks: list[list[int]] = []
+
+    def to_text(token_ids: list[int]) -> str:
+        chunks.append(list(token_ids))
+        return ""
+
+    stream = TokenStream(2, to_text)
+    sample = run(FakeEngine(clock), 5, consumer=stream)
+    assert [len(chunk) for chunk in chunks] == [2, 2, 1]
+    assert functools.reduce(operator.iadd, chunks, []) == sample.traces[0].token_ids
+    assert stream.deliveries == 3
+    assert sample.itl_s == pytest.approx([1.0] * 4)
+
+
+def test_the_json_holds_every_time_from_the_start(clock: FakeClock) -> None:
+    content = run(FakeEngine(clock), 2, 1).to_json()
+    assert content["generated_tokens"] == 3
+    assert content["requests"] == [
+        {"submitted_s": 0.0, "token_times_s": [1.0, 2.0], "finish_reason": "length"},
+        {"submitted_s": 0.0, "token_times_s": [1.0], "finish_reason": "length"},
+    ]
+
+
+def test_a_real_engine_gives_the_same_tokens_in_every_mode() -> None:
+    workload = WORKLOADS["streaming"].quick()
+    engine = Engine(workload.engine_config("random:gpt2-tiny", device="cpu"))
+    vocab_size = engine.model_config.vocab_size
+    samples = [
+        run_workload(engine, workload, vocab_size, mode=mode)
+        for mode in ("naive", "online", "offline")
+    ]
+    completions = engine.generate(workload.prompts(vocab_size), workload.sampling_params())
+    for sample in samples:
+        assert [request.token_ids for request in sample.traces] == [
+            completion.token_ids for completion in completions
+        ]
+        assert sample.generated_tokens == workload.total_new_tokens
+        assert 0 < sample.decode_s < sample.wall_s
+    # Prompts of one token take their first token, too, from a decode step.
+    assert samples[1].decode_steps == workload.new_tokens
+    assert samples[0].decode_steps == workload.num_requests * (workload.new_tokens - 1)

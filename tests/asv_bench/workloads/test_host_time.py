@@ -1,0 +1,84 @@
+"""The host's own time of a step: what `step` takes without its waits for the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from fake_engine import FakeClock, FakeEngine
+
+from asv_bench.workloads import host_time
+from asv_bench.workloads.host_time import BatchTimedEngine, HostTimedEngine, counted_waits
+
+
+@dataclass
+class _Params:
+    max_new_tokens: int
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(host_time, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("owner", [torch.cuda.Event, torch.cuda.Stream, torch.cuda])
+def test_waits_are_no_work_of_the_host(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, owner: object
+) -> None:
+    monkeypatch.setattr(owner, "synchronize", lambda *_: clock.sleep(7.0))
+    waiting = owner.synchronize
+
+    class WaitingEngine(FakeEngine):
+        def step(self):
+            owner.synchronize()
+            return super().step()
+
+    with counted_waits() as waits:
+        engine = HostTimedEngine(WaitingEngine(clock, step_s=0.25), waits)
+        for _ in range(3):
+            engine.submit([1], _Params(4))
+        while engine.has_unfinished:
+            engine.step()
+    assert clock.slept == [7.0] * 4
+    assert engine.steps == [(3, 0.25)] * 4
+    assert waits.seconds == 28.0
+    # What was patched is whole again.
+    assert owner.synchronize is waiting
+
+
+def test_only_steps_of_the_whole_batch_count(clock: FakeClock) -> None:
+    with counted_waits() as waits:
+        engine = HostTimedEngine(FakeEngine(clock, step_s=0.5), waits)
+    for tokens in (2, 3, 3):
+        engine.submit([1], _Params(tokens))
+    while engine.has_unfinished:
+        engine.step()
+    assert engine.full_steps_s(3) == [0.5, 0.5]
+    assert engine.full_steps_s(2) == [0.5]
+
+
+def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
+    class LazyBatch:
+        def __init__(self, events):
+            self._events = events
+
+        def events(self):
+            clock.sleep(50.0)
+            return self._events
+
+    class BatchEngine(FakeEngine):
+        def step_batches(self):
+            return [LazyBatch(self.step()), LazyBatch([])]
+
+    with counted_waits() as waits:
+        engine = BatchTimedEngine(BatchEngine(clock, step_s=0.5), waits)
+    for tokens in (2, 3, 3):
+        engine.submit([1], _Params(tokens))
+    delivered = []
+    while engine.has_unfinished:
+        delivered.append(len(engine.step()))
+    assert delivered == [3, 3, 2]
+    assert engine.steps == [(3, 0.5), (3, 0.5), (2, 0.5)]

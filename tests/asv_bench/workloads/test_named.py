@@ -1,0 +1,103 @@
+"""The named workloads are those of the write-ups, and run as they say."""
+
+from __future__ import annotations
+
+import pytest
+
+from asv_bench.errors import Refused
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, WORKLOADS, workload_named
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "batch", "prompts", "new_tokens", "mean_context"),
+    [
+        ("scheduler", 64, 64, {1}, 512, 257.0),
+        ("streaming", 128, 128, {1, 4}, 128, 66.5),
+        ("streaming-small", 128, 8, {1, 4}, 128, 66.5),
+        ("wide", 256, 256, {128}, 256, 256.0),
+        ("single", 1, 1, {1}, 512, 257.0),
+    ],
+)
+def test_shape(
+    name: str, requests: int, batch: int, prompts: set[int], new_tokens: int, mean_context: float
+) -> None:
+    workload = workload_named(name)
+    made = workload.prompts(50257)
+    assert len(made) == workload.num_requests == requests
+    assert {len(prompt) for prompt in made} == prompts
+    assert workload.batch_size == batch
+    assert workload.new_tokens == new_tokens
+    assert workload.mean_context == mean_context
+    assert workload.sampling_params().max_new_tokens == new_tokens
+    assert workload.sampling_params().ignore_eos
+    assert workload.sampling_params().temperature == 0.0
+
+
+def test_streaming_alternates_prompt_lengths() -> None:
+    assert [len(prompt) for prompt in WORKLOADS["streaming"].prompts(50257)[:4]] == [1, 4, 1, 4]
+
+
+def test_mean_context_is_the_mean_over_the_decode_steps() -> None:
+    workload = WORKLOADS["streaming"]
+    contexts = [
+        length + step
+        for length in workload.prompt_lengths
+        for step in range(1, workload.new_tokens)
+    ]
+    assert workload.mean_context == pytest.approx(sum(contexts) / len(contexts))
+
+
+@pytest.mark.parametrize("vocab_size", [64, 50257])
+def test_prompts_fit_the_vocabulary_and_never_change(vocab_size: int) -> None:
+    for workload in WORKLOADS.values():
+        prompts = workload.prompts(vocab_size)
+        assert all(0 <= token_id < vocab_size for prompt in prompts for token_id in prompt)
+        assert prompts == workload.prompts(vocab_size)
+
+
+def test_unique_prompts_differ_from_the_first_block_on() -> None:
+    prompts = WORKLOADS["wide"].prompts(50257)
+    assert len({tuple(prompt[:64]) for prompt in prompts}) == len(prompts)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_cache_holds_every_resident_sequence_at_full_length(name: str) -> None:
+    for workload in (WORKLOADS[name], WORKLOADS[name].quick()):
+        config = workload.engine_config("random:gpt2-tiny", decode="eager")
+        assert config.decode == "eager"
+        assert not config.prefix_cache
+        assert config.admission == "fifo"
+        assert config.max_batch_size == workload.batch_size
+        assert config.max_model_len is not None
+        assert config.num_kv_blocks is not None
+        needed = workload.resident * -(-workload.max_length // config.block_size)
+        assert config.num_kv_blocks > needed
+        assert config.max_model_len == max(workload.prompt_lengths) + workload.new_tokens
+
+
+def test_streaming_prefills_the_whole_batch_together() -> None:
+    assert WORKLOADS["streaming"].engine_config("random:gpt2").prefill_max_batch_size == 128
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_quick_keeps_the_shape(name: str) -> None:
+    full, quick = WORKLOADS[name], WORKLOADS[name].quick()
+    assert quick.name == f"{name}-quick"
+    assert quick.total_new_tokens <= 512
+    assert (quick.waves == 1) == (full.waves == 1)
+    assert quick.unique_prompts == full.unique_prompts
+    assert len(quick.prompt_lengths) == len(full.prompt_lengths)
+
+
+def test_steps_count_every_wave() -> None:
+    assert WORKLOADS["scheduler"].steps == 512
+    assert WORKLOADS["streaming-small"].steps == 16 * 128
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(Refused, match="no workload 'huge'; there are scheduler, streaming"):
+        workload_named("huge")
+
+
+def test_headline_workloads_exist() -> None:
+    assert set(HEADLINE_WORKLOADS) < set(WORKLOADS)
