@@ -3,8 +3,9 @@
 Tensors of the device say that they are on ``cuda:0`` and have shapes but no values, so the engine
 takes every branch that it takes on a Hopper GPU, at next to no cost, and whatever would cross
 between host and device is noted. What is copied to the host arrives as zeros, and memory that both
-reach stays as it was. A Triton kernel that is launched is noted and not run. Streams and events do
-nothing; a captured graph keeps nothing, and its replay is noted and changes nothing.
+reach stays as it was. A Triton kernel that is launched is noted and not run. Events do nothing; of
+streams it is only known which one is current; a captured graph keeps nothing, and its replay is
+noted and changes nothing.
 
 Times and tokens mean nothing here; operators, copies and launches are those of a GPU.
 """
@@ -59,6 +60,8 @@ class Traffic:
 
     Copies are counted with their bytes; a wait for a value (`item`, `nonzero`, a boolean mask) is
     a copy to the host. `launches` are those of kernels, outside graphs and inside captures.
+    `captures` are begun ones. `streams` are those on which kernels, graphs and copies were
+    launched; in a capture nothing is.
     """
 
     copies_to_device: int = 0
@@ -66,24 +69,34 @@ class Traffic:
     copies_to_host: int = 0
     bytes_to_host: int = 0
     graph_replays: int = 0
+    captures: int = 0
     launches: list[Launch] = field(default_factory=list)
+    streams: set[_Stream] = field(default_factory=set)
 
     def clear(self) -> None:
         """Begin anew."""
         self.copies_to_device = self.bytes_to_device = 0
         self.copies_to_host = self.bytes_to_host = 0
-        self.graph_replays = 0
+        self.graph_replays = self.captures = 0
         self.launches.clear()
+        self.streams.clear()
 
     def to_device(self, source: torch.Tensor) -> None:
         """Note a copy from the host."""
+        self.on_current_stream()
         self.copies_to_device += 1
         self.bytes_to_device += source.numel() * source.element_size()
 
     def to_host(self, source: torch.Tensor) -> None:
         """Note a copy to the host."""
+        self.on_current_stream()
         self.copies_to_host += 1
         self.bytes_to_host += source.numel() * source.element_size()
+
+    def on_current_stream(self) -> None:
+        """Note that something was launched there."""
+        if not _capturing:
+            self.streams.add(_current_stream)
 
 
 _traffic = Traffic()
@@ -263,18 +276,14 @@ def _is_cuda(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
-class _Stream:
-    """A stream, an event, or a graph: everything on the pretended device is done already."""
-
-    cuda_stream = 0
+class _Done:
+    """An event or a graph: everything on the pretended device is done already."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def record(self, *_: Any) -> None:
         """Do nothing."""
-
-    wait_event = wait_stream = record
 
     def synchronize(self) -> None:
         """Do nothing: there is nothing to wait for."""
@@ -285,15 +294,45 @@ class _Stream:
 
     def replay(self) -> None:
         """Note that a graph was launched."""
+        _traffic.on_current_stream()
         _traffic.graph_replays += 1
 
 
+class _Stream(_Done):
+    """A stream, which only is what it is and no other."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        global _num_streams
+        self.cuda_stream = _num_streams
+        _num_streams += 1
+
+    wait_event = wait_stream = _Done.record
+
+
+_num_streams = 0
+_current_stream = _DEFAULT_STREAM = _Stream()
 _capturing = False
+
+
+def _set_stream(stream: _Stream) -> None:
+    global _current_stream
+    _current_stream = stream
+
+
+@contextmanager
+def _on_stream(stream: _Stream) -> Iterator[None]:
+    before = _current_stream
+    _set_stream(stream)
+    try:
+        yield
+    finally:
+        _set_stream(before)
 
 
 @contextmanager
 def _capture(*_: Any, **__: Any) -> Iterator[None]:
     global _capturing
+    _traffic.captures += 1
     _capturing = True
     try:
         yield
@@ -317,6 +356,7 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
 
     def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         if not warmup:
+            _traffic.on_current_stream()
             _traffic.launches.append(Launch(kernel, grid, arguments, options))
         # What a launcher may ask of a kernel that it had compiled: nothing was.
         metadata = SimpleNamespace(num_warps=options.get("num_warps", 4), shared=0)
@@ -332,20 +372,22 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
         "get_device_capability": lambda *_: capability,
         "get_device_properties": lambda *_: properties,
         "is_current_stream_capturing": lambda: _capturing,
-        "current_stream": lambda *_: _Stream(),
+        "current_stream": lambda *_: _current_stream,
+        "set_stream": _set_stream,
         "mem_get_info": lambda *_: (_MEMORY_BYTES, _MEMORY_BYTES),
         "synchronize": lambda *_: None,
         "device": nullcontext,
-        "stream": nullcontext,
+        "stream": _on_stream,
         "graph_pool_handle": lambda: (0, 0),
         "graph": _capture,
         "Stream": _Stream,
-        "Event": _Stream,
-        "CUDAGraph": _Stream,
+        "Event": _Done,
+        "CUDAGraph": _Done,
     }
     with ExitStack() as stack:
         stack.enter_context(patch.multiple(torch.cuda, **replaced))
         stack.enter_context(patch.object(JITFunction, "run", run))
         stack.enter_context(_Placement())
         _traffic.clear()
+        _set_stream(_DEFAULT_STREAM)
         yield _traffic

@@ -113,6 +113,29 @@ with torch.inference_mode(), pretended_cuda():
     assert sentence in out
 
 
+def test_every_launch_is_noted_with_its_stream() -> None:
+    run(
+        """
+with torch.inference_mode(), pretended_cuda() as traffic:
+    default = torch.cuda.current_stream()
+    one, other = torch.cuda.Stream(), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    torch.zeros(3, device="cuda").cpu()
+    assert traffic.streams == {default}
+    traffic.clear()
+    with torch.cuda.stream(one):
+        graph.replay()
+        torch.cuda.set_stream(other)
+        torch.zeros(3).cuda()
+    assert traffic.streams == {one, other} and torch.cuda.current_stream() is default
+    traffic.clear()
+    with torch.cuda.graph(graph):
+        torch.zeros(3, device="cuda").cpu()
+    assert traffic.captures == 1 and not traffic.streams, "nothing runs in a capture"
+"""
+    )
+
+
 def test_nothing_of_the_pretence_stays() -> None:
     run(
         """
