@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -55,10 +56,29 @@ def resolve_dtype(name: str) -> torch.dtype | None:
 
 @contextmanager
 def device_scope(device: torch.device) -> Iterator[None]:
-    """Make `device` the current one, for streams and events, and record no gradients."""
+    """Make `device` and the engine's stream on it the current ones, and record no gradients.
+
+    Whatever was current is so again afterwards.
+    """
     with torch.inference_mode():
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                yield
-        else:
+        if device.type != "cuda":
             yield
+            return
+        with torch.cuda.device(device):
+            before = torch.cuda.current_stream()
+            # Not torch's own context manager, which asks twice as often what is current.
+            torch.cuda.set_stream(engine_stream(device))
+            try:
+                yield
+            finally:
+                torch.cuda.set_stream(before)
+
+
+@cache
+def engine_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of a CUDA device on which engines launch, whichever one their caller uses.
+
+    All engines of a process share it: what one of them frees serves the next, and captured graphs,
+    which share scratch, never run beside each other.
+    """
+    return torch.cuda.Stream(device)

@@ -134,6 +134,24 @@ def test_the_loop_never_synchronizes(prompts):
         torch.cuda.set_sync_debug_mode("default")
 
 
+def test_tokens_do_not_depend_on_the_streams_of_the_caller(prompts, on_the_cpu):
+    """A caller whose streams are busy, another one at every step, as a server of many parts is."""
+    busy = [torch.cuda.Stream() for _ in range(3)]
+    with torch.cuda.stream(busy[0]):
+        engine = _engine(num_kv_blocks=40)
+    ids = [engine.submit(prompt, PARAMS) for prompt in prompts]
+    outputs: dict[int, list[int]] = {request_id: [] for request_id in ids}
+    step = 0
+    while engine.has_unfinished:
+        with torch.cuda.stream(busy[step % 3]):
+            torch.cuda._sleep(2_000_000)
+            for event in engine.step():
+                outputs[event.request_id].append(event.token_id)
+            assert torch.cuda.current_stream() == busy[step % 3]
+        step += 1
+    assert list(outputs.values()) == on_the_cpu
+
+
 def test_nothing_is_copied_in_the_steady_state():
     engine = _engine(block_size=64)
     for length in (3, 9, 20):
