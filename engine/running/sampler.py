@@ -14,6 +14,10 @@ INVALID_TOKEN = -1
 
 _MASK_64 = (1 << 64) - 1
 
+_SHORT_OF_TOP_P = 1e-6
+"""A sum that falls short of `top_p` by no larger part than this has reached it: float32, which
+logits and `top_p` come in, rounds by less, and .5 + .3 must reach .8."""
+
 
 def sample_greedy(logits: torch.Tensor) -> torch.Tensor:
     """The likeliest token of each row.
@@ -41,6 +45,10 @@ def sample(
 ) -> torch.Tensor:
     """Draw one token a row: temperature, then top-k, then top-p, then the inverse of the CDF.
 
+    Top-p keeps the nucleus: the fewest of the likeliest tokens whose probabilities, renormalised
+    over what top-k kept, sum to at least `top_p`, as far as float32 can tell. Of equally likely
+    tokens the lower ids come first. A `top_p` of 1 keeps every token.
+
     Parameters
     ----------
     logits
@@ -67,16 +75,15 @@ def sample(
     sorted_logits, order = scaled.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
     beyond_k = (rank >= top_k[:, None]) & (top_k[:, None] > 0)
-    probability = sorted_logits.masked_fill(beyond_k, -torch.inf).softmax(-1)
+    probability = sorted_logits.masked_fill(beyond_k, -torch.inf).softmax(-1, dtype=torch.float64)
+    cumulative = probability.cumsum(-1)
+    reach = torch.where(top_p < 1, top_p.double() * (1 - _SHORT_OF_TOP_P), torch.inf)
     # A token stays while the likelier ones together have not reached top_p: the first always does.
-    before = probability.cumsum(-1) - probability
-    probability = probability.masked_fill(before >= top_p[:, None], 0.0)
-    cumulative = probability.cumsum(-1, dtype=torch.float64)
-    threshold = uniform(seed, position) * cumulative[:, -1]
+    is_kept = (cumulative - probability < reach[:, None]) & (probability > 0)
+    furthest = (is_kept.sum(-1) - 1).clamp(min=0)
+    threshold = uniform(seed, position) * cumulative.gather(-1, furthest[:, None]).squeeze(-1)
     # Tokens of probability 0 span no part of the CDF; the last with any is the furthest choice.
-    chosen = (cumulative <= threshold[:, None]).sum(-1)
-    furthest = (probability > 0).sum(-1) - 1
-    chosen = torch.minimum(chosen, furthest.clamp(min=0))
+    chosen = torch.minimum((cumulative <= threshold[:, None]).sum(-1), furthest)
     drawn = order.gather(-1, chosen[:, None]).squeeze(-1).to(torch.int32)
     return torch.where(is_greedy | (greedy == INVALID_TOKEN), greedy, drawn)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from engine.running import sampler
 from engine.running.sampler import INVALID_TOKEN, sample, sample_greedy, uniform
 
 VOCAB = 50
@@ -130,3 +131,49 @@ def test_uniform_matches_splitmix64_in_python():
         state = (mix(seed & mask) + (position + 1) * 0x9E3779B97F4A7C15) & mask
         expected = (mix(state) >> 11) * 2.0**-53
         assert float(uniform(torch.tensor([seed]), torch.tensor([position]))[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "top_p", "nucleus"),
+    [
+        ([0.3, 0.1, 0.1, 0.5], 0.8, {0, 3}),
+        ([0.1, 0.2, 0.3, 0.4], 0.7, {2, 3}),
+        ([0.6, 0.3, 0.1], 0.9, {0, 1}),
+        ([0.9, 0.09, 0.009, 0.001], 0.999, {0, 1, 2}),
+        ([0.7, 0.2, 0.1], 0.7, {0}),
+        ([0.25, 0.25, 0.25, 0.25], 0.5, {0, 1}),
+        ([0.1] * 10, 0.3, {0, 1, 2}),
+        ([0.02] * 50, 0.58, set(range(29))),
+        ([0.3, 0.1, 0.1, 0.5], 0.8001, {0, 1, 3}),
+        ([0.3, 0.1, 0.1, 0.5], 0.7999, {0, 3}),
+        ([0.3, 0.1, 0.1, 0.5], 0.5001, {0, 3}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_nucleus_ends_with_the_token_that_reaches_top_p_exactly(
+    probabilities, top_p, nucleus, temperature
+):
+    logits = torch.log(torch.tensor(probabilities)) * temperature
+    drawn = _draw(logits.expand(4000, -1), top_p=top_p, temperature=temperature)
+    assert set(drawn.tolist()) == nucleus
+
+
+def test_top_p_reached_exactly_among_what_top_k_left():
+    logits = torch.log(torch.tensor([0.1, 0.25, 0.4, 0.15, 0.1]))
+    # The three likeliest are renormalised to 0.5, 0.3125 and 0.1875.
+    drawn = _draw(logits.expand(4000, -1), top_k=3, top_p=0.8125)
+    assert set(drawn.tolist()) == {1, 2}
+
+
+def test_top_p_of_one_keeps_the_tail(monkeypatch):
+    """Sums of float32 reach 1 thousands of tokens before the end of a vocabulary."""
+    logits = torch.randn(50_257, generator=torch.Generator().manual_seed(0)) * 4
+    probability, order = logits.double().softmax(-1).sort(descending=True)
+    within_the_tail = 1 - 1e-6
+    expected = order[int((probability.cumsum(-1) <= within_the_tail).sum())]
+    monkeypatch.setattr(
+        sampler, "uniform", lambda *_: torch.tensor([within_the_tail], dtype=torch.float64)
+    )
+    assert _draw(logits[None], top_p=1.0).tolist() == [int(expected)]
+    assert probability[order == expected] < 1e-9
