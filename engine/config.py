@@ -34,7 +34,9 @@ class EngineConfig:
     max_batch_size
         Sequences that run at once: the rows of the decode state.
     max_model_len
-        Longest sequence, prompt and output together, in tokens. None: the model's own limit.
+        Longest sequence, prompt and output together, in tokens. The last new token does not count,
+        as the model never reads it: a prompt of this very length may have one. None: the model's
+        own limit.
     num_kv_blocks
         Blocks in the KV cache. None: room for two full batches of longest sequences, or less
         where memory is short.

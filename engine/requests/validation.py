@@ -28,7 +28,7 @@ class Intake:
     vocab_size
         Token ids run from 0 to one below it.
     max_model_len
-        Longest sequence of the model, prompt and output together, in tokens.
+        Tokens of one sequence that the model may read: prompt and output but for its last token.
     cache_tokens
         Tokens that the whole KV cache holds.
     tokenizer
@@ -71,17 +71,19 @@ class Intake:
                     f"{self._vocab_size - 1}."
                 )
         total = len(token_ids) + params.max_new_tokens
-        if total > self._max_model_len:
+        # The last new token is never read: it takes no position and no place in the cache.
+        num_read = total - 1
+        if num_read > self._max_model_len:
             raise RequestError(
                 f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
-                f"{total}, beyond the {self._max_model_len} that a sequence may have: shorten "
-                "the prompt or lower max_new_tokens."
+                f"{total}, beyond the {self._max_model_len} that a sequence may have besides its "
+                "last new one: shorten the prompt or lower max_new_tokens."
             )
-        if total > self._cache_tokens:
+        if num_read > self._cache_tokens:
             raise RequestError(
                 f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
-                f"{total}, but the whole KV cache holds {self._cache_tokens}: raise "
-                "num_kv_blocks, shorten the prompt or lower max_new_tokens."
+                f"{total}, but the whole KV cache holds {self._cache_tokens} besides the last new "
+                "one: raise num_kv_blocks, shorten the prompt or lower max_new_tokens."
             )
         return token_ids, params
 

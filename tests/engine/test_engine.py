@@ -221,8 +221,9 @@ def test_logits_that_are_not_numbers_end_the_request_with_an_error(make_engine):
         ([True, False], None, "whole numbers"),
         (None, None, "token ids"),
         ("Hello", None, "no tokenizer"),
-        ([1] * 1020, SamplingParams(max_new_tokens=5), "beyond the 1024"),
-        ([1], SamplingParams(max_new_tokens=1024), "beyond the 1024"),
+        ([1] * 1020, SamplingParams(max_new_tokens=6), "beyond the 1024"),
+        ([1], SamplingParams(max_new_tokens=1025), "beyond the 1024"),
+        ([1] * 1025, SamplingParams(max_new_tokens=1), "beyond the 1024"),
         ([1], {"max_new_tokens": 3}, "SamplingParams"),
         ([1], SamplingParams(stop_token_ids=(10**6,)), "vocabulary"),
     ],
@@ -256,8 +257,10 @@ def test_ids_run_to_the_end_of_the_vocabulary(make_engine, length, kind):
 def test_a_request_beyond_the_whole_cache_is_refused(make_engine):
     engine = make_engine(num_kv_blocks=4)
     with pytest.raises(RequestError, match="whole KV cache holds 64"):
-        engine.submit([1] * 60, SamplingParams(max_new_tokens=5))
-    assert len(tokens_of(engine, [[1] * 60], SamplingParams(max_new_tokens=4))[0]) == 4
+        engine.submit([1] * 60, SamplingParams(max_new_tokens=6))
+    for length in (60, 63, 64):
+        params = SamplingParams(max_new_tokens=65 - length, ignore_eos=True)
+        assert len(tokens_of(engine, [[1] * length], params)[0]) == 65 - length
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,19 @@ def test_greedy_output_equals_the_cpus(prompts, on_the_cpu, options):
     assert _outputs(engine, prompts[::-1]) == on_the_cpu[::-1]
 
 
+@pytest.mark.parametrize("decode", ["graph", "eager"])
+def test_sequences_that_fill_every_position_of_the_model(decode):
+    prompt = np.random.default_rng(6).integers(0, 1000, 1024).tolist()
+    on_the_gpu = _engine(decode=decode, num_kv_blocks=2 * 64)
+    on_the_cpu = Engine(EngineConfig(device="cpu", block_size=16, num_kv_blocks=64))
+    for missing in (0, 1, 5):
+        params = SamplingParams(max_new_tokens=missing + 1, ignore_eos=True)
+        prompts = [prompt[: 1024 - missing]]
+        expected = _outputs(on_the_cpu, prompts, params)
+        for _ in range(2):
+            assert _outputs(on_the_gpu, prompts, params) == expected
+
+
 def test_a_replayed_prefill_stores_what_its_launches_do():
     """Below, at and above the sizes of buckets, of one sequence, of several and of many."""
     replaying, launching = (

@@ -49,19 +49,20 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(reference: GPT2LMHeadModel, prompts) -> list[list[int]]:
-    outputs = []
-    for prompt in prompts:
-        output = reference.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=NEW_TOKENS,
-            min_new_tokens=NEW_TOKENS,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        outputs.append(output[0, len(prompt) :].tolist())
-    return outputs
+    return [_continued(reference, prompt, NEW_TOKENS) for prompt in prompts]
+
+
+def _continued(reference: GPT2LMHeadModel, prompt: list[int], new_tokens: int) -> list[int]:
+    output = reference.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=new_tokens,
+        min_new_tokens=new_tokens,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return output[0, len(prompt) :].tolist()
 
 
 def _engine(directory: Path, **options: object) -> Engine:
@@ -114,3 +115,34 @@ def test_the_default_block_size(directory, prompts, expected):
     engine = _engine(directory, block_size=64)
     outputs = [completion.token_ids for completion in engine.generate(prompts, PARAMS)]
     assert outputs == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_kv_blocks": 20},
+        {"num_kv_blocks": 20, "prefix_cache": False},
+        {"prefill_max_tokens": 100},
+        {"block_size": 7},
+    ],
+    ids=str,
+)
+def test_sequences_that_fill_every_position_of_the_model(directory, reference, prompts, options):
+    """The last new token needs no position: one may follow a prompt of the model's length."""
+    longest = reference.config.n_positions
+    whole = (prompts[-3] + prompts[-4])[:longest]
+    assert len(whole) == longest
+    engine = _engine(directory, max_batch_size=4, **options)
+    for missing in (0, 1, 5):
+        prompt = whole[: longest - missing]
+        params = SamplingParams(max_new_tokens=missing + 1, ignore_eos=True)
+        expected = _continued(reference, prompt, missing + 1)
+        # The second finds the first in the prefix cache, where there is one.
+        for _ in range(2):
+            (completion,) = engine.generate([prompt], params)
+            assert completion.token_ids == expected
+            engine.check_integrity()
+    both = engine.generate([whole, prompts[0]], [SamplingParams(max_new_tokens=1), PARAMS])
+    assert both[0].token_ids == _continued(reference, whole, 1)
+    assert both[1].token_ids == _continued(reference, prompts[0], NEW_TOKENS)
