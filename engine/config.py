@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 from engine.errors import ConfigError
+from engine.numbers import is_truth_value, whole_number
 
 _DEVICES = ("auto", "cpu", "cuda")
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -18,11 +20,14 @@ _MOST_IN_FLIGHT = 8  # with a step's two launches, well below what the token rin
 class EngineConfig:
     """Options of an `Engine`.
 
+    Numbers and truth values may be numpy's; they are kept as Python's own.
+
     Parameters
     ----------
     model
         A hub id, a local directory in Hugging Face format, or `random:NAME` for a built-in
-        architecture with seeded weights (no download).
+        architecture with seeded weights (no download). A `Path` is a local directory, whatever
+        it is called, and is kept as a string.
     device
         "auto" (CUDA where there is one, else the CPU), "cpu", "cuda" or "cuda:N".
     dtype
@@ -82,7 +87,7 @@ class EngineConfig:
         When a value is outside its range.
     """
 
-    model: str = "random:gpt2-tiny"
+    model: str | os.PathLike[str] = "random:gpt2-tiny"
     device: str = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     block_size: int = 64
@@ -104,11 +109,10 @@ class EngineConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str) or not self.model:
-            raise ConfigError(
-                f"model is {self.model!r}; it must be a hub id, a directory, or random:NAME."
-            )
-        if self.device not in _DEVICES and not str(self.device).startswith("cuda:"):
+        self._keep("model", _model_name(self.model))
+        if not isinstance(self.device, str) or not (
+            self.device in _DEVICES or self.device.startswith("cuda:")
+        ):
             raise ConfigError(
                 f"device is {self.device!r}; it must be 'auto', 'cpu', 'cuda' or 'cuda:N'."
             )
@@ -116,7 +120,7 @@ class EngineConfig:
         self._require_one_of("decode", _DECODE_MODES)
         self._require_one_of("admission", _ADMISSIONS)
         for name in ("block_size", "max_batch_size", "admission_lookahead", "force_fifo_every"):
-            self._require_positive(name)
+            self._keep_positive(name)
         for name in (
             "max_model_len",
             "num_kv_blocks",
@@ -126,29 +130,47 @@ class EngineConfig:
             "max_inflight_requests",
         ):
             if getattr(self, name) is not None:
-                self._require_positive(name)
-        in_flight = self.steps_in_flight
-        if in_flight is not None and not (_is_int(in_flight) and 0 <= in_flight <= _MOST_IN_FLIGHT):
-            raise ConfigError(
-                f"steps_in_flight is {in_flight!r}; it must be a whole number of 0 to "
-                f"{_MOST_IN_FLIGHT}, or None."
-            )
+                self._keep_positive(name)
+        if self.steps_in_flight is not None:
+            in_flight = whole_number(self.steps_in_flight)
+            if in_flight is None or not 0 <= in_flight <= _MOST_IN_FLIGHT:
+                raise ConfigError(
+                    f"steps_in_flight is {self.steps_in_flight!r}; it must be a whole number of 0 "
+                    f"to {_MOST_IN_FLIGHT}, or None."
+                )
+            self._keep("steps_in_flight", in_flight)
         for name in ("prefix_cache", "decode_first", "fuse"):
-            if not isinstance(getattr(self, name), bool):
+            if not is_truth_value(getattr(self, name)):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
-        if not _is_int(self.seed):
+            self._keep(name, bool(getattr(self, name)))
+        seed = whole_number(self.seed)
+        if seed is None:
             raise ConfigError(f"seed is {self.seed!r}; it must be a whole number.")
+        self._keep("seed", seed)
 
     def _require_one_of(self, name: str, allowed: tuple[str, ...]) -> None:
         value = getattr(self, name)
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")
 
-    def _require_positive(self, name: str) -> None:
-        value = getattr(self, name)
-        if not _is_int(value) or value < 1:
-            raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+    def _keep_positive(self, name: str) -> None:
+        number = whole_number(getattr(self, name))
+        if number is None or number < 1:
+            raise ConfigError(
+                f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1."
+            )
+        self._keep(name, number)
+
+    def _keep(self, name: str, value: str | int) -> None:
+        object.__setattr__(self, name, value)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _model_name(model: object) -> str:
+    """The name, or the path of a directory in such words that it is taken for nothing else."""
+    if isinstance(model, str) and model:
+        return model
+    path = os.fspath(model) if isinstance(model, os.PathLike) else None
+    if not isinstance(path, str):
+        raise ConfigError(f"model is {model!r}; it must be a hub id, a directory, or random:NAME.")
+    is_plain = os.path.isabs(path) or path.startswith((".", "~"))
+    return path if is_plain else os.path.join(".", path)

@@ -56,7 +56,11 @@ class LoadedModel:
 
 
 def load_model(
-    name: str, *, device: torch.device, dtype: torch.dtype | None = None, seed: int = 0
+    name: str | os.PathLike[str],
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
 ) -> LoadedModel:
     """Load a model by name.
 
@@ -74,6 +78,7 @@ def load_model(
     ModelError
         There is no such model, or its files are missing, damaged, inconsistent or unsupported.
     """
+    name = os.fspath(name)
     if name.startswith(RANDOM_PREFIX):
         config = _random_config(name)
         dtype = dtype or default_dtype(config, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import RequestError
+from engine.numbers import is_truth_value, real_number, whole_number
 
 _MOST_TEMPERATURE = 3.4028234e38
 """The device divides in float32, where more would be infinite."""
@@ -13,6 +14,8 @@ _MOST_TEMPERATURE = 3.4028234e38
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Sampling and ending rules of one request.
+
+    Numbers and truth values may be numpy's; they are kept as Python's own.
 
     Parameters
     ----------
@@ -49,40 +52,53 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        if not _is_int(self.max_new_tokens) or self.max_new_tokens < 1:
+        max_new_tokens = whole_number(self.max_new_tokens)
+        if max_new_tokens is None or max_new_tokens < 1:
             raise RequestError(
                 f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number of "
                 "at least 1."
             )
-        if not _is_number(self.temperature) or not 0.0 <= self.temperature <= _MOST_TEMPERATURE:
+        temperature = real_number(self.temperature)
+        if temperature is None or not 0.0 <= temperature <= _MOST_TEMPERATURE:
             raise RequestError(
                 f"temperature is {self.temperature!r}; it must be 0 (greedy) or a positive number "
                 "that float32 holds."
             )
-        if not _is_int(self.top_k) or not 0 <= self.top_k < 2**31:
+        top_k = whole_number(self.top_k)
+        if top_k is None or not 0 <= top_k < 2**31:
             raise RequestError(
                 f"top_k is {self.top_k!r}; it must be 0 (no limit) or a positive whole number."
             )
-        if not _is_number(self.top_p) or not 0.0 < self.top_p <= 1.0:
+        top_p = real_number(self.top_p)
+        if top_p is None or not 0.0 < top_p <= 1.0:
             raise RequestError(f"top_p is {self.top_p!r}; it must be above 0 and at most 1.")
-        if self.seed is not None and (not _is_int(self.seed) or not -(2**63) <= self.seed < 2**63):
+        seed = None if self.seed is None else whole_number(self.seed)
+        if self.seed is not None and (seed is None or not -(2**63) <= seed < 2**63):
             raise RequestError(f"seed is {self.seed!r}; it must be None or a 64-bit whole number.")
+        if not is_truth_value(self.ignore_eos):
+            raise RequestError(f"ignore_eos is {self.ignore_eos!r}; it must be True or False.")
+        for name, value in (
+            ("max_new_tokens", max_new_tokens),
+            ("temperature", temperature),
+            ("top_k", top_k),
+            ("top_p", top_p),
+            ("seed", seed),
+            ("stop_token_ids", self._checked_stop_ids()),
+            ("ignore_eos", bool(self.ignore_eos)),
+        ):
+            object.__setattr__(self, name, value)
+
+    def _checked_stop_ids(self) -> tuple[int, ...]:
         try:
-            stop_token_ids = tuple(self.stop_token_ids)
+            given = tuple(self.stop_token_ids)
         except TypeError:
             raise RequestError(
                 f"stop_token_ids is {self.stop_token_ids!r}; it must be a sequence of token ids."
             ) from None
-        if not all(_is_int(token) and 0 <= token < 2**31 for token in stop_token_ids):
+        stop_ids = [whole_number(token_id) for token_id in given]
+        checked = tuple(one for one in stop_ids if one is not None and 0 <= one < 2**31)
+        if len(checked) < len(given):
             raise RequestError(
                 f"stop_token_ids is {self.stop_token_ids!r}; it must hold token ids only."
             )
-        object.__setattr__(self, "stop_token_ids", stop_token_ids)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return checked

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.errors import RequestError
+from engine.numbers import is_truth_value, whole_number
 from engine.requests.params import SamplingParams
 from engine.text.tokenizer import Tokenizer
 
@@ -138,18 +139,26 @@ class Intake:
             given = np.empty((0, 0))
         if given.ndim == 1 and given.size == 0:
             raise RequestError("The prompt is empty; it must hold at least one token.")
-        if given.ndim != 1 or given.dtype.kind not in "iu":
+        numbers = given.tolist() if given.dtype == object else []
+        if given.ndim == 1 and numbers and None not in map(whole_number, numbers):
+            # Numbers that no array of whole numbers holds.
+            outside = next(one for one in numbers if not 0 <= one < self._vocab_size)
+            raise self._not_in_vocabulary(outside)
+        if given.ndim != 1 or given.dtype.kind not in "iu" or _holds_truth_value(prompt, given):
             raise RequestError(
                 "The prompt must be text or a flat sequence of whole numbers, the token ids, "
                 f"not {_shortened(prompt)}."
             )
-        outside = given.astype(np.int64).view(np.uint64) >= self._vocab_size
-        if np.count_nonzero(outside):
-            raise RequestError(
-                f"Token id {given[outside][0]} is not in the vocabulary: ids run from 0 to "
-                f"{self._vocab_size - 1}."
-            )
+        is_outside = given.astype(np.int64).view(np.uint64) >= self._vocab_size
+        if np.count_nonzero(is_outside):
+            raise self._not_in_vocabulary(given[is_outside][0])
         return given.astype(np.int32)
+
+    def _not_in_vocabulary(self, token_id: int) -> RequestError:
+        return RequestError(
+            f"Token id {token_id} is not in the vocabulary: ids run from 0 to "
+            f"{self._vocab_size - 1}."
+        )
 
     def _ids_of_list(self, prompt: list[int]) -> npt.NDArray[np.int32] | None:
         """A list of token ids as int32 [tokens], in at most two thirds of numpy's time.
@@ -161,15 +170,24 @@ class Intake:
                 if type(token_id) is not int or not 0 <= token_id < self._vocab_size:
                     return None
             return np.array(prompt, np.int32)
-        # `array` would take a bool for a number.
-        if type(prompt[0]) is not int:
-            return None
         try:
             ids = np.array(array("i", prompt), np.int32)
         except (TypeError, OverflowError):
             return None
+        # `array` takes a bool for a number.
+        if _holds_truth_value(prompt, ids):
+            return None
         # As unsigned numbers, ids below 0 are beyond every vocabulary: one comparison.
         return None if np.count_nonzero(ids.view(np.uint32) >= self._beyond_ids) else ids
+
+
+def _holds_truth_value(
+    prompt: Prompt, ids: npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
+) -> bool:
+    """Whether any of the prompt's `ids`, 0 or 1 as they stand in an array, is False or True."""
+    if not isinstance(prompt, (list, tuple)):
+        return False
+    return any(is_truth_value(prompt[place]) for place in np.flatnonzero(ids <= 1).tolist())
 
 
 def _shortened(value: object) -> str:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from engine_cases import GREEDY, run_to_end, tokens_of
+from gpt2_checkpoints import save_reference
 
 from engine import (
     ConfigError,
     DeviceError,
     Engine,
     EngineConfig,
+    ModelError,
     QueueFullError,
     RequestError,
     SamplingParams,
@@ -219,6 +222,18 @@ def test_logits_that_are_not_numbers_end_the_request_with_an_error(make_engine):
         ([1, [2]], None, "whole numbers"),
         ([[1, 2]], None, "flat sequence"),
         ([True, False], None, "whole numbers"),
+        ([1, True], None, "whole numbers"),
+        ((5, False), None, "whole numbers"),
+        ([7] * 40 + [True], None, "whole numbers"),
+        ([7] * 40 + [False, 7], None, "whole numbers"),
+        ((7,) * 40 + (np.bool_(True),), None, "whole numbers"),
+        ([1, "2"], None, "whole numbers"),
+        (np.array([True]), None, "whole numbers"),
+        (np.array(3), None, "flat sequence"),
+        ([1, 2**70], None, "is not in the vocabulary"),
+        ([1, -(2**70)], None, "is not in the vocabulary"),
+        (np.array([2**63 + 1], np.uint64), None, "is not in the vocabulary"),
+        (b"Hello", None, "token ids"),
         (None, None, "token ids"),
         ("Hello", None, "no tokenizer"),
         ([1] * 1020, SamplingParams(max_new_tokens=6), "beyond the 1024"),
@@ -277,8 +292,21 @@ def test_a_request_beyond_the_whole_cache_is_refused(make_engine):
         {"top_p": 0.0},
         {"top_p": 1.5},
         {"seed": 2**63},
+        {"temperature": np.float32("nan")},
+        {"temperature": True},
+        {"temperature": "1"},
+        {"top_k": np.float64(3)},
+        {"top_p": np.float32(0)},
+        {"seed": np.bool_(True)},
+        {"max_new_tokens": np.bool_(True)},
+        {"max_new_tokens": np.array([1, 2])},
         {"stop_token_ids": 5},
         {"stop_token_ids": ("a",)},
+        {"stop_token_ids": (True,)},
+        {"stop_token_ids": np.array([1.0])},
+        {"stop_token_ids": (-1,)},
+        {"stop_token_ids": (2**31,)},
+        {"ignore_eos": "no"},
     ],
     ids=str,
 )
@@ -303,13 +331,66 @@ def test_bad_sampling_parameters_are_refused(fields):
         {"steps_in_flight": 9},
         {"steps_in_flight": True},
         {"model": ""},
+        {"model": b"gpt2"},
+        {"model": 5},
         {"seed": "x"},
+        {"seed": np.float64(1)},
+        {"seed": np.bool_(True)},
+        {"block_size": np.float32(16)},
+        {"block_size": np.array([16, 16])},
+        {"max_batch_size": np.int64(0)},
+        {"prefix_cache": np.int64(1)},
+        {"device": torch.device("cuda", 0)},
+        {"device": ["cpu"]},
+        {"dtype": np.array(["auto", "auto"])},
     ],
     ids=str,
 )
 def test_bad_options_are_refused(fields):
     with pytest.raises(ConfigError, match=next(iter(fields))):
         EngineConfig(**fields)
+
+
+def test_numpys_numbers_are_kept_as_pythons():
+    options = {"block_size": 16, "max_batch_size": 4, "num_kv_blocks": 9, "steps_in_flight": 0}
+    flags = {"prefix_cache": False, "fuse": True}
+    config = EngineConfig(
+        device="cpu",
+        seed=np.uint64(7),
+        **{name: np.int64(value) for name, value in options.items()},
+        **{name: np.bool_(value) for name, value in flags.items()},
+    )
+    assert config == EngineConfig(device="cpu", seed=7, **options, **flags)
+    kept = [getattr(config, name) for name in ("seed", *options, *flags)]
+    assert {type(value) for value in kept} == {int, bool}
+
+    params = SamplingParams(
+        max_new_tokens=np.int32(5),
+        temperature=np.float32(0.5),
+        top_k=np.uint8(3),
+        top_p=np.float64(0.25),
+        seed=np.int64(-1),
+        stop_token_ids=np.array([3, 4]),
+        ignore_eos=np.bool_(True),
+    )
+    assert params == SamplingParams(5, 0.5, 3, 0.25, -1, (3, 4), True)
+    assert type(params.temperature) is type(params.top_p) is float
+    assert {type(token_id) for token_id in params.stop_token_ids} == {int}
+    assert hash(params) == hash(SamplingParams(5, 0.5, 3, 0.25, -1, (3, 4), True))
+    (completion,) = Engine(config).generate([np.array([1, 2])], params)
+    assert len(completion.token_ids) <= 5
+
+
+def test_a_path_names_a_directory(tmp_path, monkeypatch):
+    save_reference(tmp_path / "gpt2")
+    assert EngineConfig(model=tmp_path / "gpt2").model == str(tmp_path / "gpt2")
+    monkeypatch.chdir(tmp_path)
+    engine = Engine(EngineConfig(model=Path("gpt2"), device="cpu"))
+    assert engine.model_config.num_layers == 3
+    # A name that the hub would know, and one that is built in.
+    for name in ("gpt2-medium", "random:gpt2-tiny"):
+        with pytest.raises(ModelError, match=f"The directory ./{name} does not exist"):
+            Engine(EngineConfig(model=Path(name), device="cpu"))
 
 
 @pytest.mark.parametrize(("steps_in_flight", "unseen"), [(0, 0), (1, 1), (3, 3), (8, 8), (None, 0)])
