@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.config import read_json_object
+from engine.models.lfs_pointer import refuse_lfs_pointer
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
@@ -30,6 +31,13 @@ _TOKEN_EMBEDDING = "wte.weight"
 # Causal masks, which early checkpoints carry along.
 _BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 _BACKBONE = re.compile(r"(h|ln_f|wte|wpe)\.")
+
+# What wraps a model puts its own name before all of the model's.
+_WRAPPERS = {
+    "module.": "DataParallel or DistributedDataParallel",
+    "_orig_mod.": "torch.compile",
+    "_fsdp_wrapped_module.": "FullyShardedDataParallel",
+}
 
 _FLOAT_TYPES = ("F16", "BF16", "F32", "F64")
 
@@ -47,8 +55,42 @@ class StoredTensor:
         return f"The tensor {self.name} in {self.path}"
 
 
+def read_headers(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a checkpoint, by its name in the files; no tensor itself is read.
+
+    Parameters
+    ----------
+    directory : holds model.safetensors, or model.safetensors.index.json and its shards.
+
+    Raises
+    ------
+    ModelError
+        A file is missing or damaged, holds no tensor, or names all of them after a wrapper of the
+        model.
+    """
+    single, index = directory / _SINGLE_FILE, directory / _INDEX_FILE
+    if single.is_file():
+        stored = {tensor.name: tensor for tensor in _tensors_of(single)}
+    elif index.is_file():
+        stored = _read_index(index)
+    elif any(directory.glob("*.bin")) or any(directory.glob("*.pt")):
+        raise ModelError(
+            f"{directory} holds weights as a pickle only; this engine reads safetensors. Convert "
+            "them with transformers: save_pretrained(..., safe_serialization=True)."
+        )
+    else:
+        raise ModelError(
+            f"{directory} has no weights: neither {_SINGLE_FILE} nor {_INDEX_FILE} with its shards "
+            "is there, and only safetensors are read."
+        )
+    if not stored:
+        raise ModelError(f"The weights in {directory} hold no tensor at all; save them again.")
+    _refuse_wrapped_names(stored)
+    return stored
+
+
 def load_weights(
-    directory: Path,
+    stored: Mapping[str, StoredTensor],
     shapes: Mapping[str, tuple[int, ...]],
     *,
     is_stored_transposed: Callable[[str], bool],
@@ -59,7 +101,7 @@ def load_weights(
 
     Parameters
     ----------
-    directory : holds model.safetensors, or model.safetensors.index.json and its shards.
+    stored : what `read_headers` found.
     shapes : name and shape of each parameter as the model uses it. Without `lm_head.weight` the
         head is tied.
     is_stored_transposed : whether the file holds the parameter of this name as [in, out].
@@ -74,11 +116,10 @@ def load_weights(
     Raises
     ------
     ModelError
-        A file or a tensor is missing, damaged, of a shape the config does not ask for, of a
+        A tensor is missing, damaged, of a shape the config does not ask for, of a
         quantized type, or part of a model other than the config describes.
     """
-    stored = _read_headers(directory)
-    chosen = _choose(directory, stored, shapes)
+    chosen = _choose(stored, shapes)
     for name, tensor in chosen.items():
         shape = shapes[_TOKEN_EMBEDDING if name == _HEAD else name]
         _check_header(tensor, shape[::-1] if is_stored_transposed(name) else shape)
@@ -98,7 +139,7 @@ def load_weights(
 
 
 def _choose(
-    directory: Path, stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
+    stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, StoredTensor]:
     """Which stored tensor serves each parameter."""
     plain = {name.removeprefix(_PREFIX): tensor for name, tensor in stored.items()}
@@ -116,8 +157,8 @@ def _choose(
     if missing:
         others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ModelError(
-            f"The weights in {directory} lack the tensor {missing[0]}{others}, which the GPT-2 "
-            "that config.json describes needs."
+            f"The weights in {_directory_of(stored)} lack the tensor {missing[0]}{others}, which "
+            "the GPT-2 that config.json describes needs."
         )
     return {name: plain[name] for name in (*shapes, _HEAD) if name in plain}
 
@@ -150,28 +191,28 @@ def _read(
     return weight
 
 
-def _read_headers(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the checkpoint, by its name in the files."""
-    single, index = directory / _SINGLE_FILE, directory / _INDEX_FILE
-    if single.is_file():
-        return {tensor.name: tensor for tensor in _tensors_of(single)}
-    if index.is_file():
-        return _read_index(index)
-    if any(directory.glob("*.bin")) or any(directory.glob("*.pt")):
-        raise ModelError(
-            f"{directory} holds weights as a pickle only; this engine reads safetensors. Convert "
-            "them with transformers: save_pretrained(..., safe_serialization=True)."
-        )
-    raise ModelError(
-        f"{directory} has no weights: neither {_SINGLE_FILE} nor {_INDEX_FILE} with its shards "
-        "is there, and only safetensors are read."
-    )
+def _refuse_wrapped_names(stored: Mapping[str, StoredTensor]) -> None:
+    # The backbone may have been wrapped alone.
+    of_backbone = [name.removeprefix(_PREFIX) for name in stored if name != _HEAD]
+    for prefix, wrapper in _WRAPPERS.items():
+        for names in (stored, of_backbone):
+            if names and all(name.startswith(prefix) for name in names):
+                raise ModelError(
+                    f"The names of the tensors in {_directory_of(stored)} begin with {prefix!r}, "
+                    f"so they were saved from a model wrapped by {wrapper}: save the model inside "
+                    "it, or take that beginning off the names."
+                )
+
+
+def _directory_of(stored: Mapping[str, StoredTensor]) -> Path:
+    return next(iter(stored.values())).path.parent
 
 
 def _read_index(index: Path) -> dict[str, StoredTensor]:
     shard_of = read_json_object(index).get("weight_map")
     if not isinstance(shard_of, dict) or not shard_of:
         raise ModelError(f"{index} must have a weight_map from tensor names to file names.")
+    beside = {path.name for path in index.parent.iterdir() if path.is_file()}
     in_shard: dict[str, dict[str, StoredTensor]] = {}
     for shard in shard_of.values():
         # A shard lies beside its index: a name with a path in it would read some other file.
@@ -180,7 +221,7 @@ def _read_index(index: Path) -> dict[str, StoredTensor]:
         if shard in in_shard:
             continue
         path = index.with_name(shard)
-        if not path.is_file():
+        if shard not in beside:
             raise ModelError(f"{index} names the shard {shard}, which is not there.")
         in_shard[shard] = {tensor.name: tensor for tensor in _tensors_of(path)}
     stored = {}
@@ -220,6 +261,7 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
+        refuse_lfs_pointer(path)
         raise ModelError(
             f"{path} is damaged or is no safetensors file ({error}); fetch or save it again."
         ) from error

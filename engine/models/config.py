@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.errors import ModelError
 from engine.models.activations import activation_function
+from engine.models.lfs_pointer import refuse_lfs_pointer
 
 # Other names under which transformers reads and writes the same field.
 _ALIASES: dict[str, tuple[str, ...]] = {
@@ -19,6 +20,9 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "n_layer": ("num_hidden_layers",),
     "n_head": ("num_attention_heads",),
 }
+
+_LARGEST_SIZE = 2**31 - 1
+"""Of any size that a config may claim: places in a tensor's dimension are counted in 32 bits."""
 
 _DTYPE_NAMES = ("float64", "float32", "float16", "bfloat16")
 
@@ -71,7 +75,9 @@ class GPT2Config:
         for name in sizes:
             size = getattr(self, name)
             if size < 1:
-                raise ModelError(f"{name} is {size}; it must be at least 1.")
+                raise ModelError(f"{name} is {_shown(size)}; it must be at least 1.")
+            if size > _LARGEST_SIZE:
+                raise ModelError(f"{name} is {_shown(size)}; it must be at most {_LARGEST_SIZE}.")
         if self.hidden_size % self.num_heads:
             raise ModelError(
                 f"The hidden size {self.hidden_size} does not divide into {self.num_heads} heads; "
@@ -166,6 +172,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
+        refuse_lfs_pointer(path)
         raise ModelError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(parsed, dict):
         raise ModelError(f"{path} must hold a JSON object, not a {type(parsed).__name__}.")
@@ -217,7 +224,10 @@ def _number(fields: Mapping[str, Any], name: str, default: float) -> float:
     value = _field(fields, name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ModelError(f"{name} is {value!r}; it must be a number.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -232,6 +242,11 @@ def _text(fields: Mapping[str, Any], name: str, default: str) -> str:
     if not isinstance(value, str):
         raise ModelError(f"{name} is {value!r}; it must be a string.")
     return value
+
+
+def _shown(size: int) -> str:
+    """A number of which Python may refuse to write all digits."""
+    return str(size) if abs(size) < 10**20 else f"a number of {size.bit_length()} bits"
 
 
 def _is_integer(value: Any) -> bool:

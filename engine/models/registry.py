@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from engine.errors import ModelError
-from engine.models.checkpoint import load_weights
+from engine.models.checkpoint import StoredTensor, load_weights, read_headers
 from engine.models.config import GPT2Config, read_config
 from engine.models.gpt2 import GPT2, is_stored_transposed, parameter_shapes
 from engine.models.random_weights import random_weights
@@ -86,8 +87,10 @@ def load_model(
         return LoadedModel(GPT2(config, weights), config, tokenizer=None)
     directory = _find_directory(name)
     config = read_config(directory)
+    stored = read_headers(directory)
+    _require_room_for_layers(directory, config, stored)
     weights = load_weights(
-        directory,
+        stored,
         parameter_shapes(config),
         is_stored_transposed=is_stored_transposed,
         device=device,
@@ -105,6 +108,17 @@ def _random_config(name: str) -> GPT2Config:
     return RANDOM_CONFIGS[shape]
 
 
+def _require_room_for_layers(
+    directory: Path, config: GPT2Config, stored: Mapping[str, StoredTensor]
+) -> None:
+    """Refuse more layers than there are tensors, before anything grows with their number."""
+    if config.num_layers > len(stored):
+        raise ModelError(
+            f"{directory / 'config.json'} claims {config.num_layers} layers, but the weights "
+            f"beside it hold {len(stored)} tensors in all; both must come from the same model."
+        )
+
+
 def default_dtype(config: GPT2Config, device: torch.device) -> torch.dtype:
     """float32 on the CPU; elsewhere the half-precision type of the checkpoint, or float16."""
     if device.type == "cpu":
@@ -118,10 +132,15 @@ def _find_directory(name: str) -> Path:
         raise ModelError(
             "The model name is empty; give random:NAME, a local directory or a hub id such as gpt2."
         )
-    path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(name).expanduser()
+        is_directory, is_there = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # no such home, a name that is too long
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"{name[:200]} is no directory that can be read: {reason}.") from error
+    if is_directory:
         return path
-    if path.exists():
+    if is_there:
         raise ModelError(f"{name} is a file; give the directory that holds it.")
     if _looks_like_a_path(name):
         raise ModelError(f"The directory {name} does not exist.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import time
+import tracemalloc
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from engine.errors import ModelError
 from engine.models.registry import load_model
 
 CPU = torch.device("cpu")
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 C_ATTN = "transformer.h.1.attn.c_attn.weight"
 
 
@@ -220,7 +223,6 @@ def _header_length(content, length):
         lambda content: content[:8] + b"\xff" * 60 + content[68:],
         lambda content: content.replace(b'"F32"', b'"F99"', 1),
         lambda content: content.replace(b'"data_offsets":[0,', b'"data_offsets":[4,', 1),
-        lambda content: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
     ],
     ids=[
         "empty",
@@ -234,7 +236,6 @@ def _header_length(content, length):
         "header-of-garbage",
         "unknown-type",
         "hole",
-        "git-lfs-pointer",
     ],
 )
 def test_a_damaged_file_is_named(damage, tmp_path):
@@ -290,6 +291,8 @@ def test_a_missing_shard_is_named(tmp_path):
         (b'{"weight_map": {"wte.weight": ".."}}', "which is not there"),
         (b'{"weight_map": {"wte.weight": 3}}', "must be a plain file name"),
         (b'{"weight_map": {"wte.weight": ["a"]}}', "must be a plain file name"),
+        (b'{"weight_map": {"wte.weight": "%s"}}' % (b"a" * 300), "which is not there"),
+        (b'{"weight_map": {"wte.weight": "a\\u0000"}}', "which is not there"),
         (b'{"weight_map": {"nowhere": "SHARD"}}', "the tensor nowhere in model-"),
     ],
 )
@@ -301,6 +304,84 @@ def test_a_bad_index_is_named(index, sentence, tmp_path):
     refusal = _refusal(tmp_path)
     assert sentence in refusal
     assert str(path) in refusal
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "model-00003-of-00010.safetensors",
+        "config.json",
+        "generation_config.json",
+    ],
+)
+def test_a_git_lfs_pointer_is_named_as_one(name, tmp_path):
+    save_reference(tmp_path, shard="5GB" if name == "model.safetensors" else "60KB")
+    path = tmp_path / name
+    assert path.is_file()
+    path.write_text(LFS_POINTER)
+    assert _refusal(tmp_path).startswith(f"{path} is a Git LFS pointer, not the file")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("wrap", "beginning"),
+    [
+        (lambda name: "module." + name, "module."),
+        (lambda name: "_orig_mod." + name, "_orig_mod."),
+        (lambda name: "module._orig_mod." + name, "module."),
+        (lambda name: "_orig_mod.module." + name, "_orig_mod."),
+        (lambda name: name.replace("transformer.", "transformer._orig_mod."), "_orig_mod."),
+    ],
+    ids=["parallel", "compiled", "compiled-parallel", "parallel-compiled", "backbone"],
+)
+def test_names_that_a_wrapper_gave_are_named_as_such(wrap, beginning, tied, tmp_path):
+    save_reference(tmp_path, tie_word_embeddings=tied)
+    path = tmp_path / "model.safetensors"
+    save_file({wrap(name): tensor for name, tensor in load_file(path).items()}, path)
+    refusal = _refusal(tmp_path)
+    assert f"{tmp_path} begin with {beginning!r}" in refusal
+    assert ("torch.compile" in refusal) == (beginning == "_orig_mod.")
+
+
+@pytest.mark.parametrize(
+    ("claim", "parts"),
+    [
+        ({"n_layer": 10_000_000}, ["claims 10000000 layers", "hold 40 tensors in all"]),
+        ({"n_layer": 2**31 - 1}, ["claims 2147483647 layers", "hold 40 tensors in all"]),
+        ({"n_layer": 2**31}, ["num_layers is 2147483648; it must be at most 2147483647"]),
+        ({"n_layer": 10**4200}, ["num_layers is a number of"]),
+        ({"n_embd": 10**4299 * 9}, ["is a number of"]),
+        ({"vocab_size": 10**9}, ["transformer.wte.weight", "[211, 48]", "[1000000000, 48]"]),
+        ({"n_positions": 10**9}, ["transformer.wpe.weight", "[96, 48]", "[1000000000, 48]"]),
+        ({"n_embd": 2 * 10**9}, ["inner_size is 8000000000; it must be at most"]),
+        ({"n_inner": 10**9}, ["mlp.c_fc.weight", "[48, 192]", "[48, 1000000000]"]),
+        ({"n_head": 10**9}, ["48 does not divide into 1000000000 heads"]),
+        ({"layer_norm_epsilon": 10**400}, ["it must be a positive number"]),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_claims_are_compared_with_the_file_before_anything_grows_with_them(claim, parts, tmp_path):
+    save_reference(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | claim))
+    started = time.perf_counter()
+    tracemalloc.start()
+    try:
+        refusal = _refusal(tmp_path)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(part in refusal for part in parts), refusal
+    assert most_bytes < 4_000_000
+    assert time.perf_counter() - started < 3
+
+
+def test_a_file_without_tensors_is_named(tmp_path):
+    save_reference(tmp_path)
+    save_file({}, tmp_path / "model.safetensors")
+    assert f"The weights in {tmp_path} hold no tensor at all" in _refusal(tmp_path)
 
 
 def test_a_pickle_is_never_opened(tmp_path):

@@ -121,6 +121,13 @@ def test_a_path_that_is_not_there(name, no_hub):
     assert _refusal(name) == f"The directory {name} does not exist."
 
 
+@pytest.mark.parametrize("name", ["~nobody-here/model", "./" + "a" * 300, "/" + "b" * 5000])
+def test_what_cannot_be_the_name_of_a_directory(name, no_hub):
+    sentence = _refusal(name)
+    assert "is no directory that can be read" in sentence
+    assert len(sentence) < 300
+
+
 def test_a_file_is_no_directory(no_hub, tmp_path):
     path = tmp_path / "model.safetensors"
     path.touch()
