@@ -102,7 +102,7 @@ def compare(
     comparing.print_answer()
     if markdown_path is not None:
         markdown_path.parent.mkdir(parents=True, exist_ok=True)
-        markdown_path.write_text(comparing.markdown(), encoding="utf-8")
+        markdown_path.write_text(comparing.markdown(), encoding="utf-8", errors="backslashreplace")
     path = comparing.write_record(json, gate, code)
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
     if code:

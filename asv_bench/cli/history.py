@@ -12,7 +12,8 @@ from asv_bench.cli.options import Full, Patterns
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.snapshots import GitError, measured_changes, run_git
+from asv_bench.git.repository import GitError, Repository
+from asv_bench.git.snapshots import measured_changes
 from asv_bench.history.asv_measuring import measure_with_progress
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import FULL, Selection
@@ -126,19 +127,15 @@ def commits_of(commit_range: str, repository: Path) -> list[str]:
     if commit_range.startswith("-"):
         raise Refused(f"{commit_range!r} is an option of git, not a range of commits.")
     try:
-        listed = run_git(
-            "rev-list",
-            "--first-parent",
-            "--end-of-options",
-            commit_range,
-            "--",
-            directory=repository,
+        listed = Repository(repository).ask(
+            "rev-list", "--first-parent", "--end-of-options", commit_range, "--"
         )
-    except GitError:
+    except GitError as error:
         raise Refused(
-            f"git knows no commits called {commit_range!r}; give a range such as HEAD~5..HEAD."
+            f"git knows no commits called {commit_range!r}; give a range such as HEAD~5..HEAD. "
+            f"Its own words: {error}"
         ) from None
-    commits = listed.split()
+    commits = listed.decode().split()
     if not commits:
         raise Refused(
             f"the range {commit_range!r} holds no commits; a range runs from the older, which is "
@@ -154,8 +151,7 @@ def refuse_unfit(tree: WorkingTree, repository: Path) -> None:
             f"{repository} is not a git repository with commits; history measures commits. "
             f"bench measures the working tree as it stands."
         )
-    shallow = run_git("rev-parse", "--is-shallow-repository", directory=repository).strip()
-    if shallow == "true":
+    if Repository(repository).is_shallow():
         raise Refused(
             "this repository is shallow: part of its history is missing, and its oldest commit "
             "hides many. Fetch the rest with `git fetch --unshallow`."

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.git.snapshots import GitError, run_git
+from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.output.console import make_console
 from asv_bench.output.record import REPOSITORY
@@ -64,7 +64,7 @@ def build_all_pages(project: AsvProject) -> Path:
 def branch_to_show(repository: Path) -> str:
     """The branch for asv's pages: main, or what is checked out where there is no such branch."""
     try:
-        run_git("rev-parse", "--verify", "--quiet", "refs/heads/main", directory=repository)
-    except GitError:
+        main = Repository(repository).resolve("refs/heads/main")
+    except NoRepository:
         return "HEAD"
-    return "main"
+    return "HEAD" if main is None else "main"

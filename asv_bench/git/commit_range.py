@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.snapshots import GitError, run_git
+from asv_bench.git.repository import NoRepository, Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +44,39 @@ def commits_between(good: str, bad: str, repository: Path) -> list[HistoryCommit
     Refused
         If `good` does not lie before `bad` on its line of first parents.
     """
+    git = Repository(repository)
     if good == bad:
         raise Refused(f"{good[:8]} is both the good and the bad commit; give two of them.")
-    if not _is_ancestor(good, bad, repository):
-        hint = " Are they the wrong way round?" if _is_ancestor(bad, good, repository) else ""
+    if not git.is_ancestor(good, bad):
+        hint = " Are they the wrong way round?" if git.is_ancestor(bad, good) else ""
         raise Refused(
             f"{good[:8]} is no ancestor of {bad[:8]}, so no commit between them made the "
-            f"difference.{hint}"
+            f"difference.{hint}{shallow_hint(git)}"
         )
-    listed = run_git(
-        *("log", "--first-parent", "--reverse", "-z", "--format=%H%x00%an%x00%s%x00%P"),
-        *(bad, f"^{good}", "--"),
-        directory=repository,
-    )
-    # Not by lines: a subject may hold what Python takes for the end of one.
-    fields = iter(listed.split("\0")[:-1])
-    entries = list(zip(fields, fields, fields, fields, strict=True))
-    if entries[0][3].split()[:1] != [good]:
+    listed = git.ask("rev-list", "--first-parent", "--reverse", bad, f"^{good}", "--")
+    commits = list(git.commits(listed.decode().split()).values())
+    if commits[0].parents[:1] != (good,):
         raise Refused(
             f"{good[:8]} came into {bad[:8]} by a merge: it is not on its line of first parents. "
             f"Give a commit that is (git log --first-parent {bad[:8]})."
         )
-    return [HistoryCommit(commit, author, subject) for commit, author, subject, _ in entries]
-
-
-def _is_ancestor(older: str, newer: str, repository: Path) -> bool:
-    try:
-        run_git("merge-base", "--is-ancestor", older, newer, directory=repository)
-    except GitError:
-        return False
-    return True
+    return [HistoryCommit(commit.hash, commit.author, commit.subject) for commit in commits]
 
 
 def described(commit: str, repository: Path) -> HistoryCommit | None:
     """A commit with its author and subject; None where the repository does not hold it."""
     try:
-        line = run_git(
-            *("log", "--max-count=1", "--format=%H%x00%an%x00%s", commit, "--"),
-            directory=repository,
-        )
-    except GitError:
+        found = Repository(repository).commits([commit]).get(commit)
+    except NoRepository:
         return None
-    found, author, subject = line.rstrip("\n").split("\0")
-    return HistoryCommit(found, author, subject)
+    return None if found is None else HistoryCommit(commit, found.author, found.subject)
+
+
+def shallow_hint(git: Repository) -> str:
+    """A sentence to add where a commit may be in a part of the history that is missing."""
+    if not git.is_shallow():
+        return ""
+    return (
+        " This repository is shallow, so it may be in the part that is missing: fetch that "
+        "with `git fetch --unshallow`."
+    )

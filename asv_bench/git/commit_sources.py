@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.snapshots import GitError, run_git, snapshot
+from asv_bench.git.commit_range import shallow_hint
+from asv_bench.git.repository import GitError, Repository
+from asv_bench.git.snapshots import snapshot
 from asv_bench.process.contract import COMMIT_MARKER, MEASURED_PACKAGES
 from asv_bench.process.samples import CommitUnusable
 
@@ -87,33 +89,17 @@ class CommitSources:
             return Commit(commit, revision, "the working tree as it stands")
         if not revision or revision.startswith("-"):
             raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
+        repository = Repository(self._root)
         try:
-            found = run_git(
-                *("rev-parse", "--verify", "--quiet", "--end-of-options"),
-                f"{revision}^{{commit}}",
-                directory=self._root,
-            ).strip()
-        except GitError:
+            found = repository.resolve(revision)
+        except GitError as error:
+            raise Refused(f"{revision!r} could not be looked up: {error}") from None
+        if found is None:
             raise Refused(
                 f"git knows no commit called {revision!r} in {self._root}; give a hash, a branch, "
-                f"a tag, HEAD~3, or . for the working tree as it stands.{self._shallow_hint()}"
-            ) from None
-        subject = run_git(
-            "log", "--max-count=1", "--format=%s", found, "--", directory=self._root
-        ).strip()
-        return Commit(found, revision, subject)
-
-    def _shallow_hint(self) -> str:
-        try:
-            shallow = run_git("rev-parse", "--is-shallow-repository", directory=self._root)
-        except GitError:
-            return ""
-        if shallow.strip() != "true":
-            return ""
-        return (
-            " This repository is shallow, so it may be in the part that is missing: fetch that "
-            "with `git fetch --unshallow`."
-        )
+                f"a tag, HEAD~3, or . for the working tree as it stands.{shallow_hint(repository)}"
+            )
+        return Commit(found, revision, repository.commits([found])[found].subject)
 
     def checkout(self, commit: str) -> Path:
         """The directory that holds the commit's measured packages, made where there is none.
@@ -131,21 +117,18 @@ class CommitSources:
         return directory
 
     def _unpack(self, commit: str, directory: Path) -> None:
-        repository = self._snapshots if commit in self._in_snapshots else self._root
+        repository = Repository(self._snapshots if commit in self._in_snapshots else self._root)
         directory.parent.mkdir(parents=True, exist_ok=True)
         self._forget_old(directory.parent)
         partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=directory.parent))
         try:
             try:
-                entries = run_git("ls-tree", "--name-only", commit, directory=repository).split()
+                entries = repository.names("ls-tree", "-z", "--name-only", commit)
                 present = [package for package in MEASURED_PACKAGES if package in entries]
                 if present:
                     archive = partial / "archive.tar"
-                    run_git(
-                        *("archive", "--format=tar", f"--output={archive}", commit, "--"),
-                        *present,
-                        directory=repository,
-                    )
+                    made = ("archive", "--format=tar", f"--output={archive}", commit, "--")
+                    repository.ask(*made, *present)
                     with tarfile.open(archive) as tar:
                         tar.extractall(partial, filter="data")
                     archive.unlink()

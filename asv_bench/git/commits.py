@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.git.snapshots import GitError, run_git
+from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.asv_results import Figure
 
 
@@ -31,23 +31,25 @@ def commits_in_order(figures: Iterable[Figure], repository: Path) -> list[Commit
     does not hold stand where their date puts them.
     """
     dates = {figure.commit: figure.committed_ms for figure in figures}
-    history = _history(repository)
-    known = [commit for commit in history if commit in dates]
-    unknown = sorted(set(dates) - set(known), key=lambda commit: (dates[commit], commit))
+    subjects = _subjects_in_order(dates, repository)
+    unknown = sorted(set(dates) - set(subjects), key=lambda commit: (dates[commit], commit))
     ordered: list[str] = []
-    for commit in known:
+    for commit in subjects:
         while unknown and dates[unknown[0]] < dates[commit]:
             ordered.append(unknown.pop(0))
         ordered.append(commit)
     ordered += unknown
-    return [Commit(commit, dates[commit], history.get(commit, "")) for commit in ordered]
+    return [Commit(commit, dates[commit], subjects.get(commit, "")) for commit in ordered]
 
 
-def _history(repository: Path) -> dict[str, str]:
+def _subjects_in_order(wanted: Collection[str], repository: Path) -> dict[str, str]:
     """Subjects by hash, parents before children; empty where there is no repository."""
-    arguments = ("log", "--all", "HEAD", "--topo-order", "--reverse", "--format=%H%x00%s")
+    git = Repository(repository)
     try:
-        lines = run_git(*arguments, directory=repository).splitlines()
-    except GitError:
+        # A HEAD that is no branch's is on the page too.
+        heads = [head] if (head := git.resolve("HEAD")) else []
+        listed = git.ask("rev-list", "--all", *heads, "--topo-order", "--reverse")
+    except NoRepository:
         return {}
-    return dict(line.split("\0", 1) for line in lines if "\0" in line)
+    known = [commit for commit in listed.decode().split() if commit in wanted]
+    return {commit: text.subject for commit, text in git.commits(known).items()}

@@ -7,20 +7,14 @@ and nothing can mistake the figures for those of HEAD.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.git.repository import GitError, Repository
 from asv_bench.output.record import WorkingTree
 from asv_bench.process.contract import MEASURED_PACKAGES
 
 RULER_PATHS = ("asv_bench", "asv.conf.json")
 """What else decides a figure: the benchmarks themselves."""
-
-
-class GitError(MeasurementFailed):
-    """git could not do what was asked of it."""
 
 
 def measured_changes(tree: WorkingTree) -> list[str]:
@@ -55,11 +49,14 @@ def snapshot(root: Path, repository: Path) -> str:
             f"{root} holds none of {', '.join(MEASURED_PACKAGES)}; there is nothing to measure."
         )
     if not (repository / "objects").is_dir():
-        run_git("init", "--quiet", "--bare", "--initial-branch=main", str(repository))
-    scratch = (f"--git-dir={repository}", f"--work-tree={root}")
-    run_git(*scratch, "read-tree", "--empty")
-    run_git(*scratch, "add", "--all", "--", *present, directory=root)
-    tree = run_git(*scratch, "write-tree").strip()
+        repository.parent.mkdir(parents=True, exist_ok=True)
+        Repository(repository.parent).ask(
+            *("init", "--quiet", "--bare", "--template=", "--initial-branch=main"), str(repository)
+        )
+    scratch = Repository(repository)
+    scratch.ask("read-tree", "--empty")
+    scratch.ask(f"--work-tree={root}", "-C", str(root), "add", "--all", "--", *present)
+    tree = scratch.line("write-tree")
     # Dated by its newest file, so that the hash says what was measured and not when.
     newest = max(path.stat().st_mtime for name in present for path in (root / name).rglob("*.py"))
     moment = f"{int(newest)} +0000"
@@ -68,36 +65,6 @@ def snapshot(root: Path, repository: Path) -> str:
         for role in ("AUTHOR", "COMMITTER")
         for key, value in (("NAME", "kvtrail"), ("EMAIL", "kvtrail@localhost"), ("DATE", moment))
     }
-    commit = run_git(*scratch, "commit-tree", tree, "-m", "working tree", extra=author).strip()
-    run_git(*scratch, "update-ref", "refs/heads/main", commit)
+    commit = scratch.line("commit-tree", tree, "-m", "working tree", variables=author)
+    scratch.ask("update-ref", "refs/heads/main", commit)
     return commit
-
-
-def run_git(
-    *arguments: str, directory: Path | None = None, extra: dict[str, str] | None = None
-) -> str:
-    """Run git and return what it printed.
-
-    Raises
-    ------
-    GitError
-        With git's own words, if it fails.
-    """
-    # A hook or a git command that calls us must not redirect these to its repository.
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=directory,
-            env=inherited | (extra or {}),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise GitError(
-            "git is not installed; asv needs it to find the engine of a commit."
-        ) from None
-    if done.returncode:
-        raise GitError(f"git {arguments[-1]} failed: {done.stderr.strip()}")
-    return done.stdout

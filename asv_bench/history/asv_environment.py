@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,9 @@ from typing import Any
 
 from asv import environment, util
 from asv.machine import Machine, MachineCollection
+from asv.plugins.git import Git
 
+from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.process.borrowed_paths import borrowed_paths
 from asv_bench.process.contract import (
     COMMIT_MARKER,
@@ -62,7 +63,7 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
         self._requirements = requirements
         super().__init__(conf, python, requirements, tagged_env_vars)
         self._base_requirements: dict[str, str] = {}
-        self._repository = os.path.abspath(conf.repo)
+        self._repository = Repository(Path(conf.repo).absolute())
 
     @classmethod
     def matches(cls, python: str) -> bool:
@@ -114,28 +115,21 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
     def _check_out(self, commit_hash: str, checkout: Path) -> None:
         shutil.rmtree(checkout, ignore_errors=True)
         checkout.mkdir(parents=True)
-        tree = self._git("ls-tree", "--name-only", commit_hash).splitlines()
-        present = [package for package in MEASURED_PACKAGES if package in tree]
-        if present:
-            index = {"GIT_INDEX_FILE": str(checkout / "index")}
-            work_tree = f"--work-tree={checkout}"
-            self._git(work_tree, "checkout", "--quiet", commit_hash, "--", *present, extra=index)
-            (checkout / "index").unlink()
+        try:
+            tree = self._repository.names("ls-tree", "-z", "--name-only", commit_hash)
+            present = [package for package in MEASURED_PACKAGES if package in tree]
+            if present:
+                self._repository.ask(
+                    *(f"--work-tree={checkout}", "checkout", "--quiet", commit_hash, "--"),
+                    *present,
+                    variables={"GIT_INDEX_FILE": str(checkout / "index")},
+                )
+                (checkout / "index").unlink()
+        except GitError as error:
+            raise util.UserError(str(error)) from None
         # Written last: a checkout without its marker was interrupted and is made again.
         (checkout / COMMIT_MARKER).write_text(commit_hash + "\n")
         self._forget_old_checkouts()
-
-    def _git(self, *arguments: str, extra: dict[str, str] | None = None) -> str:
-        command = ["git", "-C", self._repository, "-c", f"core.hooksPath={os.devnull}", *arguments]
-        done = subprocess.run(
-            command, env=os.environ | (extra or {}), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise util.UserError(
-                f"git could not read {self._repository}: {done.stderr.strip()} "
-                f"(while running `{' '.join(command)}`)."
-            )
-        return done.stdout
 
     def _forget_old_checkouts(self) -> None:
         checkouts = sorted(self._checkout_of("").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -191,3 +185,21 @@ def _machine_file_for_asv() -> str:
 # ruler knows the facts already, and reads them afresh for each run.
 MachineCollection.get_machine_file_path = staticmethod(_machine_file_for_asv)
 Machine.get_unique_machine_name = staticmethod(lambda: machine_facts().name)
+
+_run_git_of_asv = Git._run_git
+
+
+def _run_git(asv: Any, args: Sequence[str], cwd: Any = True, **kwargs: Any) -> Any:
+    environment = git_environment(kwargs.pop("env", None))
+    return _run_git_of_asv(asv, args, cwd, env=environment, **kwargs)
+
+
+def _tags(asv: Any) -> dict[str, str]:
+    tags = Repository(Path(asv._path)).tags()
+    return {os.fsencode(tag).decode(errors="replace"): commit for tag, commit in tags.items()}
+
+
+# asv runs git too: here as the ruler does, for it would follow a hook's GIT_DIR. Of its own it
+# takes every tag for a commit's, and asks for it as if no tag's name looked like an option.
+Git._run_git = _run_git
+Git.get_tags = _tags

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -16,6 +18,9 @@ UNLIMITED = 1000
 def make_console(*, stderr: bool = False) -> Console:
     """A console as wide as its terminal, and wide enough for every table where there is none."""
     console = Console(stderr=stderr)
+    if isinstance(console.file, io.TextIOWrapper):
+        # Names of files and branches are any bytes, and not every terminal knows every character.
+        console.file.reconfigure(errors="backslashreplace")
     if not console.is_terminal:
         console.width = max(console.width, LEAST_WIDTH)
     return console

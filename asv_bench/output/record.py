@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.process.machine import GpuState, MachineFacts, gpu_state, machine_facts
 
 SCHEMA = 1
@@ -49,13 +50,37 @@ class WorkingTree:
 
 
 def working_tree(repository: Path = REPOSITORY) -> WorkingTree:
-    """Ask git what is checked out; untracked files count as changes unless git ignores them."""
-    commit = _git(repository, "rev-parse", "HEAD")
+    """Ask git what is checked out; untracked files count as changes unless git ignores them.
+
+    Raises
+    ------
+    GitError
+        If there is a repository that git does not read, such as another user's.
+    """
+    git = Repository(repository)
+    try:
+        commit = git.resolve("HEAD")
+    except NoRepository:
+        return WorkingTree(None)
     if commit is None:
         return WorkingTree(None)
-    # Fields end in NUL: "XY path", where a rename is followed by a field with its old path.
-    fields = (_git(repository, "status", "--porcelain", "-z", "--no-renames") or "").split("\0")
-    return WorkingTree(commit.strip(), tuple(entry[3:] for entry in fields if entry))
+    with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
+        # A copy of the index: the user's own is not refreshed, so that it may be in use meanwhile.
+        index = Path(folder) / "index"
+        own = repository / git.line("rev-parse", "--git-path", "index")
+        if own.is_file():
+            # With its time: git compares with it what may have changed since.
+            shutil.copy2(own, index)
+        copied = {"GIT_INDEX_FILE": str(index)}
+        refresh = ("update-index", "-q", "--really-refresh")
+        git.ask(*refresh, variables=copied, also_fine=1)
+        differing = ("diff-index", "-z", "--name-only", "--ignore-submodules=none", "HEAD", "--")
+        untracked = ("ls-files", "-z", "--others", "--exclude-standard", "--directory")
+        changed = [
+            *git.names(*differing, variables=copied),
+            *git.names(*untracked, "--no-empty-directory", variables=copied),
+        ]
+    return WorkingTree(commit, tuple(dict.fromkeys(changed)))
 
 
 @dataclass(slots=True)
@@ -171,16 +196,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [finite(entry) for entry in value]
     return value
-
-
-def _git(repository: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(repository), *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout

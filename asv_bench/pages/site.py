@@ -74,7 +74,7 @@ def build_page(root: Path) -> Path:
     )
     path = root / "reports" / "pages" / "index.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")
     return path
 
 

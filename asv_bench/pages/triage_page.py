@@ -44,7 +44,7 @@ def build_triage_page(triaged: Sequence[Triaged], path: Path) -> Path:
         )
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")
     return path
 
 

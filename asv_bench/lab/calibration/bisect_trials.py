@@ -25,7 +25,7 @@ import typer
 from asv_bench.compare.bench_setup import set_up
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed
-from asv_bench.git.snapshots import run_git
+from asv_bench.git.repository import Repository, git_environment
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.lab.calibration.harmless_commits import make_harmless_change
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
@@ -205,7 +205,7 @@ def run_trial(
             culprit, planted_s = planted.hash, planted.seconds
         else:
             clone.commit(make_harmless_change(clone.root, number, choices, PLANTED_IN))
-    bad = run_git("rev-parse", "HEAD", directory=clone.root).strip()
+    bad = Repository(clone.root).line("rev-parse", "--verify", "HEAD")
     answer, record = bisect_in(clone.root, good, bad, options)
     finding = record["results"]["finding"]
     confirmations = finding["confirmations"]
@@ -255,11 +255,13 @@ def find_in(root: Path, good: str, bad: str) -> Answer:
     command = [sys.executable, "-m", "asv", "--config", str(project.write_config()), "find"]
     command += ["--skip-save", f"{good}..{bad}", STEP_TIME]
     begun = time.monotonic()
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=root, env=git_environment(), capture_output=True, text=True, check=False
+    )
     seconds = time.monotonic() - begun
     said = done.stdout + done.stderr
     lines = [line.strip(" ·") for line in said.splitlines() if line.strip(" ·")]
-    listed = run_git("rev-list", f"{good}..{bad}", directory=root).split()
+    listed = Repository(root).line("rev-list", f"{good}..{bad}").split()
     blamed = [line for line in lines if "regression found" in line.lower()]
     named = next((commit for commit in listed if blamed and commit[:8] in blamed[-1]), None)
     outcome = "found" if named else "none" if done.returncode == 0 else "failed"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.snapshots import run_git
+from asv_bench.git.repository import Repository
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.measured_process import Place
@@ -91,9 +91,13 @@ class ScratchClone:
     def __init__(self, directory: Path, place: Place, repository: Path = REPOSITORY) -> None:
         self.root = directory
         self._place = place
-        head = run_git("rev-parse", "HEAD", directory=repository).strip()
-        run_git("clone", "--quiet", "--no-checkout", "--local", str(repository), str(directory))
-        run_git("checkout", "--quiet", "--detach", head, directory=directory)
+        original = Repository(repository)
+        head = original.line("rev-parse", "--verify", "HEAD")
+        clone = ("clone", "--quiet", "--no-checkout", "--local")
+        original.ask(*clone, str(repository.absolute()), str(directory.absolute()))
+        self._git = Repository(directory)
+        self._git.ask("update-ref", "--no-deref", "HEAD", head)
+        self._git.ask("read-tree", "--reset", "-u", head)
         source = directory / PLANTED_IN
         if not source.is_file() or "class ModelRunner" not in source.read_text(encoding="utf-8"):
             raise Refused(
@@ -126,14 +130,11 @@ class ScratchClone:
             for role in ("AUTHOR", "COMMITTER")
             for key, value in (("NAME", "kvtrail"), ("EMAIL", "kvtrail@localhost"))
         }
-        run_git("add", "--", *MEASURED_PACKAGES, directory=self.root)
-        run_git(
-            *("-c", f"core.hooksPath={os.devnull}", "-c", "commit.gpgSign=false"),
-            *("commit", "--quiet", "--allow-empty", "--message", subject),
-            directory=self.root,
-            extra=identity,
-        )
-        return run_git("rev-parse", "HEAD", directory=self.root).strip()
+        self._git.ask("add", "--", *MEASURED_PACKAGES)
+        tree = self._git.line("write-tree")
+        made = self._git.line("commit-tree", tree, "-p", "HEAD", "-m", subject, variables=identity)
+        self._git.ask("update-ref", "HEAD", made)
+        return made
 
 
 @dataclass(frozen=True, slots=True)

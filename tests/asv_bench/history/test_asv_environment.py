@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from asv_runner.benchmarks.mark import SkipNotImplemented
-from toy_project import ToyProject, make_project
+from toy_project import ToyProject, git, make_project
 
 from asv_bench.benchmarks import guard
 from asv_bench.benchmarks.guard import WrongEngineError
@@ -58,11 +58,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
     project = make_project(tmp_path_factory.mktemp("toy") / "project", commits=2)
     home = project.root.parent / "home"
     home.mkdir()
+    # As a hook calls asv.
+    elsewhere = str(home.parent / "elsewhere")
+    git(home.parent, "init", "--quiet", elsewhere)
     project.git("rm", "--quiet", "-r", "engine")
     project.commits.append(project.commit("no engine"))
     (project.root / "engine").mkdir()
     project.set_engine(99)
-    measure(project.root, project.commits, HOME=str(home))
+    measure(project.root, project.commits, HOME=str(home), GIT_DIR=f"{elsewhere}/.git")
     assert not list(home.iterdir()), "asv wrote to the home directory"
     return project
 

@@ -57,6 +57,22 @@ def test_a_file_gets_enough_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_console().width == 200
 
 
+def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", terminal)
+    name = b"f\xfcr \xe4".decode(errors="surrogateescape")
+    table = Table(title=f"ü {name}")
+    table.add_column(f"of {name}")
+    table.add_row(name)
+    console = make_console()
+    console.print(name, "µs")
+    print_table(console, table)
+    terminal.flush()
+    said = terminal.buffer.getvalue().decode("ascii")
+    assert said.startswith(r"f\udcfcr \udce4 \xb5s")
+    assert said.count(r"\udce4") == 4
+
+
 def test_every_command_prints_on_the_common_console() -> None:
     folder = Path(asv_bench.__file__).parent
     makers = [

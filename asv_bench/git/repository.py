@@ -1,0 +1,314 @@
+"""Asking git: plumbing commands only, bytes in and bytes out, and of this repository alone.
+
+Names of files, branches and tags are any bytes, so they are decoded and encoded as the operating
+system's own, and come back to git as they were. Texts of commits are for reading only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from asv_bench.errors import MeasurementFailed
+
+# Those of `git rev-parse --local-env-vars`, which git sets in hooks, and what changes the meaning
+# of paths. GIT_CONFIG_* is not among them: trust in a directory may be given by it.
+_REDIRECTIONS = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_ATTR_SOURCE",
+        "GIT_COMMON_DIR",
+        "GIT_DIR",
+        "GIT_GLOB_PATHSPECS",
+        "GIT_GRAFT_FILE",
+        "GIT_ICASE_PATHSPECS",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_INTERNAL_SUPER_PREFIX",
+        "GIT_LITERAL_PATHSPECS",
+        "GIT_NAMESPACE",
+        "GIT_NOGLOB_PATHSPECS",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_QUARANTINE_PATH",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    }
+)
+_SETTINGS = {
+    # The user's hooks and watchers are not for us to run.
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    # All of a copied index stays in its place.
+    "core.splitIndex": "false",
+    # Snapshots of the working tree are in a bare repository below the checkout.
+    "safe.bareRepository": "all",
+}
+_NOT_A_REPOSITORY = b"not a git repository"
+_UNKNOWN = b"Needed a single revision"
+_AMBIGUOUS = b"is ambiguous"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_FULL_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+class GitError(MeasurementFailed):
+    """git could not do what was asked of it; the message has git's own words."""
+
+
+class NoRepository(GitError):
+    """There is no repository at the place, or no git to ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitText:
+    """What a commit says of itself, for reading: bytes of no known encoding are replaced.
+
+    Attributes
+    ----------
+    hash
+        The full hash.
+    parents
+        Full hashes, the first parent first.
+    author
+        The author's name.
+    subject
+        The first paragraph of the message, in one line; it may be empty.
+    """
+
+    hash: str
+    parents: tuple[str, ...]
+    author: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository that is only asked: a clone, a linked worktree, or a bare directory.
+
+    A repository around `path`, of which `path` is a folder, is not taken for it.
+    """
+
+    path: Path
+
+    def ask(
+        self,
+        *arguments: str,
+        given: bytes = b"",
+        variables: Mapping[str, str] | None = None,
+        also_fine: int = 0,
+    ) -> bytes:
+        """Run a command of git; what it printed.
+
+        Parameters
+        ----------
+        arguments
+            The command and its arguments.
+        given
+            What it reads.
+        variables
+            Set for it, beside those of `git_environment`.
+        also_fine
+            Another exit code that is no failure.
+
+        Raises
+        ------
+        GitError
+            With git's own words, if it fails.
+        """
+        done = self._run(arguments, given, variables or {})
+        if done.returncode not in (0, also_fine):
+            raise self._error(done)
+        return done.stdout
+
+    def line(self, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+        """The one line that a command prints, without its end."""
+        return os.fsdecode(self.ask(*arguments, variables=variables)).rstrip("\n")
+
+    def names(self, *arguments: str, variables: Mapping[str, str] | None = None) -> list[str]:
+        """The names that a command prints with a NUL after each."""
+        return os.fsdecode(self.ask(*arguments, variables=variables)).split("\0")[:-1]
+
+    def resolve(self, name: str, kind: str = "commit") -> str | None:
+        """The full hash of what `name` names, or None where git knows no such thing.
+
+        Parameters
+        ----------
+        name
+            Anything that git understands, such as HEAD~3, a tag, or COMMIT:FOLDER.
+        kind
+            What it is meant to be: a "commit" or a "tree".
+
+        Raises
+        ------
+        GitError
+            If git cannot look, or says more about the name than that.
+        """
+        done = self._run(("rev-parse", "--verify", "--end-of-options", f"{name}^{{{kind}}}"))
+        if done.returncode == 0:
+            return done.stdout.decode().strip()
+        if _UNKNOWN in done.stderr and _AMBIGUOUS not in done.stderr:
+            return None
+        raise self._error(done)
+
+    def is_shallow(self) -> bool:
+        """Whether a part of the history is missing."""
+        return self.line("rev-parse", "--is-shallow-repository") == "true"
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        """Whether a commit is, or lies before, another."""
+        done = self._run(("merge-base", "--is-ancestor", older, newer))
+        if done.returncode not in (0, 1):
+            raise self._error(done)
+        return done.returncode == 0
+
+    def commits(self, hashes: Iterable[str]) -> dict[str, CommitText]:
+        """The commits of full hashes, in their order; what the repository lacks is left out."""
+        wanted = [commit for commit in dict.fromkeys(hashes) if _FULL_HASH.fullmatch(commit)]
+        contents = self.objects(wanted, missing_is_fine=True)
+        return {
+            name: _commit_text(name, content)
+            for name, (kind, content) in zip(wanted, contents, strict=True)
+            if kind == "commit"
+        }
+
+    def objects(
+        self, names: list[str], *, missing_is_fine: bool = False, real: bool = False
+    ) -> list[tuple[str, bytes]]:
+        """The kinds and contents of objects, in order; the kind of one that lacks is "missing".
+
+        Parameters
+        ----------
+        names
+            Full hashes.
+        missing_is_fine
+            Whether objects may lack.
+        real
+            Whether `git replace` is left aside.
+
+        Raises
+        ------
+        GitError
+            If objects lack that may not.
+        """
+        variables = {"GIT_NO_REPLACE_OBJECTS": "1"} if real else {}
+        asked = "".join(f"{name}\n" for name in names).encode()
+        printed = self.ask("cat-file", "--batch", given=asked, variables=variables)
+        found: list[tuple[str, bytes]] = []
+        at = 0
+        for name in names:
+            end = printed.index(b"\n", at)
+            fields = printed[at:end].decode().split(" ")
+            at = end + 1
+            if len(fields) != 3:
+                if not missing_is_fine:
+                    raise GitError(f"the repository at {self.path} lacks the object {name}.")
+                found.append(("missing", b""))
+                continue
+            size = int(fields[2])
+            found.append((fields[1], printed[at : at + size]))
+            at += size + 1
+        return found
+
+    def tags(self) -> dict[str, str]:
+        """The commits that tags name, by the tag's name; tags of other things are left out."""
+        listed = self.ask("for-each-ref", "--sort=taggerdate", "--format=%(refname)", "refs/tags/")
+        tags = os.fsdecode(listed).splitlines()
+        asked = b"".join(os.fsencode(f"{tag}^{{commit}}\n") for tag in tags)
+        answers = self.ask("cat-file", "--batch-check", given=asked).split(b"\n")
+        return {
+            tag.removeprefix("refs/tags/"): answer.decode().split(" ")[0]
+            for tag, answer in zip(tags, answers, strict=False)
+            if re.fullmatch(rb"[0-9a-f]+ commit \d+", answer)
+        }
+
+    def _run(
+        self,
+        arguments: tuple[str, ...],
+        given: bytes = b"",
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> subprocess.CompletedProcess[bytes]:
+        is_bare = not (self.path / ".git").exists() and (self.path / "objects").is_dir()
+        place = [f"--git-dir={self.path}"] if is_bare else ["-C", str(self.path)]
+        # git looks for a repository in the folders around, but for those named here.
+        around = {"GIT_CEILING_DIRECTORIES": str(self.path.absolute().parent)}
+        try:
+            return subprocess.run(
+                ["git", *place, *arguments],
+                env={**git_environment(), **around, **variables},
+                input=given,
+                capture_output=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise NoRepository("git is not installed; the ruler asks it for commits.") from None
+
+    def _error(self, done: subprocess.CompletedProcess[bytes]) -> GitError:
+        said = done.stderr.decode(errors="replace").strip() or "git gave no reason"
+        kind = NoRepository if _NOT_A_REPOSITORY in done.stderr else GitError
+        return kind(f"{self.path} could not be read: {said}")
+
+
+def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment variables for a process of git, or one that runs git.
+
+    A hook or a command of git that calls the ruler must not redirect it to another repository, and
+    git speaks English, asks nothing and writes nothing that it need not. What the user says in
+    GIT_CONFIG_* stays.
+
+    Parameters
+    ----------
+    base
+        The variables to begin with; None: those of this process.
+    """
+    inherited = os.environ if base is None else base
+    variables = {key: value for key, value in inherited.items() if key not in _REDIRECTIONS}
+    variables |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    count = variables.get("GIT_CONFIG_COUNT") or "0"
+    if count.isdecimal():  # else git says itself what is wrong with it
+        for number, (key, value) in enumerate(_SETTINGS.items(), int(count)):
+            variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+        variables["GIT_CONFIG_COUNT"] = str(int(count) + len(_SETTINGS))
+    return variables
+
+
+def _commit_text(name: str, content: bytes) -> CommitText:
+    head, _, message = content.partition(b"\n\n")
+    headers: dict[bytes, list[bytes]] = {}
+    for line in head.split(b"\n"):
+        key, _, value = line.partition(b" ")
+        headers.setdefault(key, []).append(value)
+    encoding = headers.get(b"encoding", [b"utf-8"])[0]
+    author = headers.get(b"author", [b""])[0].partition(b"<")[0]
+    return CommitText(
+        name,
+        tuple(parent.decode() for parent in headers.get(b"parent", [])),
+        _read(author, encoding).strip(),
+        _subject(_read(message, encoding)),
+    )
+
+
+def _read(text: bytes, encoding: bytes) -> str:
+    try:
+        read = text.decode(encoding.decode("ascii"), errors="replace")
+    except (LookupError, UnicodeDecodeError):
+        read = text.decode(errors="replace")
+    # A terminal would obey them, and pages may not hold them.
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", read)
+
+
+def _subject(message: str) -> str:
+    """The first paragraph in one line; lines end at newlines only."""
+    lines: list[str] = []
+    for line in message.split("\n"):
+        if line.strip():
+            lines.append(line.strip(" \t"))
+        elif lines:
+            break
+    return " ".join(lines)

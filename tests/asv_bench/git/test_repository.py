@@ -1,0 +1,262 @@
+"""What git is asked, whatever is in a repository, in the user's settings and in the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from toy_project import git
+
+from asv_bench.errors import Refused
+from asv_bench.git.commit_range import commits_between, described
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git.commits import commits_in_order
+from asv_bench.git.repository import GitError, Repository
+from asv_bench.git.snapshots import snapshot
+from asv_bench.history.asv_results import Figure, Series
+from asv_bench.output.record import working_tree
+
+ODD_NAMES = [b"a b.py", b"tab\t.py", b"line\nend.py", 'ä".py'.encode(), b"latin\xfc\\.py", b"-x.py"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with an engine and one commit."""
+    root = tmp_path / "project"
+    (root / "engine").mkdir(parents=True)
+    (root / "engine" / "__init__.py").write_text("STEP = 1\n")
+    git(root, "init", "--quiet", "--initial-branch=main")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "first")
+    return root
+
+
+def commit_of(root: Path, message: bytes, headers: bytes = b"", author: bytes = b"A") -> str:
+    """A commit after HEAD with HEAD's tree, of any bytes, where HEAD is from then on."""
+    tree, parent = (git(root, "rev-parse", name).strip() for name in ("HEAD^{tree}", "HEAD"))
+    person = author + b" <a@b> 1750000000 +0000\n"
+    content = f"tree {tree}\nparent {parent}\n".encode()
+    content += b"author " + person + b"committer " + person + headers + b"\n" + message
+    made = subprocess.run(
+        ["git", "hash-object", "-t", "commit", "-w", "--stdin"],
+        cwd=root,
+        input=content,
+        capture_output=True,
+        check=True,
+    )
+    commit = made.stdout.decode().strip()
+    git(root, "update-ref", "HEAD", commit)
+    return commit
+
+
+def figure_of(commit: str) -> Figure:
+    return Figure(Series("toy.track", ()), "seconds", "machine", commit, 0, (1.0,), 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "headers", "subject"),
+    [
+        (b"J\xfcrgen's\n", b"", "J\ufffdrgen's"),
+        ("Jürgen's\n".encode(), b"", "Jürgen's"),
+        (b"J\xfcrgen's\n", b"encoding ISO-8859-1\n", "Jürgen's"),
+        (b"J\xfcrgen's\n", b"encoding no-such-thing\n", "J\ufffdrgen's"),
+        (b"", b"", ""),
+        (b"\n\n  first\nsecond  \n\nbody\n", b"", "first second"),
+        (b"\x1b[31mred\x00\n", b"", "\ufffd[31mred\ufffd"),
+        (b"signed\n", b"gpgsig -----BEGIN\n \n nothing\n -----END\n", "signed"),
+    ],
+    ids=repr,
+)
+def test_a_commit_of_any_bytes_is_read_everywhere(
+    root: Path, message: bytes, headers: bytes, subject: str
+) -> None:
+    good = git(root, "rev-parse", "HEAD").strip()
+    git(root, "config", "log.showSignature", "true")
+    git(root, "config", "gpg.program", "echo")
+    bad = commit_of(root, message, headers, author=b"J\xfcrgen")
+    [found] = commits_between(good, bad, root)
+    author = "Jürgen" if b"8859" in headers else "J\ufffdrgen"
+    assert (found.hash, found.subject, found.author) == (bad, subject, author)
+    assert described(bad, root) == found
+    assert CommitSources(root).resolve("HEAD").subject == subject
+    ordered = commits_in_order([figure_of(bad), figure_of(good)], root)
+    assert [(commit.hash, commit.subject) for commit in ordered] == [
+        (good, "first"),
+        (bad, subject),
+    ]
+
+
+def test_names_of_any_bytes_are_kept(root: Path, tmp_path: Path) -> None:
+    engine = os.fsencode(root / "engine")
+    for name in ODD_NAMES:
+        Path(os.fsdecode(engine + b"/" + name)).write_bytes(name)
+    tree = working_tree(root)
+    assert {os.fsencode(path) for path in tree.changed} == {b"engine/" + name for name in ODD_NAMES}
+    git(root, "tag", "committed", snapshot_into(root, tmp_path / "scratch.git"))
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "odd")
+    assert working_tree(root).changed == ()
+    for name in ("committed", "HEAD", "."):
+        sources = CommitSources(root)
+        folder = sources.checkout(sources.resolve(name).hash) / "engine"
+        found = {os.fsencode(path.name): path.read_bytes() for path in folder.iterdir()}
+        assert found == {b"__init__.py": b"STEP = 1\n"} | {name: name for name in ODD_NAMES}
+
+
+def snapshot_into(root: Path, scratch: Path) -> str:
+    """A snapshot of the tree, fetched into its own repository."""
+    commit = snapshot(root, scratch)
+    git(root, "fetch", "--quiet", str(scratch), commit)
+    return commit
+
+
+def test_another_repository_of_the_environment_is_not_asked(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = git(root, "rev-parse", "HEAD").strip()
+    other = tmp_path / "other"
+    git(tmp_path, "init", "--quiet", str(other))
+    git(other, "commit", "--quiet", "--allow-empty", "--message", "of another repository")
+    for name, value in {
+        "GIT_DIR": other / ".git",
+        "GIT_WORK_TREE": other,
+        "GIT_INDEX_FILE": other / "index",
+        "GIT_OBJECT_DIRECTORY": other / ".git" / "objects",
+        "GIT_COMMON_DIR": other / ".git",
+        "GIT_NAMESPACE": "elsewhere",
+        "GIT_PREFIX": "elsewhere/",
+        "GIT_LITERAL_PATHSPECS": "1",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    tree = working_tree(root)
+    assert (tree.commit, tree.changed) == (head, ())
+    sources = CommitSources(root)
+    assert sources.resolve("HEAD").hash == head
+    assert (sources.checkout(sources.resolve(".").hash) / "engine" / "__init__.py").is_file()
+
+
+def test_a_repository_around_the_project_is_not_asked(root: Path) -> None:
+    inner = root / "engine"
+    assert working_tree(inner).commit is None
+    assert described(git(root, "rev-parse", "HEAD").strip(), inner) is None
+
+
+def test_gits_own_sentence_is_passed_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = git(root, "rev-parse", "HEAD").strip()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    with pytest.raises(Refused, match=r"(?s)dubious ownership.*safe\.directory") as refused:
+        CommitSources(root).resolve("HEAD")
+    assert "knows no commit" not in str(refused.value)
+    with pytest.raises(GitError, match="dubious ownership"):
+        working_tree(root)
+    with pytest.raises(GitError, match="dubious ownership"):
+        commits_in_order([figure_of(head)], root)
+    # Trust that is given in the environment counts.
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(root))
+    assert CommitSources(root).resolve("HEAD").hash == head
+    assert working_tree(root).commit == head
+
+
+def test_a_broken_repository_is_no_clean_one(root: Path) -> None:
+    (root / ".git" / "index").write_bytes(b"garbage, and much of it")
+    with pytest.raises(GitError, match="index file"):
+        working_tree(root)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "status.showUntrackedFiles=no",
+        "status.relativePaths=true",
+        "status.branch=true",
+        "core.quotePath=true",
+        "core.fsmonitor={hook}",
+        "core.hooksPath={folder}",
+        "core.splitIndex=true",
+        "color.ui=always",
+        "safe.bareRepository=explicit",
+        "diff.noprefix=true",
+    ],
+)
+def test_settings_of_the_user_change_nothing(
+    root: Path, tmp_path: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("watch", "post-checkout", "post-index-change", "reference-transaction"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch '{tmp_path}/has-run'\n")
+        (hooks / name).chmod(0o755)
+    (tmp_path / "attributes").write_text("* filter=nothing text eol=crlf\n")
+    filled = setting.format(hook=hooks / "watch", folder=hooks, attributes=tmp_path / "attributes")
+    key, _, value = filled.partition("=")
+    settings = tmp_path / "gitconfig"
+    git(root, "config", "--file", str(settings), key, value)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    (root / "engine" / "new.py").write_bytes(b"NEW = 1\r\n")
+    files = sorted(path.name for path in (root / ".git").iterdir())
+    tree = working_tree(root)
+    assert tree.changed == ("engine/new.py",)
+    sources = CommitSources(root)
+    folder = sources.checkout(sources.resolve(".").hash) / "engine"
+    assert (folder / "new.py").read_bytes() == b"NEW = 1\r\n"
+    assert (folder / "__init__.py").read_bytes() == b"STEP = 1\n"
+    assert sorted(path.name for path in (root / ".git").iterdir()) == files
+    assert not (tmp_path / "has-run").exists()
+
+
+def test_a_change_counts_however_it_is_hidden(root: Path) -> None:
+    git(root, "update-index", "--assume-unchanged", "engine/__init__.py")
+    # Of the same length, and in the same second as the index.
+    (root / "engine" / "__init__.py").write_text("STEP = 2\n")
+    assert working_tree(root).changed == ("engine/__init__.py",)
+
+
+def test_a_file_that_was_touched_alone_is_no_change(root: Path) -> None:
+    os.utime(root / "engine" / "__init__.py", (1, 1))
+    index = (root / ".git" / "index").read_bytes()
+    assert working_tree(root).changed == ()
+    assert (root / ".git" / "index").read_bytes() == index
+
+
+def test_tags_of_anything_and_of_any_name(root: Path) -> None:
+    head = git(root, "rev-parse", "HEAD").strip()
+    assert Repository(root).tags() == {}
+    git(root, "tag", "--annotate", "--message", "a tag", "v1")
+    git(root, "tag", "blob", "HEAD:engine/__init__.py")
+    git(root, "update-ref", "refs/tags/--all", head)
+    git(root, "update-ref", b"refs/tags/latin\xfc".decode(errors="surrogateescape"), head)
+    tags = Repository(root).tags()
+    assert {os.fsencode(tag) for tag in tags} == {b"v1", b"--all", b"latin\xfc"}
+    assert set(tags.values()) == {head}
+    assert CommitSources(root).resolve("tags/--all").hash == head
+
+
+def test_a_repository_without_commits_has_none(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    assert working_tree(tmp_path).commit is None
+    assert described("0" * 40, tmp_path) is None
+    assert [commit.hash for commit in commits_in_order([figure_of("a" * 40)], tmp_path)] == [
+        "a" * 40
+    ]
+
+
+def test_a_range_that_a_shallow_clone_cuts_says_so(root: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        git(root, "commit", "--quiet", "--allow-empty", "--message", f"step {number}")
+    git(root, "tag", "old", "HEAD~3")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=2", root.as_uri(), str(shallow))
+    git(shallow, "fetch", "--quiet", "--depth=1", "origin", "tag", "old")
+    ends = [git(shallow, "rev-parse", name).strip() for name in ("old", "HEAD")]
+    with pytest.raises(Refused, match=r"is no ancestor.*git fetch --unshallow"):
+        commits_between(*ends, shallow)
+
+
+def test_a_reference_that_git_knows_more_about_is_told_in_its_words(root: Path) -> None:
+    with pytest.raises(Refused, match="only has 1 entr"):
+        CommitSources(root).resolve("HEAD@{99}")
