@@ -227,6 +227,7 @@ class Bisecting:
     def write_record(self, path: Path | None, code: ExitCode) -> Path:
         """Write every probe with its samples, and the finding; return where."""
         finding = self.finding
+        self._record.notes += self._setup.sources.remarks
         self._record.results = {
             "exit_code": int(code),
             "outcome": self._direction if code is ExitCode.REGRESSION else code.name.lower(),

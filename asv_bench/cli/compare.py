@@ -224,6 +224,7 @@ class Comparing:
 
     def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
         """Write every pair with its samples, and the verdicts; return where."""
+        self._record.notes += self._setup.sources.remarks
         self._record.results = {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "gate": gate,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tarfile
 import tempfile
 import time
 from dataclasses import dataclass
@@ -16,8 +15,11 @@ from pathlib import Path
 
 from asv_bench.errors import Refused
 from asv_bench.git.commit_range import shallow_hint
+from asv_bench.git.commit_tree import CommitTree
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.git.snapshots import snapshot
+from asv_bench.output.console import make_console
+from asv_bench.process.borrowed_paths import search_path
 from asv_bench.process.contract import COMMIT_MARKER, MEASURED_PACKAGES
 from asv_bench.process.samples import CommitUnusable
 
@@ -26,6 +28,7 @@ WORKING_TREE = "."
 
 _KEPT_CHECKOUTS = 96
 _PARTIAL = ".partial-"
+_REMARKS = "REMARKS"
 _STALE_SECONDS = 3600.0
 
 
@@ -58,11 +61,19 @@ class CommitSources:
     root
         The project's checkout: a clone or a linked worktree; no remote is asked.
 
+    Raises
+    ------
+    Refused
+        If Python's search path cannot hold the checkout's.
+
     Attributes
     ----------
     environment
         What the identity guard of the benchmarks calls the environment: it holds
         `commits/HASH/engine`, `commits/HASH/kernels` and `commits/HASH/COMMIT`.
+    remarks
+        Sentences about commits unpacked so far that do not hold all of their own files, such as
+        those with submodules; each is printed once.
     """
 
     def __init__(self, root: Path) -> None:
@@ -70,6 +81,9 @@ class CommitSources:
         self._snapshots = root / ".asv" / "worktree.git"
         self._in_snapshots: set[str] = set()
         self.environment = root / ".asv" / "verdicts"
+        # Said before anything is measured: its commits lie on the search path of processes.
+        search_path([str(self.environment)])
+        self.remarks: list[str] = []
 
     def resolve(self, revision: str) -> Commit:
         """The commit that a revision names: HEAD~3, a branch, a tag, a hash, or "." for the tree.
@@ -114,7 +128,18 @@ class CommitSources:
             self._unpack(commit, directory)
         # The least lately used ones are forgotten.
         os.utime(directory)
+        self._tell(directory / _REMARKS)
         return directory
+
+    def _tell(self, remarks: Path) -> None:
+        if not remarks.is_file():
+            return
+        for remark in os.fsdecode(remarks.read_bytes()).split("\0"):
+            if remark not in self.remarks:
+                self.remarks.append(remark)
+                make_console(stderr=True).print(
+                    remark, highlight=False, markup=False, soft_wrap=True
+                )
 
     def _unpack(self, commit: str, directory: Path) -> None:
         repository = Repository(self._snapshots if commit in self._in_snapshots else self._root)
@@ -123,21 +148,16 @@ class CommitSources:
         partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=directory.parent))
         try:
             try:
-                entries = repository.names("ls-tree", "-z", "--name-only", commit)
-                present = [package for package in MEASURED_PACKAGES if package in entries]
-                if present:
-                    archive = partial / "archive.tar"
-                    made = ("archive", "--format=tar", f"--output={archive}", commit, "--")
-                    repository.ask(*made, *present)
-                    with tarfile.open(archive) as tar:
-                        tar.extractall(partial, filter="data")
-                    archive.unlink()
+                tree = CommitTree.read(commit, repository)
             except GitError as error:
                 raise CommitUnusable(commit, f"git could not unpack it: {error}") from None
-            if not present:
+            if not tree.entries:
                 raise CommitUnusable(
                     commit, f"it has none of {', '.join(MEASURED_PACKAGES)}.", is_lacking=True
                 )
+            tree.write(partial)
+            if remarks := tree.remarks():
+                (partial / _REMARKS).write_bytes(os.fsencode("\0".join(remarks)))
             (partial / COMMIT_MARKER).write_text(commit + "\n")
             partial.chmod(0o755)
             try:

@@ -7,9 +7,12 @@ and nothing can mistake the figures for those of HEAD.
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from asv_bench.git.repository import GitError, Repository
+from asv_bench.git.repository import GitError, NoRepository, Repository
 from asv_bench.output.record import WorkingTree
 from asv_bench.process.contract import MEASURED_PACKAGES
 
@@ -25,6 +28,8 @@ def measured_changes(tree: WorkingTree) -> list[str]:
 
 def snapshot(root: Path, repository: Path) -> str:
     """Commit the measured packages of the working tree at `root` to a repository of their own.
+
+    Files are kept byte for byte as they stand, whatever git would make of them.
 
     Parameters
     ----------
@@ -54,17 +59,47 @@ def snapshot(root: Path, repository: Path) -> str:
             *("init", "--quiet", "--bare", "--template=", "--initial-branch=main"), str(repository)
         )
     scratch = Repository(repository)
-    scratch.ask("read-tree", "--empty")
-    scratch.ask(f"--work-tree={root}", "-C", str(root), "add", "--all", "--", *present)
-    tree = scratch.line("write-tree")
+    names = [name for name in _listed(root, scratch, present) if os.path.lexists(root / name)]
     # Dated by its newest file, so that the hash says what was measured and not when.
-    newest = max(path.stat().st_mtime for name in present for path in (root / name).rglob("*.py"))
-    moment = f"{int(newest)} +0000"
-    author = {
-        f"GIT_{role}_{key}": value
-        for role in ("AUTHOR", "COMMITTER")
-        for key, value in (("NAME", "kvtrail"), ("EMAIL", "kvtrail@localhost"), ("DATE", moment))
-    }
-    commit = scratch.line("commit-tree", tree, "-m", "working tree", variables=author)
-    scratch.ask("update-ref", "refs/heads/main", commit)
-    return commit
+    newest = max((int((root / name).lstat().st_mtime) for name in names), default=0)
+    person = f"kvtrail <kvtrail@localhost> {newest} +0000"
+    message = "working tree"
+    script = [
+        f"feature done\ncommit refs/heads/main\nauthor {person}\ncommitter {person}\n"
+        f"data {len(message)}\n{message}\n".encode(),
+        *(_entry(root, name) for name in names),
+        b"done\n",
+    ]
+    scratch.ask("fast-import", "--quiet", "--force", given=b"".join(script))
+    return scratch.line("rev-parse", "--verify", "refs/heads/main")
+
+
+def _listed(root: Path, scratch: Repository, present: Sequence[str]) -> list[str]:
+    """The files of the measured packages, but for those that git ignores."""
+    kinds = ("--cached", "--others", "--exclude-standard")
+    try:
+        names = Repository(root).names("ls-files", "-z", *kinds, "--", *present)
+    except NoRepository:
+        # The snapshots' own repository reads the tree's .gitignore where no other is.
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
+            names = scratch.names(
+                *(f"--work-tree={root}", "-C", str(root), "ls-files", "-z", *kinds, "--", *present),
+                variables={"GIT_INDEX_FILE": str(Path(folder) / "index")},
+            )
+    return list(dict.fromkeys(name.rstrip("/") for name in names))
+
+
+def _entry(root: Path, name: str) -> bytes:
+    """A file, a link or a submodule of the working tree, as fast-import takes it."""
+    path = root / name
+    escaped = name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    quoted = b'"' + os.fsencode(escaped) + b'"'
+    if path.is_symlink():
+        mode, content = b"120000", os.fsencode(path.readlink())
+    elif path.is_dir():
+        head = Repository(path).line("rev-parse", "--verify", "HEAD")
+        return b"M 160000 %s %s\n" % (head.encode(), quoted)
+    else:
+        mode = b"100755" if path.stat().st_mode & 0o100 else b"100644"
+        content = path.read_bytes()
+    return b"M %s inline %s\ndata %d\n%s\n" % (mode, quoted, len(content), content)

@@ -3,7 +3,7 @@
 asv's own environments install the project's dependencies anew, torch included, for every commit.
 This one makes a single virtual environment without pip that borrows whatever the interpreter
 running asv can import, and points it at one commit's `engine` and `kernels`. A commit costs one
-`git checkout` of two folders: no network, no index, no build.
+unpacking of two folders: no network, no index, no build.
 
 asv loads this module as a plugin (`"plugins": [".asv_bench.history.asv_environment"]`).
 """
@@ -22,12 +22,12 @@ from asv import environment, util
 from asv.machine import Machine, MachineCollection
 from asv.plugins.git import Git
 
+from asv_bench.git.commit_tree import CommitTree
 from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.process.borrowed_paths import borrowed_paths
 from asv_bench.process.contract import (
     COMMIT_MARKER,
     ENVIRONMENT_TYPE,
-    MEASURED_PACKAGES,
     PROGRESS_VARIABLE,
 )
 from asv_bench.process.machine import MachineFacts, machine_facts
@@ -116,15 +116,7 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
         shutil.rmtree(checkout, ignore_errors=True)
         checkout.mkdir(parents=True)
         try:
-            tree = self._repository.names("ls-tree", "-z", "--name-only", commit_hash)
-            present = [package for package in MEASURED_PACKAGES if package in tree]
-            if present:
-                self._repository.ask(
-                    *(f"--work-tree={checkout}", "checkout", "--quiet", commit_hash, "--"),
-                    *present,
-                    variables={"GIT_INDEX_FILE": str(checkout / "index")},
-                )
-                (checkout / "index").unlink()
+            CommitTree.read(commit_hash, self._repository).write(checkout)
         except GitError as error:
             raise util.UserError(str(error)) from None
         # Written last: a checkout without its marker was interrupted and is made again.

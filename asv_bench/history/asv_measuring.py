@@ -16,6 +16,8 @@ from rich.progress import (
 )
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.git.commit_tree import CommitTree
+from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import Selection
@@ -40,6 +42,9 @@ def measure_with_progress(
     MeasurementFailed
         If no benchmark gave a figure.
     """
+    for commit in commits:
+        for remark in CommitTree.read(commit, Repository(project.repository)).remarks():
+            console.print(remark, highlight=False, markup=False, soft_wrap=True)
     here = selection.on(has_gpu=has_cuda_gpu())
     begun_ms = int(1000 * time.time())
     columns = (

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.process.borrowed_paths import search_path
 from asv_bench.process.contract import PROGRESS_VARIABLE
 
 POLL_SECONDS = 0.2
@@ -103,10 +104,14 @@ class AsvProject:
 
         Raises
         ------
+        Refused
+            If the environment cannot be made at the checkout's path.
         AsvError
             If asv could not measure at all; its own words are in the message.
         """
         selection = [argument for regex in benchmarks for argument in ("--bench", regex)]
+        # The environment is a virtual one, which Python makes at no path that this refuses.
+        search_path([str(self.root)])
         # Interleaved: a round of each commit after the other, back and forth, so that a machine
         # that grows slower meanwhile does not favour the first.
         command = [
@@ -152,9 +157,12 @@ class AsvProject:
 
         Raises
         ------
+        Refused
+            If the environment cannot be made at the checkout's path.
         AsvError
             With asv's words, if it fails.
         """
+        search_path([str(self.root)])
         if self._run(["run", "--bench", "just-discover", "--no-pull", "HEAD"], {}, lambda: None):
             raise AsvError(f"asv found no benchmarks: {self._last_words()} (see {self.log})")
 

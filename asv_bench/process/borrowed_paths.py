@@ -5,6 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
+
+from asv_bench.errors import Refused
+
+
+def search_path(paths: Sequence[str]) -> str:
+    """The paths as PYTHONPATH takes them.
+
+    Raises
+    ------
+    Refused
+        If one of them holds the separator, which nothing in that variable can express.
+    """
+    for path in paths:
+        if os.pathsep in path:
+            raise Refused(
+                f"the path {path} holds {os.pathsep!r}, which separates the entries of Python's "
+                f"search path; move it to a folder without that character."
+            )
+    return os.pathsep.join(paths)
 
 
 def borrowed_paths() -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.borrowed_paths import borrowed_paths
+from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.contract import ENVIRONMENT_TYPE
 from asv_bench.process.gpu_watch import GpuWatch
 from asv_bench.process.samples import GpuConditions
@@ -224,7 +224,7 @@ class ProcessRunner(ScriptRunner):
             # As in the asv environment: a tiny model's operators are too short to be split.
             "OMP_NUM_THREADS": "1",
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([*checkout, *borrowed_paths()]),
+            "PYTHONPATH": search_path([*checkout, *borrowed_paths()]),
             "ASV_ENV_TYPE": ENVIRONMENT_TYPE,
             "ASV_ENV_DIR": str(self._environment),
             "ASV_COMMIT": commit or "",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.output.record import REPOSITORY
-from asv_bench.process.borrowed_paths import borrowed_paths
+from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.measured_process import CPU, Place, ScriptRunner
 from asv_bench.process.samples import GpuConditions
 from asv_bench.studies.ladder.rungs import Rung
@@ -140,5 +140,5 @@ def _variables() -> dict[str, str]:
         # As for asv's benchmarks: a tiny model's operators are too short to be split.
         "OMP_NUM_THREADS": "1",
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *borrowed_paths()]),
+        "PYTHONPATH": search_path([str(REPOSITORY), *borrowed_paths()]),
     }

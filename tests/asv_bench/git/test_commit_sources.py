@@ -177,7 +177,7 @@ def test_an_interrupted_unpacking_leaves_nothing(
         raise KeyboardInterrupt
 
     sources = CommitSources(toy.root)
-    monkeypatch.setattr(commit_sources.tarfile.TarFile, "extractall", interrupt)
+    monkeypatch.setattr(commit_sources.CommitTree, "remarks", interrupt)
     with pytest.raises(KeyboardInterrupt):
         sources.checkout(toy.commits[0])
     assert not list((toy.root / ".asv" / "verdicts" / "commits").iterdir())

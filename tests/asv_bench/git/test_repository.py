@@ -166,6 +166,8 @@ def test_a_broken_repository_is_no_clean_one(root: Path) -> None:
     (root / ".git" / "index").write_bytes(b"garbage, and much of it")
     with pytest.raises(GitError, match="index file"):
         working_tree(root)
+    with pytest.raises(GitError, match="index file"):
+        CommitSources(root).resolve(".")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +183,7 @@ def test_a_broken_repository_is_no_clean_one(root: Path) -> None:
         "color.ui=always",
         "safe.bareRepository=explicit",
         "diff.noprefix=true",
+        "core.attributesFile={attributes}",
     ],
 )
 def test_settings_of_the_user_change_nothing(
@@ -221,6 +224,16 @@ def test_a_file_that_was_touched_alone_is_no_change(root: Path) -> None:
     index = (root / ".git" / "index").read_bytes()
     assert working_tree(root).changed == ()
     assert (root / ".git" / "index").read_bytes() == index
+
+
+def test_a_file_that_is_tracked_though_ignored_is_in_a_snapshot(root: Path) -> None:
+    (root / ".gitignore").write_text("*.toml\nleft_out.py\n.asv/\n")
+    (root / "engine" / "table.toml").write_text("")
+    (root / "engine" / "left_out.py").write_text("")
+    git(root, "add", "--force", "engine/table.toml")
+    sources = CommitSources(root)
+    folder = sources.checkout(sources.resolve(".").hash) / "engine"
+    assert sorted(path.name for path in folder.iterdir()) == ["__init__.py", "table.toml"]
 
 
 def test_tags_of_anything_and_of_any_name(root: Path) -> None:

@@ -58,7 +58,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
     project = make_project(tmp_path_factory.mktemp("toy") / "project", commits=2)
     home = project.root.parent / "home"
     home.mkdir()
-    # As a hook calls asv.
+    # As a user may ask git to lay files out, and as a hook calls asv.
+    (project.root / ".git" / "info" / "attributes").write_text("* text eol=crlf\n")
     elsewhere = str(home.parent / "elsewhere")
     git(home.parent, "init", "--quiet", elsewhere)
     project.git("rm", "--quiet", "-r", "engine")
@@ -78,6 +79,12 @@ def figures(project: ToyProject, name: str) -> dict[str, Figure]:
 def test_each_commit_is_measured_with_its_own_engine(measured: ToyProject) -> None:
     steps = figures(measured, "step")
     assert [steps[commit].samples for commit in measured.commits[:2]] == [(1.0, 1.0), (2.0, 2.0)]
+
+
+def test_each_commit_is_laid_out_as_it_is(measured: ToyProject) -> None:
+    (environment,) = (measured.root / ".asv" / "env").iterdir()
+    engine = environment / "commits" / measured.commits[0] / "engine" / "__init__.py"
+    assert engine.read_bytes() == b"STEP = 1\n"
 
 
 def test_the_ruler_is_todays_at_every_commit(measured: ToyProject) -> None:

@@ -1,0 +1,115 @@
+"""The measured packages of a commit, as the commit has them: byte for byte, mode for mode.
+
+Their contents come straight from the commit. `git archive` and `git checkout` would change them as
+attributes, filters and settings say (export-ignore, ident, line ends), of which none is the
+commit's engine.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from dataclasses import dataclass
+from pathlib import Path
+
+from asv_bench.git.repository import GitError, Repository
+from asv_bench.process.contract import MEASURED_PACKAGES
+
+_LINK = "120000"
+_PROGRAM = "100755"
+_SUBMODULE = "160000"
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """A file, a link or a submodule of a commit; `content` of a link is where it leads."""
+
+    path: str
+    mode: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTree:
+    """What a commit holds of the measured packages; without entries it has none of them."""
+
+    commit: str
+    entries: tuple[TreeEntry, ...]
+
+    @classmethod
+    def read(cls, commit: str, repository: Repository) -> CommitTree:
+        """Read it from a repository.
+
+        Parameters
+        ----------
+        commit
+            The full hash.
+        repository
+            One that has the commit.
+
+        Raises
+        ------
+        GitError
+            If the repository lacks it or a part of it, or it has paths that lead elsewhere.
+        """
+        listed = repository.names(
+            *("ls-tree", "-r", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES),
+            variables={"GIT_NO_REPLACE_OBJECTS": "1"},
+        )
+        fields = [entry.partition("\t") for entry in listed]
+        heads = [head.split(" ") for head, _, _ in fields]
+        paths = [path for _, _, path in fields]
+        for path in paths:
+            if any(part in ("", ".", "..", ".git") for part in path.split("/")):
+                raise GitError(f"commit {commit[:8]} has a path that leads elsewhere: {path!r}.")
+        blobs = [name for mode, _, name in heads if mode != _SUBMODULE]
+        contents = iter(repository.objects(blobs, real=True))
+        return cls(
+            commit,
+            tuple(
+                TreeEntry(path, mode, b"" if mode == _SUBMODULE else next(contents)[1])
+                for (mode, _, _), path in zip(heads, paths, strict=True)
+            ),
+        )
+
+    def remarks(self) -> list[str]:
+        """A sentence for each entry that does not stand for the commit's own files."""
+        return [
+            f"commit {self.commit[:8]}: {entry.path} is {kind}"
+            for entry in self.entries
+            if (kind := _why_not_the_commits(entry))
+        ]
+
+    def write(self, directory: Path) -> None:
+        """Lay the entries out below a directory that has none of them yet."""
+        for entry in self.entries:
+            path = directory / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if entry.mode == _SUBMODULE:
+                path.mkdir()
+            elif entry.mode != _LINK:
+                may_run = 0o777 if entry.mode == _PROGRAM else 0o666
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, may_run)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(entry.content)
+        # At last, so that no file is written through one.
+        for entry in self.entries:
+            if entry.mode == _LINK:
+                os.symlink(entry.content, os.fsencode(directory / entry.path))
+
+
+def _why_not_the_commits(entry: TreeEntry) -> str | None:
+    if entry.mode == _SUBMODULE:
+        return "a submodule, whose files are in another repository: its folder is empty here."
+    if entry.mode == _LINK:
+        target = os.fsdecode(entry.content)
+        reached = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), target))
+        if reached.split("/")[0] not in MEASURED_PACKAGES:
+            return (
+                f"a link to {target}, outside {' and '.join(MEASURED_PACKAGES)}: what is found "
+                f"there is not the commit's."
+            )
+    elif entry.content.startswith(_LFS_POINTER):
+        return "a pointer of Git LFS: the file that it stands for is not in the commit."
+    return None

@@ -1,0 +1,153 @@
+"""A commit is laid out as it is: no attribute, filter or setting changes a byte of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from toy_project import git
+
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.history.asv_runs import AsvProject
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "engine").mkdir(parents=True)
+    (root / "engine" / "__init__.py").write_bytes(b"# $Id$ $Format:%H$\r\nSTEP = 1\n")
+    git(root, "init", "--quiet", "--initial-branch=main")
+    git(root, "config", "core.autocrlf", "false")
+    return root
+
+
+def committed(root: Path) -> str:
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "step")
+    return git(root, "rev-parse", "HEAD").strip()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "export-ignore",
+        "export-subst",
+        "ident",
+        "text eol=crlf",
+        "text eol=lf",
+        "filter=loud",
+        "working-tree-encoding=UTF-16",
+    ],
+)
+@pytest.mark.parametrize("name", ["HEAD", "."])
+def test_attributes_change_nothing(root: Path, attributes: str, name: str) -> None:
+    expected = (root / "engine" / "__init__.py").read_bytes()
+    committed(root)
+    (root / ".gitattributes").write_text(f"engine/*.py {attributes}\n")
+    (root / ".git" / "info" / "attributes").write_text(f"engine/*.py {attributes}\n")
+    git(root, "add", ".gitattributes")
+    git(root, "commit", "--quiet", "--message", "attributes")
+    git(root, "config", "filter.loud.smudge", "tr a-z A-Z")
+    git(root, "config", "filter.loud.clean", "tr a-z A-Z")
+    git(root, "config", "core.autocrlf", "true")
+    sources = CommitSources(root)
+    directory = sources.checkout(sources.resolve(name).hash)
+    assert (directory / "engine" / "__init__.py").read_bytes() == expected
+
+
+def test_modes_and_links_inside_are_kept(root: Path) -> None:
+    engine = root / "engine"
+    (engine / "run.sh").write_text("#!/bin/sh\n")
+    (engine / "run.sh").chmod(0o755)
+    (engine / "sub").mkdir()
+    (engine / "sub" / "link.py").symlink_to("../__init__.py")
+    (engine / "folder").symlink_to("sub", target_is_directory=True)
+    (root / "kernels").symlink_to("engine/sub")
+    committed(root)
+    (engine / "untracked.sh").write_text("")
+    (engine / "untracked.sh").chmod(0o700)
+    for name in ("HEAD", "."):
+        sources = CommitSources(root)
+        directory = sources.checkout(sources.resolve(name).hash)
+        laid_out = directory / "engine"
+        assert stat.S_IMODE((laid_out / "run.sh").stat().st_mode) & 0o111
+        assert not stat.S_IMODE((laid_out / "__init__.py").stat().st_mode) & 0o111
+        assert (laid_out / "sub" / "link.py").readlink() == Path("../__init__.py")
+        assert (laid_out / "folder").readlink() == Path("sub")
+        assert (directory / "kernels" / "link.py").read_bytes().endswith(b"STEP = 1\n")
+        assert sources.remarks == []
+    assert stat.S_IMODE((laid_out / "untracked.sh").stat().st_mode) & 0o111
+
+
+def test_what_is_not_the_commits_own_is_named(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = tmp_path / "inner"
+    git(tmp_path, "init", "--quiet", str(inner))
+    git(inner, "commit", "--quiet", "--allow-empty", "--message", "inner")
+    git(root, "-c", "protocol.file.allow=always", "submodule", "add", str(inner), "engine/third")
+    engine = root / "engine"
+    (engine / "absolute").symlink_to("/etc/hostname")
+    (engine / "climbing").symlink_to("../asv_bench")
+    (engine / "pointer.bin").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+    commit = committed(root)
+    sources = CommitSources(root)
+    for _ in range(2):
+        directory = sources.checkout(commit)
+    assert (directory / "engine" / "absolute").readlink() == Path("/etc/hostname")
+    assert list((directory / "engine" / "third").iterdir()) == []
+    said = " ".join(capsys.readouterr().err.split())
+    for sentence in (
+        "engine/absolute is a link to /etc/hostname, outside engine and kernels",
+        "engine/climbing is a link to ../asv_bench, outside engine and kernels",
+        "engine/third is a submodule, whose files are in another repository",
+        "engine/pointer.bin is a pointer of Git LFS",
+    ):
+        assert said.count(sentence) == 1
+    # Whoever finds it unpacked is told too, and so is whoever measures the tree as it stands.
+    for name in ("HEAD", "."):
+        again = CommitSources(root)
+        again.checkout(again.resolve(name).hash)
+        assert len(again.remarks) == 4
+
+
+def test_a_commit_is_not_what_replaces_it(root: Path) -> None:
+    commit = committed(root)
+    (root / "engine" / "__init__.py").write_text("STEP = 2\n")
+    git(root, "replace", commit, committed(root))
+    directory = CommitSources(root).checkout(commit)
+    assert (directory / "engine" / "__init__.py").read_bytes().endswith(b"STEP = 1\n")
+
+
+def test_a_path_that_climbs_out_is_refused(root: Path, tmp_path: Path) -> None:
+    blob = git(root, "hash-object", "-w", "engine/__init__.py").strip()
+
+    def tree(mode: bytes, name: bytes, content: str) -> str:
+        made = subprocess.run(
+            ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
+            cwd=root,
+            input=mode + b" " + name + b"\0" + bytes.fromhex(content),
+            capture_output=True,
+            check=True,
+        )
+        return made.stdout.decode().strip()
+
+    climbing = tree(b"40000", b"engine", tree(b"40000", b"..", tree(b"100644", b"x.py", blob)))
+    commit = git(root, "commit-tree", climbing, "-m", "climbing").strip()
+    with pytest.raises(Exception, match=r"leads elsewhere: 'engine/\.\./x\.py'"):
+        CommitSources(root).checkout(commit)
+    assert not list(root.rglob("x.py"))
+
+
+def test_a_checkout_that_no_search_path_can_hold_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / f"a{os.pathsep}b"
+    with pytest.raises(Refused, match="separates the entries of Python's search path"):
+        CommitSources(root)
+    project = AsvProject(root, root, root / "reports")
+    with pytest.raises(Refused, match="separates the entries of Python's search path"):
+        project.measure(["0" * 40], ["x"], 1, lambda *_: None)
+    assert not root.exists()
