@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -29,6 +30,7 @@ from asv_bench.cli import (
 )
 from asv_bench.errors import BenchError, Refused
 from asv_bench.output.console import make_console
+from asv_bench.process.threads import measured_environment
 from asv_bench.run import headline
 
 COMMANDS = (
@@ -79,6 +81,8 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line; a refusal is printed as a sentence and exits with 2, a failed
     measurement with 1."""
+    # Before anything imports torch, for commands that measure in this very process.
+    os.environ.update(measured_environment())
     try:
         build_app()()
     except Exception as error:

@@ -77,6 +77,7 @@ def run(
     }
     record = Record("append", settings, machine=facts)
     console = make_console()
+    record.look_around(console, [place])
     bandwidth = require_bandwidth(place)
 
     # Not at the top: every command would wait for torch.

@@ -10,14 +10,20 @@ import typer
 from asv_bench.cli.options import Full, Patterns
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.snapshots import measured_changes, snapshot
-from asv_bench.history.asv_measuring import Measured, measure_with_progress
+from asv_bench.history.asv_measuring import (
+    Measured,
+    measure_with_progress,
+    process_contradictions,
+)
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.console import make_console, print_table, print_warnings
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.figure_table import figure_table
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
+from asv_bench.process.surroundings import look_around
+from asv_bench.process.threads import measured_threads, threads_text
 
 
 def register(app: typer.Typer) -> None:
@@ -65,6 +71,7 @@ def bench(
     project, commit, described = tree_to_measure(working_tree(REPOSITORY))
     facts = machine_facts()
     console.print(described, highlight=False, soft_wrap=True)
+    print_warnings(console, look_around().sentences())
     measured = measure_with_progress(project, [commit], selection, console)
     if require_gpu:
         require_gpu_figure(measured)
@@ -73,6 +80,7 @@ def bench(
 
     table = figure_table(figure_rows(measured.figures), title_of(facts, commit), console.width)
     print_table(console, table)
+    print_warnings(console, process_contradictions(measured.figures))
     page = build_page(REPOSITORY)
     result = project.results.relative_to(REPOSITORY) / facts.name
     console.print(f"result: {result}/{commit[:8]}-*.json", highlight=False, soft_wrap=True)
@@ -119,7 +127,8 @@ def title_of(facts: MachineFacts, commit: str) -> str:
     """What a table of figures is of, and where they were measured."""
     device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
     model = "gpt2, float16" if facts.gpu else "gpt2-tiny, float32"
-    return f"{commit[:8]} on {device} (random:{model}; torch {facts.torch})"
+    threads = threads_text(measured_threads())
+    return f"{commit[:8]} on {device} (random:{model}; {threads}; torch {facts.torch})"
 
 
 def _listed(paths: Sequence[str], shown: int = 3) -> str:

@@ -30,6 +30,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_range import HistoryCommit, commits_between
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.output.console import make_console, print_table
+from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
@@ -174,6 +175,7 @@ class Bisecting:
             *([f"going on with {kept.restored} pairs of {kept.path.name}"] * bool(kept.restored)),
         ):
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
         lines = ProbeLines(
             self._console, self._by_hash, self._plan.gate.cap, len(self._setup.devices)
@@ -217,12 +219,23 @@ class Bisecting:
         table = commit_table(self.finding, self._probes, self._commits)
         print_table(self._console, table)
         first, *others = answer_lines(self.finding, self._by_hash)
+        self._record.warn(self._console, self._contradictions())
         self._console.print(first, style="bold", highlight=False, markup=False, soft_wrap=True)
         for line in others:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._console.print(
             f"{len(self._probes)} pairs, {self.seconds:.0f} s", highlight=False, soft_wrap=True
         )
+
+    def _contradictions(self) -> list[str]:
+        """What to know where processes of one commit gave figures far apart."""
+        values: dict[str, list[float]] = {}
+        for probe in self._probes:
+            if probe.pair is not None and probe.pair.discarded is None:
+                for reading in (probe.pair.base, probe.pair.head):
+                    name = f"{self._benchmark} of {reading.commit[:8]}"
+                    values.setdefault(name, []).append(reading.value)
+        return spread_sentences(values, "processes")
 
     def write_record(self, path: Path | None, code: ExitCode) -> Path:
         """Write every probe with its samples, and the finding; return where."""
@@ -247,6 +260,7 @@ class Bisecting:
             # Pairs measured elsewhere, or by another ruler, are of something else.
             "devices": None,
             "machine": _identity(),
+            "threads": self._record.threads,
             "ruler": _ruler(REPOSITORY / "asv_bench"),
         }
         text = json_format.dumps(settings, sort_keys=True)

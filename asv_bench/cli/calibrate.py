@@ -150,6 +150,7 @@ def calibrate(
         },
     )
     console.print(setup.sentence(), highlight=False, soft_wrap=True)
+    record.look_around(console, setup.devices)
     trials: list[Trial] = []
     is_interrupted = False
     try:

@@ -197,6 +197,8 @@ class Confirming:
         suspicions = self._suspicions(found, setup.entries if setup else ())
         if setup is None or not suspicions:
             return
+        self._console.print(setup.sentence(), highlight=False, markup=False, soft_wrap=True)
+        self._record.look_around(self._console, setup.devices)
         try:
             with termination_as_interrupt(), self._console.status("comparing") as status:
 

@@ -28,8 +28,10 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import Commit
 from asv_bench.output.console import make_console, print_table
+from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.process.samples import CommitUnusable, Pair
+from asv_bench.process.threads import threads_text
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
@@ -161,6 +163,7 @@ class Comparing:
             self._setup.sentence(),
         ):
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
         try:
             with (
@@ -209,6 +212,7 @@ class Comparing:
         )
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason, highlight=False, markup=False, soft_wrap=True)
+        self._record.warn(self._console, self._contradictions())
         answer = headline(self.comparisons)
         self._console.print(answer, style="bold", highlight=False, markup=False, soft_wrap=True)
 
@@ -216,8 +220,8 @@ class Comparing:
         """The comparison for a pull request."""
         machine = self._record.machine
         facts = [
-            f"{self._where}, torch {machine.torch}, Triton {machine.triton}, Python "
-            f"{machine.python}; {self.seconds:.0f} s.",
+            f"{self._where}, {threads_text(self._record.threads)}, torch {machine.torch}, Triton "
+            f"{machine.triton}, Python {machine.python}; {self.seconds:.0f} s.",
             *(["Interrupted before its end."] if self.is_interrupted else []),
         ]
         return markdown(self._base, self._head, self.comparisons, self._units, self._plan, facts)
@@ -242,6 +246,16 @@ class Comparing:
             return f"{machine.cpu}, {machine.cores} cores"
         count = len(self._setup.devices)
         return machine.gpu if count == 1 else f"{count} x {machine.gpu}"
+
+    def _contradictions(self) -> list[str]:
+        """What to know where processes of one commit gave figures far apart."""
+        values: dict[str, list[float]] = {}
+        for name, pairs in self._pairs.items():
+            kept = [pair for pair in pairs if pair.discarded is None]
+            for side, commit in (("base", self._base), ("head", self._head)):
+                readings = (pair.base if side == "base" else pair.head for pair in kept)
+                values[f"{name} of {side} {commit.short}"] = [one.value for one in readings]
+        return spread_sentences(values, "processes")
 
     def _answers_so_far(self, verdict: Verdict, reason: str) -> list[Comparison]:
         """The answers that were given, and `verdict` for every benchmark without one."""

@@ -14,13 +14,15 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.git.snapshots import measured_changes
-from asv_bench.history.asv_measuring import measure_with_progress
+from asv_bench.history.asv_measuring import measure_with_progress, process_contradictions
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import FULL, Selection
 from asv_bench.history.sessions import SESSIONS, write_session
 from asv_bench.history.table import history_tables
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.console import make_console, print_table, print_warnings
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.process.surroundings import look_around
+from asv_bench.process.threads import measured_threads, threads_text
 
 SELECTION = Selection(
     (
@@ -88,10 +90,12 @@ def history(
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     console.print(
         f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "
-        f"in {selection.rounds} rounds" + (f", beside {pinned[:8]}" if pinned else ""),
+        f"in {selection.rounds} rounds, {threads_text(measured_threads())} a process"
+        + (f", beside {pinned[:8]}" if pinned else ""),
         highlight=False,
         soft_wrap=True,
     )
+    print_warnings(console, look_around().sentences())
     measured = measure_with_progress(project, commits, selection, console)
     with_figures = {figure.commit for figure in measured.figures}
     for commit in commits:
@@ -99,6 +103,7 @@ def history(
             console.print(f"{commit[:8]} gave no figure: it lacks what the benchmarks measure")
     for table in history_tables(measured.figures, REPOSITORY):
         print_table(console, table)
+    print_warnings(console, process_contradictions(measured.figures))
     if pinned is not None:
         session = write_session(REPOSITORY / "reports" / SESSIONS, pinned, measured.figures)
         line = f"ratios to {pinned[:8]}: {session}"

@@ -190,6 +190,7 @@ class Climb:
         record = self._record
         for note in record.notes:
             self._console.print(note, highlight=False, soft_wrap=True)
+        record.look_around(self._console, [place.device for place in self._places])
         total = processes_expected(self._rungs, self._trials, self._plan.cap)
         try:
             with termination_as_interrupt(), _Shown(self._console, total) as shown:

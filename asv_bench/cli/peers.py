@@ -14,6 +14,8 @@ from asv_bench.output.tables import headline_table
 from asv_bench.peers.jobs import PROCESSES, REPEATS, measure_peers, merged_rows, peer_jobs
 from asv_bench.peers.runs import PEERS
 from asv_bench.process.machine import chosen_device
+from asv_bench.process.threads import threads_text
+from asv_bench.run.headline_rows import process_contradictions
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workload_named
 
 
@@ -65,17 +67,20 @@ def run(
     )
     console = make_console()
     folder = record.default_path().with_suffix("")
+    record.look_around(console, [place])
     outcome = measure_peers(jobs, folder, console)
     if not outcome.rows:
         raise MeasurementFailed(f"none of {', '.join(PEERS)} could be measured: see above.")
     record.notes += outcome.notes
     rows = merged_rows(outcome.rows)
     record.results = {"rows": rows, "processes": outcome.processes}
-    table = headline_table(rows, f"{record.machine.gpu or record.machine.cpu}, {model}")
+    machine = record.machine.gpu or record.machine.cpu
+    table = headline_table(rows, f"{machine}, {threads_text(record.threads)}, {model}")
     table.caption = (
         "Step and tokens/s are medians of runs without a streamer; TTFT, TPOT and ITL are of a run "
         "with one."
     )
     table.caption_justify = "left"
     print_table(console, table)
+    record.warn(console, process_contradictions(one["figures"] for one in outcome.processes))
     console.print(f"record: {record.write(json)}, samples in {folder}", soft_wrap=True)

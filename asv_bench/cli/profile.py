@@ -13,12 +13,13 @@ from rich.console import Console
 
 from asv_bench.errors import Refused
 from asv_bench.explain.profile_child import Window
-from asv_bench.explain.profile_tables import window_tables
+from asv_bench.explain.profile_tables import contradictions, window_tables
 from asv_bench.explain.profilers import Outcome, nsight_compute, nsight_systems, torch_traces
 from asv_bench.explain.trace import RANGES
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import Record
 from asv_bench.process.machine import chosen_device
+from asv_bench.process.threads import threads_text
 from asv_bench.run.settings import PROFILE_DIR
 from asv_bench.workloads.named import WORKLOADS, default_model, workload_named
 
@@ -73,10 +74,17 @@ def run(
     directory = directory.resolve()
     record = Record("profile", asdict(window))
     console = make_console()
-    console.print(f"profiling {window.shape().name} with {window.model}", highlight=False)
+    threads = threads_text(record.threads)
+    console.print(
+        f"profiling {window.shape().name} with {window.model}, {threads}", highlight=False
+    )
+    record.look_around(console, [device])
 
     traces = torch_traces(window, directory)
     _report(traces, console)
+    for outcome in traces:
+        if outcome.traced is not None:
+            record.warn(console, contradictions(outcome.traced))
     systems = nsight_systems(window, directory)
     _report([systems], console)
     compute = nsight_compute(window, directory, nvtx_range=ncu_range, kernels=ncu_kernels)

@@ -80,6 +80,7 @@ def run(
     )
     console = make_console()
     results: list[Roofline] = []
+    record.look_around(console, [place])
     bandwidth = require_bandwidth(place)
     for workload in named:
         console.print(f"tracing {workload.name}", highlight=False)

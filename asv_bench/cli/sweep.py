@@ -56,6 +56,7 @@ def run(
     batches = sorted({*range(1, most + 1, every), most})
     record = Record("sweep", {"batches": batches, "rounds": rounds}, machine=facts)
     console = make_console()
+    record.look_around(console, [place])
     bandwidth = require_bandwidth(place)
 
     # Not at the top: torch and matplotlib would make every command wait.

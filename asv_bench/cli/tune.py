@@ -75,6 +75,7 @@ def run(
         raise Refused("tune needs a GPU: it times the captured step on the device.")
     facts = machine_facts()
     target = output or _committed_target(facts)
+    console = make_console()
     workbench, config = _workbench(place, hf_model_id or default_model("cuda"), dtype)
 
     record = Record(
@@ -89,7 +90,7 @@ def run(
     )
     commit = (record.tree.label or "no commit")[:9]
     origin = f"{facts.gpu}, torch {facts.torch}, Triton {facts.triton}, {dtype}, commit {commit}"
-    console = make_console()
+    record.look_around(console, [place])
     decisions: list[Decision] = []
     started = time.monotonic()
 

@@ -15,6 +15,7 @@ from asv_bench.git.commit_sources import CommitSources
 from asv_bench.process.machine import has_cuda_gpu, visible_gpus
 from asv_bench.process.measured_process import CPU, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs
+from asv_bench.process.threads import measured_threads, threads_text
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
@@ -55,7 +56,8 @@ class BenchSetup:
         listed = ", ".join(names[:shown])
         more = f" and {len(names) - shown} more" if len(names) > shown else ""
         where = "the CPU" if self.devices == (CPU,) else f"GPU {', '.join(self.devices)}"
-        return f"measuring {listed}{more} on {where}"
+        threads = threads_text(measured_threads())
+        return f"measuring {listed}{more} on {where}, {threads} a process"
 
 
 def set_up(root: Path, patterns: Sequence[str], devices: str | None) -> BenchSetup:

@@ -11,9 +11,12 @@ from asv_bench.explain.kernel_names import short_kernel_name
 from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import DeviceTime, WorkTime
 from asv_bench.output.console import add_figure_columns
+from asv_bench.output.contradictions import ADVICE
 from asv_bench.output.tables import MISSING, figure, percent
 
 SHOWN = 20
+PLAUSIBLE_TRACE = 2.5
+"""A part of a traced step over the whole step without a profiler, beyond which they disagree."""
 NAME_WIDTH = 56
 AS_IT_RUNS = "as it really runs"
 
@@ -32,6 +35,30 @@ def window_tables(windows: Sequence[Traced]) -> list[Table]:
         return [*tables, operator_table(as_it_runs)]
     ranges = {entry.name: entry.ranges for entry in with_ranges.summary.kernels}
     return [*tables, device_table(as_it_runs, device), kernel_table(as_it_runs, ranges)]
+
+
+def contradictions(window: Traced) -> list[str]:
+    """A sentence where a part of the traced steps is far longer than a whole step without a trace.
+
+    On a GPU a step's length is the device's, and the time in which it is busy is compared.
+    """
+    step_us, steps = window.decoded.step_us, window.decoded.steps
+    summary = window.summary
+    if step_us is None:
+        return []
+    if summary.device is not None:
+        part, part_us = "a kernel or copy is running", summary.device.busy_us / steps
+    elif summary.ranges:
+        longest = max(summary.ranges, key=lambda entry: entry.host_us)
+        part, part_us = f"the range {longest.name}", longest.host_us / steps
+    else:
+        return []
+    if part_us <= PLAUSIBLE_TRACE * step_us:
+        return []
+    return [
+        f"Warning: {part} takes {part_us:,.1f} µs of a traced step, and a whole step without a "
+        f"profiler {step_us:,.1f} µs: tracing makes steps longer, but not so much. {ADVICE}"
+    ]
 
 
 def range_table(window: Traced, note: str) -> Table:

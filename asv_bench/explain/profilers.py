@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.profile_child import Decoded, Window
 from asv_bench.explain.trace import TraceSummary, read_trace
 from asv_bench.output.record import REPOSITORY
+from asv_bench.process.threads import measured_environment
 from asv_bench.run.measure import NVTX_VARIABLE
 
 NCU_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
@@ -160,7 +160,7 @@ def _child(window: Window) -> list[str]:
 
 
 def _run(command: Sequence[str], *, ranges: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, NVTX_VARIABLE: "1" if ranges else "0"}
+    environment = {**measured_environment(), NVTX_VARIABLE: "1" if ranges else "0"}
     return subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
     )

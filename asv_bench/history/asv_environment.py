@@ -31,6 +31,7 @@ from asv_bench.process.contract import (
     PROGRESS_VARIABLE,
 )
 from asv_bench.process.machine import MachineFacts, machine_facts
+from asv_bench.process.threads import measured_environment
 
 _HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _KEPT_CHECKOUTS = 64
@@ -134,9 +135,7 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
         if progress_file and len(args) > 3 and args[1] == "run":
             with open(progress_file, "a") as stream:
                 stream.write(args[3] + "\n")
-        # A tiny model's operators are too short to be split: with more threads than idle cores
-        # they wait for each other, and the figure is the waiting.
-        variables = {"OMP_NUM_THREADS": "1"} | kwargs.pop("env", os.environ)
+        variables = measured_environment(kwargs.pop("env", None))
         return self.run_executable("python", list(args), env=variables, **kwargs)
 
 

@@ -21,6 +21,7 @@ from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import Selection
+from asv_bench.output.contradictions import spread_sentences
 from asv_bench.process.machine import has_cuda_gpu, machine_facts
 
 
@@ -30,6 +31,16 @@ class Measured:
 
     figures: tuple[Figure, ...]
     failed: tuple[str, ...]
+
+
+def process_contradictions(figures: Sequence[Figure]) -> list[str]:
+    """What to know where processes of one figure and commit gave values far apart."""
+    values: dict[str, list[float]] = {}
+    for figure in figures:
+        params = ", ".join(repr(value) for _, value in figure.series.params)
+        name = figure.series.benchmark + (f"({params})" if params else "")
+        values.setdefault(f"{name} of {figure.commit[:8]}", []).extend(figure.samples)
+    return spread_sentences(values, "processes")
 
 
 def measure_with_progress(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed
 from asv_bench.process.borrowed_paths import search_path
 from asv_bench.process.contract import PROGRESS_VARIABLE
+from asv_bench.process.threads import measured_environment
 
 POLL_SECONDS = 0.2
 
@@ -181,7 +181,7 @@ class AsvProject:
             process = subprocess.Popen(
                 command,
                 cwd=self.root,
-                env=os.environ | variables,
+                env=measured_environment() | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

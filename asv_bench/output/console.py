@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -24,6 +25,12 @@ def make_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = max(console.width, LEAST_WIDTH)
     return console
+
+
+def print_warnings(console: Console, sentences: Sequence[str]) -> None:
+    """Print sentences about figures that may not mean what they say, a line each."""
+    for sentence in sentences:
+        console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def add_figure_columns(table: Table, *labels: str) -> None:

@@ -14,8 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from asv_bench.git.repository import NoRepository, Repository
+from asv_bench.output.console import print_warnings
 from asv_bench.process.machine import GpuState, MachineFacts, gpu_state, machine_facts
+from asv_bench.process.surroundings import Surroundings, look_around
+from asv_bench.process.threads import measured_threads, threads_text
 
 SCHEMA = 1
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -99,6 +104,12 @@ class Record:
         Figures derived from the samples.
     notes
         Sentences that whoever reads the figures must know.
+    warnings
+        Sentences about figures that may not mean what they say.
+    threads
+        Of each process that measures.
+    surroundings
+        What else the machine did before; None where nobody looked.
     """
 
     command: str
@@ -106,10 +117,31 @@ class Record:
     samples: list[dict[str, Any]] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     tree: WorkingTree = field(default_factory=working_tree)
     machine: MachineFacts = field(default_factory=machine_facts)
     before: GpuState | None = field(default_factory=gpu_state)
+    threads: int = field(default_factory=measured_threads)
+    surroundings: Surroundings | None = None
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def look_around(self, console: Console, devices: Sequence[str] | None = None) -> None:
+        """See what else the machine does, say what may spoil figures, and keep it.
+
+        Parameters
+        ----------
+        console
+            Where to.
+        devices
+            What is measured, as `surroundings.look_around` takes it.
+        """
+        self.surroundings = look_around(devices)
+        self.warn(console, self.surroundings.sentences())
+
+    def warn(self, console: Console, sentences: Sequence[str]) -> None:
+        """Say what makes figures doubtful, and keep it."""
+        self.warnings += sentences
+        print_warnings(console, sentences)
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON-ready values; the GPU's state after the measurement is read now."""
@@ -124,12 +156,15 @@ class Record:
             "dirty": self.tree.dirty,
             "changed": list(self.tree.changed),
             "machine": self.machine.to_json(),
+            "threads": self.threads,
+            "surroundings": None if self.surroundings is None else self.surroundings.to_json(),
             "gpu_state": {
                 "before": None if self.before is None else self.before.to_json(),
                 "after": None if after is None else after.to_json(),
             },
             "settings": dict(self.settings),
             "notes": self.notes,
+            "warnings": self.warnings,
             "results": self.results,
             "samples": self.samples,
         }
@@ -137,7 +172,8 @@ class Record:
     def title(self, what: str) -> str:
         """What was measured, on which machine and at which commit, above a table or a drawing."""
         machine = self.machine.gpu or self.machine.cpu
-        return f"{machine}, {what}, commit {(self.tree.label or 'none')[:9]}"
+        commit = (self.tree.label or "none")[:9]
+        return f"{machine}, {threads_text(self.threads)}, {what}, commit {commit}"
 
     def default_path(self) -> Path:
         """A file name of its own under `reports/runs`, which git ignores."""

@@ -19,6 +19,7 @@ from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.peers.child import PeerTask
 from asv_bench.peers.runs import PEERS, STATIC
 from asv_bench.process.kept_processes import kept_or_measured
+from asv_bench.process.threads import measured_environment
 from asv_bench.run.headline_rows import ENGINE, headline_row, throttle_warnings
 
 PROCESSES = 2
@@ -160,7 +161,14 @@ def run_peer_job(job: PeerJob, execute: Callable[..., Any] = subprocess.run) -> 
         and the machine lacks is named in it.
     """
     command = [sys.executable, "-m", "asv_bench.peers.child", job.task.to_argument()]
-    done = execute(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = execute(
+        command,
+        cwd=REPOSITORY,
+        env=measured_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-LAST_LINES:]
         compiler = (

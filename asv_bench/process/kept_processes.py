@@ -69,6 +69,7 @@ def _description(record: Record) -> dict[str, Any]:
                 "settings": dict(record.settings),
                 "commit": record.tree.label,
                 "machine": record.machine.to_json() | {"state": None},
+                "threads": record.threads,
             }
         )
     )

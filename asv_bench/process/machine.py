@@ -10,10 +10,10 @@ import os
 import platform
 import re
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import metadata, util
 from pathlib import Path
 from types import ModuleType
@@ -214,6 +214,67 @@ def gpu_reader(device: str) -> Iterator[Callable[[], GpuState]]:
             raise Refused(f"the clocks of GPU {device} cannot be read: there is no NVML here.")
         handle = _handle(nvml, device)
         yield lambda: _state(nvml, handle)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What other processes do on a GPU: their ids, and how much of the time it works.
+
+    `busy_percent` is of the driver's last reading; None where it gives none.
+    """
+
+    device: str
+    processes: tuple[int, ...]
+    busy_percent: int | None
+
+
+def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
+    """What other processes do on GPUs, as far as the driver tells.
+
+    Parameters
+    ----------
+    devices
+        GPUs by UUID or number, or what torch calls them; what is no GPU is left out. None: the
+        first that CUDA may see.
+    """
+    with _nvml() as nvml:
+        visible = [] if nvml is None else _visible_gpus(nvml.nvmlDeviceGetCount())
+        if nvml is None or not visible:
+            return []
+        if devices is None:
+            wanted = visible[:1]
+        else:
+            wanted = [name for name in map(partial(_gpu_called, visible), devices) if name]
+        return [_use(nvml, device) for device in wanted]
+
+
+def _gpu_called(visible: list[str], device: str) -> str | None:
+    """NVML's name of a device: "cuda" and "cuda:N" are of those that CUDA may see."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return None
+    if kind != "cuda":
+        return device
+    place = int(number) if number.isdigit() else 0
+    return visible[place] if place < len(visible) else None
+
+
+def _use(nvml: ModuleType, device: str) -> GpuUse:
+    handle = _handle(nvml, device)
+    running = [
+        process.pid
+        for question in (
+            "nvmlDeviceGetComputeRunningProcesses",
+            "nvmlDeviceGetGraphicsRunningProcesses",
+        )
+        for process in _ask(nvml, question, handle) or ()
+    ]
+    rates = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    return GpuUse(
+        device=device,
+        processes=tuple(sorted(set(running) - {os.getpid()})),
+        busy_percent=None if rates is None else int(rates.gpu),
+    )
 
 
 def has_cuda_gpu() -> bool:

@@ -20,6 +20,7 @@ from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.contract import ENVIRONMENT_TYPE
 from asv_bench.process.gpu_watch import GpuWatch
 from asv_bench.process.samples import GpuConditions
+from asv_bench.process.threads import measured_environment
 
 CPU = "cpu"
 TIMEOUT_SECONDS = 900.0
@@ -221,9 +222,7 @@ class ProcessRunner(ScriptRunner):
     def _variables(self, commit: str | None) -> dict[str, str]:
         checkout = [] if commit is None else [str(self._environment / "commits" / commit)]
         return {
-            # As in the asv environment: a tiny model's operators are too short to be split.
-            "OMP_NUM_THREADS": "1",
-            **os.environ,
+            **measured_environment(),
             "PYTHONPATH": search_path([*checkout, *borrowed_paths()]),
             "ASV_ENV_TYPE": ENVIRONMENT_TYPE,
             "ASV_ENV_DIR": str(self._environment),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,14 @@ from asv_bench.peers.jobs import PROCESSES as PEER_PROCESSES
 from asv_bench.peers.jobs import measure_peers, merged_rows, peer_jobs
 from asv_bench.process.kept_processes import begun_run, finish_run, kept_or_measured, resumed_run
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
-from asv_bench.run.headline_rows import MODE, child_figures, headline_row, throttle_warnings
+from asv_bench.process.threads import measured_environment, threads_text
+from asv_bench.run.headline_rows import (
+    MODE,
+    child_figures,
+    headline_row,
+    process_contradictions,
+    throttle_warnings,
+)
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workload_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
@@ -62,11 +70,14 @@ class HeadlineFile:
     ----------
     target
         The JSON file. The same stands beside it as a Markdown table.
+    threads
+        Of each process.
     """
 
     commit: str | None
     machine: MachineFacts
     target: Path
+    threads: int
 
     def write(self, rows: list[dict[str, Any]], incomplete: str | None = None) -> Table:
         """Write the rows, and how far they go where that is not to the end; the table of them."""
@@ -74,7 +85,8 @@ class HeadlineFile:
         if incomplete is not None:
             content["incomplete"] = incomplete
         write_json(self.target, content, indent=2)
-        title = f"{self.machine.gpu or self.machine.cpu}, commit {self.commit}"
+        machine = self.machine.gpu or self.machine.cpu
+        title = f"{machine}, {threads_text(self.threads)}, commit {self.commit}"
         table = headline_table(rows, title if incomplete is None else f"{title}, {incomplete}")
         self.target.with_suffix(".md").write_text(markdown(table), encoding="utf-8")
         return table
@@ -153,16 +165,18 @@ def run(
     if resume:
         record.notes.append(f"{len(list(folder.glob('*-*.json')))} processes had run before.")
         console.print(record.notes[-1])
+    record.look_around(console, [chosen_device(device)])
     # Workloads take turns, so that a slow drift of the machine falls on all of them alike.
     jobs = [
         Job(name, process, folder / f"{name}-{process}.json", tuple(arguments))
         for process in range(processes)
         for name in names
     ]
-    file = HeadlineFile(record.tree.label, facts, target)
+    file = HeadlineFile(record.tree.label, facts, target, record.threads)
     figures = measure_engine(jobs, record, file, console)
     rows = [headline_row(figures[name]) for name in names]
     record.results = {"rows": rows, "processes": figures}
+    measured = list(chain.from_iterable(figures.values()))
     if peers:
         place = chosen_device(device)
         peer_tasks = peer_jobs(
@@ -183,7 +197,9 @@ def run(
         rows = merged_rows([*rows, *outcome.rows])
         record.notes += outcome.notes
         record.results |= {"rows": rows, "peers": outcome.processes}
+        measured += [one["figures"] for one in outcome.processes]
     print_table(console, file.write(rows))
+    record.warn(console, process_contradictions(measured))
     finish_run(folder)
     console.print(f"figures: {target}, beside it {target.stem}.md", soft_wrap=True)
     console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
@@ -248,7 +264,14 @@ def run_job(job: Job, execute: Callable[..., Any] = subprocess.run) -> dict[str,
     MeasurementFailed
         If the process failed; the sentence ends with what it said.
     """
-    done = execute(job.command(), cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = execute(
+        job.command(),
+        cwd=REPOSITORY,
+        env=measured_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-8:]
         raise MeasurementFailed(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from asv_bench.output.contradictions import spread_sentences
 
 MODE = "online"
 ROW_FIELDS = (
@@ -26,6 +28,15 @@ def throttle_warnings(label: str, gpu_state: Mapping[str, Any]) -> list[str]:
         for moment, state in gpu_state.items()
         if state is not None and state["throttled"]
     ]
+
+
+def process_contradictions(processes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What to know where processes of one workload and engine gave steps far apart."""
+    steps: dict[str, list[float]] = {}
+    for figures in processes:
+        name = f"the step of {figures['engine']} on {figures['workload']}"
+        steps.setdefault(name, []).append(figures["step_ms"])
+    return spread_sentences(steps, "processes", "ms")
 
 
 def child_figures(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,6 +112,13 @@ class Measurement:
             "decode": self._engine.decode_mode,
         }
 
+    @property
+    def threads(self) -> int:
+        """How many threads torch splits an operator among in this process."""
+        import torch
+
+        return torch.get_num_threads()
+
     def bandwidth(self) -> Bandwidth | None:
         """The device's read bandwidth, measured once; None on the CPU."""
         if self._bandwidth is None:

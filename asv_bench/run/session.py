@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from asv_bench.output.console import print_table
+from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
 from asv_bench.output.record import Record
 from asv_bench.output.tables import mode_table, run_line
+from asv_bench.process.threads import threads_text
 from asv_bench.run.measure import Measurement, ModeResult
 from asv_bench.run.settings import Settings
 from asv_bench.workloads.run_sample import RunSample
@@ -29,6 +31,7 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
         record.notes.append(settings.plan.note)
     for note in record.notes:
         console.print(note, soft_wrap=True)
+    record.look_around(console, [settings.device])
 
     results: list[ModeResult] = []
     with _progress(console) as progress:
@@ -37,6 +40,7 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
         progress.refresh()
         measurement = Measurement(settings)
         record.results["engine"] = measurement.engine_facts()
+        record.threads = measurement.threads
         for mode in settings.modes:
 
             def on_run(sample: RunSample | None) -> None:
@@ -55,15 +59,39 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
     record.results["read_bandwidth"] = None if bandwidth is None else bandwidth.to_json()
     record.results["modes"] = {result.mode: result.to_json() for result in results}
 
-    title = f"{settings.workload.name} on {record.machine.gpu or record.machine.cpu}"
+    machine = record.machine.gpu or record.machine.cpu
+    title = f"{settings.workload.name} on {machine}, {threads_text(record.threads)}"
     for result in results:
         print_table(console, mode_table(title, result, columns))
+        record.warn(console, contradictions(result))
     path = record.write(flags.json)
     console.print(f"record: {path}", soft_wrap=True)
     if flags.profile:
         for mode in settings.modes:
             console.print(f"trace: {measurement.trace(mode)}", soft_wrap=True)
     return path
+
+
+def contradictions(result: ModeResult) -> list[str]:
+    """A sentence for each way in which the figures of one mode contradict each other."""
+    runs, requests = result.over_runs(), result.over_requests()
+    step, tpot = runs["decode_step_ms"].p50, requests["tpot_ms"].p50
+    said = spread_sentences(
+        {"decode step": [sample.decode_step_ms for sample in result.samples]}, unit="ms"
+    )
+    said += skew_sentences(
+        {
+            label: (summary.p50, summary.mean)
+            for label, summary in (
+                ("TPOT, ms,", requests["tpot_ms"]),
+                ("ITL, ms,", requests["itl_ms"]),
+            )
+            if summary.p50 is not None and summary.mean is not None
+        }
+    )
+    if step is not None and tpot is not None:
+        said += ratio_sentence(("the decode step", step), ("TPOT", tpot), "ms")
+    return [f"{result.mode}: {sentence}" for sentence in said]
 
 
 def _progress(console: Console) -> Progress:

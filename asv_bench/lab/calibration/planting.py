@@ -9,7 +9,6 @@ of the graph, is no part of the difference.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from asv_bench.git.repository import Repository
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.measured_process import Place
+from asv_bench.process.threads import measured_environment
 
 PLANTED_IN = Path("engine") / "running" / "runner.py"
 """`ModelRunner.decode` is called for every step without a GPU, and for every captured one with."""
@@ -177,7 +177,8 @@ def measure_spins(place: Place) -> SpinTimes:
     script = Path(__file__).with_name("spin_times.py")
     done = subprocess.run(
         [sys.executable, str(script)],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        env=measured_environment()
+        | {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.measured_process import CPU, Place, ScriptRunner
 from asv_bench.process.samples import GpuConditions
+from asv_bench.process.threads import measured_environment
 from asv_bench.studies.ladder.rungs import Rung
 
 _SCRIPT = Path(__file__).with_name("child.py")
@@ -137,8 +137,6 @@ class RungProcesses:
 
 def _variables() -> dict[str, str]:
     return {
-        # As for asv's benchmarks: a tiny model's operators are too short to be split.
-        "OMP_NUM_THREADS": "1",
-        **os.environ,
+        **measured_environment(),
         "PYTHONPATH": search_path([str(REPOSITORY), *borrowed_paths()]),
     }

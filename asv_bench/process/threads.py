@@ -1,0 +1,59 @@
+"""How many threads a process that measures may use: the same number whichever command starts it.
+
+A tiny model's operators are too short to be split: with more threads than idle cores they wait for
+each other, and the figure is the waiting. So a process has one, unless the user set a number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from asv_bench.errors import Refused
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""Read by torch when it is imported, and never again."""
+
+_ONE = "1"
+
+
+def measured_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of a process that measures.
+
+    Parameters
+    ----------
+    environment
+        What it would inherit; None: this process's own variables.
+
+    Returns
+    -------
+    dict
+        A copy, with one thread where the user set no number.
+    """
+    inherited = dict(os.environ if environment is None else environment)
+    inherited[THREADS_VARIABLE] = inherited.get(THREADS_VARIABLE, "").strip() or _ONE
+    return inherited
+
+
+def measured_threads() -> int:
+    """How many threads the processes that this one starts have, or it itself when it measures.
+
+    Raises
+    ------
+    Refused
+        If the user's number is none: torch would take as many threads as there are cores.
+    """
+    text = measured_environment()[THREADS_VARIABLE]
+    # OpenMP takes a list, a number for each level of nesting; torch uses the first.
+    first = text.partition(",")[0].strip()
+    if not first.isdecimal() or int(first) < 1:
+        raise Refused(
+            f"{THREADS_VARIABLE} is {text!r}; it must be a number of threads, 1 or more. Unset it "
+            f"to measure with one."
+        )
+    return int(first)
+
+
+def threads_text(threads: int) -> str:
+    """A number of threads in words."""
+    return "1 thread" if threads == 1 else f"{threads} threads"

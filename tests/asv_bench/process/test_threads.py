@@ -1,0 +1,142 @@
+"""Threads: whatever measures has one, unless the user set a number, which the record holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.explain import profilers
+from asv_bench.explain.profile_child import Window
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.peers.jobs import peer_jobs, run_peer_job
+from asv_bench.process.kept_processes import begun_run, resumed_run
+from asv_bench.process.measured_process import CPU, Place, ScriptRunner
+from asv_bench.process.threads import measured_environment, measured_threads, threads_text
+from asv_bench.run.headline import Job, run_job
+
+GIVEN = [(None, "1"), ("", "1"), ("3", "3")]
+
+
+def give(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+
+
+def started_by_headline(execute: Callable[..., Any]) -> None:
+    run_job(Job("wide", 0, Path("x.json"), ()), execute)
+
+
+def started_by_peers(execute: Callable[..., Any]) -> None:
+    run_peer_job(peer_jobs(["wide"], 1, model="random:gpt2-tiny", device="cpu")[0], execute)
+
+
+def started_by_profile(execute: Callable[..., Any]) -> None:
+    window = Window(
+        workload="scheduler",
+        quick=True,
+        model="random:gpt2-tiny",
+        device="cpu",
+        dtype="auto",
+        decode="auto",
+        steps=4,
+        trace=None,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profilers.subprocess, "run", execute)
+        profilers.torch_trace(window, Path("trace.json"), ranges=True)
+
+
+@pytest.mark.parametrize(("given", "threads"), GIVEN)
+@pytest.mark.parametrize("start", [started_by_headline, started_by_peers, started_by_profile])
+def test_whoever_starts_a_measured_process_gives_it_the_same_threads(
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[Callable[..., Any]], None],
+    given: str | None,
+    threads: str,
+) -> None:
+    give(monkeypatch, given)
+    started: list[str] = []
+
+    def execute(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        started.append(options["env"]["OMP_NUM_THREADS"])
+        return subprocess.CompletedProcess(command, 1, "", "it ends here\n")
+
+    with pytest.raises(MeasurementFailed, match="it ends here"):
+        start(execute)
+    assert started == [threads]
+
+
+@pytest.mark.parametrize(("given", "threads"), GIVEN)
+def test_a_process_that_is_started_has_the_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, threads: str
+) -> None:
+    give(monkeypatch, given)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "job = json.load(open(sys.argv[1]))\n"
+        "json.dump(os.environ['OMP_NUM_THREADS'], open(job['answer'], 'w'))\n"
+    )
+    answer, _ = ScriptRunner().run(script, {}, Place(CPU), measured_environment(), is_watched=False)
+    assert answer == threads
+
+
+def test_a_command_that_measures_in_its_own_process_has_one_thread_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On more than one core torch would take them all."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    path = tmp_path / "run.json"
+    command = [sys.executable, "-m", "asv_bench", "scheduler", "--quick", "--num-requests=1"]
+    done = subprocess.run(
+        [*command, "--max-new-tokens=2", "--warmup-runs=0", "--repeat-runs=1", "--json", path],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # What torch says of itself once it runs.
+    assert json.loads(path.read_text())["threads"] == 1
+    assert ", 1 thread, online" in done.stdout
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5"])
+def test_a_number_of_threads_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    with pytest.raises(Refused, match=f"OMP_NUM_THREADS is '{given}'; it must be a number"):
+        Record("scheduler", {})
+
+
+def test_the_first_of_a_list_is_what_torch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+    assert measured_threads() == 4
+    assert threads_text(4) == "4 threads"
+    assert Record("scheduler", {}).to_json()["threads"] == 4
+
+
+def test_runs_of_other_threads_are_not_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    record = Record("headline", {"processes": 2})
+    clean = replace(record.tree, changed=())
+    record.tree = clean
+    folder = begun_run(record)
+    assert resumed_run(record) == folder
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(Refused, match="no headline of this commit"):
+        resumed_run(Record("headline", {"processes": 2}, tree=clean))
