@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from errno import EDQUOT, ENOSPC, EROFS
 
 import typer
 from rich.text import Text
@@ -86,11 +87,20 @@ def main() -> None:
     try:
         build_app()()
     except Exception as error:
-        if not is_sentence(error):
+        sentence = str(error) if is_sentence(error) else without_room(error)
+        if sentence is None:
             raise
-        message = Text.assemble(("error: ", "red"), str(error))
+        message = Text.assemble(("error: ", "red"), sentence)
         make_console(stderr=True).print(message, soft_wrap=True)
         sys.exit(REFUSED if isinstance(error, Refused | ValueError) else FAILED)
+
+
+def without_room(error: Exception) -> str | None:
+    """A sentence where the disk was full or read-only in the middle of a run; else None."""
+    if not isinstance(error, OSError) or error.errno not in (ENOSPC, EDQUOT, EROFS):
+        return None
+    where = error.filename or "a file"
+    return f"{where} could not be written: {os.strerror(error.errno)}. Make room and try again."
 
 
 def is_sentence(error: Exception) -> bool:

@@ -15,7 +15,8 @@ from asv_bench.lab.sweep.sweep import Call
 from asv_bench.lab.tune.append_cost import AppendCost, AppendTimes, append_costs, append_table
 from asv_bench.memory.bandwidth import require_bandwidth
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.record import Record
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import markdown
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.workloads.named import Workload, default_model, workload_named
@@ -66,6 +67,7 @@ def run(
         raise Refused("append needs a GPU: it times captured steps on the device.")
     facts = machine_facts()
     folder = figures_folder("append", output, facts)
+    require_places(folder / "append.json", folder / "append.md")
     model = default_model("cuda")
     settings = {
         "workloads": [one.name for one in named],
@@ -124,7 +126,7 @@ def run(
     }
     path = record.write(folder / "append.json")
     text = f"# Append within a step: {title}\n\n{markdown(table)}"
-    (folder / "append.md").write_text(text, encoding="utf-8")
+    write_text(folder / "append.md", text)
     console.print(f"record: {path}, beside it append.md", soft_wrap=True)
 
 

@@ -15,7 +15,7 @@ from asv_bench.history.asv_measuring import (
     measure_with_progress,
     process_contradictions,
 )
-from asv_bench.history.asv_runs import AsvProject
+from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.output.console import make_console, print_table, print_warnings
 from asv_bench.output.figure_rows import figure_rows
@@ -67,6 +67,7 @@ def bench(
         )
     level = QUICK if quick else FULL if full else STANDARD
     selection = level.changed(benchmark or (), rounds)
+    require_project(REPOSITORY)
     console = make_console()
     project, commit, described = tree_to_measure(working_tree(REPOSITORY))
     facts = machine_facts()

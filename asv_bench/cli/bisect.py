@@ -31,7 +31,7 @@ from asv_bench.git.commit_range import HistoryCommit, commits_between
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.contradictions import spread_sentences
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
 
@@ -106,6 +106,7 @@ def bisect(
         certain=certain,
         most_pairs=most_pairs,
     )
+    require_places(json, STATES / "pairs.jsonl")
     setup = set_up(REPOSITORY, [benchmark] if benchmark else (), devices)
     if len(setup.entries) > 1:
         shown = ", ".join(setup.benchmarks[:6])
@@ -202,7 +203,8 @@ class Bisecting:
         except CommitUnusable as error:
             self._record.notes.append(str(error))
             return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
-        except MeasurementFailed as error:
+        except (MeasurementFailed, OSError) as error:
+            # An OSError: pairs can no longer be kept on disk.
             self._record.notes.append(str(error))
             return ExitCode.FAILED
         finally:

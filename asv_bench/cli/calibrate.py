@@ -26,7 +26,8 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.lab.calibration.planting import Planted, ScratchClone
 from asv_bench.output.console import add_figure_columns, make_console, print_table
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.tables import MISSING
 from asv_bench.process.process_pairs import ProcessPairs, shared_out
 
@@ -131,6 +132,7 @@ def calibrate(
     effects = effects_named(planted)
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
+    require_places(json, markdown_path)
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
     console = make_console()
     setup = set_up(REPOSITORY, (benchmark,) if benchmark else (), devices)
@@ -278,14 +280,12 @@ def report(
     else:
         is_sound = len(alarms) <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == len(alarms)
     record.results |= {"is_sound": is_sound, "interrupted": is_interrupted}
-    if markdown_path is not None:
-        markdown_path.parent.mkdir(parents=True, exist_ok=True)
-        page = trial_markdown(trials, plan, title)
-        markdown_path.write_text(
-            f"{page}\n{INTERRUPTED}\n" if is_interrupted else page, encoding="utf-8"
-        )
     path = record.write(json)
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    if markdown_path is not None:
+        page = trial_markdown(trials, plan, title)
+        text = f"{page}\n{INTERRUPTED}\n" if is_interrupted else page
+        write_text(markdown_path, text, suffix=".md")
     if is_sound is False:
         raise MeasurementFailed(
             "verdicts contradict what was planted: "

@@ -36,7 +36,7 @@ from asv_bench.history.change_points import Change, Point, changes_in, points_of
 from asv_bench.history.sessions import SESSIONS, read_ratios
 from asv_bench.history.triage import Triaged
 from asv_bench.output.console import add_figure_columns, make_console, print_table
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import Pair
 
@@ -92,6 +92,8 @@ def changes(
         after an interruption.
     """
     console = make_console()
+    page_path = REPOSITORY / "reports" / "pages" / "changes.html"
+    require_places(json, page_path)
     found = stored_changes(REPOSITORY, benchmark or (), machine)
     record = Record("changes", {"benchmark": list(benchmark or ()), "machine": machine})
     here = machine_facts().name
@@ -111,10 +113,6 @@ def changes(
         )
         for change, points in found
     ]
-    # Not at the top: every command would wait for matplotlib.
-    from asv_bench.pages.triage_page import build_triage_page
-
-    page = build_triage_page(triaged, REPOSITORY / "reports" / "pages" / "changes.html")
     if triaged:
         print_table(console, change_table(triaged))
     else:
@@ -136,8 +134,13 @@ def changes(
         "interrupted": confirming.is_interrupted,
         "changes": [entry.to_json() for entry in triaged],
     }
+    path = record.write(json)
+    # Not at the top: every command would wait for matplotlib.
+    from asv_bench.pages.triage_page import build_triage_page
+
+    page = build_triage_page(triaged, page_path)
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
-    console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}", highlight=False, soft_wrap=True)
     if code:
         raise typer.Exit(code)
 

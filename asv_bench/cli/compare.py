@@ -29,7 +29,8 @@ from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import Commit
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.contradictions import spread_sentences
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.threads import threads_text
 
@@ -91,6 +92,7 @@ def compare(
         With the code that the verdicts call for.
     """
     closing = parse_gate(gate)
+    require_places(json, markdown_path)
     plan = _plan(pairs, quick).with_margin(margin / 100)
     console = make_console()
     setup = set_up(REPOSITORY, benchmark or (), devices)
@@ -102,11 +104,10 @@ def compare(
     comparing.run()
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
-    if markdown_path is not None:
-        markdown_path.parent.mkdir(parents=True, exist_ok=True)
-        markdown_path.write_text(comparing.markdown(), encoding="utf-8", errors="backslashreplace")
     path = comparing.write_record(json, gate, code)
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    if markdown_path is not None:
+        write_text(markdown_path, comparing.markdown(), suffix=".md")
     if code:
         raise typer.Exit(code)
 

@@ -23,6 +23,7 @@ from asv_bench.lab.counters.counter_baselines import (
 )
 from asv_bench.lab.counters.counters import Counters, broken_rules, kernel_counters, step_counters
 from asv_bench.output.console import add_figure_columns, make_console, print_table
+from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree, write_json
 from asv_bench.output.tables import MISSING
 
@@ -81,6 +82,7 @@ def counters(
         raise Refused("--accept records steps and kernels together; leave out --steps-only.")
     console = make_console()
     versions = installed_versions()
+    require_writable(output, versions.path if accept is not None else None)
     # Before anything is counted, so that a file that cannot be read costs no time.
     known = read_baseline(versions.path)
     steps = step_counters(console)

@@ -15,7 +15,7 @@ from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.git.snapshots import measured_changes
 from asv_bench.history.asv_measuring import measure_with_progress, process_contradictions
-from asv_bench.history.asv_runs import AsvProject
+from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, Selection
 from asv_bench.history.sessions import SESSIONS, write_session
 from asv_bench.history.table import history_tables
@@ -81,6 +81,7 @@ def history(
         If no commit gave a figure, or a benchmark failed.
     """
     selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
+    require_project(REPOSITORY)
     in_ranges = [commits_of(commit_range, REPOSITORY) for commit_range in commit_ranges]
     commits = every_nth(list(dict.fromkeys(chain.from_iterable(in_ranges))), steps)
     pinned = None if reference is None else CommitSources(REPOSITORY).resolve(reference).hash

@@ -24,13 +24,13 @@ from asv_bench.compare.bench_setup import devices_named, termination_as_interrup
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.record import REPOSITORY, RUNS, Record, write_json
+from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.measured_process import CPU
 from asv_bench.process.process_pairs import shared_out
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.studies.ladder.findings import PAIRS, QUICK_PAIRS, FoundClaim, ladder_plan
-from asv_bench.studies.ladder.ladder_page import PREFIX, title_of, write_page, write_readme
+from asv_bench.studies.ladder.ladder_page import PAGE, PREFIX, title_of, write_page, write_readme
 from asv_bench.studies.ladder.ladder_run import (
     MeasuredRung,
     Processes,
@@ -120,6 +120,7 @@ def run(
     facts = machine_facts()
     is_whole = rungs is None and claims is None and not quick
     target = _target(facts, machine, output, is_whole=is_whole)
+    require_places(target, target.parent / PAGE)
     settings = RungSettings.on(device, default_model(device), quick=quick)
     record = Record(
         "ladder",

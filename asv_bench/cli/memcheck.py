@@ -23,7 +23,7 @@ from rich.table import Table
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.console import make_console
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import has_cuda_gpu
 
 _SANITIZER = "compute-sanitizer"
@@ -163,6 +163,7 @@ def memcheck(
     if not checks:
         names = ", ".join(repr(check.name) for check in CHECKS)
         raise Refused(f"No check has {only!r} in its name: there are {names}.")
+    require_places(output)
     jobs = jobs or min(os.cpu_count() or 1, _MOST_JOBS)
     console = make_console()
     record = Record("memcheck", {"checks": [asdict(check) for check in checks], "jobs": jobs})

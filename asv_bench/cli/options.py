@@ -43,12 +43,7 @@ RequireGpu: TypeAlias = Annotated[
 ]
 RecordPath: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--json",
-        dir_okay=False,
-        writable=True,
-        help="Where the record goes (default: a new file in reports/runs).",
-    ),
+    typer.Option("--json", help="Where the record goes (default: a new file in reports/runs)."),
 ]
 
 

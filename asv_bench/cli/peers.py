@@ -9,7 +9,7 @@ import typer
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.record import Record
+from asv_bench.output.record import RUNS, Record, require_places
 from asv_bench.output.tables import headline_table
 from asv_bench.peers.jobs import PROCESSES, REPEATS, measure_peers, merged_rows, peer_jobs
 from asv_bench.peers.runs import PEERS
@@ -58,6 +58,7 @@ def run(
         workload_named(name)
     place = chosen_device(device)
     model = hf_model_id or default_model(place.partition(":")[0])
+    require_places(json, RUNS / "peer" / "process.json")
     jobs = peer_jobs(
         names, processes, model=model, device=place, quick=quick, dtype=dtype, repeats=repeats
     )

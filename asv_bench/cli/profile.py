@@ -17,7 +17,7 @@ from asv_bench.explain.profile_tables import contradictions, window_tables
 from asv_bench.explain.profilers import Outcome, nsight_compute, nsight_systems, torch_traces
 from asv_bench.explain.trace import RANGES
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.record import Record
+from asv_bench.output.record import Record, require_places
 from asv_bench.process.machine import chosen_device
 from asv_bench.process.threads import threads_text
 from asv_bench.run.settings import PROFILE_DIR
@@ -70,6 +70,7 @@ def run(
         trace=None,
     )
     directory = (profile_dir or PROFILE_DIR) / window.shape().name
+    require_places(json, directory / "torch.trace.json.gz")
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
     record = Record("profile", asdict(window))

@@ -9,7 +9,7 @@ import typer
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import NoRepository, Repository
-from asv_bench.history.asv_runs import AsvProject
+from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.output.console import make_console
 from asv_bench.output.record import REPOSITORY
 
@@ -30,6 +30,7 @@ def report() -> None:
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     if not any((REPOSITORY / "reports").glob("asv*/*/machine.json")):
         raise MeasurementFailed("nothing has been measured yet; `bench` measures the working tree.")
+    require_project(REPOSITORY)
     console = make_console()
     page = build_all_pages(project)
     console.print(f"page: {page}", highlight=False, soft_wrap=True)

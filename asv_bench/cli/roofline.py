@@ -20,7 +20,8 @@ from asv_bench.lab.roofline.step_traffic import WHOLE_ATTENTION, step_traffic
 from asv_bench.memory.bandwidth import Bandwidth, require_bandwidth
 from asv_bench.memory.floor import ModelConfig
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.record import Record
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import markdown
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workload_named
@@ -71,6 +72,7 @@ def run(
         )
     facts = machine_facts()
     folder = figures_folder("roofline", output, facts)
+    require_places(folder / "roofline.json", folder / "roofline.md", folder / "roofline.svg")
     model = hf_model_id or default_model("cuda")
     _sizes(model)
     record = Record(
@@ -100,8 +102,8 @@ def run(
     path = record.write(folder / "roofline.json")
     title = record.title(f"{model} {dtype}")
     text = "\n".join(markdown(table) for table in tables)
-    (folder / "roofline.md").write_text(f"# Roofline: {title}\n\n{text}", encoding="utf-8")
-    (folder / "roofline.svg").write_text(roofline_svg(results, title), encoding="utf-8")
+    write_text(folder / "roofline.md", f"# Roofline: {title}\n\n{text}")
+    write_text(folder / "roofline.svg", roofline_svg(results, title))
     console.print(f"record: {path}, beside it roofline.md and roofline.svg", soft_wrap=True)
 
 

@@ -13,7 +13,8 @@ from asv_bench.errors import Refused
 from asv_bench.lab.sweep.sweep import CALLS, Swept, sweep, sweep_table
 from asv_bench.memory.bandwidth import require_bandwidth
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.record import Record
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import markdown
 from asv_bench.process.machine import chosen_device, machine_facts
 
@@ -52,6 +53,7 @@ def run(
         )
     facts = machine_facts()
     folder = figures_folder("sweep", output, facts)
+    require_places(folder / "sweep.json", folder / "sweep.md", folder / "sweep.svg")
     # The largest is always there.
     batches = sorted({*range(1, most + 1, every), most})
     record = Record("sweep", {"batches": batches, "rounds": rounds}, machine=facts)
@@ -88,6 +90,6 @@ def run(
     record.results = {"read_bandwidth": bandwidth.to_json()}
     path = record.write(folder / "sweep.json")
     text = f"# Sweep over the batch: {title}\n\n{markdown(table)}"
-    (folder / "sweep.md").write_text(text, encoding="utf-8")
-    (folder / "sweep.svg").write_text(sweep_svg(results, title), encoding="utf-8")
+    write_text(folder / "sweep.md", text)
+    write_text(folder / "sweep.svg", sweep_svg(results, title))
     console.print(f"record: {path}, beside it sweep.md and sweep.svg", soft_wrap=True)

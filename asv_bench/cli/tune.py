@@ -14,7 +14,8 @@ from rich.table import Table
 
 from asv_bench.errors import Refused
 from asv_bench.output.console import add_figure_columns, make_console, print_table
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.tables import MISSING, figure, percent
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
 from asv_bench.workloads.named import default_model
@@ -75,6 +76,8 @@ def run(
         raise Refused("tune needs a GPU: it times the captured step on the device.")
     facts = machine_facts()
     target = output or _committed_target(facts)
+    destination = json or (RECORD if facts.is_reference else None)
+    require_places(destination, target)
     console = make_console()
     workbench, config = _workbench(place, hf_model_id or default_model("cuda"), dtype)
 
@@ -116,12 +119,10 @@ def run(
     record.samples = [decision_json(decision) for decision in decisions]
     record.results = {"adopted": sum(one.is_adopted for one in decisions), "table": text}
     print_table(console, decision_table(decisions))
-    target.write_text(text, encoding="utf-8")
+    path = record.write(destination)
     # Beside the record too: what comes back from another machine is its reports.
-    copy = record.default_path().with_suffix(".toml")
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(text, encoding="utf-8")
-    path = record.write(json or (RECORD if facts.is_reference else None))
+    copy = write_text(record.default_path().with_suffix(".toml"), text)
+    write_text(target, text, suffix=".toml")
     console.print(f"table: {target}, copy: {copy}", soft_wrap=True)
     console.print(f"record: {path}", soft_wrap=True)
 

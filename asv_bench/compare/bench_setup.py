@@ -12,6 +12,7 @@ from types import FrameType
 from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
+from asv_bench.output.destinations import require_writable
 from asv_bench.process.machine import has_cuda_gpu, visible_gpus
 from asv_bench.process.measured_process import CPU, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs
@@ -75,12 +76,13 @@ def set_up(root: Path, patterns: Sequence[str], devices: str | None) -> BenchSet
     Raises
     ------
     Refused
-        If there is no such benchmark or device.
+        If there is no such benchmark or device, or commits cannot be laid out.
     ProcessFailed
         If the benchmarks cannot be imported.
     """
     chosen = devices_named(devices)
     sources = CommitSources(root)
+    require_writable(sources.environment / "commit")
     folder = root / "asv_bench" / "benchmarks"
     described = ProcessRunner(folder, sources.environment).discover()
     entries = select(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.output.destinations import require_writable
 from asv_bench.process.borrowed_paths import search_path
 from asv_bench.process.contract import PROGRESS_VARIABLE
 from asv_bench.process.threads import measured_environment
@@ -24,6 +25,19 @@ POLL_SECONDS = 0.2
 
 class AsvError(MeasurementFailed):
     """asv could not do what was asked of it."""
+
+
+def require_project(root: Path) -> None:
+    """See before measuring that asv can work in a checkout, and its results be kept there.
+
+    Raises
+    ------
+    Refused
+        If something in it cannot be written.
+    """
+    kept = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
+    folders = (".asv", *(f"reports/{name}" for name in kept))
+    require_writable(*(root / folder / "file" for folder in folders))
 
 
 @dataclass(frozen=True, slots=True)

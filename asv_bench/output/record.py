@@ -18,6 +18,7 @@ from rich.console import Console
 
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.output.console import print_warnings
+from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.process.machine import GpuState, MachineFacts, gpu_state, machine_facts
 from asv_bench.process.surroundings import Surroundings, look_around
 from asv_bench.process.threads import measured_threads, threads_text
@@ -201,26 +202,36 @@ def without_folders(argument: str) -> str:
     return f"{option}{equals}{kept}"
 
 
+def require_places(record: Path | None, *beside: Path | None) -> None:
+    """See before measuring that a record can be written, and files beside it.
+
+    Parameters
+    ----------
+    record
+        None: a new file in `reports/runs`.
+    *beside
+        Other files that the command writes, of which None are none.
+
+    Raises
+    ------
+    Refused
+        If one cannot be written.
+    """
+    require_writable(record or RUNS / "record.json", *beside)
+
+
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
     """Write JSON in one piece: a reader sees the old file or the new one, never half of it.
 
     Figures that are not finite become null, since JSON has no word for them.
+
+    Raises
+    ------
+    WrittenElsewhere
+        If the file could not be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(finite(content), file, indent=indent, allow_nan=False)
-            file.write("\n")
-        # mkstemp makes files private; a report is as readable as any other file.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    text = json.dumps(finite(content), indent=indent, allow_nan=False)
+    write_text(path, f"{text}\n", suffix=".json")
 
 
 def finite(value: Any) -> Any:

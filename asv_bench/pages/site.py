@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from asv_bench.git.commits import Commit, commits_in_order
 from asv_bench.history.asv_results import Figure, Results, Series, read_results
+from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
 from asv_bench.pages.plots import Plot, plot_history
 
@@ -72,10 +73,7 @@ def build_page(root: Path) -> Path:
             has_asv_pages=(root / "reports" / "html" / "index.html").is_file(),
         )
     )
-    path = root / "reports" / "pages" / "index.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", errors="backslashreplace")
-    return path
+    return write_text(root / "reports" / "pages" / "index.html", page)
 
 
 def page_templates() -> Environment:

@@ -10,6 +10,7 @@ from pathlib import Path
 from asv_bench.compare.confirmation import Standing
 from asv_bench.compare.tables import percentage
 from asv_bench.history.triage import Triaged
+from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import duration
 from asv_bench.output.tables import MISSING
 from asv_bench.pages.plots import plot_history
@@ -43,9 +44,7 @@ def build_triage_page(triaged: Sequence[Triaged], path: Path) -> Path:
             built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", errors="backslashreplace")
-    return path
+    return write_text(path, page)
 
 
 def _section(entry: Triaged) -> _Section:

@@ -19,7 +19,14 @@ from rich.table import Table
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.record import REPOSITORY, Record, working_tree, write_json
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import (
+    REPOSITORY,
+    Record,
+    require_places,
+    working_tree,
+    write_json,
+)
 from asv_bench.output.tables import headline_table, markdown
 from asv_bench.peers.jobs import PROCESSES as PEER_PROCESSES
 from asv_bench.peers.jobs import measure_peers, merged_rows, peer_jobs
@@ -88,7 +95,7 @@ class HeadlineFile:
         machine = self.machine.gpu or self.machine.cpu
         title = f"{machine}, {threads_text(self.threads)}, commit {self.commit}"
         table = headline_table(rows, title if incomplete is None else f"{title}, {incomplete}")
-        self.target.with_suffix(".md").write_text(markdown(table), encoding="utf-8")
+        write_text(self.target.with_suffix(".md"), markdown(table))
         return table
 
 
@@ -144,6 +151,7 @@ def run(
         raise Refused(f"--output must name a file that ends in .json, and {output} does not.")
     standard = names == HEADLINE_WORKLOADS and hf_model_id is None and not quick
     target = output or committed_target(facts, standard=standard)
+    require_places(None, target, target.with_suffix(".md"))
     arguments = ["--device", device]
     arguments += ["--hf-model-id", hf_model_id] if hf_model_id else []
     arguments += ["--quick"] if quick else []
@@ -198,11 +206,12 @@ def run(
         record.notes += outcome.notes
         record.results |= {"rows": rows, "peers": outcome.processes}
         measured += [one["figures"] for one in outcome.processes]
-    print_table(console, file.write(rows))
     record.warn(console, process_contradictions(measured))
+    path = record.write()
+    print_table(console, file.write(rows))
     finish_run(folder)
     console.print(f"figures: {target}, beside it {target.stem}.md", soft_wrap=True)
-    console.print(f"record: {record.write()}, samples in {folder}", soft_wrap=True)
+    console.print(f"record: {path}, samples in {folder}", soft_wrap=True)
 
 
 def measure_engine(

@@ -10,17 +10,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from asv_bench.output.console import print_table
 from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
-from asv_bench.output.record import Record
+from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import mode_table, run_line
 from asv_bench.process.threads import threads_text
 from asv_bench.run.measure import Measurement, ModeResult
-from asv_bench.run.settings import Settings
+from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.workloads.run_sample import RunSample
 
 
 def measure_and_report(settings: Settings, columns: Sequence[str], console: Console) -> Path:
     """Measure every mode of `settings`, print its tables, write its record; returns its path."""
     flags = settings.flags
+    traces = (flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None
+    require_places(flags.json, traces)
     record = Record(settings.command, settings.to_json())
     if record.tree.dirty:
         record.notes.append(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
+from asv_bench.output.destinations import write_text
 from asv_bench.output.tables import MISSING, markdown
 from asv_bench.studies.ladder.claims import CLAIMS
 from asv_bench.studies.ladder.ladder_tables import (
@@ -61,11 +62,9 @@ def write_page(folder: Path) -> Path:
     parts = [INTRODUCTION]
     for machine, record in records.items():
         svg = waterfall_svg(record["results"]["rungs"], title_of(record))
-        (folder / f"{PREFIX}{machine}.svg").write_text(svg, encoding="utf-8")
+        write_text(folder / f"{PREFIX}{machine}.svg", svg)
         parts.append(_section(machine, record))
-    page = folder / PAGE
-    page.write_text("\n".join(parts), encoding="utf-8")
-    return page
+    return write_text(folder / PAGE, "\n".join(parts))
 
 
 def read_records(folder: Path) -> dict[str, Json]:
@@ -99,7 +98,7 @@ def write_readme(readme: Path, folder: Path) -> None:
     if not (mark and end):
         raise Refused(f"{readme} has no place for the ladder: it lacks {BEGIN!r} or {END!r}.")
     part = readme_part(read_records(folder), folder.relative_to(readme.parent).as_posix())
-    readme.write_text(f"{before}{BEGIN}\n{part}{END}{after}", encoding="utf-8")
+    write_text(readme, f"{before}{BEGIN}\n{part}{END}{after}")
 
 
 def readme_part(records: Mapping[str, Json], folder: str) -> str:

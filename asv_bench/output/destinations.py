@@ -1,0 +1,163 @@
+"""Where results are written: tried before anything is measured, and another place if that fails.
+
+A measurement takes minutes or hours, and what it gave must not be lost to a mistyped path or a full
+disk at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from asv_bench.errors import MeasurementFailed, Refused
+
+_BLOCK = b"\0" * 4096
+
+
+class WrittenElsewhere(MeasurementFailed):
+    """A file could not be written where it was to be; the message says where it is instead."""
+
+
+def require_writable(*paths: Path | None) -> None:
+    """See that files can be written, before what they are to hold is measured.
+
+    Nothing is left behind, not even a folder.
+
+    Parameters
+    ----------
+    *paths
+        The files, of which None are none.
+
+    Raises
+    ------
+    Refused
+        If one cannot be written.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        try:
+            _try(path)
+        except (OSError, RuntimeError) as error:  # a RuntimeError is a loop of symbolic links
+            raise Refused(
+                f"{path} cannot be written: {_reason(error)}. Nothing was measured; make it "
+                f"writable, or name another file."
+            ) from None
+
+
+def write_text(path: Path, text: str, *, suffix: str = ".txt") -> Path:
+    """Write a file in one piece: a reader sees the old text or the new, never half of it.
+
+    What is no regular file, such as a pipe or a device, is written to as it stands.
+
+    Parameters
+    ----------
+    path
+        Where to; missing folders are made.
+    text
+        The content.
+    suffix
+        Of the file that takes its place, where `path` has none.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    WrittenElsewhere
+        If the file could not be written; the text is elsewhere then, where anything can be written.
+    """
+    try:
+        _write(path, text)
+    except (OSError, RuntimeError) as error:
+        raise WrittenElsewhere(
+            f"{path} could not be written: {_reason(error)}. "
+            f"{_rescued(text, path.stem, path.suffix or suffix)}"
+        ) from None
+    return path
+
+
+def _try(path: Path) -> None:
+    """Do what writing the file will do, and undo it."""
+    if _is_special(path):
+        if not os.access(path, os.W_OK):
+            raise PermissionError("it is no file, and may not be written to")
+        return
+    target = path.resolve()
+    if target.is_dir():
+        raise IsADirectoryError("it is a folder")
+    # Files below other names are made in folders that do not exist yet.
+    folder = next(parent for parent in target.parents if parent.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, not a folder")
+    name = target.name if folder == target.parent else "folder"
+    handle, probe = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(_BLOCK)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        os.unlink(probe)
+
+
+def _write(path: Path, text: str) -> None:
+    if _is_special(path):
+        with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        return
+    # Through a symbolic link, as any other program writes.
+    target = path.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        # mkstemp makes files private; a report is as readable as any other file.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is something that is neither a file nor a folder, such as a pipe."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _rescued(text: str, stem: str, suffix: str) -> str:
+    """Keep a text in any other place; a sentence that says where."""
+    for folder in _other_folders():
+        with suppress(OSError):
+            handle, name = tempfile.mkstemp(dir=folder, prefix=f"kvtrail-{stem}-", suffix=suffix)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(text)
+            except OSError:
+                os.unlink(name)
+                raise
+            return f"What it was to hold is in {name} instead."
+    return "Nor could any other folder be written, so that what it was to hold is lost."
+
+
+def _other_folders() -> Iterator[Path]:
+    with suppress(OSError):
+        yield Path(tempfile.gettempdir())
+    yield Path("/dev/shm")
+    with suppress(RuntimeError):
+        yield Path.home()
+
+
+def _reason(error: OSError | RuntimeError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower() if error.strerror[1:].islower() else error.strerror
+    return str(error)

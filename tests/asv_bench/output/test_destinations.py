@@ -1,0 +1,236 @@
+"""Where results go is tried before anything is measured, and what cannot be written is not lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from asv_bench import __main__ as command_line
+from asv_bench.__main__ import build_app
+from asv_bench.errors import Refused
+from asv_bench.output import destinations
+from asv_bench.output.destinations import WrittenElsewhere, require_writable, write_text
+from asv_bench.output.record import Record, require_places
+
+
+def below_a_file(folder: Path) -> Path:
+    (folder / "file").write_text("")
+    return folder / "file" / "run.json"
+
+
+def a_folder(folder: Path) -> Path:
+    (folder / "run.json").mkdir()
+    return folder / "run.json"
+
+
+def a_loop(folder: Path) -> Path:
+    (folder / "loop").symlink_to(folder / "loop")
+    return folder / "loop"
+
+
+def too_long(folder: Path) -> Path:
+    return folder / ("x" * 300)
+
+
+def too_long_a_folder(folder: Path) -> Path:
+    return folder / ("x" * 300) / "run.json"
+
+
+UNWRITABLE = [below_a_file, a_folder, a_loop, too_long, too_long_a_folder]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.setattr(destinations, "_other_folders", lambda: iter((folder,)))
+    return folder
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where anything at all is started or measured."""
+
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something was measured first")
+
+    for place in (
+        "asv_bench.cli.compare.set_up",
+        "asv_bench.cli.bisect.set_up",
+        "asv_bench.cli.calibrate.set_up",
+        "asv_bench.cli.changes.stored_changes",
+        "asv_bench.cli.peers.measure_peers",
+        "asv_bench.cli.profile.torch_traces",
+        "asv_bench.run.headline.run_job",
+        "asv_bench.run.session.Measurement",
+        "asv_bench.cli.counters.step_counters",
+        "asv_bench.cli.ladder.RungProcesses",
+    ):
+        monkeypatch.setattr(place, forbidden)
+
+
+@pytest.mark.parametrize("make", UNWRITABLE)
+def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_left(
+    tmp_path: Path, make: Any
+) -> None:
+    path = make(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(Refused, match=r"cannot be written: .*Nothing was measured"):
+        require_writable(None, tmp_path / "fine.json", path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+COMMANDS = {
+    "scheduler": ["scheduler", "--quick", "--json"],
+    "streaming": ["streaming", "--quick", "--json"],
+    "compare": ["compare", "HEAD", "HEAD", "--json"],
+    "compare markdown": ["compare", "HEAD", "HEAD", "--markdown"],
+    "bisect": ["bisect", "HEAD~2", "HEAD", "--json"],
+    "calibrate": ["calibrate", "--json"],
+    "calibrate markdown": ["calibrate", "--markdown"],
+    "changes": ["changes", "--json"],
+    "peers": ["peers", "--quick", "--json"],
+    "profile": ["profile", "--quick", "--json"],
+    "headline": ["headline", "--quick", "--output"],
+    "counters": ["counters", "--steps-only", "--output"],
+}
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("make", [below_a_file, a_folder])
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_every_command_refuses_before_it_measures(
+    tmp_path: Path, arguments: list[str], make: Any
+) -> None:
+    path = make(tmp_path)
+    done = CliRunner().invoke(build_app(), [*arguments, str(path)])
+    assert isinstance(done.exception, Refused), done.output + repr(done.exception)
+    assert str(done.exception).startswith(f"{path} cannot be written: ")
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
+    "arguments", [arguments for arguments in COMMANDS.values() if arguments[0] != "counters"]
+)
+def test_a_checkout_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    (tmp_path / "reports").write_text("a file in place of the folder")
+    monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "reports" / "runs")
+    command, *options = arguments[:-1]
+    if command == "headline":
+        options += ["--output", str(tmp_path / "own.json")]
+    done = CliRunner().invoke(build_app(), [command, *options])
+    assert isinstance(done.exception, Refused), done.output + repr(done.exception)
+    assert "reports/runs" in str(done.exception)
+
+
+@pytest.mark.parametrize("command", ["bench", "history", "report"])
+def test_what_asv_writes_is_tried_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / ".asv").write_text("a file in place of the folder")
+    (tmp_path / "reports" / "asv" / "own").mkdir(parents=True)
+    (tmp_path / "reports" / "asv" / "own" / "machine.json").write_text("{}")
+    monkeypatch.setattr(f"asv_bench.cli.{command}.REPOSITORY", tmp_path)
+    arguments = ["HEAD~1..HEAD"] if command == "history" else []
+    done = CliRunner().invoke(build_app(), [command, *arguments])
+    assert isinstance(done.exception, Refused), done.output + repr(done.exception)
+    assert re.search(r"\.asv/\S+ cannot be written", str(done.exception))
+
+
+def test_a_full_disk_loses_no_record_and_the_command_fails(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    record = Record("scheduler", {})
+    record.results["step_ms"] = 1.5
+    require_places(Path("/dev/full"))
+    monkeypatch.setattr(command_line, "build_app", lambda: lambda: record.write(Path("/dev/full")))
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == 1
+    (kept,) = elsewhere.iterdir()
+    assert json.loads(kept.read_text())["results"] == {"step_ms": 1.5}
+    said = capsys.readouterr().err
+    assert "/dev/full could not be written: no space left on device" in said.lower()
+    assert str(kept) in said.replace("\n", "")
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode), "the device is still one"
+
+
+def test_a_disk_that_fills_up_while_something_is_measured_loses_nothing(
+    elsewhere: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    require_writable(folder / "run.json")
+    folder.rmdir()
+    folder.write_text("something else took its place")
+    with pytest.raises(WrittenElsewhere, match="What it was to hold is in"):
+        write_text(folder / "run.json", "figures")
+    (kept,) = elsewhere.iterdir()
+    assert kept.read_text() == "figures"
+    assert kept.suffix == ".json"
+
+
+def test_where_nothing_can_be_written_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: Any, **__: Any) -> Iterator[Any]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(destinations.tempfile, "mkstemp", full)
+    with pytest.raises(WrittenElsewhere, match=r"no space left on device\. Nor could any other"):
+        write_text(tmp_path / "run.json", "figures")
+    with pytest.raises(Refused, match="no space left on device"):
+        require_writable(tmp_path / "run.json")
+
+
+def test_what_is_no_file_is_written_to_as_it_stands(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    path = Path(f"/proc/self/fd/{write_end}")
+    require_writable(path)
+    write_text(path, "figures")
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        assert pipe.read() == "figures"
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "run.json"
+    link.symlink_to(tmp_path / "real" / "run.json")
+    require_writable(link)
+    write_text(link, "figures")
+    assert link.is_symlink()
+    assert (tmp_path / "real" / "run.json").read_text() == "figures"
+
+
+def test_a_full_disk_in_the_middle_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", ".asv/last-run.log")
+
+    monkeypatch.setattr(command_line, "build_app", lambda: run)
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == 1
+    assert ".asv/last-run.log could not be written: No space left" in capsys.readouterr().err
+
+
+def test_other_errors_of_the_system_are_no_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "x")
+
+    monkeypatch.setattr(command_line, "build_app", lambda: run)
+    with pytest.raises(FileNotFoundError):
+        command_line.main()
