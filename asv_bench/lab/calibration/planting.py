@@ -27,10 +27,11 @@ PLANTED_IN = Path("engine") / "running" / "runner.py"
 _SPIN = """
 
 def _plant(decode, cycles):
-    def slower_decode(self, num_rows, *, is_sampled):
-        decode(self, num_rows, is_sampled=is_sampled)
+    def slower_decode(self, *arguments, **options):
+        states = decode(self, *arguments, **options)
         # An ordinary launch, after the step's last kernel: the next step's first one waits for it.
         torch.cuda._sleep(cycles)
+        return states
 
     return slower_decode
 
@@ -43,11 +44,12 @@ _WAIT = """
 def _plant(decode, seconds):
     from time import perf_counter
 
-    def slower_decode(self, num_rows, *, is_sampled):
-        decode(self, num_rows, is_sampled=is_sampled)
+    def slower_decode(self, *arguments, **options):
+        states = decode(self, *arguments, **options)
         until = perf_counter() + seconds
         while perf_counter() < until:
             pass
+        return states
 
     return slower_decode
 

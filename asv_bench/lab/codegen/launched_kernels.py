@@ -207,24 +207,26 @@ def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
 def _launches(
     model: str, batch_size: int, dtype: str, gpu: tuple[int, int]
 ) -> Iterator[tuple[Launch, int | None]]:
-    """Launches of an engine's captures, of a prefill and of a sampled step, with their buckets."""
+    """Launches of an engine's captures, fused and not, and of a prefill, with their buckets."""
     from engine import Engine, EngineConfig, SamplingParams
 
     with _pretended(gpu) as traffic:
-        engine = Engine(
-            EngineConfig(
-                model=model,
-                device="cuda",
-                dtype=_DTYPES[dtype],
-                max_batch_size=batch_size,
-                num_kv_blocks=4 * batch_size + 16,
-                # One bucket of prefills: all launch the same kernels.
-                prefill_max_tokens=64,
+        for fuse in (True, False):
+            engine = Engine(
+                EngineConfig(
+                    model=model,
+                    device="cuda",
+                    dtype=_DTYPES[dtype],
+                    max_batch_size=batch_size,
+                    num_kv_blocks=4 * batch_size + 16,
+                    # One bucket of prefills: all launch the same kernels.
+                    prefill_max_tokens=64,
+                    fuse=fuse,
+                )
             )
-        )
-        params = SamplingParams(max_new_tokens=2, temperature=1.0, ignore_eos=True)
-        # Too long for decode steps to feed it: it is prefilled.
-        engine.generate([list(range(1, 20))], params)
+            params = SamplingParams(max_new_tokens=2, temperature=1.0, ignore_eos=True)
+            # Too long for decode steps to feed it: it is prefilled.
+            engine.generate([list(range(1, 20))], params)
         rows: int | None = None
         for launch in traffic.launches:
             if launch.name == "embed_rows":

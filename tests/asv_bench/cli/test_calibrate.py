@@ -118,6 +118,7 @@ def test_a_planted_spin_follows_the_step_on_the_device(
         "class ModelRunner:\n"
         "    def decode(self, num_rows, *, is_sampled):\n"
         "        torch.cuda._sleep((num_rows, is_sampled))\n"
+        "        return 'states'\n"
     )
     toy.commit("as on a GPU")
     spins = SpinTimes({0: 1e-6, 1000: 1.5e-6, 2000: 2e-6})
@@ -128,7 +129,7 @@ def test_a_planted_spin_follows_the_step_on_the_device(
     assert planted.seconds == pytest.approx(5e-6)
     module = planted_module(clone)
     module["torch"] = torch
-    module["ModelRunner"]().decode(7, is_sampled=True)
+    assert module["ModelRunner"]().decode(7, is_sampled=True) == "states"
     assert calls == [(7, True), 10_000]
     assert clone.plant(0.0).length == 0
 
