@@ -51,7 +51,7 @@ class EngineConfig:
         "graph" replays one captured CUDA graph a decode step and one a prefill, "eager" launches
         kernel by kernel, "auto" is "graph" on CUDA and "eager" on the CPU.
     fuse
-        Decode greedy steps with fused kernels where they run the model: half precision on CUDA.
+        Decode with fused kernels where they run the model: half precision on CUDA.
         False keeps to one kernel an operation, which is slower and what the fused ones are
         compared with.
     admission

@@ -1,10 +1,9 @@
-"""The greedy decode step as few fused kernels: what `ModelRunner.decode` does, near memory speed.
+"""The decode step as few fused kernels: what `ModelRunner.decode` does, near memory speed.
 
 A layer is five launches: LayerNorm and q, k, v; append and attention; projection and residual;
 LayerNorm, feed-forward and GELU; projection and residual. The first two are one for a single row
 where `row_attention_serves`. Around them one kernel embeds the rows' tokens and one picks the next.
-Logits never reach memory, so a step that samples takes the unfused path, which reads and writes the
-same rows, ring and cache: the two may alternate.
+Logits never reach memory; for rows that sample they are made from the residual stream afterwards.
 
 Importing this module imports Triton.
 """
@@ -92,10 +91,11 @@ class FusedDecode:
         other._workspace = other._reserve()
         return other
 
-    def step(self, num_rows: int) -> None:
+    def step(self, num_rows: int) -> torch.Tensor:
         """One token for each of rows 0 to `num_rows - 1` that has budget left.
 
         As `ModelRunner.decode`: everything is read from the device's rows and written back there.
+        Returns the residual stream [num_rows, E] before the final LayerNorm, valid until the next.
         """
         rows = self._state.device_rows
         buffers = self._buffers_for(num_rows)
@@ -136,6 +136,7 @@ class FusedDecode:
                 rows.known_tail,
                 self._ring.slots,
             )
+        return buffers.x
 
     @property
     def best_of_tiles(self) -> torch.Tensor:

@@ -25,40 +25,28 @@ def bucket_sizes(max_batch_size: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """Replays of `ModelRunner.decode`.
-
-    Greedy steps of every bucket are captured at once, when the engine is built. Sampling sorts
-    the vocabulary, which greedy batches should not pay, so it has graphs of its own; they are
-    captured when the first request samples.
-    """
+    """Replays of `ModelRunner.decode`; every bucket is captured when the engine is built."""
 
     def __init__(self, runner: ModelRunner, max_batch_size: int) -> None:
         self._runner = runner
         self._buckets = bucket_sizes(max_batch_size)
-        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self._pool = GraphPool()
-        self._capture(is_sampled=False)
+        self._graphs = self._capture()
 
-    def replay(self, num_rows: int, *, is_sampled: bool) -> None:
-        """Launch the decode step of rows 0 to `num_rows - 1`."""
-        if (self._buckets[0], is_sampled) not in self._graphs:
-            self._capture(is_sampled=is_sampled)
+    def decode(self, num_rows: int) -> torch.Tensor:
+        """As `ModelRunner.decode`, in one launch; what it returns may have more rows."""
         bucket = self._buckets[bisect_left(self._buckets, num_rows)]
-        self._graphs[bucket, is_sampled].replay()
+        graph, states = self._graphs[bucket]
+        graph.replay()
+        return states
 
-    def _capture(self, *, is_sampled: bool) -> None:
+    def _capture(self) -> dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]]:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.
 
-        Rows that are running meanwhile are paused: with no budget a step changes nothing that is
-        read.
+        No row has a budget yet, and without one a step changes nothing that is read.
         """
+        pool = GraphPool()
         with capturing("decode step", "lower max_batch_size or num_kv_blocks"):
-            remaining = self._runner.state.device_rows.remaining
-            paused = remaining.clone()
-            remaining.zero_()
-            try:
-                for bucket in reversed(self._buckets):
-                    step = partial(self._runner.decode, bucket, is_sampled=is_sampled)
-                    self._graphs[bucket, is_sampled], _ = self._pool.capture(step)
-            finally:
-                remaining.copy_(paused)
+            return {
+                bucket: pool.capture(partial(self._runner.decode, bucket))
+                for bucket in reversed(self._buckets)
+            }

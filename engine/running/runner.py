@@ -55,7 +55,7 @@ class ModelRunner:
     block_size
         Tokens per KV block.
     fuse
-        Run greedy decode steps with fused kernels, where they run this model.
+        Run decode steps with fused kernels, where they run this model.
     feeds_known
         Let decode steps feed known tokens. Worth its few operations where steps are replayed.
 
@@ -64,7 +64,7 @@ class ModelRunner:
     enter_limit
         Known tokens that may be left to compute when a sequence begins to decode.
     fused
-        Runs greedy decode steps; None where the fused kernels do not run this model.
+        Runs decode steps; None where the fused kernels do not run this model.
     """
 
     def __init__(
@@ -96,16 +96,17 @@ class ModelRunner:
 
             self.fused = FusedDecode(model, cache, state, ring)
 
-    def decode(self, num_rows: int, *, is_sampled: bool) -> None:
-        """One token for each of rows 0 to `num_rows - 1` that has budget left.
+    def decode(self, num_rows: int) -> torch.Tensor:
+        """The likeliest token for each of rows 0 to `num_rows - 1` that has budget left.
 
         Everything is read from the device's rows and written back there, so that the call can be
         captured in a CUDA graph and replayed. Rows without budget compute on padding: they append
         nothing, attend to nothing, and keep their state.
+
+        Returns the rows' last states [num_rows, E], from which `redraw` draws.
         """
-        if self.fused is not None and not is_sampled:
-            self.fused.step(num_rows)
-            return
+        if self.fused is not None:
+            return self.fused.step(num_rows)
         rows = self.state.device_rows
         is_running = rows.remaining[:num_rows] > 0
         # A row that ended at the model's last position must not index beyond the embeddings.
@@ -133,17 +134,7 @@ class ModelRunner:
             hidden = self._model.forward(token_ids, positions, attend)
             logits = self._model.logits(hidden)
         with span("sampling"):
-            if is_sampled:
-                tokens = sample(
-                    logits,
-                    rows.temperature[:num_rows],
-                    rows.top_k[:num_rows],
-                    rows.top_p[:num_rows],
-                    rows.seed[:num_rows],
-                    positions + 1,
-                )
-            else:
-                tokens = sample_greedy(logits)
+            tokens = sample_greedy(logits)
             self.ring.write(rows.position[:num_rows] + 1, tokens)
             # An invalid token ends its request when the host sees it; until then the row goes on
             # with any token that exists.
@@ -158,6 +149,35 @@ class ModelRunner:
             rows.last_token[:num_rows].copy_(torch.where(is_running, fed, token_ids))
             rows.position[:num_rows] += is_running.to(torch.int32)
             rows.remaining[:num_rows] -= is_sampling.to(torch.int32)
+        return hidden
+
+    def budgets(self, num_rows: int) -> torch.Tensor:
+        """Tokens that rows 0 to `num_rows - 1` may sample yet, int32 [num_rows], for `redraw`."""
+        return self.state.device_rows.remaining[:num_rows].clone()
+
+    def redraw(self, states: torch.Tensor, budgets: torch.Tensor) -> None:
+        """After `decode`, replace the likeliest token by a drawn one in the rows that sample.
+
+        So the token of a greedy row is made by the same kernels whoever samples beside it. Nothing
+        of this is captured: drawing takes the device longer than it takes the host to launch it.
+
+        Parameters
+        ----------
+        states
+            What `decode` returned, [N, E] or longer.
+        budgets
+            `budgets(N)` before it: rows that have spent none of it got no token.
+        """
+        num_rows, rows = len(budgets), self.state.device_rows
+        positions, last_token = rows.position[:num_rows], rows.last_token[:num_rows]
+        hidden = states[:num_rows]
+        if self.fused is not None:
+            hidden = self._model.final_norm(hidden)
+        with span("sampling"):
+            drawn = self._draw(hidden, slice(num_rows), positions)
+            is_drawn = (rows.temperature[:num_rows] > 0) & (rows.remaining[:num_rows] < budgets)
+            self.ring.write(positions, torch.where(is_drawn, drawn, self.ring.read(positions)))
+            last_token.copy_(torch.where(is_drawn, drawn.clamp(min=0), last_token))
 
     def compute(self, plan: PrefillPlan) -> ComputedPrompts:
         """Compute the plan's chunks; `sample_prompts` takes what this returns."""
@@ -204,30 +224,19 @@ class ModelRunner:
         completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
         if not completed:
             return False
-        is_sampled = any(request.params.temperature > 0 for request in completed)
-        if computed.greedy is not None and not is_sampled:
-            with span("sampling"):
-                computed.greedy.replay()
-            return True
         inputs, count = computed.inputs, len(completed)
-        positions = inputs.sampled_positions[:count]
-        with span("forward"):
-            logits = self._model.logits(computed.hidden[:count])
         with span("sampling"):
-            rows = self.state.device_rows
-            places = inputs.sampled_rows[:count].to(torch.int64)
-            if is_sampled:
-                tokens = sample(
-                    logits,
-                    rows.temperature[places],
-                    rows.top_k[places],
-                    rows.top_p[places],
-                    rows.seed[places],
-                    positions,
-                )
+            if computed.greedy is not None:
+                computed.greedy.replay()
             else:
-                tokens = sample_greedy(logits)
-            self._deliver(places, positions, tokens)
+                self.sample_greedily(inputs, computed.hidden, count)
+            if any(request.params.temperature > 0 for request in completed):
+                places = inputs.sampled_rows[:count].to(torch.int64)
+                positions = inputs.sampled_positions[:count]
+                drawn = self._draw(computed.hidden[:count], places, positions)
+                is_drawn = self.state.device_rows.temperature[places] > 0
+                greedy = self.ring.read_rows(places, positions)
+                self._deliver(places, positions, torch.where(is_drawn, drawn, greedy))
         return True
 
     def sample_greedily(
@@ -243,6 +252,20 @@ class ModelRunner:
         # Equal rows need not make equal logits, and all that repeats a place must write one token.
         tokens = torch.where(places == places[0], tokens[0], tokens)
         self._deliver(places, inputs.sampled_positions[:count], tokens)
+
+    def _draw(
+        self, hidden: torch.Tensor, places: slice | torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """Tokens at `positions` int32 [N] of the rows `places`, drawn from states [N, E]."""
+        rows = self.state.device_rows
+        return sample(
+            self._model.logits(hidden),
+            rows.temperature[places],
+            rows.top_k[places],
+            rows.top_p[places],
+            rows.seed[places],
+            positions,
+        )
 
     def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
         """Send the tokens of the rows `places` to the host, and feed them to the next step."""

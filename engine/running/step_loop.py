@@ -194,10 +194,11 @@ class StepLoop:
         if plan.copies:
             self._copy_blocks(plan.copies)
         self._flush()
-        if self._decode_graphs is not None:
-            self._decode_graphs.replay(plan.num_rows, is_sampled=plan.is_sampled)
-        else:
-            self._runner.decode(plan.num_rows, is_sampled=plan.is_sampled)
+        runner = self._runner
+        budgets = runner.budgets(plan.num_rows) if plan.is_sampled else None
+        states = (self._decode_graphs or runner).decode(plan.num_rows)
+        if budgets is not None:
+            runner.redraw(states, budgets)
         self._track(plan.sampling)
         return True
 

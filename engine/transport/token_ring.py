@@ -39,9 +39,18 @@ class TokenRing:
         slots = positions.remainder(NUM_SLOTS).to(torch.int64)
         self.slots[:, : len(tokens)].scatter_(0, slots[None], tokens[None])
 
+    def read(self, positions: torch.Tensor) -> torch.Tensor:
+        """What stands at `positions` int32 [N] of rows 0 to N - 1, int32 [N], for the device."""
+        slots = positions.remainder(NUM_SLOTS).to(torch.int64)
+        return self.slots[:, : len(positions)].gather(0, slots[None]).squeeze(0)
+
     def write_rows(self, rows: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
         """Put `tokens` int32 [N] at `positions` int32 [N] of `rows` int64 [N]."""
         self.slots.index_put_((positions.remainder(NUM_SLOTS).to(torch.int64), rows), tokens)
+
+    def read_rows(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """What stands at `positions` int32 [N] of `rows` int64 [N], int32 [N], for the device."""
+        return self.slots[positions.remainder(NUM_SLOTS).to(torch.int64), rows]
 
     def send(self) -> int:
         """Mark what has been launched so far; returns the ticket that `receive` takes."""

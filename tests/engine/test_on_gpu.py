@@ -137,12 +137,14 @@ def test_abort_in_flight_leaves_the_others_alone(prompts, on_the_cpu):
             assert outputs[request_id] == on_the_cpu[place]
 
 
-def test_the_loop_never_synchronizes(prompts):
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_loop_never_synchronizes(prompts, temperature):
     engine = _engine()
-    _outputs(engine, prompts)
+    params = SamplingParams(max_new_tokens=24, temperature=temperature, ignore_eos=True)
+    _outputs(engine, prompts, params)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        _outputs(engine, prompts)
+        _outputs(engine, prompts, params)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

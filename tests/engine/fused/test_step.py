@@ -149,19 +149,36 @@ def test_steps_leave_what_unfused_steps_leave(
     fused, plain = _side(model, fuse=True), _side(model, fuse=False)
     for _ in range(3):
         for side in (fused, plain):
-            side.runner.decode(num_rows, is_sampled=False)
+            side.runner.decode(num_rows)
         _assert_same(fused, plain, num_rows, tolerance)
 
 
 @needs_triton
-def test_fused_and_sampled_steps_alternate() -> None:
-    """A sampled step leaves no statistics behind; the next fused one must not miss them."""
-    model = _model(torch.float32)
-    fused, plain = _side(model, fuse=True), _side(model, fuse=False)
-    for is_sampled in (False, True, False):
+def test_rows_that_sample_leave_the_others_theirs() -> None:
+    """Drawn tokens are those of unfused steps; a greedy row has the bits it has among greedy ones.
+
+    Steps with draws and without alternate: each begins from what the other has left.
+    """
+    model = _model(torch.float32, num_layers=1)
+    fused, plain, greedy = (_side(model, fuse=fuse) for fuse in (True, False, True))
+    # Row 4 does not run: nothing is drawn for it.
+    sampled = [1, 3, 4, 5]
+    for side in (fused, plain):
+        side.state.device_rows.temperature[sampled] = 1.5
+    for is_drawn in (True, False):
         for side in (fused, plain):
-            side.runner.decode(NUM_ROWS, is_sampled=is_sampled)
+            budgets = side.runner.budgets(NUM_ROWS)
+            states = side.runner.decode(NUM_ROWS)
+            if is_drawn:
+                side.runner.redraw(states, budgets)
+        greedy.runner.decode(NUM_ROWS)
         _assert_same(fused, plain, NUM_ROWS, 1e-4)
+    tokens, likeliest = _written(fused, NUM_ROWS), _written(greedy, NUM_ROWS)
+    last = [side.state.device_rows.last_token.tolist() for side in (fused, greedy)]
+    for row in range(NUM_ROWS):
+        is_drawn = row in sampled and bool(REMAINING[row])
+        assert (tokens[row] != likeliest[row]) == is_drawn, row
+        assert is_drawn or last[0][row] == last[1][row], row
 
 
 @needs_triton
@@ -169,7 +186,7 @@ def test_an_untied_head_and_scaled_layers() -> None:
     model = _model(torch.float32, tied_head=False, scale_by_layer=True)
     fused, plain = _side(model, fuse=True), _side(model, fuse=False)
     for side in (fused, plain):
-        side.runner.decode(NUM_ROWS, is_sampled=False)
+        side.runner.decode(NUM_ROWS)
     _assert_same(fused, plain, NUM_ROWS, 1e-4)
 
 
@@ -179,7 +196,7 @@ def test_logits_that_are_not_numbers_are_told_and_survived() -> None:
     model.final_norm.bias[3] = float("nan")
     fused, plain = _side(model, fuse=True), _side(model, fuse=False)
     for side in (fused, plain):
-        side.runner.decode(NUM_ROWS, is_sampled=False)
+        side.runner.decode(NUM_ROWS)
     _assert_same(fused, plain, NUM_ROWS, 1e-4)
     # Row 0 feeds a known token whatever its logits are.
     assert fused.state.device_rows.last_token.tolist()[:2] == [41, 0]
@@ -215,7 +232,7 @@ def test_logits_are_as_close_to_full_precision_as_unfused_ones(
     table = committed.with_tile(committed.place(num_rows), "head", head)
     fused.runner.fused = fused.runner.fused.retabled(table)
     for side in (fused, plain, exact):
-        side.runner.decode(num_rows, is_sampled=False)
+        side.runner.decode(num_rows)
     tile_max = fused.runner.fused.best_of_tiles
     running = [row for row in range(num_rows) if REMAINING[row] > 0]
     tiles = tile_max.shape[1]
@@ -255,7 +272,7 @@ def test_another_table_cuts_the_same_step() -> None:
     narrow = fused.runner.fused.retabled(table)
     fused.runner.fused = narrow
     for side in (fused, plain):
-        side.runner.decode(NUM_ROWS, is_sampled=False)
+        side.runner.decode(NUM_ROWS)
     _assert_same(fused, plain, NUM_ROWS, 1e-4)
     assert narrow.best_of_tiles.shape == (NUM_ROWS, 256 // 64)
     again = FusedDecode(model, fused.cache, fused.state, fused.ring, table)
@@ -270,7 +287,7 @@ def test_steps_repeat_bit_for_bit() -> None:
     for _ in range(2):
         side = _side(model, fuse=True)
         for _ in range(2):
-            side.runner.decode(NUM_ROWS, is_sampled=False)
+            side.runner.decode(NUM_ROWS)
         caches.append(side.cache)
     assert torch.equal(caches[0].keys, caches[1].keys)
     assert torch.equal(caches[0].values, caches[1].values)

@@ -114,8 +114,27 @@ def test_runs_repeat(prompts: list[list[int]]) -> None:
     assert all(_outputs(engine, prompts) == first for _ in range(3))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_greedy_requests_tokens_do_not_depend_on_who_samples_beside_it(
+    prompts: list[list[int]], dtype: str, fuse: bool
+) -> None:
+    engine = _engine(dtype=dtype, fuse=fuse, prefix_cache=False)
+    alike = _outputs(engine, prompts)
+    for others in (0, 1):
+        params = [
+            SamplingParams(
+                max_new_tokens=NEW_TOKENS, temperature=0.9 * (place % 2 == others), ignore_eos=True
+            )
+            for place in range(len(prompts))
+        ]
+        mixed = [completion.token_ids for completion in engine.generate(prompts, params)]
+        assert mixed[1 - others :: 2] == alike[1 - others :: 2]
+        assert mixed[others::2] != alike[others::2]
+
+
 def test_greedy_rows_among_sampling_ones_give_valid_tokens(prompts: list[list[int]]) -> None:
-    """The path changes from step to step as a sampling request comes and goes."""
+    """Steps draw or do not, as a sampling request comes and goes."""
     engine = _engine()
     params = [
         SamplingParams(max_new_tokens=5 + 3 * i, temperature=0.8 * (i % 3 == 0), ignore_eos=True)
