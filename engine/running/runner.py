@@ -15,7 +15,7 @@ from engine.kv.memory import KVCache
 from engine.models.gpt2 import GPT2
 from engine.running.prefill_inputs import PrefillInputs, PrefillShape
 from engine.running.ranges import span
-from engine.running.sampler import sample, sample_greedy
+from engine.running.sampler import INVALID_TOKEN, sample, sample_greedy
 from engine.scheduling.prefill_plan import PrefillPlan
 from engine.transport.device_rows import KNOWN_TAIL, DecodeState
 from engine.transport.staging import StagingBuffers
@@ -256,16 +256,23 @@ class ModelRunner:
     def _draw(
         self, hidden: torch.Tensor, places: slice | torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Tokens at `positions` int32 [N] of the rows `places`, drawn from states [N, E]."""
+        """Tokens at `positions` int32 [N] of the rows `places`, drawn from states [N, E].
+
+        Where memory does not suffice none is drawn, and only the requests that sample end with an
+        error: a greedy one needs neither the sorted vocabulary nor this memory.
+        """
         rows = self.state.device_rows
-        return sample(
-            self._model.logits(hidden),
-            rows.temperature[places],
-            rows.top_k[places],
-            rows.top_p[places],
-            rows.seed[places],
-            positions,
-        )
+        try:
+            return sample(
+                self._model.logits(hidden),
+                rows.temperature[places],
+                rows.top_k[places],
+                rows.top_p[places],
+                rows.seed[places],
+                positions,
+            )
+        except torch.OutOfMemoryError:
+            return torch.full_like(positions, INVALID_TOKEN)
 
     def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
         """Send the tokens of the rows `places` to the host, and feed them to the next step."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from engine.config import EngineConfig
 from engine.kv.blocks import BlockCopy, KVBlockManager
@@ -143,14 +144,7 @@ class StepLoop:
 
     def abort(self, request: Request) -> None:
         """End an unfinished request now, and give back what it holds."""
-        request.finish_reason = "abort"
-        self.scheduler.withdraw(request)
-        del self.unfinished[request.request_id]
-        self.arrived.append(
-            TokenBatch.of_end(
-                request.request_id, len(request.generated), time.perf_counter(), "abort"
-            )
-        )
+        self._end_early(request, "abort")
 
     def take_arrived(self) -> list[TokenBatch]:
         """What has arrived since the last call, in order."""
@@ -169,17 +163,28 @@ class StepLoop:
             plan = self.scheduler.plan_prefill()
             if plan is None:
                 return False
-        if plan.copies:
-            self._copy_blocks(plan.copies)
-        # The device begins before the host has staged the rows, which only sampling reads.
-        computed = (self._prefill_graphs or self._runner).compute(plan) if plan.chunks else None
+        try:
+            if plan.copies:
+                self._copy_blocks(plan.copies)
+            # The device begins before the host has staged the rows, which only sampling reads.
+            computed = (self._prefill_graphs or self._runner).compute(plan) if plan.chunks else None
+        except torch.OutOfMemoryError:
+            self.scheduler.stage_rows(replace(plan, chunks=[]))
+            failed = [chunk.request for chunk in plan.chunks]
+            # The copies may have been for those that only enter.
+            self._fail(failed + plan.entering if plan.copies else failed)
+            return False
         with span("schedule"):
             self.scheduler.stage_rows(plan)
         if computed is None:
             # Rows that only enter are sent with what the decode step changes.
             return False
         self._flush()
-        is_sampled = self._runner.sample_prompts(plan, computed)
+        try:
+            is_sampled = self._runner.sample_prompts(plan, computed)
+        except torch.OutOfMemoryError:
+            self._fail([chunk.request for chunk in plan.chunks])
+            return False
         self.scheduler.note_prefilled(plan)
         if is_sampled:
             rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
@@ -191,16 +196,44 @@ class StepLoop:
             plan = self.scheduler.plan_decode()
             if plan is None:
                 return False
-        if plan.copies:
-            self._copy_blocks(plan.copies)
-        self._flush()
         runner = self._runner
-        budgets = runner.budgets(plan.num_rows) if plan.is_sampled else None
-        states = (self._decode_graphs or runner).decode(plan.num_rows)
-        if budgets is not None:
-            runner.redraw(states, budgets)
+        try:
+            if plan.copies:
+                self._copy_blocks(plan.copies)
+            self._flush()
+            budgets = runner.budgets(plan.num_rows) if plan.is_sampled else None
+            states = (self._decode_graphs or runner).decode(plan.num_rows)
+            if budgets is not None:
+                runner.redraw(states, budgets)
+        except torch.OutOfMemoryError:
+            self._fail([self.rows.holder(row) for row in plan.rows.tolist()])
+            self.scheduler.forget_prefixes()
+            return False
         self._track(plan.sampling)
         return True
+
+    def _fail(self, requests: Collection[Request]) -> None:
+        """End the requests of a launch for which the device has too little memory.
+
+        Without them there may be enough for the others, so the engine goes on.
+        """
+        # Also of rows whose last token this launch was to make, which the device still runs.
+        self._state.stage_stops(np.array([request.row for request in requests], np.intp))
+        self._drain()
+        for request in requests:
+            if request.request_id in self.unfinished:
+                self._end_early(request, "error")
+
+    def _end_early(self, request: Request, reason: FinishReason) -> None:
+        """End an unfinished request without a token, and give back what it holds."""
+        request.finish_reason = reason
+        self.scheduler.withdraw(request)
+        del self.unfinished[request.request_id]
+        self.arrived.append(
+            TokenBatch.of_end(
+                request.request_id, len(request.generated), time.perf_counter(), reason
+            )
+        )
 
     def _copy_blocks(self, copies: list[BlockCopy]) -> None:
         with span("copies"):

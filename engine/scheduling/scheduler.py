@@ -244,6 +244,11 @@ class Scheduler:
                     self.prefix_cache.insert(request.known_tokens[:-1], held.tolist())
         self.blocks.free_blocks(block_ids)
 
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache: what a step that failed was to compute may be in it."""
+        if self.prefix_cache is not None:
+            self.prefix_cache.clear()
+
     def check_integrity(self) -> None:
         """Hold the block pool against all who hold blocks.
 

@@ -149,6 +149,34 @@ def test_the_loop_never_synchronizes(prompts, temperature):
         torch.cuda.set_sync_debug_mode("default")
 
 
+def test_sampling_without_memory_ends_with_an_error_and_the_greedy_requests_go_on():
+    """All that is reserved is all there is: sorting the vocabulary of 32 rows finds no room."""
+    random = np.random.default_rng(2)
+    prompts = [random.integers(0, 50257, 40).tolist() for _ in range(32)]
+    params = [
+        SamplingParams(max_new_tokens=16, temperature=0.9 * (place % 2), ignore_eos=True)
+        for place in range(32)
+    ]
+    engine = _engine(model="random:gpt2", dtype="float16", max_batch_size=32, num_kv_blocks=400)
+    greedy = SamplingParams(max_new_tokens=16, ignore_eos=True)
+    alike = _outputs(engine, prompts, greedy)
+    gc.collect()
+    torch.cuda.empty_cache()
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
+    try:
+        completions = engine.generate(prompts, params)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    engine.check_integrity()
+    reasons = [completion.finish_reason for completion in completions]
+    assert reasons == ["length", "error"] * 16
+    assert [one.token_ids for one in completions[::2]] == alike[::2]
+    again = engine.generate(prompts, params)
+    assert {completion.finish_reason for completion in again} == {"length"}
+    assert [one.token_ids for one in again[::2]] == alike[::2]
+
+
 def test_tokens_do_not_depend_on_the_streams_of_the_caller(prompts, on_the_cpu):
     """A caller whose streams are busy, another one at every step, as a server of many parts is."""
     busy = [torch.cuda.Stream() for _ in range(3)]
