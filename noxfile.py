@@ -56,6 +56,10 @@ TRITONS = (
         TritonChoice("3.9.0", version="3.9.0"),
     )
 )
+# Options that spread tests over cores. No more than four processes: some tests hold what one does
+# to seconds. Those that need most of a GPU's memory are a group, of which one runs at a time.
+SPREAD = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadgroup")
+
 EACH_TRITON = nox.parametrize("triton", [nox.param(t, id=t.name) for t in TRITONS])
 
 
@@ -122,9 +126,11 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs, env=_compiled())
         return
-    shared = ("python", "-m", "pytest", *_spread())
-    session.run(*shared, "--ignore=tests/kernels", env=_compiled())
-    session.run(*shared, "tests/kernels", env=_triton_environment())
+    # The ruler's tests measure a GPU, where there is one, and need it for themselves.
+    spread = () if TORCH.has_gpu else SPREAD
+    pytest = ("python", "-m", "pytest")
+    session.run(*pytest, *spread, "--ignore=tests/kernels", env=_compiled())
+    session.run(*pytest, *SPREAD, "tests/kernels", env=_triton_environment())
 
 
 @nox.session(python=PYTHON, requires=["stack"], default=False)
@@ -133,7 +139,8 @@ def kernels(session: nox.Session, triton: TritonChoice) -> None:
     """Run the kernel tests, or those named after --, on a GPU or through Triton's interpreter."""
     _provide(session, "test")
     _choose_triton(session, triton)
-    arguments = [*_spread(), *kernel_tests(session.posargs, on_gpu=TORCH.has_gpu)]
+    # They compile more than they run, so that it pays to share a GPU, too.
+    arguments = [*SPREAD, *kernel_tests(session.posargs, on_gpu=TORCH.has_gpu)]
     session.run("python", "-m", "pytest", *arguments, env=_triton_environment())
 
 
@@ -212,14 +219,6 @@ def kernel_tests(arguments: Sequence[str], *, on_gpu: bool) -> list[str]:
     # The engine's own GPU tests have nowhere else to run where they must not be skipped.
     engines = sorted((ROOT / "tests" / "engine").rglob("test_*on_gpu.py")) if on_gpu else []
     return ["tests/kernels", *(str(path.relative_to(ROOT)) for path in engines), *arguments]
-
-
-def _spread() -> Sequence[str]:
-    """Options that spread tests over cores, where they do not share a GPU.
-
-    No more than four: some tests hold what one process does to seconds.
-    """
-    return () if TORCH.has_gpu else ("--numprocesses=auto", "--maxprocesses=4")
 
 
 def _choose_triton(session: nox.Session, triton: TritonChoice) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import platform
+import sys
 
 import hypothesis
 import pytest
@@ -14,6 +16,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 # The tests' tensors are tiny: threads cost more than they bring, and a busy machine far more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_MOST_KEPT_BYTES = 1 << 30
 
 # Derandomised, so that a red run can be repeated; the search for new cases is `thorough`'s.
 hypothesis.settings.register_profile("kvtrail", deadline=None, derandomize=True)
@@ -31,6 +35,18 @@ def pytest_sessionstart() -> None:
                 "KVTRAIL_REQUIRE=gpu, but torch finds no GPU that it can use; unset it, or repair "
                 "the driver or torch"
             )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Give back what a test had of a GPU's memory: tests in other processes share the GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    if torch.cuda.memory_allocated() > _MOST_KEPT_BYTES:
+        gc.collect()
+    if torch.cuda.memory_reserved() > _MOST_KEPT_BYTES:
+        torch.cuda.empty_cache()
 
 
 def pytest_report_header() -> list[str]:

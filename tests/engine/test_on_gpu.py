@@ -271,6 +271,7 @@ def _logits_and_tokens(engine: Engine, prompt: list[int]) -> tuple[torch.Tensor,
     return logits.double().cpu(), completion.token_ids
 
 
+@pytest.mark.xdist_group("most-memory")
 def test_captures_of_all_batch_sizes_up_to_256_take_at_most_ten_seconds():
     """With kernels compiled, as they are wherever an engine ran before."""
     options = {"model": "random:gpt2", "dtype": "float16", "max_batch_size": 256}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -124,6 +124,30 @@ def test_kernel_tests_are_all_of_them_where_none_is_named(noxfile):
 def test_kernel_tests_are_those_that_are_named(noxfile, start):
     named = ["-x", f"{start}tests/kernels/attention/test_append.py::test_it"]
     assert noxfile.kernel_tests(named, on_gpu=True) == named
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_kernel_tests_run_in_several_processes_on_a_gpu_too(noxfile, monkeypatch, has_gpu):
+    ran: list[tuple[str, ...]] = []
+    session = SimpleNamespace(posargs=[], run=lambda *command, env: ran.append(command))
+    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=has_gpu))
+    for name in ("_provide", "_choose_triton"):
+        monkeypatch.setattr(noxfile, name, lambda *_: None)
+    noxfile.kernels.func(session, None)
+    [command] = ran
+    assert {"--numprocesses=auto", "--maxprocesses=4", "--dist=loadgroup"} <= set(command)
+    assert "tests/kernels" in command
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_the_rulers_tests_have_a_gpu_for_themselves(noxfile, monkeypatch, has_gpu):
+    ran: list[tuple[str, ...]] = []
+    session = SimpleNamespace(posargs=[], run=lambda *command, env: ran.append(command))
+    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=has_gpu))
+    monkeypatch.setattr(noxfile, "_provide", lambda *_: None)
+    noxfile.tests.func(session)
+    spread = ["--numprocesses=auto" in command for command in ran]
+    assert spread == [not has_gpu, True]
 
 
 def test_the_tritons_are_the_ends_of_what_is_allowed():

@@ -238,6 +238,7 @@ def test_the_narrowest_kernel_is_chosen(
     assert launched == [narrowest]
 
 
+@pytest.mark.xdist_group("most-memory")
 def test_offsets_beyond_32_bits(implementation: Any) -> None:
     """The last block of a cache of more than 2**31 elements; only what is written is touched."""
     num_blocks, heads, block, dim = 43_700, 12, 64, 64

@@ -168,6 +168,7 @@ def test_a_position_beyond_the_table_does_not_run(
     assert same_bits(beyond.k_cache, k_before)
 
 
+@pytest.mark.xdist_group("most-memory")
 @pytest.mark.parametrize("block_size", [16, 64])
 def test_offsets_beyond_32_bits(triton_device: torch.device, block_size: int) -> None:
     """The last blocks of caches of more than 2**31 elements; only what is used is touched."""
