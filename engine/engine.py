@@ -9,11 +9,13 @@ from contextlib import closing
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
 from engine.kv.blocks import KVBlockManager
 from engine.kv.memory import choose_num_blocks
+from engine.memory import allocating, require_bytes
 from engine.models.registry import load_model
 from engine.requests.delivery import Delivery
 from engine.requests.params import SamplingParams
@@ -22,6 +24,9 @@ from engine.requests.token_batch import TokenBatch
 from engine.requests.validation import CheckedPrompt, Intake, Prompt
 from engine.running.device import device_scope, resolve_device, resolve_dtype
 from engine.running.step_loop import StepLoop
+
+_BYTES_PER_OUTPUT_TOKEN = 12
+"""A row holds each token of its output, int32, and when it was seen, float64."""
 
 
 class Engine:
@@ -68,13 +73,7 @@ class Engine:
             self.num_kv_blocks * config.block_size,
             self.tokenizer,
         )
-        self._loop = StepLoop(
-            config,
-            self.model,
-            max_model_len=self.max_model_len,
-            num_kv_blocks=self.num_kv_blocks,
-            use_graphs=self.decode_mode == "graph",
-        )
+        self._loop = self._build_loop()
         self._delivery = Delivery()
         self._failure: str | None = None
         self._next_request_id = 0
@@ -310,14 +309,46 @@ class Engine:
         return self.config.decode
 
     def _choose_num_blocks(self) -> int:
-        config = self.model_config
-        values_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
         return choose_num_blocks(
-            bytes_per_block=values_per_token * self.dtype.itemsize * self.config.block_size,
+            bytes_per_block=self._bytes_per_block,
             blocks_per_sequence=-(-self.max_model_len // self.config.block_size),
             max_batch_size=self.config.max_batch_size,
             device=self.device,
         )
+
+    @property
+    def _bytes_per_block(self) -> int:
+        config = self.model_config
+        values_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+        return values_per_token * self.dtype.itemsize * self.config.block_size
+
+    def _build_loop(self) -> StepLoop:
+        """The loop, once memory is known to hold what it will allocate at least."""
+        config, rows = self.config, self.config.max_batch_size
+        cache_bytes = self.num_kv_blocks * self._bytes_per_block
+        cache = f"KV cache of {self.num_kv_blocks} blocks of {config.block_size} tokens"
+        smaller_cache = "lower num_kv_blocks or block_size"
+        require_bytes(f"The {cache}", cache_bytes, self.device, smaller_cache)
+        batch = f"batch of max_batch_size={rows} sequences"
+        smaller_batch = "lower max_batch_size or max_model_len"
+        output_bytes = rows * self.max_model_len * _BYTES_PER_OUTPUT_TOKEN
+        require_bytes(f"A {batch}", output_bytes, torch.device("cpu"), smaller_batch)
+        batch_bytes = rows * self.model_config.vocab_size * self.dtype.itemsize
+        if self.device.type != "cuda":
+            batch_bytes += output_bytes
+        with allocating(
+            f"The {cache} and a {batch}",
+            cache_bytes + batch_bytes,
+            self.device,
+            f"{smaller_cache}, {smaller_batch.removeprefix('lower ')}",
+        ):
+            return StepLoop(
+                config,
+                self.model,
+                max_model_len=self.max_model_len,
+                num_kv_blocks=self.num_kv_blocks,
+                use_graphs=self.decode_mode == "graph",
+            )
 
     def _text(self, request: Request) -> str | None:
         if self.tokenizer is None:

@@ -9,10 +9,11 @@ import torch
 
 from engine.errors import ConfigError
 from engine.kv.blocks import BlockCopy
+from engine.memory import available_bytes, in_words
 from engine.transport.staging import StagingBuffers
 
-_GPU_MEMORY_SHARE = 0.85
-_CPU_BYTES = 2 << 30
+_MEMORY_SHARE = 0.85
+_MOST_CPU_BYTES = 2 << 30
 
 
 class KVCache:
@@ -76,16 +77,15 @@ def choose_num_blocks(
         When not even one longest sequence fits.
     """
     wanted = 2 * max_batch_size * blocks_per_sequence
-    if device.type == "cuda":
-        free_bytes, _ = torch.cuda.mem_get_info(device)
-        budget = int(free_bytes * _GPU_MEMORY_SHARE)
-    else:
-        budget = _CPU_BYTES
+    budget = int(available_bytes(device) * _MEMORY_SHARE)
+    if device.type != "cuda":
+        budget = min(budget, _MOST_CPU_BYTES)
     affordable = budget // bytes_per_block
     if affordable < blocks_per_sequence:
         raise ConfigError(
             f"The KV cache of one longest sequence takes {blocks_per_sequence} blocks of "
-            f"{bytes_per_block} bytes, but {device} has room for {affordable}: lower "
-            "max_model_len, or set num_kv_blocks."
+            f"{in_words(bytes_per_block)}, but {device} has room for {affordable} in the "
+            f"{in_words(budget)} that a cache may take of it: lower max_model_len or block_size, "
+            "or set num_kv_blocks."
         )
     return min(wanted, affordable)

@@ -6,9 +6,10 @@ files' headers first, then the tensors go to the device one at a time.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelError
+from engine.memory import allocating
 from engine.models.config import read_json_object
 from engine.models.lfs_pointer import refuse_lfs_pointer
 
@@ -118,6 +120,8 @@ def load_weights(
     ModelError
         A tensor is missing, damaged, of a shape the config does not ask for, of a
         quantized type, or part of a model other than the config describes.
+    ConfigError
+        The device has too little memory for them.
     """
     chosen = _choose(stored, shapes)
     for name, tensor in chosen.items():
@@ -125,17 +129,28 @@ def load_weights(
         _check_header(tensor, shape[::-1] if is_stored_transposed(name) else shape)
 
     weights = {}
-    for path in sorted({tensor.path for tensor in chosen.values()}):
-        with _open(path) as file:
-            for name, tensor in chosen.items():
-                if tensor.path == path:
-                    transposed = is_stored_transposed(name)
-                    weights[name] = _read(file, tensor, transposed, device, dtype)
+    with allocating_weights(f"The weights in {_directory_of(stored)}", shapes, device, dtype):
+        for path in sorted({tensor.path for tensor in chosen.values()}):
+            with _open(path) as file:
+                for name, tensor in chosen.items():
+                    if tensor.path == path:
+                        transposed = is_stored_transposed(name)
+                        weights[name] = _read(file, tensor, transposed, device, dtype)
     if _HEAD not in shapes and _HEAD in weights:
         head = weights.pop(_HEAD)
         if not torch.equal(head, weights[_TOKEN_EMBEDDING]):
             weights[_HEAD] = head
     return weights
+
+
+def allocating_weights(
+    what: str, shapes: Mapping[str, tuple[int, ...]], device: torch.device, dtype: torch.dtype
+) -> AbstractContextManager[None]:
+    """Surround what makes tensors of these `shapes`, as `engine.memory.allocating` does."""
+    num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
+    type_name = str(dtype).removeprefix("torch.")
+    remedy = "choose a smaller model, or a dtype of fewer bytes"
+    return allocating(f"{what} as {type_name}", num_bytes, device, remedy)
 
 
 def _choose(

@@ -10,7 +10,12 @@ from pathlib import Path
 import torch
 
 from engine.errors import ModelError
-from engine.models.checkpoint import StoredTensor, load_weights, read_headers
+from engine.models.checkpoint import (
+    StoredTensor,
+    allocating_weights,
+    load_weights,
+    read_headers,
+)
 from engine.models.config import GPT2Config, read_config
 from engine.models.gpt2 import GPT2, is_stored_transposed, parameter_shapes
 from engine.models.random_weights import random_weights
@@ -78,13 +83,17 @@ def load_model(
     ------
     ModelError
         There is no such model, or its files are missing, damaged, inconsistent or unsupported.
+    ConfigError
+        The device has too little memory for the weights.
     """
     name = os.fspath(name)
     if name.startswith(RANDOM_PREFIX):
         config = _random_config(name)
         dtype = dtype or default_dtype(config, device)
-        weights = random_weights(config, seed=seed, device=device, dtype=dtype)
-        return LoadedModel(GPT2(config, weights), config, tokenizer=None)
+        shapes = parameter_shapes(config)
+        with allocating_weights(f"The weights of {name}", shapes, device, dtype):
+            model = GPT2(config, random_weights(config, seed=seed, device=device, dtype=dtype))
+        return LoadedModel(model, config, tokenizer=None)
     directory = _find_directory(name)
     config = read_config(directory)
     stored = read_headers(directory)
