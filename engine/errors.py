@@ -43,7 +43,7 @@ class EngineStoppedError(KvtrailError, RuntimeError):
 
 
 class RequestError(KvtrailError, ValueError):
-    """A request was refused at submit; nothing was changed."""
+    """A request was refused at submit, or text or ids by the tokenizer; nothing was changed."""
 
 
 class QueueFullError(RequestError):

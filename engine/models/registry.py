@@ -19,7 +19,7 @@ from engine.models.checkpoint import (
 from engine.models.config import GPT2Config, read_config
 from engine.models.gpt2 import GPT2, is_stored_transposed, parameter_shapes
 from engine.models.random_weights import random_weights
-from engine.text.tokenizer import TOKENIZER_FILES, Tokenizer
+from engine.text.tokenizer import COMPANION_FILES, TOKENIZER_FILES, Tokenizer
 
 RANDOM_PREFIX = "random:"
 
@@ -46,8 +46,7 @@ _HUB_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*.safetensors",
-    "special_tokens_map.json",
-    "added_tokens.json",
+    *COMPANION_FILES,
     *TOKENIZER_FILES,
 )
 

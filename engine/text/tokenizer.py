@@ -5,13 +5,15 @@ The files are read on first use: a run on token ids needs no tokenizer package.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ModelError
+from engine.errors import ModelError, RequestError
 from engine.models.config import read_json_object
+from engine.models.lfs_pointer import refuse_lfs_pointer
+from engine.numbers import whole_number
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -23,23 +25,26 @@ TOKENIZER_FILES = (
     "vocab.txt",
 )
 
-_END_OF_TEXT = "<|endoftext|>"
+# What the other files may refer to; by themselves they are no tokenizer.
+COMPANION_FILES = ("added_tokens.json", "special_tokens_map.json")
+
+_BEYOND_IDS = 2**31
 
 
 class Tokenizer:
     """Byte-level BPE, or whatever else the files beside the weights describe.
 
-    tokenizer.json is used where there is one, else vocab.json with merges.txt; for any other set
-    of files transformers is asked, if it is installed.
+    tokenizer.json is read where there is one. Any other set of files is converted by transformers,
+    if it is installed.
 
     Parameters
     ----------
-    directory : Path
-        The model directory.
+    path : Path
+        The model directory, or a file in the format of tokenizer.json.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     @classmethod
     def in_directory(cls, directory: Path) -> Tokenizer | None:
@@ -53,9 +58,12 @@ class Tokenizer:
 
         Raises
         ------
+        RequestError
+            `text` is no string, or holds half of a surrogate pair.
         ModelError
             The tokenizer files are damaged, or need a package that is not installed.
         """
+        _require_text(text)
         encoded = self._backend.encode(text)
         token_ids: list[int] = encoded.ids if hasattr(encoded, "ids") else list(encoded)
         return token_ids
@@ -63,22 +71,29 @@ class Tokenizer:
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`; bytes that are no whole UTF-8 character become U+FFFD.
 
+        An id behind the tokenizer's last, which a model with more embeddings than words can make,
+        has no text.
+
         Raises
         ------
+        RequestError
+            An id is none that any vocabulary has: below 0, beyond 32 bits, or no whole number.
         ModelError
             As `encode`.
         """
-        text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        ids = _checked_ids(token_ids)
+        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     @cached_property
     def _backend(self) -> Any:
-        if (self._directory / "tokenizer.json").is_file():
-            return _read_tokenizer_json(self._directory / "tokenizer.json")
-        vocab, merges = self._directory / "vocab.json", self._directory / "merges.txt"
-        if vocab.is_file() and merges.is_file():
-            return _read_vocab_and_merges(vocab, merges)
-        return _read_with_transformers(self._directory)
+        if self._path.is_file():
+            return _read_tokenizer_json(self._path)
+        for name in (*TOKENIZER_FILES, *COMPANION_FILES):
+            refuse_lfs_pointer(self._path / name)
+        if (self._path / "tokenizer.json").is_file():
+            return _read_tokenizer_json(self._path / "tokenizer.json")
+        return _convert_with_transformers(self._path)
 
 
 class TextStream:
@@ -115,59 +130,69 @@ class TextStream:
         return self._tokenizer.decode(self._token_ids[self._context :])[len(shown) :]
 
 
+def _require_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise RequestError(f"The tokenizer takes text, a str, not a {type(text).__name__}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"The text holds {text[error.start]!r} at character {error.start}, half of a surrogate "
+            "pair, which is no character: decode the text as UTF-8 with errors='replace'."
+        ) from None
+
+
+def _checked_ids(token_ids: Iterable[int]) -> list[int]:
+    """The ids as a list of int, each one that a vocabulary could have."""
+    try:
+        given = list(token_ids)
+    except TypeError:
+        raise RequestError(
+            f"decode takes a sequence of token ids, not {token_ids!r}; put one id in a list."
+        ) from None
+    # Those of the engine are plain numbers, which need no look at each.
+    ids = given if set(map(type, given)) <= {int} else [_checked_id(one) for one in given]
+    if ids and not (min(ids) >= 0 and max(ids) < _BEYOND_IDS):
+        outside = next(one for one in ids if not 0 <= one < _BEYOND_IDS)
+        raise RequestError(
+            f"Token id {outside} is one that no vocabulary has: ids are whole numbers from 0 to "
+            f"{_BEYOND_IDS - 1}."
+        )
+    return ids
+
+
+def _checked_id(token_id: object) -> int:
+    number = whole_number(token_id)
+    if number is None:
+        raise RequestError(
+            f"decode takes token ids, which are whole numbers, and {token_id!r} is none."
+        )
+    return number
+
+
 def _read_tokenizer_json(path: Path) -> Any:
     tokenizers = _import_tokenizers(path)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises plain Exception
+        refuse_lfs_pointer(path)
         raise ModelError(f"{path} is no valid tokenizer file: {error}.") from error
-    # The file may carry the padding and truncation of the training run; prompts are taken as
-    # they are, and the engine says so where one is too long.
+    return _whole(tokenizer)
+
+
+def _whole(tokenizer: Any) -> Any:
+    """`tokenizer` without the padding and truncation of its training run.
+
+    Prompts are taken as they are, and the engine says so where one is too long.
+    """
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
-def _read_vocab_and_merges(vocab: Path, merges: Path) -> Any:
-    tokenizers = _import_tokenizers(vocab)
-    try:
-        model = tokenizers.models.BPE.from_file(str(vocab), str(merges))
-    except Exception as error:  # the package raises plain Exception
-        raise ModelError(
-            f"{vocab} and {merges.name} beside it are no valid byte-level BPE: {error}."
-        ) from error
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    if tokenizer.token_to_id(_END_OF_TEXT) is not None:
-        tokenizer.add_special_tokens([_END_OF_TEXT])
-    added_path = vocab.with_name("added_tokens.json")
-    if added_path.is_file():
-        _add_tokens(tokenizer, added_path)
-    return tokenizer
-
-
-def _add_tokens(tokenizer: Any, path: Path) -> None:
-    """Add the tokens of added_tokens.json, whose ids must go on from the vocabulary's."""
-    added = read_json_object(path)
-    if not all(isinstance(token_id, int) for token_id in added.values()):
-        raise ModelError(f"{path} must map each token to an integer id.")
-    tokens: Sequence[str] = sorted(added, key=lambda token: int(added[token]))
-    tokenizer.add_special_tokens(list(tokens))
-    for token in tokens:
-        if tokenizer.token_to_id(token) != added[token]:
-            raise ModelError(
-                f"{path} gives {token!r} the id {added[token]}, but after the vocabulary it would "
-                f"be {tokenizer.token_to_id(token)}; added ids must go on from the vocabulary's."
-            )
-
-
 def _import_tokenizers(path: Path) -> Any:
     try:
         import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.pre_tokenizers
     except ImportError as error:
         raise ModelError(
             f"Reading {path} needs the package tokenizers, which is not installed; install it, "
@@ -176,18 +201,48 @@ def _import_tokenizers(path: Path) -> Any:
     return tokenizers
 
 
-def _read_with_transformers(directory: Path) -> Any:
+def _convert_with_transformers(directory: Path) -> Any:
     try:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, GPT2Tokenizer
     except ImportError as error:
         raise ModelError(
-            f"{directory} has neither tokenizer.json nor vocab.json with merges.txt; reading its "
-            "tokenizer needs the package transformers, which is not installed. Install it, or "
-            "give prompts as token ids."
+            f"{directory} has no tokenizer.json; converting its tokenizer needs the package "
+            "transformers, which is not installed. Install it (pip install "
+            "'kvtrail[transformers]'), or give prompts as token ids."
         ) from error
+    # Code of the model's own is never run.
+    options = {"local_files_only": True, "trust_remote_code": False}
+    reader = AutoTokenizer if _names_its_kind(directory) else GPT2Tokenizer
     try:
-        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        converted = reader.from_pretrained(str(directory), **options)
     except Exception as error:  # anything from a missing file to a missing package
         raise ModelError(
             f"transformers cannot read a tokenizer in {directory}: {error}."
         ) from error
+    # Absent from the few that are written in Python.
+    backend = getattr(converted, "backend_tokenizer", None)
+    tokenizer = converted if backend is None else _whole(backend)
+    _require_added_ids(directory / "added_tokens.json", converted)
+    return tokenizer
+
+
+def _names_its_kind(directory: Path) -> bool:
+    """Whether the files say what they are; vocab.json with merges.txt alone is GPT-2's."""
+    if not ((directory / "vocab.json").is_file() and (directory / "merges.txt").is_file()):
+        return True
+    options = directory / "tokenizer_config.json"
+    if options.is_file() and read_json_object(options).get("tokenizer_class"):
+        return True
+    return (directory / "config.json").is_file()
+
+
+def _require_added_ids(path: Path, converted: Any) -> None:
+    """transformers gives added tokens the ids behind the vocabulary's, whatever the file says."""
+    added = read_json_object(path) if path.is_file() else {}
+    for token, token_id in added.items():
+        given = converted.convert_tokens_to_ids(token)
+        if given != token_id:
+            raise ModelError(
+                f"{path} gives {token!r} the id {token_id!r}, but behind the vocabulary it would "
+                f"be {given}; added ids must go on from the vocabulary's."
+            )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from engine_cases import GREEDY, run_to_end, tokens_of
 from gpt2_checkpoints import save_reference
@@ -256,6 +257,19 @@ def test_a_bad_request_is_refused_in_a_sentence_and_changes_nothing(
         engine.generate([[1, 2], prompt], each)
     assert not engine.has_unfinished
     assert engine.submit([1]) == 0
+
+
+def test_a_prompt_with_half_of_a_surrogate_pair_is_refused(tmp_path, make_engine):
+    save_reference(tmp_path)
+    letters = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    letters.save(str(tmp_path / "tokenizer.json"))
+    engine = make_engine(model=tmp_path)
+    with pytest.raises(RequestError, match="half of a surrogate pair"):
+        engine.submit("a\ud800b")
+    with pytest.raises(RequestError, match="half of a surrogate pair"):
+        engine.generate(["ab", "\udcff"])
+    assert not engine.has_unfinished
+    assert engine.generate(["ab"])[0].prompt_ids == [0, 1]
 
 
 @pytest.mark.parametrize("length", [1, 16, 17])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from engine.errors import ModelError
+from engine.errors import ModelError, RequestError
 from engine.text.tokenizer import TextStream, Tokenizer
 
+ADDED = {"content": "<new>", "lstrip": True, "rstrip": False, "normalized": False}
 CORPUS = ["the quick brown fox", "jumps over the lazy dog", "to be, or not to be", "naïve café"] * 3
 TEXTS = [
     "the lazy fox",
@@ -94,8 +96,122 @@ def test_added_tokens_beside_a_vocabulary(trained, tmp_path):
         Tokenizer(tmp_path).encode("a")
 
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[ONE]": "x"}))
-    with pytest.raises(ModelError, match="must map each token to an integer id"):
+    with pytest.raises(ModelError, match="gives '\\[ONE\\]' the id 'x'"):
         Tokenizer(tmp_path).encode("a")
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ({"added_tokens.json": {"<call>": 304, "naïve🦊": 305}}, "the<call>naïve🦊fox"),
+        ({"tokenizer_config.json": {"add_prefix_space": True}}, "the fox"),
+        (
+            {"tokenizer_config.json": {"add_bos_token": True, "bos_token": "<|endoftext|>"}},
+            "the fox",
+        ),
+        ({"special_tokens_map.json": {"pad_token": "[PAD]"}}, "the[PAD]fox"),
+        (
+            {"tokenizer_config.json": {"added_tokens_decoder": {"304": ADDED | {"special": True}}}},
+            "the <new> fox",
+        ),
+        (
+            {"tokenizer_config.json": {"added_tokens_decoder": {"304": ADDED}}},
+            "the <new> fox",
+        ),
+        ({"config.json": {"model_type": "gpt2"}}, "to be <|endoftext|>"),
+        ({"tokenizer_config.json": {"model_max_length": 2, "padding_side": "left"}}, "to be"),
+    ],
+    ids=str,
+)
+def test_files_beside_a_vocabulary_mean_what_they_mean_to_transformers(
+    files, text, trained, tmp_path
+):
+    from transformers import GPT2Tokenizer
+
+    trained.model.save(str(tmp_path))
+    assert trained.get_vocab_size() == 304
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    ours, theirs = Tokenizer(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
+    token_ids = ours.encode(text)
+    assert token_ids == theirs(text)["input_ids"]
+    for skip in (True, False):
+        assert ours.decode(token_ids, skip_special_tokens=skip) == theirs.decode(
+            token_ids, skip_special_tokens=skip
+        )
+
+
+def test_code_beside_a_vocabulary_is_not_run(trained, tmp_path, monkeypatch):
+    """Nor is anybody asked whether it may be."""
+    trained.model.save(str(tmp_path))
+    (tmp_path / "code.py").write_text("raise SystemExit('run')")
+    named = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["code.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    with pytest.raises(ModelError, match="transformers cannot read a tokenizer in"):
+        Tokenizer(tmp_path).encode("a")
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json"]
+)
+def test_a_git_lfs_pointer_is_named_as_one(name, trained, tmp_path):
+    if name == "tokenizer.json":
+        trained.save(str(tmp_path / name))
+    else:
+        trained.model.save(str(tmp_path))
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    (tmp_path / name).write_text(pointer)
+    with pytest.raises(ModelError, match=f"{name} is a Git LFS pointer"):
+        Tokenizer(tmp_path).encode("a")
+
+
+def test_a_file_of_any_name_in_the_format_of_tokenizer_json(trained, tmp_path):
+    trained.save(str(tmp_path / "mine.json"))
+    assert Tokenizer(tmp_path / "mine.json").encode("the fox") == trained.encode("the fox").ids
+
+
+@pytest.mark.parametrize("text", ["a\ud800", "\udfff", "fox \ud83e\udd8a", b"fox", None, 5, ["a"]])
+def test_what_is_no_text_is_refused_in_a_sentence(directory, text):
+    with pytest.raises(RequestError, match=r"half of a surrogate pair|takes text, a str, not a"):
+        Tokenizer(directory).encode(text)
+
+
+@pytest.mark.parametrize(
+    "token_ids",
+    [
+        [-1],
+        [1, 2**31],
+        [2**32],
+        [2**70],
+        [-(2**70)],
+        [None],
+        ["a"],
+        "abc",
+        [1.0],
+        [True],
+        [[1, 2]],
+        5,
+        None,
+        np.array([1.5]),
+        np.array([-1]),
+        np.array([True]),
+    ],
+    ids=str,
+)
+def test_ids_that_no_vocabulary_has_are_refused_in_a_sentence(directory, token_ids):
+    tokenizer = Tokenizer(directory)
+    with pytest.raises(RequestError) as refusal:
+        tokenizer.decode(token_ids)
+    assert str(refusal.value).endswith(".")
+
+
+def test_numpys_ids_and_those_behind_the_vocabulary_are_decoded(directory, trained):
+    tokenizer = Tokenizer(directory)
+    token_ids = tokenizer.encode("the lazy fox")
+    beyond = trained.get_vocab_size() + 5
+    for given in (np.array(token_ids), tuple(token_ids), iter(token_ids), [*token_ids, beyond]):
+        assert tokenizer.decode(given) == "the lazy fox"
 
 
 def test_other_files_are_left_to_transformers(trained, tmp_path):
@@ -119,7 +235,7 @@ def test_a_directory_without_tokenizer_files_has_none(tmp_path):
     ("files", "sentence"),
     [
         ({"tokenizer.json": "{"}, r"tokenizer\.json is no valid tokenizer file"),
-        ({"vocab.json": "[]", "merges.txt": "a"}, r"vocab\.json and merges\.txt beside it are no"),
+        ({"vocab.json": "[]", "merges.txt": "a"}, "transformers cannot read a tokenizer in"),
         ({"tokenizer_config.json": "{}"}, "transformers cannot read a tokenizer in"),
     ],
 )
@@ -131,16 +247,19 @@ def test_damaged_files_are_named_on_first_use(files, sentence, tmp_path):
         tokenizer.encode("a")
 
 
-def test_without_the_package_tokenizers(directory, monkeypatch):
+def test_without_the_package_tokenizers(trained, tmp_path, monkeypatch):
+    trained.save(str(tmp_path / "tokenizer.json"))
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    tokenizer = Tokenizer.in_directory(directory)
+    tokenizer = Tokenizer.in_directory(tmp_path)
     with pytest.raises(ModelError, match="needs the package tokenizers, which is not installed"):
         tokenizer.encode("a")
 
 
-def test_without_the_package_transformers(tmp_path, monkeypatch):
+@pytest.mark.parametrize("files", [["spiece.model"], ["vocab.json", "merges.txt"]], ids=str)
+def test_without_the_package_transformers(files, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    (tmp_path / "spiece.model").touch()
+    for name in files:
+        (tmp_path / name).touch()
     with pytest.raises(ModelError, match="needs the package transformers, which is not installed"):
         Tokenizer.in_directory(tmp_path).decode([1])
 
