@@ -28,7 +28,10 @@ TOKENIZER_FILES = (
 # What the other files may refer to; by themselves they are no tokenizer.
 COMPANION_FILES = ("added_tokens.json", "special_tokens_map.json")
 
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BEYOND_IDS = 2**31
+_MOST_BYTES_INCOMPLETE = 3
+"""Of a UTF-8 character whose last byte has not come."""
 
 
 class Tokenizer:
@@ -85,6 +88,14 @@ class Tokenizer:
         text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
+    @property
+    def most_incomplete(self) -> int:
+        """As how many U+FFFD the bytes of a character can be decoded before its last has come.
+
+        Byte-level BPE makes one of them all, other decoders one of each.
+        """
+        return 1 if type(getattr(self._backend, "decoder", None)).__name__ == "ByteLevel" else 3
+
     @cached_property
     def _backend(self) -> Any:
         if self._path.is_file():
@@ -99,35 +110,54 @@ class Tokenizer:
 class TextStream:
     """Turns one request's tokens into text as they come, without ever taking text back.
 
-    A character whose bytes are spread over several tokens appears with the last of them.
+    A character whose bytes are spread over several tokens appears with the last of them. Bytes
+    that may yet become a character are held back, and never more than a character can have; bytes
+    that cannot are U+FFFD. All pieces together are `Tokenizer.decode` of all tokens. A token costs
+    the same however many came before.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._token_ids: list[int] = []
-        # The ids from _context on are decoded anew each time: a token's text may depend on the
-        # one before it. Those before _shown have been given out.
-        self._context = 0
-        self._shown = 0
+        # The last tokens that have text: as many as an incomplete character can have, since it has
+        # at most so many bytes. What they are decoded to, after any others, ends in the same way.
+        self._last_ids: list[int] = []
+        self._text = ""
+        self._num_given = 0
 
     def push(self, token_id: int) -> str:
-        """Text that this token completes; empty in the midst of a character."""
-        self._token_ids.append(token_id)
-        text = self._new_text()
-        if not text or text.endswith("\N{REPLACEMENT CHARACTER}"):
+        """Text that this token completes; empty in the midst of a character.
+
+        Raises
+        ------
+        RequestError, ModelError
+            As `Tokenizer.decode`; nothing is changed then.
+        """
+        token_ids = [*self._last_ids, token_id]
+        text = self._tokenizer.decode(token_ids)
+        if text == self._text and not self._tokenizer.decode([token_id]):
             return ""
-        self._context, self._shown = self._shown, len(self._token_ids)
-        return text
+        num_whole = max(len(text) - self._num_incomplete(text), self._num_given)
+        piece = text[self._num_given : num_whole]
+        num_held = len(text) - min(num_whole, len(text))
+        if len(token_ids) > _MOST_BYTES_INCOMPLETE:
+            token_ids = token_ids[-_MOST_BYTES_INCOMPLETE:]
+            text = self._tokenizer.decode(token_ids)
+        self._last_ids, self._text = token_ids, text
+        self._num_given = max(0, len(text) - num_held)
+        return piece
 
     def finish(self) -> str:
         """Text still held back, with U+FFFD for a character that never became whole."""
-        text = self._new_text()
-        self._context = self._shown = len(self._token_ids)
-        return text
+        held = self._text[self._num_given :]
+        self._last_ids, self._text, self._num_given = [], "", 0
+        return held
 
-    def _new_text(self) -> str:
-        shown = self._tokenizer.decode(self._token_ids[self._context : self._shown])
-        return self._tokenizer.decode(self._token_ids[self._context :])[len(shown) :]
+    def _num_incomplete(self, text: str) -> int:
+        """Characters at the end of `text` that tokens to come may turn into another one."""
+        if not text.endswith(_REPLACEMENT):
+            return 0
+        num_replaced = len(text) - len(text.rstrip(_REPLACEMENT))
+        return min(num_replaced, self._tokenizer.most_incomplete)
 
 
 def _require_text(text: object) -> None:

@@ -206,6 +206,17 @@ def test_ids_that_no_vocabulary_has_are_refused_in_a_sentence(directory, token_i
     assert str(refusal.value).endswith(".")
 
 
+@pytest.mark.parametrize("token_id", [-1, 2**31, 2**70, None, "a", True, 1.0], ids=str)
+def test_a_stream_refuses_such_an_id_and_goes_on(directory, token_id):
+    tokenizer = Tokenizer(directory)
+    stream = TextStream(tokenizer)
+    first, *others = tokenizer.encode("🦊")
+    assert stream.push(first) == ""
+    with pytest.raises(RequestError):
+        stream.push(token_id)
+    assert "".join(map(stream.push, others)) == "🦊"
+
+
 def test_numpys_ids_and_those_behind_the_vocabulary_are_decoded(directory, trained):
     tokenizer = Tokenizer(directory)
     token_ids = tokenizer.encode("the lazy fox")
@@ -291,9 +302,104 @@ def test_a_character_that_never_becomes_whole_is_shown_at_the_end(directory):
     assert stream.finish() == ""
 
 
-def test_a_long_stream_costs_no_more_per_token(directory, monkeypatch):
+def _pieces(tokenizer, token_ids):
+    stream = TextStream(tokenizer)
+    return [*(stream.push(token_id) for token_id in token_ids), stream.finish()]
+
+
+@pytest.fixture
+def of_bytes(trained):
+    """From any bytes to their tokens, one each."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    alphabet = {byte: chr(byte) for byte in printable}
+    alphabet |= {byte: chr(0x100 + place) for place, byte in enumerate(others)}
+    return lambda content: [trained.token_to_id(alphabet[byte]) for byte in content]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff" * 40,
+        b"\x80" * 40,
+        b"\xe2" * 40,
+        b"\xf0\x9f" * 20,
+        b"\xf0\x9f\xa6" * 20,
+        b"\xe2\x82\xac\x82" * 10,
+        b"\xf4\x90\x80\x80" * 10,
+        b"\xed\xa0\x80" * 10,
+        b"\xc0\xaf" * 10,
+        "€🦊é\ufffd".encode() * 10,
+        "\ufffd".encode() * 20,
+        b"ab\xf0\x9fcd\xffef\xe2\x82",
+    ],
+    ids=repr,
+)
+def test_bytes_of_no_character_come_out_as_they_are_decoded(of_bytes, content, directory):
+    tokenizer, token_ids = Tokenizer(directory), of_bytes(content)
+    expected = content.decode(errors="replace")
+    assert tokenizer.decode(token_ids) == expected
+    pieces = _pieces(tokenizer, token_ids)
+    assert "".join(pieces) == expected
+    # What was given out is never more than an incomplete character behind.
+    given = 0
+    for count, piece in enumerate(pieces[:-1], 1):
+        given += len(piece)
+        assert given >= len(content[: max(0, count - 3)].decode(errors="replace")) - 1
+
+
+def test_streams_of_any_tokens_make_the_text(trained, tmp_path):
+    """Words that begin or end within a character, special tokens, and ids of no word at all."""
+    random = np.random.default_rng(8)
+    trained.add_tokens(["naïve🦊", "<call>"])
+    trained.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    for _ in range(150):
+        token_ids = random.integers(0, trained.get_vocab_size() + 3, 60).tolist()
+        assert "".join(_pieces(tokenizer, token_ids)) == tokenizer.decode(token_ids)
+
+
+def test_words_that_begin_and_end_within_a_character(tmp_path):
+    """Each word ends one character and begins the next: no place between them is a clean cut."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {word: place for place, word in enumerate([*alphabet, "\xac\xe2\u0124"])}
+    merges = [("\xac", "\xe2"), ("\xac\xe2", "\u0124")]
+    vocabulary["\xac\xe2"] = len(vocabulary)
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    euro = tokenizer.token_to_id("\xac\xe2\u0124")
+    token_ids = [vocabulary["\xe2"], vocabulary["\u0124"], *[euro] * 30, vocabulary["\xac"]]
+    pieces = _pieces(Tokenizer(tmp_path), token_ids)
+    assert pieces == ["", "", *["€"] * 31, ""]
+
+
+@pytest.mark.parametrize("kind", ["Metaspace", "ByteFallback"])
+def test_streams_of_other_tokenizers_make_the_text(kind, tmp_path):
+    words = ["<unk>", "\u2581the", "\u2581", "fox", *(f"<0x{byte:02X}>" for byte in range(256))]
+    model = models.BPE(
+        {word: place for place, word in enumerate(words)}, [], unk_token="<unk>", byte_fallback=True
+    )
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.add_special_tokens(["<s>"])
+    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = (
+        decoders.Metaspace()
+        if kind == "Metaspace"
+        else decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer(tmp_path)
+    fox = [4 + byte for byte in "🦊".encode()] if kind == "ByteFallback" else [3]
+    start = tokenizer.token_to_id("<s>")
+    token_ids = [start, 1, 2, 1, 3, *fox, *[start] * 5, 1, 2, *fox, *fox, 1]
+    assert "".join(_pieces(ours, token_ids)) == ours.decode(token_ids)
+
+
+@pytest.mark.parametrize("text", ["to be, or not to be ", "🦊", "bytes"])
+def test_a_long_stream_costs_no_more_per_token(of_bytes, directory, monkeypatch, text):
     tokenizer = Tokenizer(directory)
-    token_ids = tokenizer.encode("to be, or not to be " * 50)
+    token_ids = of_bytes(b"\xff" * 500) if text == "bytes" else tokenizer.encode(text * 50)
     lengths = []
     decode = Tokenizer.decode
     monkeypatch.setattr(
@@ -303,3 +409,4 @@ def test_a_long_stream_costs_no_more_per_token(directory, monkeypatch):
     for token_id in token_ids:
         stream.push(token_id)
     assert max(lengths) < 5
+    assert len(lengths) <= 3 * len(token_ids)
