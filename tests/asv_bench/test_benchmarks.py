@@ -26,6 +26,7 @@ from asv_bench.benchmarks import (
     decode,
     engine_runs,
     host,
+    host_text,
     kernel_calls,
     kernels,
     sharing,
@@ -102,6 +103,7 @@ def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> Non
         "host.EngineStep",
         "host.HostShare",
         "host.Startup",
+        "host_text.TextStreams",
         "kernels.Append",
         "kernels.DecodeAttention",
         "kernels.PrefillAttention",
@@ -284,6 +286,8 @@ CHEAP = [
     (host.EngineStep, "track_step_time", (8,)),
     (host.EngineStep, "track_boundary_step", (8,)),
     (host.Startup, "track_first_token", ()),
+    (host_text.TextStreams, "track_time", ("words", 256)),
+    (host_text.TextStreams, "track_time", ("invalid_bytes", 256)),
     (kernels.Append, "track_time", ("full_batch", "cpu-small")),
     (kernels.Append, "track_time", ("identity", "cpu-small")),
     (kernels.Append, "track_time", ("generic", "cpu-small")),
@@ -311,6 +315,19 @@ def test_a_benchmark_gives_one_sample(
     assert result["number"] == 1
     (sample,) = result["samples"]
     assert 0 < sample < 10
+
+
+def test_a_stream_of_text_costs_the_same_per_token_at_any_length(any_engine: Path) -> None:
+    """The least of several readings, on a machine that does other things meanwhile."""
+
+    def seconds(content: str, tokens: int) -> float:
+        benchmark = host_text.TextStreams()
+        benchmark.setup(content, tokens)
+        readings = [benchmark.track_time(content, tokens)["samples"][0] for _ in range(3)]
+        return float(min(readings))
+
+    for content in ("words", "invalid_bytes"):
+        assert seconds(content, 2048) < 3 * seconds(content, 128)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""What the host pays to turn tokens into text as they come, however long the request is."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
+from .guard import check_identity
+from .sharing import Samples, one_sample, tracked
+
+if TYPE_CHECKING:
+    from engine import Tokenizer
+
+READINGS = 5
+LENGTHS = [256, 1024, 4096]
+_BYTE_OF_NO_CHARACTER = 0xFF
+
+
+class TextStreams:
+    """A `TextStream` of `tokens` tokens, of text or of bytes that never become a character.
+
+    Growth shows beside the other lengths: seconds per token are the same for each.
+    """
+
+    params = (["words", "invalid_bytes"], LENGTHS)
+    param_names: ClassVar = ["content", "tokens"]
+    timeout = 120.0
+
+    def setup(self, content: str, tokens: int) -> None:
+        check_identity()
+        import engine
+
+        if not hasattr(engine, "TextStream"):
+            raise SkipNotImplemented("this commit does not turn tokens into text as they come")
+        self._stream: Any = engine.TextStream
+        with tempfile.TemporaryDirectory() as directory:
+            self._tokenizer = _byte_tokenizer(Path(directory))
+        self._token_ids = _token_ids(self._tokenizer, content, tokens)
+
+    @tracked()
+    def track_time(self, content: str, tokens: int) -> Samples:
+        """Seconds per token, the end of the stream included."""
+        readings = []
+        for _ in range(READINGS + 1):
+            stream = self._stream(self._tokenizer)
+            started = time.perf_counter()
+            for token_id in self._token_ids:
+                stream.push(token_id)
+            stream.finish()
+            readings.append((time.perf_counter() - started) / tokens)
+        check_identity()
+        return one_sample(statistics.median(readings[1:]))
+
+
+def _byte_tokenizer(directory: Path) -> Tokenizer:
+    """A byte-level tokenizer, with a token for each byte and no other."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    from engine import Tokenizer
+
+    words = {character: place for place, character in enumerate(_alphabet())}
+    made = tokenizers.Tokenizer(models.BPE(words, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.save(str(directory / "tokenizer.json"))
+    tokenizer = Tokenizer(directory)
+    # The files are read on first use.
+    tokenizer.encode("")
+    return tokenizer
+
+
+def _token_ids(tokenizer: Tokenizer, content: str, tokens: int) -> list[int]:
+    if content == "words":
+        repeated = tokenizer.encode("to be, or not to be, naïve 🦊 ")
+    else:
+        repeated = [_alphabet().index(chr(_BYTE_OF_NO_CHARACTER))]
+    return [int(token_id) for token_id in np.resize(repeated, tokens)]
+
+
+def _alphabet() -> list[str]:
+    """The characters that stand for the bytes, most of them for that of their own number."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    return sorted(ByteLevel.alphabet())
