@@ -6,7 +6,6 @@ Its engine is one number, so a test can tell by a figure which commit's engine w
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -89,12 +88,8 @@ class ToyProject:
         (self.root / "engine" / "__init__.py").write_text(f"STEP = {number}\n")
 
 
-def make_project(root: Path, commits: int = 3, commands: tuple[str, ...] = ()) -> ToyProject:
-    """A toy project at `root` with so many commits, all of the same second.
-
-    With `commands`, its `python -m asv_bench` has these alone: others import kernels that a toy
-    does not have.
-    """
+def make_project(root: Path, commits: int = 3) -> ToyProject:
+    """A toy project at `root` with so many commits, all of the same second."""
     root.mkdir(parents=True)
     git(root, "init", "--quiet", "--initial-branch=main")
     shutil.copytree(
@@ -105,15 +100,6 @@ def make_project(root: Path, commits: int = 3, commands: tuple[str, ...] = ()) -
         if path.name not in ("__init__.py", "guard.py", "sharing.py"):
             path.unlink()
     (benchmarks / "toy.py").write_text(TOY_BENCHMARK)
-    if commands:
-        main = root / "asv_bench" / "__main__.py"
-        names = ", ".join(commands)
-        text = re.sub(
-            r"(from asv_bench\.cli import|COMMANDS =) \([^)]*\)",
-            lambda found: f"{found[1]} ({names},)",
-            main.read_text(),
-        )
-        main.write_text(text)
     # Today's ruler says 7; the commits' own rulers say other things, and must not be asked.
     ruler = root / "asv_bench" / "__init__.py"
     shutil.copy(ROOT / "asv.conf.json", root)

@@ -19,13 +19,13 @@ from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.tables import MISSING, figure, percent
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
 from asv_bench.workloads.named import default_model
-from kernels.tiles.table import ROLES, TABLE_FILE, ConfigTable, committed_table
 
 if TYPE_CHECKING:
     from asv_bench.lab.tune.candidates import Slot
     from asv_bench.lab.tune.search import Decision
     from asv_bench.lab.tune.workbench import Workbench
     from asv_bench.memory.floor import ModelConfig
+    from kernels.tiles.table import ConfigTable
 
 RECORD = REPOSITORY / "reports" / "tune.json"
 MINUTES = 10.0
@@ -46,9 +46,9 @@ def run(
         str | None,
         typer.Option(help="Buckets to tune, by the rows they are measured at (default: all)."),
     ] = None,
-    roles: Annotated[str, typer.Option(help="What to tune, separated by commas.")] = ",".join(
-        (*ROLES, RING)
-    ),
+    roles: Annotated[
+        str | None, typer.Option(help="What to tune, separated by commas (default: all).")
+    ] = None,
     hf_model_id: Annotated[
         str | None, typer.Option(help="A built-in model (default: random:gpt2).")
     ] = None,
@@ -70,6 +70,8 @@ def run(
     """
     if dtype not in ("float16", "bfloat16"):
         raise Refused(f"--dtype is {dtype!r}; fused steps run in float16 or bfloat16.")
+    from kernels.tiles.table import committed_table
+
     slots = chosen_slots(committed_table(), roles, rows)
     place = chosen_device(device)
     if not place.startswith("cuda"):
@@ -127,7 +129,7 @@ def run(
     console.print(f"record: {path}", soft_wrap=True)
 
 
-def chosen_slots(table: ConfigTable, roles: str, rows: str | None) -> list[Slot]:
+def chosen_slots(table: ConfigTable, roles: str | None, rows: str | None) -> list[Slot]:
     """The slots that were asked for.
 
     Raises
@@ -137,9 +139,10 @@ def chosen_slots(table: ConfigTable, roles: str, rows: str | None) -> list[Slot]
     """
     from asv_bench.lab.tune.candidates import slots_of
     from engine.models.registry import RANDOM_CONFIGS
+    from kernels.tiles.table import ROLES
 
-    named = [name.strip() for name in roles.split(",")]
     known = (*ROLES, RING)
+    named = known if roles is None else [name.strip() for name in roles.split(",")]
     for name in named:
         if name not in known:
             raise Refused(f"there is no role {name!r}; there are {', '.join(known)}.")
@@ -226,6 +229,8 @@ def _committed_target(facts: MachineFacts) -> Path:
             f"({', '.join(REFERENCE_MACHINES)}) and this one is {facts.name!r}; say where another "
             f"goes with --output."
         )
+    from kernels.tiles.table import TABLE_FILE
+
     return TABLE_FILE
 
 

@@ -75,6 +75,36 @@ def test_kernels_import_needs_neither_torch_nor_triton():
     assert in_fresh_process(code).split() == ["False", "False"]
 
 
+COMMANDS_WITHOUT_AN_ENGINE = """
+import importlib, importlib.abc, pkgutil, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("engine", "kernels"):
+            raise SyntaxError(f"{name} was imported")
+
+sys.meta_path.insert(0, Blocked())
+from typer.testing import CliRunner
+import asv_bench.cli
+from asv_bench.__main__ import build_app
+
+app = build_app()
+modules = {entry.name for entry in pkgutil.iter_modules(asv_bench.cli.__path__, "asv_bench.cli.")}
+for module in modules:
+    importlib.import_module(module)
+names = [command.name for command in app.registered_commands]
+assert len(names) > 15, names
+for arguments in ([], *([name] for name in names)):
+    done = CliRunner().invoke(app, [*arguments, "--help"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+"""
+
+
+def test_commands_need_nothing_of_what_they_measure_before_they_run():
+    """A file of the working tree that cannot be read is no matter to other commits, or to help."""
+    in_fresh_process(COMMANDS_WITHOUT_AN_ENGINE)
+
+
 def test_no_command_imports_torch_or_the_engine_before_it_is_run():
     """Ranges can be switched on only until the engine is imported, and every command waits."""
     code = "import asv_bench.__main__, sys; print(*sorted(sys.modules))"

@@ -78,7 +78,7 @@ class Toy(SharesRuns):
 
 @pytest.fixture
 def toy(tmp_path: Path) -> ToyProject:
-    project = make_project(tmp_path / "project", commits=1, commands=("calibrate",))
+    project = make_project(tmp_path / "project", commits=1)
     runner = project.root / "engine" / "running" / "runner.py"
     runner.parent.mkdir()
     runner.write_text(RUNNER)

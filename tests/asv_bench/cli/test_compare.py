@@ -38,7 +38,7 @@ STEP = r"Toy\.track_step"
 def original(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
     """Engines 1, 2 and 2 again; one that cannot be imported; none."""
     folder = tmp_path_factory.mktemp("toy")
-    project = make_project(folder / "project", commits=2, commands=("compare",))
+    project = make_project(folder / "project", commits=2)
     (project.root / "kernels" / "harmless.py").write_text("")
     project.commits.append(project.commit("harmless"))
     (project.root / "engine" / "__init__.py").write_text("raise RuntimeError('planted')\n")
@@ -85,6 +85,9 @@ def compare(root: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
 
 
 def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
+    # The working tree, of which neither commit is, cannot even be read.
+    for package in ("engine", "kernels"):
+        (toy.root / package / "__init__.py").write_text("def (\n")
     code, said, record = compare(
         *(toy.root, "HEAD~2", "HEAD~1", "-b", STEP, "-b", "track_process"),
         *("--markdown", str(tmp_path / "pages" / "summary.md"), "--pairs", "11"),

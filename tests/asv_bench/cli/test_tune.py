@@ -16,7 +16,14 @@ from asv_bench.errors import Refused
 from asv_bench.lab.tune.search import Decision, Trial
 from asv_bench.lab.tune.table_text import table_text
 from asv_bench.output.record import write_json
-from kernels.tiles.table import LinearTile, Measured, RingTile, committed_table, read_table
+from kernels.tiles.table import (
+    TABLE_FILE,
+    LinearTile,
+    Measured,
+    RingTile,
+    committed_table,
+    read_table,
+)
 from tests.tuned_steps import GPT2, HEAD, RING, TABLE, FakeBench, optimum
 
 
@@ -35,7 +42,7 @@ def test_a_table_survives_being_written() -> None:
 
 def test_the_committed_file_is_what_tune_would_write() -> None:
     """Nobody edits it by hand, and one changed choice is a diff of one line and its bucket's."""
-    text = command.TABLE_FILE.read_text("utf-8")
+    text = TABLE_FILE.read_text("utf-8")
     assert table_text(committed_table()) == text
     text = table_text(TABLE)
     tile = replace(TABLE.tiles(64).head, block_n=64)
@@ -60,11 +67,11 @@ def test_what_cannot_be_is_refused(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVTRAIL_MACHINE", "box")
-    before = command.TABLE_FILE.read_bytes()
+    before = TABLE_FILE.read_bytes()
     done = CliRunner().invoke(build_app(), ["tune", *arguments])
     assert isinstance(done.exception, Refused)
     assert sentence in str(done.exception)
-    assert command.TABLE_FILE.read_bytes() == before
+    assert TABLE_FILE.read_bytes() == before
 
 
 def test_the_command_writes_table_and_record(
@@ -72,7 +79,7 @@ def test_the_command_writes_table_and_record(
 ) -> None:
     cost, goal = optimum()
     monkeypatch.setenv("KVTRAIL_MACHINE", "box")
-    monkeypatch.setattr(command, "committed_table", lambda: TABLE)
+    monkeypatch.setattr("kernels.tiles.table.committed_table", lambda: TABLE)
     monkeypatch.setattr(command, "_workbench", lambda *arguments: (FakeBench(cost), GPT2))
     monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "runs")
     output = tmp_path / "own.toml"
