@@ -17,6 +17,7 @@ from asv_bench.bisect.plan import SearchPlan, thorough_plan
 from asv_bench.bisect.search import find_first_changed
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import (
+    Anyway,
     Devices,
     Margin,
     RecordPath,
@@ -26,9 +27,12 @@ from asv_bench.cli.options import (
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN
+from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_range import HistoryCommit, commits_between
 from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.commit_tree import first_of_each_run
+from asv_bench.git.repository import Repository
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.record import REPOSITORY, Record, require_places
@@ -37,10 +41,11 @@ from asv_bench.process.samples import CommitUnusable
 
 HELP = (
     "Find the first commit after GOOD, up to BAD, that made a benchmark slower.\n\n"
-    "The two ends are compared first; without a regression between them nothing is searched. Exit "
-    "code 3: the commit was found and confirmed; 0: no regression; 4: inconclusive; 5: the "
-    "benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: interrupted, and "
-    "the same command goes on where it stopped."
+    "The two ends are compared first; without a regression between them nothing is searched. "
+    "Commits with the engine and kernels of the commit before are stepped over. Exit code 3: the "
+    "commit was found and confirmed; 0: no regression, or the same at both ends; 4: inconclusive; "
+    "5: the benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: "
+    "interrupted, and the same command goes on where it stopped."
 )
 STATES = REPOSITORY / ".asv" / "bisect"
 EXIT_CODES = {
@@ -88,6 +93,7 @@ def bisect(
     most_pairs: Annotated[
         int, typer.Option("--most-pairs", help="Pairs of the search at most.")
     ] = SearchPlan().most_pairs,
+    anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     json: RecordPath = None,
 ) -> None:
@@ -118,17 +124,38 @@ def bisect(
         insist_on_gpu(setup.devices)
     if WORKING_TREE in (good, bad):
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
+    console = make_console()
     good_hash = setup.sources.resolve(good).hash
     commits = commits_between(good_hash, setup.sources.resolve(bad).hash, REPOSITORY)
+    is_same = not anyway and setup.sources.are_same(good_hash, commits[-1].hash)
+    if not (anyway or is_same):
+        commits = _without_the_same(good_hash, commits, console)
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
-    console = make_console()
     bisecting = Bisecting(setup, good_hash, commits, direction, plan, console)
-    code = bisecting.run(resume)
+    code = bisecting.call_same() if is_same else bisecting.run(resume)
     bisecting.print_answer()
     path = bisecting.write_record(json, code)
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
     if code:
         raise typer.Exit(code)
+
+
+def _without_the_same(
+    good: str, commits: list[HistoryCommit], console: Console
+) -> list[HistoryCommit]:
+    """The commits that have other packages than the one before them, the good one's first."""
+    hashes = [good, *(commit.hash for commit in commits)]
+    kept = set(first_of_each_run(hashes, Repository(REPOSITORY)))
+    found = [commit for commit in commits if commit.hash in kept]
+    if len(found) < len(commits):
+        console.print(
+            f"{len(commits) - len(found)} of {len(commits)} commits are stepped over, as their "
+            f"engine and kernels are the same as those of the commit before; --anyway measures "
+            f"them",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return found
 
 
 class Bisecting:
@@ -165,6 +192,21 @@ class Bisecting:
         self._probes: list[Probe] = []
         self.finding: Finding | None = None
         self.seconds = 0.0
+
+    def call_same(self) -> ExitCode:
+        """Answer without measuring: both ends have the same engine and kernels."""
+        bad = self._commits[-1].hash
+        gate = Comparison(self._benchmark, self._good, bad, Verdict.SAME, reason=NOTHING_TO_MEASURE)
+        self.finding = Finding(
+            Outcome.NONE,
+            self._direction,
+            self._benchmark,
+            self._good,
+            bad,
+            reason=NOTHING_TO_MEASURE,
+            gate=gate,
+        )
+        return ExitCode.GOOD
 
     def run(self, resume: bool | None) -> ExitCode:
         """Measure until there is an answer, Ctrl-C, or a failure that leaves none to be had."""
@@ -218,8 +260,9 @@ class Bisecting:
             for note in self._record.notes:
                 self._console.print(note, style="bold", highlight=False, soft_wrap=True)
             return
-        table = commit_table(self.finding, self._probes, self._commits)
-        print_table(self._console, table)
+        if self._probes:
+            table = commit_table(self.finding, self._probes, self._commits)
+            print_table(self._console, table)
         first, *others = answer_lines(self.finding, self._by_hash)
         self._record.warn(self._console, self._contradictions())
         self._console.print(first, style="bold", highlight=False, markup=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import Devices, RecordPath
+from asv_bench.cli.options import Anyway, Devices, RecordPath
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.comparison import Progress, summarize_pairs
@@ -27,10 +27,12 @@ from asv_bench.compare.confirmation import (
 )
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import percentage
-from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
 from asv_bench.git.commit_range import described
+from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.commits import commits_in_order
+from asv_bench.git.repository import GitError
 from asv_bench.history.asv_results import Figure, Series, read_results
 from asv_bench.history.change_points import Change, Point, changes_in, points_of
 from asv_bench.history.sessions import SESSIONS, read_ratios
@@ -76,6 +78,7 @@ def changes(
     most: Annotated[
         int, typer.Option("--most", min=1, help="Compare at most so many, the largest first.")
     ] = 12,
+    anyway: Anyway = False,
     devices: Devices = None,
     json: RecordPath = None,
 ) -> None:
@@ -101,7 +104,7 @@ def changes(
         (change for change, _ in found if change.machine == here),
         key=lambda change: -abs(change.effect),
     )[:most]
-    confirming = Confirming(record, console)
+    confirming = Confirming(record, console, anyway=anyway)
     if confirm_them and ours:
         confirming.run(ours, devices)
     triaged = [
@@ -183,7 +186,8 @@ class Confirming:
         Whether comparisons are missing.
     """
 
-    def __init__(self, record: Record, console: Console) -> None:
+    def __init__(self, record: Record, console: Console, *, anyway: bool) -> None:
+        self._anyway = anyway
         self._record = record
         self._console = console
         self._pairs: dict[tuple[str, str, str], list[Pair]] = {}
@@ -200,8 +204,12 @@ class Confirming:
         suspicions = self._suspicions(found, setup.entries if setup else ())
         if setup is None or not suspicions:
             return
-        self._console.print(setup.sentence(), highlight=False, markup=False, soft_wrap=True)
-        self._record.look_around(self._console, setup.devices)
+        if not self._anyway:
+            self._call_same(suspicions.values(), CommitSources(REPOSITORY))
+        open_ones = [one for one in suspicions.values() if _key(one) not in self._answers]
+        if open_ones:
+            self._console.print(setup.sentence(), highlight=False, markup=False, soft_wrap=True)
+            self._record.look_around(self._console, setup.devices)
         try:
             with termination_as_interrupt(), self._console.status("comparing") as status:
 
@@ -211,14 +219,14 @@ class Confirming:
                         self._pairs.setdefault(key, []).append(pair)
                         self._record.samples.append(pair.to_json())
                     status.update(
-                        f"comparing the commits around {len(suspicions)} changes: "
+                        f"comparing the commits around {len(open_ones)} changes: "
                         f"{len(self._record.samples)} pairs"
                     )
 
                 def on_answer(answer: Comparison) -> None:
                     self._answers[answer.base, answer.head, answer.benchmark] = answer
 
-                confirm(list(suspicions.values()), setup.pairs_of, None, on_pair, on_answer)
+                confirm(open_ones, setup.pairs_of, None, on_pair, on_answer)
         except KeyboardInterrupt:
             self.is_interrupted = True
             self._record.notes.append(INTERRUPTED)
@@ -227,6 +235,17 @@ class Confirming:
             comparison = self._comparison_of(suspicion)
             if comparison is not None:
                 self.confirmed[change] = Confirmation(suspicion, comparison)
+
+    def _call_same(self, suspicions: Iterable[Suspicion], sources: CommitSources) -> None:
+        """Answer those whose commits have the same engine and kernels: no commit moved them."""
+        for suspicion in suspicions:
+            # A commit that the repository lacks is compared, and said to be lacking then.
+            with contextlib.suppress(GitError):
+                if sources.are_same(suspicion.before, suspicion.after):
+                    before, after, name = key = _key(suspicion)
+                    self._answers[key] = Comparison(
+                        name, before, after, Verdict.SAME, reason=NOTHING_TO_MEASURE
+                    )
 
     def _suspicions(
         self, found: Sequence[Change], entries: Sequence[Entry]
@@ -246,7 +265,7 @@ class Confirming:
 
     def _comparison_of(self, suspicion: Suspicion) -> Comparison | None:
         """Its answer, or what pairs show where it was interrupted; None where it never began."""
-        key = (suspicion.before, suspicion.after, suspicion.benchmark)
+        key = _key(suspicion)
         pairs = self._pairs.get(key)
         if key in self._answers or not pairs:
             return self._answers.get(key)
@@ -257,6 +276,10 @@ class Confirming:
             discarded=sum(pair.discarded is not None for pair in pairs),
             reason="The comparison was interrupted.",
         )
+
+
+def _key(suspicion: Suspicion) -> tuple[str, str, str]:
+    return suspicion.before, suspicion.after, suspicion.benchmark
 
 
 def exit_code_of(triaged: Sequence[Triaged]) -> ExitCode:

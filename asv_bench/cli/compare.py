@@ -14,6 +14,7 @@ from rich.progress import Progress as ProgressBar
 
 from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.cli.options import (
+    Anyway,
     Devices,
     Margin,
     RecordPath,
@@ -24,7 +25,7 @@ from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_int
 from asv_bench.compare.comparison import Progress, compare_commits, summarize_pairs
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.tables import comparison_table, headline, markdown
-from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import Commit
 from asv_bench.output.console import make_console, print_table
@@ -36,8 +37,10 @@ from asv_bench.process.threads import threads_text
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
-    "Exit code 0: nothing the gate is for; 3: a regression; 4: inconclusive; 5: nothing could be "
-    "measured; 1: a failure; 2: refused; 130: interrupted, with what was measured written down."
+    "Commits with the same engine and kernels are not measured.\n\n"
+    "Exit code 0: nothing the gate is for, or the same; 3: a regression; 4: inconclusive; 5: "
+    "nothing could be measured; 1: a failure; 2: refused; 130: interrupted, with what was measured "
+    "written down."
 )
 
 
@@ -76,6 +79,7 @@ def compare(
             help="Verdicts that end with an exit code of their own, separated by commas, or none.",
         ),
     ] = f"{Verdict.SLOWER},{Verdict.INCONCLUSIVE}",
+    anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     json: RecordPath = None,
     markdown_path: Annotated[
@@ -101,7 +105,10 @@ def compare(
     _refuse_hopeless(plan, setup)
     commits = setup.sources.resolve(base), setup.sources.resolve(head)
     comparing = Comparing(setup, *commits, plan, console)
-    comparing.run()
+    if setup.sources.are_same(*(commit.hash for commit in commits)) and not anyway:
+        comparing.call_same()
+    else:
+        comparing.run()
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
     path = comparing.write_record(json, gate, code)
@@ -156,14 +163,15 @@ class Comparing:
         self.is_interrupted = False
         self.seconds = 0.0
 
+    def call_same(self) -> None:
+        """Answer without measuring: both commits have the same engine and kernels."""
+        self._print_commits()
+        self.comparisons = self._answers_so_far(Verdict.SAME, NOTHING_TO_MEASURE)
+
     def run(self) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
-        for line in (
-            f"base {self._base.short} {self._base.subject}",
-            f"head {self._head.short} {self._head.subject}",
-            self._setup.sentence(),
-        ):
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._print_commits()
+        self._console.print(self._setup.sentence(), highlight=False, markup=False, soft_wrap=True)
         self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
         try:
@@ -239,6 +247,11 @@ class Comparing:
             "seconds": self.seconds,
         }
         return self._record.write(path)
+
+    def _print_commits(self) -> None:
+        for role, commit in (("base", self._base), ("head", self._head)):
+            line = f"{role} {commit.short} {commit.subject}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     @property
     def _where(self) -> str:

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import Full, Patterns
+from asv_bench.cli.options import Anyway, Full, Patterns
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git.commit_tree import first_of_each_run
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.git.snapshots import measured_changes
 from asv_bench.history.asv_measuring import measure_with_progress, process_contradictions
@@ -70,6 +71,7 @@ def history(
             "machine's drift between sessions does not move.",
         ),
     ] = None,
+    anyway: Anyway = False,
 ) -> None:
     """Measure the commits of all ranges, print how the main figures moved and build the pages.
 
@@ -83,11 +85,21 @@ def history(
     selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
     require_project(REPOSITORY)
     in_ranges = [commits_of(commit_range, REPOSITORY) for commit_range in commit_ranges]
-    commits = every_nth(list(dict.fromkeys(chain.from_iterable(in_ranges))), steps)
+    found = list(dict.fromkeys(chain.from_iterable(in_ranges)))
+    # The oldest of each run: the one that a change of its figures is put down to.
+    runs = first_of_each_run(found[::-1], Repository(REPOSITORY))[::-1]
+    commits = every_nth(found if anyway else runs, steps)
     pinned = None if reference is None else CommitSources(REPOSITORY).resolve(reference).hash
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
     console = make_console()
+    if len(runs) < len(found) and not anyway:
+        console.print(
+            f"{len(found) - len(runs)} of {len(found)} commits are not measured, as their engine "
+            f"and kernels are the same as those of the commit before; --anyway measures them",
+            highlight=False,
+            soft_wrap=True,
+        )
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     console.print(
         f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "

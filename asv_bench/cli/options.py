@@ -38,6 +38,12 @@ Margin: TypeAlias = Annotated[
         "equivalent is shown to be within it. A noisy machine answers sooner to a wider one.",
     ),
 ]
+Anyway: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--anyway", help="Measure commits, too, whose engine and kernels are those of another."
+    ),
+]
 RequireGpu: TypeAlias = Annotated[
     bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
 ]

@@ -19,7 +19,8 @@ from asv_bench.process.samples import CommitUnusable, PairSource
 class Standing(StrEnum):
     """What became of a suspicion.
 
-    A direction that comparison contradicts is `REFUTED`, as is a difference shown to be none.
+    A direction that comparison contradicts is `REFUTED`, as is a difference shown to be none, or
+    between commits whose engine and kernels are the same.
     """
 
     REGRESSION = "regression"
@@ -65,7 +66,7 @@ class Confirmation:
             return Standing.REGRESSION if seemed_slower else Standing.REFUTED
         if verdict is Verdict.FASTER:
             return Standing.REFUTED if seemed_slower else Standing.IMPROVEMENT
-        if verdict is Verdict.EQUIVALENT:
+        if verdict in (Verdict.EQUIVALENT, Verdict.SAME):
             return Standing.REFUTED
         if verdict is Verdict.INCONCLUSIVE:
             return Standing.UNRESOLVED

@@ -22,6 +22,7 @@ STYLES = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.FAILED: "red",
     Verdict.NOT_MEASURED: "dim",
+    Verdict.SAME: "green",
 }
 _HEADERS = ("verdict", "effect", "interval", "base", "head", "pairs", "p")
 
@@ -106,6 +107,7 @@ _BY_CONCERN = (
     Verdict.NOT_MEASURED,
     Verdict.FASTER,
     Verdict.EQUIVALENT,
+    Verdict.SAME,
 )
 
 

@@ -12,7 +12,8 @@ class Verdict(StrEnum):
 
     `SLOWER` and `FASTER` are significant and at least the minimum effect; `EQUIVALENT` is shown to
     lie within the margin, which is more than not being significant; `INCONCLUSIVE` is neither.
-    `FAILED` began and gave no figures; `NOT_MEASURED` does not exist at one of the commits.
+    `FAILED` began and gave no figures; `NOT_MEASURED` does not exist at one of the commits. `SAME`
+    was not measured, as both commits have the same engine and kernels.
     """
 
     SLOWER = "slower"
@@ -21,11 +22,18 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"
     FAILED = "failed"
     NOT_MEASURED = "not measured"
+    SAME = "same"
 
     @property
     def is_clear(self) -> bool:
         """Whether more pairs would add nothing."""
         return self in (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT)
+
+
+NOTHING_TO_MEASURE = (
+    "the engine and kernels are the same in both, nothing to measure; --anyway measures them"
+)
+"""Why a comparison is `Verdict.SAME`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from asv_bench.errors import Refused
 from asv_bench.git.commit_range import shallow_hint
-from asv_bench.git.commit_tree import CommitTree
+from asv_bench.git.commit_tree import CommitTree, packages_of
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.git.snapshots import snapshot
 from asv_bench.output.console import make_console
@@ -115,6 +115,11 @@ class CommitSources:
             )
         return Commit(found, revision, repository.commits([found])[found].subject)
 
+    def are_same(self, base: str, head: str) -> bool:
+        """Whether two commits have the same measured packages; none at all are not called so."""
+        packages = packages_of(base, self._repository_of(base))
+        return bool(packages) and packages == packages_of(head, self._repository_of(head))
+
     def checkout(self, commit: str) -> Path:
         """The directory that holds the commit's measured packages, made where there is none.
 
@@ -142,13 +147,12 @@ class CommitSources:
                 )
 
     def _unpack(self, commit: str, directory: Path) -> None:
-        repository = Repository(self._snapshots if commit in self._in_snapshots else self._root)
         directory.parent.mkdir(parents=True, exist_ok=True)
         self._forget_old(directory.parent)
         partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=directory.parent))
         try:
             try:
-                tree = CommitTree.read(commit, repository)
+                tree = CommitTree.read(commit, self._repository_of(commit))
             except GitError as error:
                 raise CommitUnusable(commit, f"git could not unpack it: {error}") from None
             if not tree.entries:
@@ -169,6 +173,9 @@ class CommitSources:
                     partial.rename(directory)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _repository_of(self, commit: str) -> Repository:
+        return Repository(self._snapshots if commit in self._in_snapshots else self._root)
 
     def _forget_old(self, folder: Path) -> None:
         partial: list[Path] = []

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.git.repository import GitError, Repository
+from asv_bench.git.repository import AS_IT_IS, GitError, Repository
 from asv_bench.process.contract import MEASURED_PACKAGES
 
 _LINK = "120000"
@@ -55,7 +56,7 @@ class CommitTree:
         """
         listed = repository.names(
             *("ls-tree", "-r", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES),
-            variables={"GIT_NO_REPLACE_OBJECTS": "1"},
+            variables=AS_IT_IS,
         )
         fields = [entry.partition("\t") for entry in listed]
         heads = [head.split(" ") for head, _, _ in fields]
@@ -97,6 +98,36 @@ class CommitTree:
         for entry in self.entries:
             if entry.mode == _LINK:
                 os.symlink(entry.content, os.fsencode(directory / entry.path))
+
+
+def packages_of(commit: str, repository: Repository) -> bytes:
+    """What tells the measured packages of commits apart: equal where these are the same.
+
+    Empty where the commit has none of them.
+
+    Raises
+    ------
+    GitError
+        If the repository lacks the commit.
+    """
+    return repository.ask(
+        *("ls-tree", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES), variables=AS_IT_IS
+    )
+
+
+def first_of_each_run(commits: Sequence[str], repository: Repository) -> list[str]:
+    """Of commits in their order, those whose measured packages are not those of the one before.
+
+    The first commit is among them, and so is every one that has no such packages.
+    """
+    kept: list[str] = []
+    before = b""
+    for commit in commits:
+        packages = packages_of(commit, repository)
+        if not packages or packages != before:
+            kept.append(commit)
+        before = packages
+    return kept
 
 
 def _why_not_the_commits(entry: TreeEntry) -> str | None:

@@ -51,6 +51,8 @@ _SETTINGS = {
     # Snapshots of the working tree are in a bare repository below the checkout.
     "safe.bareRepository": "all",
 }
+AS_IT_IS: Mapping[str, str] = MappingProxyType({"GIT_NO_REPLACE_OBJECTS": "1"})
+"""Variables for a command that shall see objects themselves, not what `git replace` puts there."""
 _NOT_A_REPOSITORY = b"not a git repository"
 _UNKNOWN = b"Needed a single revision"
 _AMBIGUOUS = b"is ambiguous"
@@ -197,7 +199,7 @@ class Repository:
         GitError
             If objects lack that may not.
         """
-        variables = {"GIT_NO_REPLACE_OBJECTS": "1"} if real else {}
+        variables = AS_IT_IS if real else {}
         asked = "".join(f"{name}\n" for name in names).encode()
         printed = self.ask("cat-file", "--batch", given=asked, variables=variables)
         found: list[tuple[str, bytes]] = []

@@ -98,8 +98,11 @@ class Bench:
     def run(self, *arguments: str) -> tuple[int, str, dict]:
         path = self.root / "record.json"
         path.unlink(missing_ok=True)
+        good, options = "HEAD~20", arguments
+        if arguments and arguments[0].startswith("HEAD"):
+            good, *options = arguments
         result = CliRunner().invoke(
-            build_app(), ["bisect", "HEAD~20", "HEAD", "--json", str(path), *arguments]
+            build_app(), ["bisect", good, "HEAD", "--json", str(path), *options]
         )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -109,6 +112,18 @@ class Bench:
     @property
     def measured(self) -> int:
         return self.machine.measured["simulated"]
+
+
+def with_packages(bench: Bench, engines: str) -> None:
+    """Make the history anew: an engine for each letter, the same for the same letter."""
+    bench.hashes = []
+    git(bench.root, "checkout", "--quiet", "--orphan", "with-packages")
+    (bench.root / "engine").mkdir()
+    for number, engine in enumerate(engines):
+        (bench.root / "engine" / "__init__.py").write_text(engine)
+        git(bench.root, "add", "engine")
+        git(bench.root, "commit", "--quiet", "--allow-empty", "-m", f"Change number {number}")
+        bench.hashes.append(git(bench.root, "rev-parse", "HEAD"))
 
 
 @pytest.fixture
@@ -269,3 +284,31 @@ def test_commits_left_out_are_listed_with_their_reason(bench: Bench) -> None:
     assert code == ExitCode.REGRESSION
     assert "one of these 3, of which only the last could be measured" in said
     assert f"{bench.hashes[7][:8]} was left out" in said
+
+
+def test_commits_with_the_engine_of_the_one_before_are_stepped_over(bench: Bench) -> None:
+    # The engine goes back to an earlier one at number 16, which is a change too.
+    with_packages(bench, "aaabbbcddddeffffaggggg")
+    bench.with_step(11)
+    _, said, record = bench.run("HEAD~21")
+    kept = [entry["hash"] for entry in record["settings"]["commits"]]
+    assert kept == [bench.hashes[number] for number in (3, 6, 7, 11, 12, 16, 17)]
+    assert "14 of 21 commits are stepped over" in said
+    assert "--anyway measures them" in said
+    assert record["results"]["finding"]["suspects"] == [bench.hashes[11]]
+    assert {probe["commit"] for probe in record["samples"]} <= set(kept)
+    _, said, record = bench.run("HEAD~21", "--anyway")
+    assert len(record["settings"]["commits"]) == 21
+    assert "stepped over" not in said
+
+
+def test_the_same_engine_at_both_ends_is_not_measured(bench: Bench) -> None:
+    with_packages(bench, "a" * 10 + "b" * 5 + "a" * 6)
+    code, said, record = bench.run()
+    assert code == record["results"]["exit_code"] == ExitCode.GOOD
+    assert "no regression: the engine and kernels are the same in both, nothing to measure" in said
+    assert record["results"]["finding"]["gate"]["verdict"] == "same"
+    assert bench.measured == 0
+    bench.with_step(None)
+    bench.run("--anyway")
+    assert bench.measured > 0

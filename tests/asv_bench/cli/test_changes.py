@@ -8,11 +8,13 @@ import re
 import shlex
 import statistics
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from toy_project import git
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
@@ -402,3 +404,27 @@ def test_changes_of_benchmarks_that_are_all_gone_are_left_out(project: Project) 
     assert project.compared == []
     with pytest.raises(Refused, match="no such device"):
         project.run(*HERE, "--devices", "no such")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "standing"), [((), "refuted"), (("--anyway",), "regression")], ids=repr
+)
+def test_a_change_between_commits_of_one_engine_is_refuted_without_measuring(
+    project: Project, arguments: tuple[str, ...], standing: str
+) -> None:
+    git(project.root, "init", "--quiet", "--initial-branch=main")
+    (project.root / "engine").mkdir()
+    (project.root / "engine" / "__init__.py").write_text("STEP = 1\n")
+    git(project.root, "add", "engine")
+    folder = project.root / "reports" / "asv" / machine_facts().name
+    for path in folder.glob("*-host.json"):
+        path.unlink()
+    for number, figure in enumerate(figures(steps(20, c12=0.05), noise=0.002)):
+        git(project.root, "commit", "--quiet", "--allow-empty", "--message", f"change {number}")
+        commit = git(project.root, "rev-parse", "HEAD").strip()
+        project.store(folder, replace(figure, commit=commit))
+    code, said, [change] = project.run(*HERE, *arguments)
+    assert change["standing"] == standing
+    assert bool(project.compared) == bool(arguments)
+    assert code == (3 if arguments else 0)
+    assert ("the same in both, nothing to measure" in said) != bool(arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from simulated_pairs import BASE, HEAD, ScriptedPairs
-from toy_project import ToyProject, git, make_project
+from toy_project import ROOT, ToyProject, git, make_project
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
@@ -129,16 +130,38 @@ def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
 
 
 def test_equal_engines_are_equivalent_and_so_is_a_commit_with_itself(toy: ToyProject) -> None:
-    for base, head in (("HEAD~1", "HEAD"), ("HEAD", "HEAD")):
-        code, said, record = compare(toy.root, base, head, "-b", STEP, "--pairs", "10")
+    for arguments in (("HEAD~1", "HEAD"), ("HEAD", "HEAD", "--anyway")):
+        code, said, record = compare(toy.root, *arguments, "-b", STEP, "--pairs", "10")
         (answer,) = record["results"]["comparisons"]
         assert (code, answer["verdict"], answer["effect"]) == (0, "equivalent", 0.0), said
         assert len(record["samples"]) == 10
 
 
+def test_the_same_engine_and_kernels_are_not_measured(toy: ToyProject, tmp_path: Path) -> None:
+    (toy.root / "README.md").write_text("only this is new\n")
+    documented = toy.commit("document it")
+    page = tmp_path / "summary.md"
+    options = ("-b", "Toy", "--gate", "none", "--markdown", str(page))
+    code, said, record = compare(toy.root, "HEAD~1", "HEAD", *options)
+    assert code == record["results"]["exit_code"] == 0
+    assert "the same in both, nothing to measure; --anyway measures" in " ".join(said.split())
+    assert {one["verdict"] for one in record["results"]["comparisons"]} == {"same"}
+    assert record["samples"] == []
+    assert f"**{documented[:8]}** document it against" in page.read_text()
+    assert "| same |" in page.read_text()
+
+
+def test_no_example_compares_a_commit_with_itself_on_a_fresh_clone() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    examples = re.findall(r"nox -s compare -- (\S+) (\S+?)[` ]", readme)
+    assert len(examples) >= 3
+    # There main, HEAD and the working tree are one commit.
+    assert not [ends for ends in examples if set(ends) <= {"main", "HEAD", "."}]
+
+
 def test_the_margin_is_told_in_per_cent(toy: ToyProject) -> None:
     options = ("-b", STEP, "--quick", "--margin")
-    _, said, record = compare(toy.root, "HEAD", "HEAD", *options, "2.5")
+    _, said, record = compare(toy.root, "HEAD", "HEAD", "--anyway", *options, "2.5")
     plan = record["settings"]["plan"]
     assert (plan["margin"], plan["minimum_effect"]) == (0.025, 0.025)
     assert "by at least 2.5 %" in said
@@ -330,7 +353,7 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
     scratch.mkdir()
     environment = variables(toy.root) | {"TMPDIR": str(scratch)}
     process = subprocess.Popen(
-        command(toy.root, "HEAD", "HEAD", "-b", STEP, "--pairs", "200"),
+        command(toy.root, "HEAD", "HEAD", "--anyway", "-b", STEP, "--pairs", "200"),
         cwd=toy.root,
         env=environment,
         stdout=subprocess.PIPE,

@@ -82,6 +82,34 @@ def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
     assert f"ratios to {toy.commits[1][:8]}" in said
 
 
+def test_commits_with_the_engine_of_the_one_before_are_not_measured(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (toy.root / "README.md").write_text("only this is new\n")
+    toy.commit("document it")
+    toy.git("commit", "--quiet", "--allow-empty", "--message", "nothing at all")
+    measured: list[str] = []
+
+    def note(project: object, commits: list[str], *_: object) -> None:
+        measured[:] = commits
+        raise MeasurementFailed("enough")
+
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setattr(history_module, "measure_with_progress", note)
+    with pytest.raises(MeasurementFailed):
+        history_module.history(["HEAD~4..HEAD"])
+    assert measured == [toy.commits[2], toy.commits[1]]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 of 4 commits are not measured" in said
+    assert "--anyway measures them" in said
+    with pytest.raises(MeasurementFailed):
+        history_module.history(["HEAD~4..HEAD"], anyway=True)
+    assert len(measured) == 4
+    with pytest.raises(MeasurementFailed):
+        history_module.history(["HEAD^!"], reference="HEAD~1")
+    assert len(measured) == 2
+
+
 def test_single_commits_are_measured_once_each_in_the_same_rounds(
     toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,6 +170,24 @@ def test_a_commit_that_git_lacks_is_unusable(toy: ToyProject) -> None:
     assert not caught.value.is_lacking
 
 
+def test_commits_are_the_same_where_engine_and_kernels_are(toy: ToyProject) -> None:
+    (toy.root / "README.md").write_text("only this is new\n")
+    documented = toy.commit("document it")
+    sources = CommitSources(toy.root)
+    assert sources.are_same(toy.commits[2], documented)
+    assert sources.are_same(documented, sources.resolve(".").hash)
+    assert not sources.are_same(toy.commits[1], documented)
+    (toy.root / "engine" / "__init__.py").chmod(0o755)
+    assert not sources.are_same(documented, sources.resolve(".").hash)
+    (toy.root / "engine" / "__init__.py").chmod(0o644)
+    (toy.root / "kernels" / "new.py").write_text("")
+    assert not sources.are_same(documented, sources.resolve(".").hash)
+    toy.git("rm", "--quiet", "-r", "engine", "kernels/__init__.py")
+    (toy.root / "kernels" / "new.py").unlink()
+    lacking = toy.commit("nothing to measure")
+    assert not sources.are_same(lacking, lacking)
+
+
 def test_an_interrupted_unpacking_leaves_nothing(
     toy: ToyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
