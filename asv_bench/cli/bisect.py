@@ -33,7 +33,7 @@ from asv_bench.git.commit_range import HistoryCommit, commits_between
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.commit_tree import first_of_each_run
 from asv_bench.git.repository import Repository
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import machine_facts
@@ -219,6 +219,7 @@ class Bisecting:
         ):
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._record.look_around(self._console, self._setup.devices)
+        print_sentences(self._console, kept.complaints)
         begun = time.monotonic()
         lines = ProbeLines(
             self._console, self._by_hash, self._plan.gate.cap, len(self._setup.devices)

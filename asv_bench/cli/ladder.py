@@ -23,7 +23,7 @@ from asv_bench.cli.options import Devices, RequireGpu, insist_on_gpu
 from asv_bench.compare.bench_setup import devices_named, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.measured_process import CPU
@@ -357,7 +357,9 @@ def _target(
 
 
 def _write_pages(folder: Path, console: Console) -> None:
-    page = write_page(folder)
+    complaints: list[str] = []
+    page = write_page(folder, complaints)
+    print_sentences(console, complaints)
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
     if folder.resolve() == REPORTS:
         write_readme(README, REPORTS)

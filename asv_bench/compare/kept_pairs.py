@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
+from asv_bench.output.stored_json import UnreadableFile, count, parsed_json, positive, text
 from asv_bench.process.samples import (
     Absence,
     CommitUnusable,
@@ -42,12 +43,22 @@ class KeptFile:
     ------
     Refused
         If the file belongs to another bisection, or is not one of ours.
+
+    Attributes
+    ----------
+    restored
+        How many pairs were read.
+    finished
+        Whether the bisection had its answer.
+    complaints
+        A sentence for each line that is no entry of a bisection; it is left out.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
         self.restored = 0
         self.finished = False
+        self.complaints: list[str] = []
         self._lock = threading.Lock()
         self._waiting: dict[_Key, deque[dict[str, Pair]]] = defaultdict(deque)
         self._unusable: dict[str, CommitUnusable] = {}
@@ -59,43 +70,46 @@ class KeptFile:
             self._append({"settings": wanted})
 
     def _read(self, settings: Mapping[str, Any]) -> None:
-        text = self.path.read_text(encoding="utf-8")
-        whole, newline, torn = text.rpartition("\n")
+        content = self.path.read_bytes()
+        whole, newline, torn = content.rpartition(b"\n")
         if torn:
             # The line that was being written when the process was killed.
             with self.path.open("r+b") as file:
-                file.truncate(len((whole + newline).encode()))
+                file.truncate(len(whole + newline))
+        if not newline:
+            # Killed before its first line was whole.
+            self._append({"settings": settings})
+            return
+        first, *lines = whole.split(b"\n")
         try:
-            entries = [json.loads(line) for line in whole.splitlines()]
-            if not entries:
-                # Killed before its first line was whole.
-                self._append({"settings": settings})
-                return
-            if entries[0]["settings"] != settings:
-                raise Refused(
-                    f"{self.path} holds the pairs of another bisection; remove it, or start over "
-                    f"with --fresh."
-                )
-            for entry in entries[1:]:
-                self._take(entry)
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, Refused):
-                raise
+            begun = parsed_json(self.path, "the state of a bisection", first, dict)
+        except UnreadableFile as error:
+            raise Refused(f"{error} Remove it, or start over with --fresh.") from error
+        if begun.get("settings") != settings:
             raise Refused(
-                f"{self.path} is not the state of a bisection ({error}); remove it, or start over "
+                f"{self.path} holds the pairs of another bisection; remove it, or start over "
                 f"with --fresh."
-            ) from error
+            )
+        for number, line in enumerate(lines, 2):
+            try:
+                parsed_json(
+                    f"line {number} of {self.path}", "an entry of a bisection", line, self._take
+                )
+            except UnreadableFile as error:
+                self.complaints.append(f"{error} It is left out.")
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         if entry.get("finished"):
             self.finished = True
         elif "unusable" in entry:
-            commit = entry["unusable"]
-            error = CommitUnusable(commit, entry["reason"], is_lacking=entry["is_lacking"])
+            commit = text(entry["unusable"])
+            is_lacking = entry["is_lacking"] is True
+            error = CommitUnusable(commit, text(entry["reason"]), is_lacking=is_lacking)
             self._unusable[commit] = error
         else:
             pairs = {name: pair_from_json(pair) for name, pair in entry["pairs"].items()}
-            self._waiting[(entry["part"], entry["base"], entry["head"])].append(pairs)
+            part, base, head = (text(entry[name]) for name in ("part", "base", "head"))
+            self._waiting[part, base, head].append(pairs)
             self.restored += 1
 
     def take(self, key: _Key) -> Mapping[str, Pair] | None:
@@ -174,9 +188,10 @@ class KeptPairs:
     ) -> Mapping[str, Pair]:
         """A kept pair, whatever its order and device, or a new one; see `PairSource.pair`."""
         key = (self._part, base, head)
-        kept = self._kept.take(key)
-        if kept is not None:
-            return kept
+        while (kept := self._kept.take(key)) is not None:
+            wanted = kept if benchmarks is None else benchmarks
+            if all(name in kept for name in wanted):
+                return {name: kept[name] for name in wanted}
         self._kept.refuse(base)
         self._kept.refuse(head)
         try:
@@ -195,17 +210,36 @@ class KeptPairs:
 
 
 def pair_from_json(content: Mapping[str, Any]) -> Pair:
-    """The pair that `Pair.to_json` wrote."""
-    return Pair(
+    """The pair that `Pair.to_json` wrote.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If it is of something else, or its figures have no ratio.
+    """
+    discarded = content["discarded"]
+    pair = Pair(
         base=_reading(content["base"]),
         head=_reading(content["head"]),
-        head_first=content["head_first"],
-        discarded=content["discarded"],
+        head_first=content["head_first"] is True,
+        discarded=None if discarded is None else text(discarded),
     )
+    positive(pair.head.value / pair.base.value)
+    return pair
 
 
 def _reading(content: Mapping[str, Any]) -> Reading:
     gpu = content["gpu"]
     if gpu is not None:
-        gpu = GpuConditions(**{**gpu, "clock_events": tuple(gpu["clock_events"])})
-    return Reading(**{**content, "samples": tuple(content["samples"]), "gpu": gpu})
+        events = tuple(map(text, gpu["clock_events"]))
+        numbers: dict[str, Any] = {
+            name: None if value is None else count(value)
+            for name, value in gpu.items()
+            if name != "clock_events"
+        }
+        gpu = GpuConditions(**numbers, clock_events=events)
+    for name in ("commit", "benchmark", "device"):
+        text(content[name])
+    figures = {name: count(content[name]) for name in ("value", "started_at", "process_s")}
+    samples = tuple(map(positive, content["samples"]))
+    return Reading(**{**content, **figures, "samples": samples, "gpu": gpu})

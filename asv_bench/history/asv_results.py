@@ -10,15 +10,35 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import math
+import re
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+from asv_bench.output.stored_json import (
+    UnreadableFile,
+    count,
+    moment,
+    parsed,
+    positive,
+    read_stored,
+    shown,
+    text,
+)
 
 NOT_RESULTS = ("machine.json", "benchmarks.json")
+TIMES = ("seconds", "floors")
+"""Units whose figures cannot be zero; what the others count can."""
+_RESULT_FILE = "a result file of asv"
+_FULL_HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
+EnvironmentFacts: TypeAlias = tuple[tuple[str, str], ...]
+"""What a figure was measured with beside the commit, as names and values in the order of the names:
+Python, torch, Triton, the driver, the host's hardware, asv's environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,8 @@ class Figure:
         One value per process; empty where the benchmark failed.
     started_ms
         When it was measured, in milliseconds since 1970.
+    environment
+        With what. Figures of different environments are of different series.
     """
 
     series: Series
@@ -86,6 +108,7 @@ class Figure:
     committed_ms: int
     samples: tuple[float, ...]
     started_ms: int
+    environment: EnvironmentFacts = ()
 
     @property
     def failed(self) -> bool:
@@ -108,112 +131,243 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything in a results directory, oldest commit first."""
+    """Everything in a results directory, oldest commit first.
+
+    Attributes
+    ----------
+    figures
+        One for each series, commit, machine and environment. Where several sessions measured it,
+        that of the session with the most samples, and of equal ones the newest.
+    complaints
+        A sentence for each file of which something was left out.
+    files
+        What was read of each result file.
+    faulty
+        Those of them of which something was left out.
+    """
 
     benchmarks: Mapping[str, Benchmark]
     machines: Mapping[str, Mapping[str, str]]
     figures: tuple[Figure, ...]
+    complaints: tuple[str, ...] = ()
+    files: Mapping[Path, tuple[Figure, ...]] = field(default_factory=dict)
+    faulty: frozenset[Path] = frozenset()
 
-    def of_commit(self, commit: str, machine: str) -> list[Figure]:
-        """The figures of one commit on one machine."""
-        return [
-            figure
-            for figure in self.figures
-            if figure.commit == commit and figure.machine == machine
-        ]
+    def environments_of(self, machine: str) -> list[EnvironmentFacts]:
+        """With what was measured on a machine, the newest first."""
+        newest: dict[EnvironmentFacts, int] = {}
+        for figure in self.figures:
+            if figure.machine == machine:
+                environment = figure.environment
+                newest[environment] = max(newest.get(environment, 0), figure.started_ms)
+        return sorted(newest, key=lambda environment: -newest[environment])
+
+
+def differing(environment: EnvironmentFacts, others: Collection[EnvironmentFacts]) -> str:
+    """The facts of an environment that are not the same in all of the others, readable."""
+    names = [
+        name for name, value in environment if any((name, value) not in other for other in others)
+    ]
+    facts = dict(environment)
+    # asv's name for an environment repeats what is in it.
+    told = [name for name in names if name != "env_name"] or names
+    return ", ".join(f"{name} {facts[name]}" for name in told)
 
 
 def read_results(directory: Path) -> Results:
     """Read a results directory; one that does not exist holds nothing.
 
     Figures of benchmarks that are no longer there, or whose version has changed since, are left
-    out: today's benchmark means something else. Skipped parameters are left out too.
-
-    Raises
-    ------
-    ValueError
-        If a file is not what asv writes.
+    out: today's benchmark means something else. Skipped parameters are left out too. So is what
+    cannot be what it says, each with a complaint.
     """
-    benchmarks = {
-        name: Benchmark(name, entry["unit"], tuple(entry["param_names"]), entry["version"])
-        for name, entry in _read_object(directory / "benchmarks.json").items()
-        if isinstance(entry, dict)
-    }
+    complaints: list[str] = []
+    benchmarks = _benchmarks(directory / "benchmarks.json", complaints)
     machines: dict[str, dict[str, str]] = {}
-    figures: list[Figure] = []
-    for description in sorted(directory.glob("*/machine.json")):
-        facts = _read_object(description)
-        machine = str(facts["machine"])
-        machines[machine] = {
-            key: str(value) for key, value in facts.items() if key not in ("machine", "version")
-        }
-        for path in sorted(description.parent.glob("*.json")):
-            if path.name not in NOT_RESULTS:
-                figures.extend(_figures_of(path, machine, benchmarks))
-    figures.sort(key=lambda figure: (figure.committed_ms, figure.commit, figure.series.benchmark))
-    return Results(benchmarks, machines, tuple(figures))
-
-
-def _figures_of(path: Path, machine: str, benchmarks: Mapping[str, Benchmark]) -> Iterator[Figure]:
-    content = _read_object(path)
-    try:
-        commit, committed_ms = content["commit_hash"], content["date"]
-        column_names = content["result_columns"]
-        for name, row in content["results"].items():
-            # asv leaves out the last columns of a row where they are empty.
-            columns = dict(zip(column_names, row, strict=False))
-            benchmark = benchmarks.get(name)
-            if benchmark is None or columns.get("version") != benchmark.version:
-                continue
-            for params, value, samples in _by_parameters(columns):
-                if isinstance(value, float) and math.isnan(value):
-                    continue
-                yield Figure(
-                    series=Series(name, tuple(zip(benchmark.param_names, params, strict=True))),
-                    unit=benchmark.unit,
-                    machine=machine,
-                    commit=commit,
-                    committed_ms=committed_ms,
-                    samples=_kept(value, samples),
-                    started_ms=columns.get("started_at") or 0,
+    files: dict[Path, tuple[Figure, ...]] = {}
+    faulty: set[Path] = set()
+    for folder in sorted(path for path in directory.glob("*") if path.is_dir()):
+        paths = [path for path in sorted(folder.glob("*.json")) if path.name not in NOT_RESULTS]
+        description = folder / "machine.json"
+        if not paths and not description.is_file():
+            continue
+        try:
+            machine, facts = read_stored(description, "asv's machine.json", _machine)
+        except UnreadableFile as error:
+            machine, facts = folder.name, {}
+            complaints.append(f"{error} The machine goes by its folder's name, {machine}.")
+        machines[machine] = facts
+        for path in paths:
+            wrong: list[str] = []
+            try:
+                files[path] = read_stored(
+                    path, _RESULT_FILE, _File(path, machine, benchmarks, wrong).figures
                 )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is not a result file of asv: {error!r}") from error
+            except UnreadableFile as error:
+                wrong.append(f"{error} It is left out.")
+            if wrong:
+                more = f" So are {len(wrong) - 1} more of its entries." if wrong[1:] else ""
+                complaints.append(wrong[0] + more)
+                faulty.add(path)
+    figures = best_sessions(figure for figures in files.values() for figure in figures)
+    return Results(benchmarks, machines, figures, tuple(complaints), files, frozenset(faulty))
 
 
-def _by_parameters(
-    columns: Mapping[str, Any],
-) -> Iterator[tuple[tuple[str, ...], float | None, list[float] | None]]:
-    combinations = list(itertools.product(*(columns["params"] or [])))
-    # A column that is absent, or None as a whole, is None for every combination.
-    values = columns.get("result") or [None] * len(combinations)
-    samples = columns.get("samples") or [None] * len(combinations)
-    for texts, value, sample in zip(combinations, values, samples, strict=True):
-        yield tuple(_plain(text) for text in texts), value, sample
+def best_sessions(figures: Iterable[Figure]) -> tuple[Figure, ...]:
+    """Of the figures that differ in their session alone, the one of most samples, else the newest.
+
+    In the order of their commits' dates.
+    """
+    best: dict[tuple[Series, str, EnvironmentFacts, str], Figure] = {}
+    for figure in figures:
+        key = (figure.series, figure.machine, figure.environment, figure.commit)
+        other = best.setdefault(key, figure)
+        if (len(figure.samples), figure.started_ms) > (len(other.samples), other.started_ms):
+            best[key] = figure
+    return tuple(
+        sorted(
+            best.values(),
+            key=lambda figure: (figure.committed_ms, figure.commit, figure.series.benchmark),
+        )
+    )
 
 
-def _kept(value: float | None, samples: list[float] | None) -> tuple[float, ...]:
-    if samples:
-        return tuple(samples)
-    # asv keeps the median alone where it was not asked for samples.
-    return () if value is None else (value,)
+def _benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
+    """What asv knows about each benchmark; one that is not described right is left out."""
+    found: dict[str, Benchmark] = {}
+    try:
+        entries = read_stored(path, "asv's benchmarks.json", dict) if path.exists() else {}
+    except UnreadableFile as error:
+        complaints.append(f"{error} Without it no result can be read; `bench` writes it anew.")
+        return {}
+    for name, entry in entries.items():
+        if name == "version":
+            continue
+        try:
+            found[name] = parsed(path, "asv's benchmarks.json", entry, partial(_benchmark, name))
+        except UnreadableFile as error:
+            complaints.append(f"{error} {name} is left out.")
+    return found
 
 
-def _plain(text: str) -> str:
+def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
+    names = tuple(text(param) for param in _list(entry["param_names"]))
+    return Benchmark(name, text(entry["unit"]), names, text(entry["version"]))
+
+
+def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    facts = {key: str(value) for key, value in content.items() if key not in ("machine", "version")}
+    return text(content["machine"]), facts
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One result file in the making; what is wrong with its entries goes to `wrong`."""
+
+    path: Path
+    machine: str
+    benchmarks: Mapping[str, Benchmark]
+    wrong: list[str]
+
+    def figures(self, content: dict[str, Any]) -> tuple[Figure, ...]:
+        """All figures of the file."""
+        commit, committed_ms = text(content["commit_hash"]), moment(content["date"])
+        if not _FULL_HASH.fullmatch(commit):
+            raise ValueError(f"{shown(commit)} is no full hash of a commit")
+        names = [text(name) for name in _list(content["result_columns"])]
+        environment = _environment(content)
+        figures: list[Figure] = []
+        for name, row in content["results"].items():
+            benchmark = self.benchmarks.get(name)
+            try:
+                # asv leaves out the last columns of a row where they are empty.
+                columns = dict(zip(names, _list(row), strict=False))
+                if benchmark is None or columns.get("version") != benchmark.version:
+                    continue
+                started = columns.get("started_at")
+                started_ms = 0 if started is None else moment(started)
+                found = [
+                    Figure(
+                        series=Series(name, tuple(zip(benchmark.param_names, params, strict=True))),
+                        unit=benchmark.unit,
+                        machine=self.machine,
+                        commit=commit,
+                        committed_ms=committed_ms,
+                        samples=samples,
+                        started_ms=started_ms,
+                        environment=environment,
+                    )
+                    for params, samples in self._by_parameters(benchmark, columns)
+                ]
+            except (TypeError, ValueError, AttributeError) as error:
+                self.wrong.append(
+                    f"{self.path}: {name} is no row of asv ({error}). It is left out."
+                )
+            else:
+                figures += found
+        return tuple(figures)
+
+    def _by_parameters(
+        self, benchmark: Benchmark, columns: Mapping[str, Any]
+    ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
+        """Parameters, and the samples that are figures; none where the benchmark failed."""
+        combinations = list(itertools.product(*map(_list, _column(columns, "params", []))))
+        # A column that is absent, or None as a whole, is None for every combination.
+        nothing = [None] * len(combinations)
+        values, samples = (_column(columns, name, nothing) for name in ("result", "samples"))
+        for texts, value, measured in zip(combinations, values, samples, strict=True):
+            params = tuple(plain(param) for param in texts)
+            if isinstance(value, float) and math.isnan(value):
+                continue
+            # asv keeps the median alone where it was not asked for samples.
+            stored = [] if value is None else [value]
+            if measured is not None:
+                stored = _list(measured)
+            kept = self._figures_among(stored, benchmark, params)
+            if kept or not stored:
+                yield params, kept
+
+    def _figures_among(
+        self, stored: Sequence[Any], benchmark: Benchmark, params: tuple[str, ...]
+    ) -> tuple[float, ...]:
+        figure_of = positive if benchmark.unit in TIMES else count
+        kept: list[float] = []
+        for sample in stored:
+            try:
+                kept.append(figure_of(sample))
+            except ValueError as error:
+                self.wrong.append(
+                    f"{self.path}: a sample of {benchmark.name}({', '.join(params)}) is wrong: "
+                    f"{error}. It is left out."
+                )
+        return tuple(kept)
+
+
+def _environment(content: Mapping[str, Any]) -> EnvironmentFacts:
+    """What a result file says of the environment; the machine's name is known already."""
+    facts = {key: str(value) for key, value in dict(content.get("params") or {}).items()}
+    facts.pop("machine", None)
+    for key in ("python", "env_name"):
+        if content.get(key) is not None:
+            facts[key] = str(content[key])
+    return tuple(sorted(facts.items()))
+
+
+def plain(param: str) -> str:
     """A parameter without the quotes of its `repr`."""
     try:
-        return str(ast.literal_eval(text))
-    except (ValueError, SyntaxError):
-        return text
+        return str(ast.literal_eval(text(param)))
+    except (SyntaxError, RecursionError, MemoryError):
+        return param
+    except ValueError:
+        return text(param)
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON object.")
-    return content
+def _column(columns: Mapping[str, Any], name: str, absent: list[Any]) -> list[Any]:
+    return absent if columns.get(name) is None else _list(columns[name])
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{shown(value)} is no list")
+    return value

@@ -7,12 +7,13 @@ both. asv has no place for it, so each session leaves a file of its own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.output.record import write_json
+from asv_bench.output.stored_json import UnreadableFile, moment, positive, read_stored, text
 
 Ratios = dict[tuple[Series, str, int], tuple[str, float]]
 """By series, commit and time of measurement in milliseconds: the reference, and its figure."""
@@ -65,24 +66,39 @@ def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Pa
     return path
 
 
-def read_ratios(folder: Path, machine: str) -> Ratios:
+def read_ratios(folder: Path, machine: str, complaints: list[str] | None = None) -> Ratios:
     """What the sessions of one machine measured beside references.
+
+    Parameters
+    ----------
+    folder, machine
+        Where sessions are kept, and whose.
+    complaints
+        Gets a sentence for each file that is not one of ours, which is left out then.
 
     Raises
     ------
-    ValueError
-        If a file is not one of ours.
+    UnreadableFile
+        If a file is not one of ours and nobody takes complaints.
     """
     ratios: Ratios = {}
     for path in sorted((folder / machine).glob("*.json")):
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            for row in content["figures"]:
-                series = Series(
-                    row["benchmark"], tuple((name, value) for name, value in row["params"])
-                )
-                key = (series, row["commit"], int(row["started_ms"]))
-                ratios[key] = (content["reference"], float(row["reference_value"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not a session of history: {error!r}") from error
+            ratios |= read_stored(path, "a session of history", _ratios)
+        except UnreadableFile as error:
+            if complaints is None:
+                raise
+            complaints.append(f"{error} It is left out.")
+    return ratios
+
+
+def _ratios(content: dict[str, Any]) -> Ratios:
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
+    reference = text(content["reference"])
+    ratios: Ratios = {}
+    for row in content["figures"]:
+        params = tuple((text(name), str(value)) for name, value in row["params"])
+        key = (Series(text(row["benchmark"]), params), text(row["commit"]))
+        ratios[*key, moment(row["started_ms"])] = (reference, positive(row["reference_value"]))
     return ratios

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -37,6 +37,12 @@ def add_figure_columns(table: Table, *labels: str) -> None:
     """Add columns of figures: aligned to the right, and names give way before they do."""
     for label in labels:
         table.add_column(label, justify="right", no_wrap=True)
+
+
+def print_sentences(console: Console, sentences: Iterable[str]) -> None:
+    """Print sentences as they are, each once: they may hold names of files and of commits."""
+    for sentence in dict.fromkeys(sentences):
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -20,13 +20,20 @@ from asv_bench.peers.child import PeerTask
 from asv_bench.peers.runs import PEERS, STATIC
 from asv_bench.process.kept_processes import kept_or_measured
 from asv_bench.process.threads import measured_environment
-from asv_bench.run.headline_rows import ENGINE, headline_row, throttle_warnings
+from asv_bench.run.headline_rows import (
+    ENGINE,
+    check_figures,
+    headline_row,
+    throttle_warnings,
+)
 
 PROCESSES = 2
 STATIC_PROCESSES = 1
 """A process that compiles pays for it anew, so it makes its repeats itself."""
 REPEATS = 3
 LAST_LINES = 8
+FACTS = ("task", "transformers", "dtype", "compiled", "warm_up_s", "figures")
+"""What a record keeps of a process."""
 
 # What torch.compile says where it lacks a compiler of its own.
 _NO_COMPILER = ("InvalidCxxCompiler", "Failed to find C compiler", "No working C++ compiler")
@@ -125,15 +132,14 @@ def measure_peers(
             if key not in failed:
                 kept = folder / f"{'-'.join(key)}-{job.process}.json"
                 try:
-                    measured = kept_or_measured(kept, partial(run_job, job))
+                    measured = kept_or_measured(kept, partial(run_job, job), _check, sentences)
                 except MeasurementFailed as error:
                     failed.add(key)
                     sentences.append(str(error))
                 else:
                     write_json(kept, measured)
                     figures.setdefault(key, []).append(measured["figures"])
-                    facts = ("task", "transformers", "dtype", "compiled", "warm_up_s", "figures")
-                    outcome.processes.append({name: measured[name] for name in facts})
+                    outcome.processes.append({name: measured[name] for name in FACTS})
                     sentences += throttle_warnings(job.label, measured["gpu_state"])
                     if job.task.peer == STATIC and not measured["compiled"]:
                         sentences.append(
@@ -149,6 +155,13 @@ def measure_peers(
             progress.advance(bar)
             progress.refresh()
     return outcome
+
+
+def _check(measured: dict[str, Any]) -> None:
+    check_figures(measured["figures"])
+    throttle_warnings("", measured["gpu_state"])
+    for name in FACTS:
+        measured[name]
 
 
 def run_peer_job(job: PeerJob, execute: Callable[..., Any] = subprocess.run) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import Record, write_json
+from asv_bench.output.stored_json import UnreadableFile, read_stored
 
 _UNFINISHED = "run.json"
 
@@ -39,12 +40,18 @@ def resumed_run(record: Record) -> Path:
         )
     runs = record.default_path().parent
     kept = runs.glob(f"{record.command}-*/{_UNFINISHED}")
+    complaints: list[str] = []
     for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
-        if json.loads(path.read_text(encoding="utf-8")) == _description(record):
-            return path.parent
+        try:
+            if read_stored(path, "a run that was cut short", dict) == _description(record):
+                record.notes += complaints
+                return path.parent
+        except UnreadableFile as error:
+            complaints.append(f"{error} It is left out.")
     raise Refused(
         f"--resume was given, but no {record.command} of this commit, on this machine and with the "
         f"same options, was cut short: nothing was measured. Leave it out to begin one."
+        + "".join(f" {complaint}" for complaint in complaints)
     )
 
 
@@ -53,12 +60,37 @@ def finish_run(folder: Path) -> None:
     (folder / _UNFINISHED).unlink()
 
 
-def kept_or_measured(record: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a process of this run left in `record`, or what `measure` returns where none has."""
+def kept_or_measured(
+    record: Path,
+    measure: Callable[[], dict[str, Any]],
+    check: Callable[[dict[str, Any]], object],
+    notes: list[str],
+) -> dict[str, Any]:
+    """What a process of this run left in a file, or what is measured where there is none.
+
+    Parameters
+    ----------
+    record
+        The file.
+    measure
+        Runs the process; so it does where the file is not what a process leaves.
+    check
+        Reads of it what will be read, and raises what Python raises where something is wrong.
+    notes
+        Gets a sentence for a file that is left out.
+    """
     if not record.exists():
         return measure()
-    kept: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-    return kept
+
+    def checked(content: dict[str, Any]) -> dict[str, Any]:
+        check(content)
+        return content
+
+    try:
+        return read_stored(record, "the record of a process", checked)
+    except UnreadableFile as error:
+        notes.append(f"{error} The process runs again.")
+        return measure()
 
 
 def _description(record: Record) -> dict[str, Any]:

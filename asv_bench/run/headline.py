@@ -18,7 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import (
     REPOSITORY,
@@ -35,6 +35,7 @@ from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_d
 from asv_bench.process.threads import measured_environment, threads_text
 from asv_bench.run.headline_rows import (
     MODE,
+    check_figures,
     child_figures,
     headline_row,
     process_contradictions,
@@ -172,7 +173,7 @@ def run(
     folder = resumed_run(record) if resume else begun_run(record)
     if resume:
         record.notes.append(f"{len(list(folder.glob('*-*.json')))} processes had run before.")
-        console.print(record.notes[-1])
+        print_sentences(console, record.notes)
     record.look_around(console, [chosen_device(device)])
     # Workloads take turns, so that a slow drift of the machine falls on all of them alike.
     jobs = [
@@ -229,8 +230,9 @@ def measure_engine(
         for job in jobs:
             progress.update(task, description=f"{job.workload} {job.process + 1}/{processes}")
             progress.refresh()
-            measured = kept_or_measured(job.record, partial(run_job, job))
-            for sentence in throttle_warnings(job.label, measured["gpu_state"]):
+            sentences: list[str] = []
+            measured = kept_or_measured(job.record, partial(run_job, job), _check, sentences)
+            for sentence in [*sentences, *throttle_warnings(job.label, measured["gpu_state"])]:
                 console.print(sentence, soft_wrap=True)
                 record.notes.append(sentence)
             figures[job.workload].append(child_figures(measured))
@@ -263,6 +265,11 @@ def committed_target(facts: MachineFacts, *, standard: bool) -> Path:
             f"at full size with the built-in model; say where others go with --output."
         )
     return HEADLINE
+
+
+def _check(measured: dict[str, Any]) -> None:
+    throttle_warnings("", measured["gpu_state"])
+    check_figures(child_figures(measured))
 
 
 def run_job(job: Job, execute: Callable[..., Any] = subprocess.run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asv_bench.output.contradictions import spread_sentences
+from asv_bench.output.stored_json import positive, text
 
 MODE = "online"
 ROW_FIELDS = (
@@ -55,6 +56,16 @@ def child_figures(record: Mapping[str, Any]) -> dict[str, Any]:
         "floor_ms": result["floor_ms"],
         "fraction_of_floor": result["fraction_of_floor"],
     }
+
+
+def check_figures(figures: Mapping[str, Any]) -> None:
+    """Raise ValueError or KeyError unless a row can be made of these figures of a process."""
+    text(figures["workload"])
+    text(figures["engine"])
+    positive(figures["batch"])
+    for name in ROW_FIELDS:
+        if figures[name] is not None:
+            positive(figures[name])
 
 
 def headline_row(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

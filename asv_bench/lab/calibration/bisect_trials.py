@@ -30,7 +30,7 @@ from asv_bench.history.asv_runs import AsvProject
 from asv_bench.lab.calibration.harmless_commits import make_harmless_change
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.lab.calibration.trial_page import trial_table, write_page
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.process.measured_process import Place
 
@@ -117,7 +117,9 @@ def run(
         With 1 where a trial had no answer, which the record notes.
     """
     if render:
-        make_console().print(f"page: {write_page(KEPT)}", highlight=False, soft_wrap=True)
+        complaints: list[str] = []
+        page = write_page(KEPT, complaints)
+        print_sentences(make_console(), [*complaints, f"page: {page}"])
         return
     if not positions + nulls:
         raise typer.BadParameter("--positions 0 --nulls 0 leaves nothing to search.")

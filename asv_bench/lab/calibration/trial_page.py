@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.tables import percentage
 from asv_bench.errors import Refused
 from asv_bench.output.console import add_figure_columns
+from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.tables import MISSING, markdown
 
 Json = Mapping[str, Any]
@@ -54,8 +55,10 @@ def trial_table(trials: Sequence[Json]) -> Table:
     return table
 
 
-def write_page(folder: Path) -> Path:
+def write_page(folder: Path, complaints: list[str] | None = None) -> Path:
     """Write the page of all records of trials in `folder`; returns its path.
+
+    Records that cannot be read are left out, and `complaints` gets a sentence for each.
 
     Raises
     ------
@@ -67,7 +70,11 @@ def write_page(folder: Path) -> Path:
         raise Refused(f"{folder} holds no {RECORDS}; measure one with --json.")
     parts = [_INTRODUCTION]
     for path in paths:
-        parts.append(_section(path, json.loads(path.read_text(encoding="utf-8"))))
+        try:
+            parts.append(read_stored(path, "a record of trials", partial(_section, path)))
+        except UnreadableFile as error:
+            if complaints is not None:
+                complaints.append(f"{error} It is left out.")
     page = folder / PAGE
     page.write_text("\n".join(parts), encoding="utf-8")
     return page

@@ -6,7 +6,6 @@ changes only together with a sentence that says why.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from asv_bench.errors import Refused
 from asv_bench.lab.counters.counters import Counters
 from asv_bench.output.record import REPOSITORY, write_json
+from asv_bench.output.stored_json import UnreadableFile, read_stored, text
 
 SCHEMA = 1
 FOLDER = REPOSITORY / "reports" / "counters"
@@ -98,20 +98,27 @@ def read_baseline(path: Path) -> Baseline | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
-        return Baseline(
-            Versions(**content["versions"]),
-            tuple(Acceptance(**one) for one in content["accepted"]),
-            content["steps"],
-            content["kernels"],
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return read_stored(path, "a baseline", _baseline)
+    except UnreadableFile as error:
         raise Refused(
-            f"{path} holds no baseline of counters ({error!r}); restore it from git, or take it "
-            "away and accept the counters anew."
+            f"{path} holds no baseline of counters ({error}) Restore it from git, or take it away "
+            "and accept the counters anew."
         ) from error
+
+
+def _baseline(content: dict[str, Any]) -> Baseline:
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
+    accepted = tuple(Acceptance(**one) for one in content["accepted"])
+    if not accepted:
+        raise ValueError("it says of no acceptance")
+    for one in accepted:
+        text(one.why)
+        text(one.date)
+    steps, kernels = ({**content[name]} for name in ("steps", "kernels"))
+    for counters in (*steps.values(), *kernels.values()):
+        counters.keys()
+    return Baseline(Versions(**content["versions"]), accepted, steps, kernels)
 
 
 def write_baseline(path: Path, baseline: Baseline) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.output.destinations import write_text
+from asv_bench.output.stored_json import UnreadableFile, positive, read_stored
 from asv_bench.output.tables import MISSING, markdown
 from asv_bench.studies.ladder.claims import CLAIMS
 from asv_bench.studies.ladder.ladder_tables import (
@@ -47,8 +47,10 @@ def machine_of(path: Path) -> str:
     return path.stem.removeprefix(PREFIX)
 
 
-def write_page(folder: Path) -> Path:
+def write_page(folder: Path, complaints: list[str] | None = None) -> Path:
     """Write the page and a picture for each record in `folder`; returns the page's path.
+
+    Records that cannot be read are left out, and `complaints` gets a sentence for each.
 
     Raises
     ------
@@ -58,7 +60,7 @@ def write_page(folder: Path) -> Path:
     # Not at the top: every command would wait for matplotlib.
     from asv_bench.studies.ladder.waterfall_plot import waterfall_svg
 
-    records = read_records(folder)
+    records = read_records(folder, complaints)
     parts = [INTRODUCTION]
     for machine, record in records.items():
         svg = waterfall_svg(record["results"]["rungs"], title_of(record))
@@ -67,20 +69,33 @@ def write_page(folder: Path) -> Path:
     return write_text(folder / PAGE, "\n".join(parts))
 
 
-def read_records(folder: Path) -> dict[str, Json]:
-    """The records in a folder by machine, GPUs first.
+def read_records(folder: Path, complaints: list[str] | None = None) -> dict[str, Json]:
+    """The records in a folder by machine, GPUs first; see `write_page`.
 
     Raises
     ------
     Refused
-        If there is none.
+        If there is none that can be read.
     """
-    records = {
-        machine_of(path): json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob(f"{PREFIX}*.json"))
-    }
+    records: dict[str, Json] = {}
+    wrong: list[str] = []
+    for path in sorted(folder.glob(f"{PREFIX}*.json")):
+        try:
+            records[machine_of(path)] = read_stored(path, "a record of the ladder", _checked)
+        except UnreadableFile as error:
+            wrong.append(f"{error} It is left out.")
     if not records:
-        raise Refused(f"{folder} holds no {PREFIX}MACHINE.json; measure one without --render.")
+        raise Refused(
+            " ".join(
+                [
+                    f"{folder} holds no {PREFIX}MACHINE.json that can be read; measure one without "
+                    f"--render.",
+                    *wrong,
+                ]
+            )
+        )
+    if complaints is not None:
+        complaints += wrong
     return dict(sorted(records.items(), key=lambda entry: entry[1]["machine"]["gpu"] is None))
 
 
@@ -123,6 +138,18 @@ def title_of(record: Json) -> str:
     model = settings["rung_settings"]["model"]
     dtype = settings["rung_settings"]["dtype"]
     return f"{settings['waterfall_workload']}: {model} {dtype} on {where}"
+
+
+def _checked(record: dict[str, Any]) -> Json:
+    """The record, if all that pages take of it is there."""
+    if not record["results"]["rungs"]:
+        raise ValueError("it holds no rungs")
+    for rung in record["results"]["rungs"]:
+        positive(rung["step_ms"])
+    _section("", record)
+    for claim in CLAIMS:
+        _finding(record, claim.seed)
+    return record
 
 
 def _section(machine: str, record: Json) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.history.asv_results import Figure, Series, differing, read_results
 from asv_bench.output.figure_rows import Reading, duration, figure_rows
 from asv_bench.output.figure_table import figure_table
 
@@ -106,13 +107,79 @@ def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
         ('{"results": 3, "result_columns": []}', "is not a result file of asv"),
     ],
 )
-def test_a_file_that_asv_did_not_write_is_named(
+def test_a_file_that_asv_did_not_write_is_named_and_the_rest_is_read(
     tmp_path: Path, content: str, complaint: str
 ) -> None:
-    write(tmp_path, {})
+    write(tmp_path, {STEP: [[0.002], [["'gpt2'"], ["8"], ["128"]], "1", 7]})
     (tmp_path / "own-toy" / "bad.json").write_text(content)
-    with pytest.raises(ValueError, match=rf"bad\.json {complaint}"):
-        read_results(tmp_path)
+    results = read_results(tmp_path)
+    [sentence] = results.complaints
+    assert re.search(rf"bad\.json {complaint}.*It is left out\.$", sentence)
+    assert [figure.samples for figure in results.figures] == [(0.002,)]
+
+
+@pytest.mark.parametrize("sample", ["0", "-1.5", "NaN", "Infinity", "null", "true", '"2"', "1e999"])
+def test_a_sample_that_is_no_time_is_named_and_left_out(tmp_path: Path, sample: str) -> None:
+    row = [[0.002], [["'gpt2'"], ["8"], ["128"]], "1", 7, 1.0, None, [[0.001, "SAMPLE", 0.003]]]
+    write(tmp_path, {STEP: row, "host.Startup.track_import": [[0.2], [], "1", 7]})
+    [path] = (tmp_path / "own-toy").glob("a*.json")
+    path.write_text(path.read_text().replace('"SAMPLE"', sample))
+    results = read_results(tmp_path)
+    [sentence] = results.complaints
+    assert f"{path}: a sample of {STEP}(gpt2, 8, 128) is wrong" in sentence
+    assert {figure.samples for figure in results.figures} == {(0.001, 0.003), (0.2,)}
+
+
+def test_a_counter_may_be_zero(tmp_path: Path) -> None:
+    write(tmp_path, {"host.Startup.track_import": [[0], [], "1", 7, 1.0, None, [[0]]]})
+    path = tmp_path / "benchmarks.json"
+    path.write_text(path.read_text().replace("seconds", "spills"))
+    results = read_results(tmp_path)
+    assert (results.complaints, results.figures[0].samples) == ((), (0.0,))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"machine": 3}', '{"machine": ""}'])
+def test_a_machine_without_facts_goes_by_its_folders_name(tmp_path: Path, content: str) -> None:
+    write(tmp_path, {"host.Startup.track_import": [[0.2], [], "1", 7]})
+    (tmp_path / "own-toy" / "machine.json").write_text(content)
+    results = read_results(tmp_path)
+    [sentence] = results.complaints
+    assert "machine.json" in sentence
+    assert [(figure.machine, figure.samples) for figure in results.figures] == [("own-toy", (0.2,))]
+
+
+def test_sessions_stand_side_by_side_and_the_one_with_the_most_samples_counts(
+    tmp_path: Path,
+) -> None:
+    startup = "host.Startup.track_import"
+    write(tmp_path, {startup: [[0.2], [], "1", 7, 1.0, None, [[0.1, 0.2, 0.3]]]})
+    [path] = (tmp_path / "own-toy").glob("a*.json")
+
+    def session(number: int, started: int, *samples: float) -> None:
+        content = json.loads(path.read_text())
+        content["results"] = {startup: [[0.2], [], "1", started, 1.0, None, [list(samples)]]}
+        path.with_stem(f"{path.stem}-{number}").write_text(json.dumps(content))
+
+    session(2, 9, 0.9)
+    assert [figure.samples for figure in read_results(tmp_path).figures] == [(0.1, 0.2, 0.3)]
+    session(3, 8, 0.4, 0.5, 0.6)
+    [figure] = read_results(tmp_path).figures
+    assert (figure.samples, figure.started_ms) == ((0.4, 0.5, 0.6), 8)
+
+
+def test_figures_of_other_environments_are_apart(tmp_path: Path) -> None:
+    startup = "host.Startup.track_import"
+    write(tmp_path, {startup: [[0.2], [], "1", 7]})
+    [path] = (tmp_path / "own-toy").glob("a*.json")
+    for python in ("3.11", "3.12"):
+        content = json.loads(path.read_text())
+        content |= {"python": python, "params": {"torch": "2.11", "machine": "own-toy"}}
+        path.with_stem(f"b-{python}").write_text(json.dumps(content))
+    path.unlink()
+    results = read_results(tmp_path)
+    environments = results.environments_of("own-toy")
+    assert len(results.figures) == len(environments) == 2
+    assert {differing(one, environments) for one in environments} == {"python 3.11", "python 3.12"}
 
 
 def figure_of(benchmark: str, params: dict[str, str], *samples: float) -> Figure:

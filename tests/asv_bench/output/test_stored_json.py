@@ -1,0 +1,210 @@
+"""Stored files that were cut off, altered or are of something else: no reader stumbles."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
+from asv_bench.errors import BenchError
+from asv_bench.git.commits import commits_in_order
+from asv_bench.history.asv_results import read_results
+from asv_bench.history.change_points import changes_in, points_of
+from asv_bench.history.sessions import read_ratios
+from asv_bench.lab.calibration import trial_page
+from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
+from asv_bench.lab.calibration.simulated_noise import Noise
+from asv_bench.lab.counters.counter_baselines import differences, read_baseline
+from asv_bench.output.figure_rows import figure_rows
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.kept_processes import kept_or_measured
+from asv_bench.run.headline_rows import check_figures, headline_row
+from asv_bench.studies.ladder import ladder_page
+
+REPORTS = REPOSITORY / "reports"
+WRONG = (0, -1, True, None, "x", "", [], {}, [[]], 1e999, float("nan"), 10**400, "²", -(2**70))
+SETTINGS = {"good": "a"}
+
+
+def read_stored_results(folder: Path) -> int:
+    """All that `report`, `history` and `changes` do with results but for drawing."""
+    results = read_results(folder)
+    for figure in results.figures:
+        assert all(sample >= 0 for sample in figure.samples)
+    commits = commits_in_order(results.figures, folder)
+    for series in {figure.series for figure in results.figures}:
+        members = [figure for figure in results.figures if figure.series == series]
+        changes_in(points_of(members, commits, {}))
+    figure_rows(results.figures)
+    return len(results.complaints)
+
+
+def read_kept(path: Path) -> None:
+    kept = KeptFile(path, SETTINGS)
+    machine = SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0)
+    source = KeptPairs(machine, kept, "gate")
+    for _ in range(4):
+        [pair] = source.pair("a", "b", head_first=False, benchmarks=[SIMULATED_BENCHMARK]).values()
+        assert -1 < pair.log_ratio < 1 or kept.restored
+        assert pair.base.process_s + pair.head.process_s >= 0
+        json.dumps(pair.to_json(), allow_nan=False)
+
+
+def read_process(path: Path) -> None:
+    def check(content: dict[str, Any]) -> None:
+        check_figures(content["figures"])
+
+    notes: list[str] = []
+    good = {"figures": FIGURES}
+    headline_row([kept_or_measured(path, lambda: good, check, notes)["figures"]])
+    assert len(notes) <= 1
+
+
+def read_counters(path: Path) -> None:
+    baseline = read_baseline(path)
+    assert baseline is not None
+    assert baseline.accepted[-1].why
+    list(differences(baseline.steps, {}))
+
+
+FIGURES = {
+    "workload": "scheduler", "engine": "kvtrail", "batch": 1, "step_ms": 1.0, "tokens_per_s": 1.0,
+    "ttft_ms": 1.0, "tpot_ms": None, "itl_p99_ms": 1.0, "floor_ms": 1.0, "fraction_of_floor": 0.5,
+}  # fmt: skip
+
+
+def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
+    """A file of each kind as it should be, and what reads it."""
+    asv = folder / "asv"
+    (asv / "h200").mkdir(parents=True)
+    shutil.copy(REPORTS / "asv" / "benchmarks.json", asv)
+    shutil.copy(REPORTS / "asv" / "h200" / "machine.json", asv / "h200")
+    for name in ("d556ee65", "b97358d4"):
+        [path] = (REPORTS / "asv" / "h200").glob(f"{name}*.json")
+        shutil.copy(path, asv / "h200")
+    sessions = folder / "sessions" / "h200"
+    sessions.mkdir(parents=True)
+    shutil.copy(next((REPORTS / "asv-sessions" / "h200").glob("*.json")), sessions / "s.json")
+    pages = folder / "pages"
+    pages.mkdir()
+    shutil.copy(REPORTS / "ladder-cpu-2core.json", pages / "ladder-a.json")
+    trials = next((REPORTS / "verdicts").glob("bisect-trials-*.json"))
+    shutil.copy(trials, pages / "bisect-trials-a.json")
+    process = folder / "process.json"
+    process.write_text(json.dumps({"figures": FIGURES}))
+    counters = folder / "counters.json"
+    shutil.copy(next((REPORTS / "counters").glob("*.json")), counters)
+    kept = folder / "kept.jsonl"
+    machine = SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0)
+    source = KeptPairs(machine, KeptFile(kept, SETTINGS), "gate")
+    for _ in range(3):
+        source.pair("a", "b", head_first=False)
+
+    return {
+        "benchmarks": (asv / "benchmarks.json", lambda: read_stored_results(asv)),
+        "machine": (asv / "h200" / "machine.json", lambda: read_stored_results(asv)),
+        "result": (next((asv / "h200").glob("d556*")), lambda: read_stored_results(asv)),
+        "session": (sessions / "s.json", lambda: read_ratios(sessions.parent, "h200", [])),
+        "ladder": (pages / "ladder-a.json", lambda: ladder_page.read_records(pages)),
+        "trials": (pages / "bisect-trials-a.json", lambda: trial_page.write_page(pages)),
+        "process": (process, lambda: read_process(process)),
+        "counters": (counters, lambda: read_counters(counters)),
+        "kept pairs": (kept, lambda: read_kept(kept)),
+    }
+
+
+KINDS = (
+    "benchmarks", "machine", "result", "session", "ladder", "trials", "process", "counters",
+    "kept pairs",
+)  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where a JSON value holds another."""
+    keys = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    for key in keys:
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+def altered(content: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """The same JSON with something else at one place; gone where that is `altered`."""
+    content = copy.deepcopy(content)
+    inner = content
+    for key in place[:-1]:
+        inner = inner[key]
+    if value is altered:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    return content
+
+
+def mutants(kind: str, original: bytes, count: int) -> Iterator[bytes]:
+    """Cut off here and there, of something else, and with values that are none."""
+    for cut in range(0, len(original), max(1, len(original) // count)):
+        yield original[:cut]
+    yield from (b"\xff\xfe\x00", b"[" * 100_000, b"3\n", b"[]\n", b"{}\n", b"null", b"\x00" * 64)
+    draws = random.Random(0)
+    if kind == "kept pairs":
+        first, *lines = [json.loads(line) for line in original.splitlines()]
+        for _ in range(count):
+            number = draws.randrange(len(lines))
+            place = draws.choice(list(places(lines[number])))
+            changed = [*lines]
+            changed[number] = altered(lines[number], place, draws.choice((*WRONG, altered)))
+            yield b"".join(json.dumps(line).encode() + b"\n" for line in (first, *changed))
+        return
+    content = json.loads(original)
+    every = list(places(content))
+    # As often near the root, where there are few places, as at the leaves.
+    shallow = [place for place in every if len(place) <= 3]
+    for number in range(count):
+        place = draws.choice(shallow if number % 2 else every)
+        yield json.dumps(altered(content, place, draws.choice((*WRONG, altered)))).encode()
+
+
+class NamesTheFile(Exception):
+    """A reader said in a sentence that a file, or all that there is, cannot be read."""
+
+
+def named(path: Path, read: Callable[[], object]) -> None:
+    """Read, and tell a sentence that names the file from anything else that is raised."""
+    try:
+        read()
+    except BenchError as error:
+        sentence = str(error)
+        if str(path.parent) not in sentence or not sentence.endswith("."):
+            raise
+        raise NamesTheFile from error
+
+
+def survive(kind: str, folder: Path, count: int) -> None:
+    path, read = stored(folder)[kind]
+    original = path.read_bytes()
+    read()
+    for mutant in mutants(kind, original, count):
+        path.write_bytes(mutant)
+        with contextlib.suppress(NamesTheFile):
+            named(path, read)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_stored_file_makes_its_reader_stumble(kind: str, tmp_path: Path) -> None:
+    survive(kind, tmp_path, 24)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_stored_file_makes_its_reader_stumble_at_length(kind: str, tmp_path: Path) -> None:
+    survive(kind, tmp_path, 600)
