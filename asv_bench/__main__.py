@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC, EROFS
 
 import typer
@@ -31,6 +33,8 @@ from asv_bench.cli import (
 )
 from asv_bench.errors import BenchError, Refused
 from asv_bench.output.console import make_console
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.checkout_lock import checkout_lock, other_session
 from asv_bench.process.threads import measured_environment
 from asv_bench.run import headline
 
@@ -55,6 +59,13 @@ COMMANDS = (
     counters,
     memcheck,
 )
+
+LOCKING = ("headline", "calibrate", "ladder", "roofline", "sweep", "append", "tune")
+"""Commands that measure and write to reports/ from their beginning to their end. `bench`,
+`history`, `compare`, `bisect` and `changes` lock the checkout when they begin to measure."""
+WARNING = ("scheduler", "streaming", "peers", "profile")
+"""Commands that measure, and write nothing that is another session's."""
+MEASURES_NOTHING = ("--help", "--render")
 
 REFUSED = 2
 FAILED = 1
@@ -85,7 +96,8 @@ def main() -> None:
     # Before anything imports torch, for commands that measure in this very process.
     os.environ.update(measured_environment())
     try:
-        build_app()()
+        with session_of(sys.argv[1:]):
+            build_app()()
     except Exception as error:
         sentence = str(error) if is_sentence(error) else without_room(error)
         if sentence is None:
@@ -101,6 +113,26 @@ def without_room(error: Exception) -> str | None:
         return None
     where = error.filename or "a file"
     return f"{where} could not be written: {os.strerror(error.errno)}. Make room and try again."
+
+
+@contextmanager
+def session_of(arguments: Sequence[str]) -> Iterator[None]:
+    """Keep other sessions away while a command line measures, or say that there is one.
+
+    Raises
+    ------
+    Refused
+        If another session measures in this checkout, and the command would disturb it.
+    """
+    command = arguments[0] if arguments else ""
+    if command in LOCKING and not set(MEASURES_NOTHING) & set(arguments):
+        with checkout_lock(REPOSITORY):
+            yield
+        return
+    other = other_session(REPOSITORY) if command in WARNING else None
+    if other is not None:
+        make_console(stderr=True).print(f"warning: {other}", style="yellow", soft_wrap=True)
+    yield
 
 
 def is_sentence(error: Exception) -> bool:

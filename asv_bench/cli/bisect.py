@@ -36,6 +36,7 @@ from asv_bench.git.repository import Repository
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
 
@@ -132,7 +133,11 @@ def bisect(
         commits = _without_the_same(good_hash, commits, console)
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     bisecting = Bisecting(setup, good_hash, commits, direction, plan, console)
-    code = bisecting.call_same() if is_same else bisecting.run(resume)
+    if is_same:
+        code = bisecting.call_same()
+    else:
+        with checkout_lock(REPOSITORY):
+            code = bisecting.run(resume)
     bisecting.print_answer()
     path = bisecting.write_record(json, code)
     console.print(f"record: {path}", highlight=False, soft_wrap=True)

@@ -27,11 +27,12 @@ from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.tables import comparison_table, headline, markdown
 from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import Commit
+from asv_bench.git.commit_sources import WORKING_TREE, Commit
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.threads import threads_text
 
@@ -103,12 +104,16 @@ def compare(
     if require_gpu:
         insist_on_gpu(setup.devices)
     _refuse_hopeless(plan, setup)
-    commits = setup.sources.resolve(base), setup.sources.resolve(head)
-    comparing = Comparing(setup, *commits, plan, console)
-    if setup.sources.are_same(*(commit.hash for commit in commits)) and not anyway:
-        comparing.call_same()
-    else:
-        comparing.run()
+    names = base, head
+    known = {name: setup.sources.resolve(name) for name in names if name != WORKING_TREE}
+    with checkout_lock(REPOSITORY):
+        # The working tree's snapshot is a file of the checkout too.
+        older, newer = (known.get(name) or setup.sources.resolve(name) for name in names)
+        comparing = Comparing(setup, older, newer, plan, console)
+        if setup.sources.are_same(older.hash, newer.hash) and not anyway:
+            comparing.call_same()
+        else:
+            comparing.run()
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
     path = comparing.write_record(json, gate, code)

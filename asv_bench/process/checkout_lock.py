@@ -1,0 +1,137 @@
+"""One measuring session at a time in a checkout: two would disturb each other's figures.
+
+The kernel holds the lock for a process and drops it when that process ends, however it ends. What
+the file says is for the sentence that the next session is refused with.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from asv_bench.errors import Refused
+from asv_bench.output.stored_json import UnreadableFile, read_stored, text
+
+LOCK_VARIABLE = "KVTRAIL_LOCK"
+"""Tells the processes that a session starts that they belong to it: "PID LOCK-FILE"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A session: its process and command, on which host, and since when."""
+
+    pid: int
+    command: str
+    host: str
+    since: str
+
+    def sentence(self) -> str:
+        """Who measures."""
+        return f"`{self.command}` (process {self.pid} on {self.host}) since {self.since}"
+
+
+@contextmanager
+def checkout_lock(root: Path) -> Iterator[None]:
+    """Hold the lock of the checkout at `root`; a session within this one holds it already.
+
+    Raises
+    ------
+    Refused
+        If another session holds it, or it cannot be taken here.
+    """
+    path = root / ".asv" / "lock"
+    if _is_ours(path):
+        yield
+        return
+    with _locked(path):
+        before = os.environ.get(LOCK_VARIABLE)
+        os.environ[LOCK_VARIABLE] = f"{os.getpid()} {path}"
+        try:
+            yield
+        finally:
+            del os.environ[LOCK_VARIABLE]
+            if before is not None:
+                os.environ[LOCK_VARIABLE] = before
+
+
+def other_session(root: Path) -> str | None:
+    """A sentence that names who else measures in the checkout at `root`; None where nobody does."""
+    path = root / ".asv" / "lock"
+    if not path.exists() or _is_ours(path):
+        return None
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _refusal(root, path)
+    except OSError:
+        return None
+    return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise Refused(
+            f"{path} cannot be written ({error.strerror}), and measuring needs it; use a checkout "
+            f"that this user may write to."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(_refusal(path.parents[1], path)) from None
+        holder = Holder(
+            os.getpid(),
+            shlex.join(["asv_bench", *sys.argv[1:]]),
+            platform.node(),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        file.truncate(0)
+        file.write(json.dumps(asdict(holder)) + "\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def _is_ours(path: Path) -> bool:
+    pid, _, held = os.environ.get(LOCK_VARIABLE, "").partition(" ")
+    holder = _holder(path) if held == str(path) else None
+    return holder is not None and str(holder.pid) == pid
+
+
+def _holder(path: Path) -> Holder | None:
+    try:
+        return read_stored(path, "a lock", _parse)
+    except UnreadableFile:  # it is being written
+        return None
+
+
+def _parse(content: dict[str, Any]) -> Holder:
+    return Holder(
+        int(content["pid"]), *(text(content[name]) for name in ("command", "host", "since"))
+    )
+
+
+def _refusal(root: Path, path: Path) -> str:
+    holder = _holder(path)
+    who = "another session" if holder is None else holder.sentence()
+    return (
+        f"{who} measures in {root}, and two sessions at once disturb each other's figures: wait "
+        f"until it has ended, or measure in another clone or worktree."
+    )

@@ -1,0 +1,105 @@
+"""One session at a time in a checkout: who is refused, who is not, and when the lock is free."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asv_bench import __main__ as main
+from asv_bench.errors import Refused
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.checkout_lock import LOCK_VARIABLE, checkout_lock, other_session
+
+HOLDING = """
+import subprocess, sys
+from pathlib import Path
+from asv_bench.process.checkout_lock import checkout_lock
+with checkout_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+    within = "from asv_bench.process.checkout_lock import *\\n"
+    within += "with checkout_lock(Path(sys.argv[1])): print('within', flush=True)"
+    sys.exit(subprocess.run([sys.executable, "-c", within, sys.argv[1]]).returncode)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    """Another process that holds the lock until it reads a line."""
+    inherited = {key: value for key, value in os.environ.items() if key != LOCK_VARIABLE}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(tmp_path)],
+        cwd=REPOSITORY,
+        env=inherited | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_session_is_told_who_holds_it_since_when(holder, tmp_path: Path) -> None:
+    with (
+        pytest.raises(Refused, match=rf"process {holder.pid} on \S+\) since 2\d+-\S+ measures in"),
+        checkout_lock(tmp_path),
+    ):
+        pass
+    sentence = other_session(tmp_path)
+    assert sentence is not None
+    assert str(tmp_path) in sentence
+    with checkout_lock(tmp_path / "another checkout"):
+        pass
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_lock_goes_with_its_holder(holder, tmp_path: Path, how: signal.Signals) -> None:
+    holder.send_signal(how)
+    holder.wait()
+    assert other_session(tmp_path) is None
+    with checkout_lock(tmp_path):
+        assert json.loads((tmp_path / ".asv" / "lock").read_text())["pid"] == os.getpid()
+    assert LOCK_VARIABLE not in os.environ
+
+
+def test_what_a_session_starts_belongs_to_it(holder, tmp_path: Path) -> None:
+    said, _ = holder.communicate("go on\n")
+    assert (said, holder.returncode) == ("within\n", 0)
+    with checkout_lock(tmp_path), checkout_lock(tmp_path):
+        assert other_session(tmp_path) is None
+    assert other_session(tmp_path) is None
+
+
+def test_a_checkout_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".asv").write_text("a file where the folder should be")
+    with (
+        pytest.raises(Refused, match=r"\.asv/lock cannot be written \(.*\)"),
+        checkout_lock(tmp_path),
+    ):
+        pass
+
+
+def test_commands_of_a_held_checkout_are_refused_or_warned(
+    holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main, "REPOSITORY", tmp_path)
+    for command in main.LOCKING:
+        with pytest.raises(Refused, match="another clone"), main.session_of([command, "--quick"]):
+            pass
+        with main.session_of([command, "--help"]):
+            pass
+    for command in main.WARNING:
+        with main.session_of([command]):
+            assert f"process {holder.pid}" in capsys.readouterr().err
+    for command in ("report", "changes", "counters", "bench"):
+        with main.session_of([command]):
+            assert capsys.readouterr().err == ""
