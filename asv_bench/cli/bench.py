@@ -17,10 +17,11 @@ from asv_bench.history.asv_measuring import (
 )
 from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
-from asv_bench.output.console import make_console, print_table, print_warnings
+from asv_bench.output.console import make_console, print_sentences, print_table, print_warnings
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.figure_table import figure_table
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
 from asv_bench.process.surroundings import look_around
 from asv_bench.process.threads import measured_threads, threads_text
@@ -69,11 +70,12 @@ def bench(
     selection = level.changed(benchmark or (), rounds)
     require_project(REPOSITORY)
     console = make_console()
-    project, commit, described = tree_to_measure(working_tree(REPOSITORY))
-    facts = machine_facts()
-    console.print(described, highlight=False, soft_wrap=True)
-    print_warnings(console, look_around().sentences())
-    measured = measure_with_progress(project, [commit], selection, console)
+    with checkout_lock(REPOSITORY):
+        project, commit, described = tree_to_measure(working_tree(REPOSITORY))
+        facts = machine_facts()
+        console.print(described, highlight=False, soft_wrap=True)
+        print_warnings(console, look_around().sentences())
+        measured = measure_with_progress(project, [commit], selection, console)
     if require_gpu:
         require_gpu_figure(measured)
     # Not at the top: every command would wait for matplotlib.
@@ -82,7 +84,9 @@ def bench(
     table = figure_table(figure_rows(measured.figures), title_of(facts, commit), console.width)
     print_table(console, table)
     print_warnings(console, process_contradictions(measured.figures))
-    page = build_page(REPOSITORY)
+    complaints: list[str] = []
+    page = build_page(REPOSITORY, complaints)
+    print_sentences(console, complaints)
     result = project.results.relative_to(REPOSITORY) / facts.name
     console.print(f"result: {result}/{commit[:8]}-*.json", highlight=False, soft_wrap=True)
     console.print(f"page:   {page}", highlight=False, soft_wrap=True)

@@ -22,6 +22,7 @@ from asv_bench.history.sessions import SESSIONS, write_session
 from asv_bench.history.table import history_tables
 from asv_bench.output.console import make_console, print_table, print_warnings
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.surroundings import look_around
 from asv_bench.process.threads import measured_threads, threads_text
 
@@ -101,15 +102,16 @@ def history(
             soft_wrap=True,
         )
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
-    console.print(
-        f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "
-        f"in {selection.rounds} rounds, {threads_text(measured_threads())} a process"
-        + (f", beside {pinned[:8]}" if pinned else ""),
-        highlight=False,
-        soft_wrap=True,
-    )
-    print_warnings(console, look_around().sentences())
-    measured = measure_with_progress(project, commits, selection, console)
+    with checkout_lock(REPOSITORY):
+        console.print(
+            f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "
+            f"in {selection.rounds} rounds, {threads_text(measured_threads())} a process"
+            + (f", beside {pinned[:8]}" if pinned else ""),
+            highlight=False,
+            soft_wrap=True,
+        )
+        print_warnings(console, look_around().sentences())
+        measured = measure_with_progress(project, commits, selection, console)
     with_figures = {figure.commit for figure in measured.figures}
     for commit in commits:
         if commit not in with_figures:
@@ -123,7 +125,7 @@ def history(
         if session is None:
             line = f"{pinned[:8]}, the reference, gave no figure; nothing is divided by it"
         console.print(line, highlight=False, soft_wrap=True)
-    page = build_all_pages(project)
+    page = build_all_pages(project, console)
     console.print(f"every figure, with its samples: {page}", highlight=False, soft_wrap=True)
     if measured.failed:
         raise MeasurementFailed(

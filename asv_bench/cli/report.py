@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import NoRepository, Repository
-from asv_bench.history.asv_runs import AsvProject, require_project
-from asv_bench.output.console import make_console
+from asv_bench.history.asv_runs import AsvError, AsvProject, require_project
+from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.record import REPOSITORY
 
 
@@ -25,14 +26,14 @@ def report() -> None:
     Raises
     ------
     MeasurementFailed
-        If nothing is stored, or asv cannot publish.
+        If nothing is stored.
     """
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     if not any((REPOSITORY / "reports").glob("asv*/*/machine.json")):
         raise MeasurementFailed("nothing has been measured yet; `bench` measures the working tree.")
     require_project(REPOSITORY)
     console = make_console()
-    page = build_all_pages(project)
+    page = build_all_pages(project, console)
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
     if project.html.is_dir():
         console.print(
@@ -43,8 +44,10 @@ def report() -> None:
         )
 
 
-def build_all_pages(project: AsvProject) -> Path:
+def build_all_pages(project: AsvProject, console: Console) -> Path:
     """Build the self-contained page and, where there are results of commits, asv's own.
+
+    What had to be left out of them is printed.
 
     Returns
     -------
@@ -56,10 +59,16 @@ def build_all_pages(project: AsvProject) -> Path:
 
     if any(project.results.glob("*/machine.json")):
         project = replace(project, branch=branch_to_show(project.repository))
-        if not (project.results / "benchmarks.json").is_file():
-            project.discover()
-        project.publish()
-    return build_page(project.root)
+        try:
+            if not (project.results / "benchmarks.json").is_file():
+                project.discover()
+            project.publish()
+        except AsvError as error:
+            print_sentences(console, [f"asv's own pages are not built anew: {error}"])
+    complaints: list[str] = []
+    page = build_page(project.root, complaints)
+    print_sentences(console, complaints)
+    return page
 
 
 def branch_to_show(repository: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.git.repository import NoRepository, Repository
+from asv_bench.git.repository import GitError, NoRepository, Repository
 from asv_bench.history.asv_results import Figure
 
 
@@ -40,6 +40,39 @@ def commits_in_order(figures: Iterable[Figure], repository: Path) -> list[Commit
         ordered.append(commit)
     ordered += unknown
     return [Commit(commit, dates[commit], subjects.get(commit, "")) for commit in ordered]
+
+
+def commits_on_line(
+    figures: Iterable[Figure], repository: Path, tip: str = "HEAD"
+) -> tuple[list[Commit], int]:
+    """The commits of `figures` on one line of first parents, and how many are not on it.
+
+    Only on such a line is a commit's neighbour its ancestor, so that what lies between them can
+    have made a difference.
+
+    Parameters
+    ----------
+    figures
+        Of the commits.
+    repository
+        A checkout; where git knows none there is no line, and dates order all commits.
+    tip
+        The last commit of the line: a branch, a tag or a hash.
+
+    Returns
+    -------
+    tuple
+        Parents before children; and the number of commits of `figures` elsewhere.
+    """
+    measured = {commit.hash: commit for commit in commits_in_order(figures, repository)}
+    try:
+        listed = Repository(repository).ask(
+            *("rev-list", "--first-parent", "--reverse", "--end-of-options", tip, "--")
+        )
+    except GitError:
+        return list(measured.values()), 0
+    on_line = [measured[commit] for commit in listed.decode().split() if commit in measured]
+    return on_line, len(measured) - len(on_line)
 
 
 def _subjects_in_order(wanted: Collection[str], repository: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,11 +17,11 @@ from rich.progress import (
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.commit_tree import CommitTree
 from asv_bench.git.repository import Repository
-from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import Selection
 from asv_bench.output.contradictions import spread_sentences
-from asv_bench.process.machine import has_cuda_gpu, machine_facts
+from asv_bench.process.machine import has_cuda_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,6 @@ def measure_with_progress(
         for remark in CommitTree.read(commit, Repository(project.repository)).remarks():
             console.print(remark, highlight=False, markup=False, soft_wrap=True)
     here = selection.on(has_gpu=has_cuda_gpu())
-    begun_ms = int(1000 * time.time())
     columns = (
         TextColumn("[bold]measuring"),
         BarColumn(bar_width=30),
@@ -78,13 +76,8 @@ def measure_with_progress(
                 total=max(total, started) or None,
             )
 
-        project.measure(commits, here.patterns, here.rounds, advance)
-    machine = machine_facts().name
-    figures = tuple(
-        figure
-        for figure in read_results(project.results).figures
-        if figure.machine == machine and figure.commit in commits and figure.started_ms >= begun_ms
-    )
+        measured = project.measure(commits, here.patterns, here.rounds, advance)
+    figures = measured.figures
     good = tuple(figure for figure in figures if not figure.failed)
     failed = sorted({figure.series.benchmark for figure in figures if figure.failed})
     if not good:

@@ -1,10 +1,16 @@
-"""Running asv: its configuration for one purpose, and its progress."""
+"""Running asv: its configuration for one purpose, its progress, and where its results go.
+
+asv works in a folder of this process alone: what another session does cannot reach its environment,
+its log or its results. Results are filed once asv has ended, each session's beside those of others.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,12 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.history.asv_results import NOT_RESULTS, Results, read_results
+from asv_bench.history.published_results import write_published
 from asv_bench.output.destinations import require_writable
+from asv_bench.output.stored_json import read_stored
 from asv_bench.process.borrowed_paths import search_path
 from asv_bench.process.contract import PROGRESS_VARIABLE
 from asv_bench.process.threads import measured_environment
 
 POLL_SECONDS = 0.2
+_SESSION = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
+_KEPT_SESSIONS = 8
 
 
 class AsvError(MeasurementFailed):
@@ -67,26 +78,42 @@ class AsvProject:
         return self.root / "reports" / "html"
 
     @property
-    def log(self) -> Path:
-        """What asv printed in its last run."""
-        return self.root / ".asv" / "last-run.log"
+    def session(self) -> Path:
+        """The folder of this process alone."""
+        return self.root / ".asv" / "sessions" / _SESSION
 
-    def write_config(self) -> Path:
-        """Write a copy of asv.conf.json for this purpose, with absolute paths; return its path."""
+    @property
+    def log(self) -> Path:
+        """What asv printed in the last run of this process."""
+        return self.session / "asv.log"
+
+    @property
+    def measured(self) -> Path:
+        """Where asv leaves results while it measures."""
+        return self.session / "results"
+
+    def write_config(self, results: Path | None = None) -> Path:
+        """Write a copy of asv.conf.json for this purpose, with absolute paths; return its path.
+
+        Parameters
+        ----------
+        results
+            Where asv reads and leaves results; None: where they are kept.
+        """
         source = self.root / "asv.conf.json"
         if not source.is_file():
             raise AsvError(f"{source} is missing; run this from a checkout of the project.")
-        config: dict[str, Any] = json.loads(source.read_text())
-        for key in ("env_dir", "benchmark_dir"):
-            config[key] = str(self.root / config[key])
+        config = read_stored(source, "asv's configuration", dict)
         config |= {
             "repo": str(self.repository),
-            "results_dir": str(self.results),
+            "env_dir": str(self.session / "env"),
+            "benchmark_dir": str(self.root / config["benchmark_dir"]),
+            "results_dir": str(results or self.results),
             "html_dir": str(self.html),
             "branches": [self.branch],
         }
-        path = self.root / ".asv" / f"{self.results.name}.conf.json"
-        path.parent.mkdir(exist_ok=True)
+        path = self.session / "asv.conf.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(config, indent=4) + "\n")
         return path
 
@@ -96,8 +123,11 @@ class AsvProject:
         benchmarks: Sequence[str],
         rounds: int,
         advance: Callable[[str, int, int], None],
-    ) -> bool:
+    ) -> Results:
         """Measure commits with `asv run`, their rounds interleaved, and keep every sample.
+
+        What asv has measured is filed when it is interrupted too. A file of an earlier session is
+        never written to: `read_results` takes of each figure the session with the most samples.
 
         Parameters
         ----------
@@ -113,8 +143,8 @@ class AsvProject:
 
         Returns
         -------
-        bool
-            Whether every benchmark succeeded or was skipped.
+        Results
+            What was measured now, and nothing else.
 
         Raises
         ------
@@ -150,21 +180,30 @@ class AsvProject:
                     advance(line.strip(), started, total)
 
             begun = time.time()
-            code = self._run(command, {PROGRESS_VARIABLE: progress.name}, report)
+            shutil.rmtree(self.measured, ignore_errors=True)
+            try:
+                code = self._run(command, self.measured, {PROGRESS_VARIABLE: progress.name}, report)
+            finally:
+                measured = self._file()
         if code not in (0, 2) and "No benchmarks selected" not in self.log.read_text():
             raise AsvError(f"asv could not measure: {self._last_words()} (see {self.log})")
-        return code == 0
+        return measured
 
     def publish(self) -> None:
-        """Build asv's own pages.
+        """Build asv's own pages of what `read_results` reads.
 
         Raises
         ------
         AsvError
             With asv's words, if it fails.
         """
-        if self._run(["publish", "--no-pull"], {}, lambda: None):
-            raise AsvError(f"asv could not publish: {self._last_words()} (see {self.log})")
+        shown = self.session / "published"
+        write_published(read_results(self.results), self.results, shown)
+        try:
+            if self._run(["publish", "--no-pull"], shown, {}, lambda: None):
+                raise AsvError(f"asv could not publish: {self._last_words()} (see {self.log})")
+        finally:
+            shutil.rmtree(shown, ignore_errors=True)
 
     def discover(self) -> None:
         """Write `benchmarks.json`, which describes the benchmarks, to the results.
@@ -177,19 +216,47 @@ class AsvProject:
             With asv's words, if it fails.
         """
         search_path([str(self.root)])
-        if self._run(["run", "--bench", "just-discover", "--no-pull", "HEAD"], {}, lambda: None):
+        command = ["run", "--bench", "just-discover", "--no-pull", "HEAD"]
+        code = self._run(command, self.measured, {}, lambda: None)
+        self._file()
+        if code:
             raise AsvError(f"asv found no benchmarks: {self._last_words()} (see {self.log})")
 
+    def _file(self) -> Results:
+        """Move what asv has measured to where results are kept, and return it."""
+        measured = read_results(self.measured)
+        for path in sorted(self.measured.rglob("*.json")):
+            target = self.results / path.relative_to(self.measured)
+            if path.name in NOT_RESULTS:
+                _copy_whole(path, target)
+            elif path in measured.files:
+                _copy_whole(path, _free_name(target))
+        shutil.rmtree(self.measured, ignore_errors=True)
+        shutil.rmtree(self.session / "env", ignore_errors=True)
+        _copy_whole(self.log, self.root / ".asv" / "last-run.log")
+        return measured
+
+    def _forget_old_sessions(self) -> None:
+        """Leave the newest folders of sessions that have ended, for their logs."""
+        ended = [path for path in self.session.parent.iterdir() if not _is_alive(path)]
+        for folder in sorted(ended)[:-_KEPT_SESSIONS]:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def _list(self, commits: Sequence[str]) -> Path:
-        path = self.root / ".asv" / "commits.txt"
-        path.parent.mkdir(exist_ok=True)
+        path = self.session / "commits.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{commit}\n" for commit in commits))
         return path
 
     def _run(
-        self, arguments: Sequence[str], variables: dict[str, str], poll: Callable[[], None]
+        self,
+        arguments: Sequence[str],
+        results: Path,
+        variables: dict[str, str],
+        poll: Callable[[], None],
     ) -> int:
-        config = self.write_config()
+        config = self.write_config(results)
+        self._forget_old_sessions()
         command = [sys.executable, "-m", "asv", "--config", str(config), *arguments]
         with self.log.open("w") as log:
             process = subprocess.Popen(
@@ -213,7 +280,7 @@ class AsvProject:
 
     def _selected(self, benchmarks: Sequence[str], since: float) -> int:
         """Processes of one round, once this run of asv has written what benchmarks there are."""
-        path = self.results / "benchmarks.json"
+        path = self.measured / "benchmarks.json"
         if not path.is_file() or path.stat().st_mtime < since:
             return 0
         try:
@@ -230,6 +297,25 @@ class AsvProject:
     def _last_words(self) -> str:
         lines = [line.strip(" ·") for line in self.log.read_text().splitlines() if line.strip(" ·")]
         return " / ".join(lines[-3:]) or "it said nothing"
+
+
+def _is_alive(session: Path) -> bool:
+    return Path("/proc", session.name.rpartition("-")[2]).exists()
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """Copy a file so that a reader sees the old one or the new one, never half of it."""
+    if source.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f".{target.name}.{_SESSION}")
+        shutil.copyfile(source, unfinished)
+        unfinished.replace(target)
+
+
+def _free_name(target: Path) -> Path:
+    """`target`, or the first of its numbered names that no earlier session has taken."""
+    numbered = (target.with_stem(f"{target.stem}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([target], numbered) if not path.exists())
 
 
 def _names_with_parameters(benchmark: dict[str, Any]) -> list[str]:

@@ -74,13 +74,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload or call: its group, its name, its batch, and what was measured of it."""
+    """One workload or call: its group, its name, its batch, and what was measured of it.
+
+    `measured_ms` is when its first figure was measured and its last, in ms since 1970.
+    """
 
     group: str
     name: str
     batch: int | None
     readings: dict[str, Reading]
     failed: tuple[str, ...] = ()
+    measured_ms: tuple[int, int] = (0, 0)
 
 
 def figure_rows(figures: Sequence[Figure]) -> list[Row]:
@@ -91,7 +95,10 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
         group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
         column = "counted" if group == "counters" else _COLUMN_OF_FIGURE.get(series.figure, "call")
         key = (group, _name(series), _batch(series))
-        row = rows.setdefault(key, Row(*key, readings={}))
+        at = figure.started_ms
+        row = rows.setdefault(key, Row(*key, readings={}, measured_ms=(at, at)))
+        first, last = row.measured_ms
+        rows[key] = row = replace(row, measured_ms=(min(first, at), max(last, at)))
         if figure.failed:
             rows[key] = replace(row, failed=(*row.failed, series.figure))
         else:
@@ -156,7 +163,7 @@ def spaced(name: str) -> str:
 def _batch(series: Series) -> int | None:
     batch = series.param("batch")
     if batch is not None:
-        return int(batch)
+        return int(batch) if batch.isdecimal() else None
     workload = WORKLOADS.get(_workload_of(series))
     if workload is None:
         return None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from asv_bench.git.commits import Commit, commits_in_order
-from asv_bench.history.asv_results import Figure, Results, Series, read_results
+from asv_bench.git.commits import Commit, commits_in_order, commits_on_line
+from asv_bench.history.asv_results import EnvironmentFacts, Figure, Results, Series, read_results
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
 from asv_bench.pages.plots import Plot, plot_history
@@ -27,6 +27,7 @@ _FACTS = {
     "num_cpu": "cores",
     "ram": "memory",
     "os": "system",
+    "python": "Python",
     "torch": "torch",
     "triton": "Triton",
 }
@@ -44,31 +45,48 @@ class ResultTable:
 
 @dataclass(frozen=True, slots=True)
 class MachineSection:
-    """Everything the page shows of one machine."""
+    """Everything the page shows of one machine in one environment.
+
+    `off_line` counts the commits that are in no plot: those beside the line of first parents.
+    """
 
     name: str
+    anchor: str
     title: str
     facts: list[tuple[str, str]]
     tables: list[ResultTable]
     histories: list[tuple[str, list[Plot]]]
     commits: list[Commit]
+    off_line: int
 
 
-def build_page(root: Path) -> Path:
+def build_page(root: Path, complaints: list[str] | None = None) -> Path:
     """Write the page of everything stored under `root`/reports and return its path.
 
-    The page is one file: no scripts, no fonts and no pictures from elsewhere.
+    The page is one file: no scripts, no fonts and no pictures from elsewhere. What of the stored
+    files is left out is said on it, and in `complaints`.
     """
     committed = read_results(root / "reports" / "asv")
     worktree = read_results(root / "reports" / "asv-worktree")
+    left_out = [*committed.complaints, *worktree.complaints]
+    if complaints is not None:
+        complaints += left_out
     machines = sorted({**committed.machines, **worktree.machines})
-    sections = [_section(name, committed, worktree, root) for name in machines]
+    sections = [
+        _section(name, number, environment, committed, worktree, root)
+        for name in machines
+        for number, environment in enumerate(
+            dict.fromkeys([*committed.environments_of(name), *worktree.environments_of(name)])
+        )
+    ]
     page = (
         page_templates()
         .get_template("index.html.j2")
         .render(
             sections=[section for section in sections if section.tables],
             titles=TITLES,
+            left_out=[sentence.replace(f"{root}/", "") for sentence in left_out],
+            moments=_moments,
             built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             has_asv_pages=(root / "reports" / "html" / "index.html").is_file(),
         )
@@ -87,12 +105,26 @@ def page_templates() -> Environment:
     )
 
 
-def _section(name: str, committed: Results, worktree: Results, root: Path) -> MachineSection:
-    facts = committed.machines.get(name) or worktree.machines[name]
-    figures = [figure for figure in committed.figures if figure.machine == name]
+def _section(
+    name: str,
+    number: int,
+    environment: EnvironmentFacts,
+    committed: Results,
+    worktree: Results,
+    root: Path,
+) -> MachineSection:
+    facts = dict(environment) or committed.machines.get(name) or worktree.machines[name]
+    figures, drafts = (
+        [
+            figure
+            for figure in results.figures
+            if (figure.machine, figure.environment) == (name, environment)
+        ]
+        for results in (committed, worktree)
+    )
     commits = commits_in_order(figures, root)
+    line, off_line = commits_on_line(figures, root)
     tables = []
-    drafts = [figure for figure in worktree.figures if figure.machine == name]
     if drafts:
         newest = max(drafts, key=lambda figure: figure.started_ms)
         tables.append(
@@ -105,20 +137,22 @@ def _section(name: str, committed: Results, worktree: Results, root: Path) -> Ma
     if commits:
         latest = commits[-1]
         of_latest = [figure for figure in figures if figure.commit == latest.hash]
-        measured = _moment(max(figure.started_ms for figure in of_latest))
         subject = f" {latest.subject}" if latest.subject else ""
-        tables.append(
-            _table(
-                of_latest,
-                "Last commit measured",
-                f"Commit {latest.short}{subject}, measured {measured}",
-            )
-        )
+        tables.append(_table(of_latest, "Last commit measured", f"Commit {latest.short}{subject}"))
     known = [
         (label, facts[key]) for key, label in _FACTS.items() if facts.get(key, "none") != "none"
     ]
     title = facts["gpu"] if facts.get("gpu", "none") != "none" else facts.get("cpu", name)
-    return MachineSection(name, title, known, tables, _histories(figures, commits), commits)
+    return MachineSection(
+        name,
+        f"{name}-{number + 1}" if number else name,
+        title,
+        known,
+        tables,
+        _histories(figures, line),
+        commits,
+        off_line,
+    )
 
 
 def _table(figures: Sequence[Figure], heading: str, caption: str) -> ResultTable:
@@ -131,10 +165,11 @@ def _table(figures: Sequence[Figure], heading: str, caption: str) -> ResultTable
 def _histories(
     figures: Iterable[Figure], commits: Sequence[Commit]
 ) -> list[tuple[str, list[Plot]]]:
-    """Plots of every series that has more than one commit, by benchmark."""
+    """Plots of every series that has more than one of the commits, by benchmark."""
+    shown = {commit.hash for commit in commits}
     by_series: dict[Series, list[Figure]] = {}
     for figure in figures:
-        if not figure.failed:
+        if not figure.failed and figure.commit in shown:
             by_series.setdefault(figure.series, []).append(figure)
     by_subject: dict[str, list[Plot]] = {}
     for series, members in sorted(by_series.items(), key=lambda entry: _place(entry[0])):
@@ -151,8 +186,13 @@ def _place(series: Series) -> tuple[int, str, tuple[tuple[int, str], ...]]:
     module = series.benchmark.split(".")[0]
     place = modules.index(module) if module in modules else len(modules)
     # Numbers in their own order: batch 8 before batch 64.
-    values = tuple((int(value) if value.isdigit() else 0, value) for _, value in series.params)
+    values = tuple((int(value) if value.isdecimal() else 0, value) for _, value in series.params)
     return place, series.benchmark, values
+
+
+def _moments(row: Row) -> str:
+    first, last = map(_moment, row.measured_ms)
+    return first if first == last else f"{first} to {last}"
 
 
 def _moment(milliseconds: int) -> str:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,42 @@ def test_a_clean_tree_is_filed_as_head_and_a_changed_one_never(toy: ToyProject) 
     assert "Uncommitted, measured" in page
     assert f"page:   {toy.root}/reports/pages/index.html" in dirty.stdout
     assert toy.git("status", "--porcelain").split() == ["M", "engine/__init__.py"]
+
+
+def test_fewer_samples_replace_none_and_only_what_was_measured_now_is_printed(
+    toy: ToyProject,
+) -> None:
+    head = toy.commits[0]
+    first = run_bench(toy.root, "--rounds", "2", "--benchmark", "track_(step|ruler)")
+    [file] = (toy.root / "reports" / "asv" / "own-toy").glob(f"{head[:8]}-*.json")
+    before = file.read_bytes()
+    second = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_step")
+    assert (first.returncode, second.returncode) == (0, 0), second.stdout + second.stderr
+    assert steps(toy.root / "reports" / "asv") == {head: (1.0, 1.0)}
+    assert "ruler" in first.stdout
+    assert "ruler" not in second.stdout
+    assert "Median over 1 processes" in " ".join(second.stdout.split())
+    # Nothing is lost: each session has its file.
+    assert file.read_bytes() == before
+    sessions = {path.name: path for path in file.parent.glob(f"{head[:8]}-*.json")}
+    assert len(sessions) == 2
+
+
+def run_both(root: Path, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
+    with ThreadPoolExecutor() as pool:
+        return [
+            run.result() for run in [pool.submit(run_bench, root, *arguments) for _ in range(2)]
+        ]
+
+
+@pytest.mark.thorough
+def test_of_two_sessions_at_once_one_is_refused_and_the_other_unharmed(toy: ToyProject) -> None:
+    done = run_both(toy.root, "--rounds", "4", "--benchmark", "track_step")
+    refused, measured = sorted(done, key=lambda run: run.returncode == 0)
+    assert measured.returncode == 0, measured.stdout + measured.stderr
+    assert refused.returncode == 1
+    assert re.search(r"process \d+ on \S+\) since \S+ measures in", refused.stderr)
+    assert steps(toy.root / "reports" / "asv") == {toy.commits[0]: (1.0, 1.0, 1.0, 1.0)}
 
 
 def test_a_failing_benchmark_fails_the_command_but_keeps_the_rest(toy: ToyProject) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 from toy_project import ToyProject, git, make_project
 
 from asv_bench.cli import history as history_module
 from asv_bench.cli.history import commits_of, every_nth
+from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.sessions import read_ratios
 from asv_bench.history.table import history_tables
 
@@ -122,6 +126,29 @@ def test_single_commits_are_measured_once_each_in_the_same_rounds(
     measured = {figure.commit for figure in read_results(toy.root / "reports" / "asv").figures}
     assert measured == {oldest, newest}
     assert "measuring 2 commits" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_a_second_measurement_stands_beside_the_first_and_asvs_pages_show_one(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    results = toy.root / "reports" / "asv" / "own-toy"
+    for rounds in (2, 1):
+        history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=rounds)
+    [second] = results.glob(f"{toy.commits[-1][:8]}-*-2.json")
+    # The lesser session says another thing, and a third file is torn.
+    second.write_text(re.sub(r"\b3\.0\b", "9.0", second.read_text()))
+    (results / "torn.json").write_text('{"commit_hash": ')
+    capsys.readouterr()
+    build_all_pages(AsvProject(toy.root, toy.root, results.parent), Console())
+    assert re.search(r"torn\.json is not JSON.*left out", capsys.readouterr().out)
+    graphs = (toy.root / "reports" / "html" / "graphs").rglob("toy.Toy.track_step.json")
+    values = {text for path in graphs for text in re.findall(r"\d+\.\d+", path.read_text())}
+    assert values == {"3.0"}, "neither the lesser session's 9.0 nor the mean of both"
+    [figure] = read_results(results.parent).figures
+    assert figure.samples == (3.0, 3.0)
 
 
 def test_commits_are_first_parents_newest_first(toy: ToyProject) -> None:

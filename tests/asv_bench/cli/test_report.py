@@ -29,6 +29,14 @@ def store(root: Path, name: str, commit: str, date: int, results: dict[str, Any]
     described: dict[str, Any] = {
         STEP: {"unit": "seconds", "param_names": ["model", "batch", "context"], "version": "1"},
         IMPORT: {"unit": "seconds", "param_names": [], "version": "1"},
+        **{
+            f"scheduler.Scheduler.track_{figure}": {
+                "unit": "seconds",
+                "param_names": ["model"],
+                "version": "1",
+            }
+            for figure in ("step_time", "tpot")
+        },
         "version": 2,
     }
     (results_directory / "benchmarks.json").write_text(json.dumps(described))
@@ -100,6 +108,49 @@ def test_the_page_shows_the_last_commit_and_the_working_tree(page: str) -> None:
     assert re.search(r"startup, import.*?500 ms", page, re.S)
     assert re.search(r"context 128</td><td>8</td>\s*<td>4\.00 ms", page)
     assert "±0.0 %" in page
+
+
+def test_each_row_says_when_it_was_measured(tmp_path: Path) -> None:
+    hour, minute = 3_600_000, 60_000
+    rows = {
+        IMPORT: [[0.5], [], "1", 6 * hour, [[0.5]]],
+        "scheduler.Scheduler.track_step_time": [[0.5], [["'gpt2'"]], "1", 7 * hour, [[0.5]]],
+        "scheduler.Scheduler.track_tpot": [[0.5], [["'gpt2'"]], "1", 7 * hour + minute, [[0.5]]],
+    }
+    store(tmp_path, "asv", "a" * 40, 1000, rows)
+    page = build_page(tmp_path).read_text()
+    assert re.search(r"startup, import</td>.*?<td>1970-01-01 06:00 UTC</td>\s*</tr>", page, re.S)
+    assert "<td>1970-01-01 07:00 UTC to 1970-01-01 07:01 UTC</td>" in page
+    assert re.search(r"Commit aaaaaaaa\s*</caption>", page)
+
+
+def test_environments_have_sections_of_their_own(tmp_path: Path) -> None:
+    store(tmp_path, "asv", "a" * 40, 1000, step_result(0.001))
+    [path] = (tmp_path / "reports" / "asv" / "own-toy").glob("a*.json")
+    content = json.loads(path.read_text())
+    for python, seconds in (("3.11", 0.001), ("3.12", 0.002)):
+        content |= {"python": python, "params": {"cpu": "a cpu"}, "results": step_result(seconds)}
+        path.with_stem(f"a-{python}").write_text(json.dumps(content))
+    path.unlink()
+    page = build_page(tmp_path).read_text()
+    sections = re.findall(r'<section id="(.*?)">(.*?)</section>', page, re.S)
+    assert [name for name, _ in sections] == ["own-toy", "own-toy-2"]
+    shown = {
+        re.search(r"Python</dt><dd>(.*?)</dd>", text)[1]: re.search(r"<td>(.* ms)", text)[1]
+        for _, text in sections
+    }
+    assert shown == {"3.11": "1.00 ms", "3.12": "2.00 ms"}
+
+
+def test_the_page_says_what_was_left_out(tmp_path: Path) -> None:
+    store(tmp_path, "asv", "a" * 40, 1000, step_result(0.001))
+    (tmp_path / "reports" / "asv" / "own-toy" / "torn.json").write_text('{"commit')
+    complaints: list[str] = []
+    page = build_page(tmp_path, complaints).read_text()
+    assert "Left out" in page
+    assert "reports/asv/own-toy/torn.json is not JSON" in page
+    assert "torn.json is not JSON" in complaints[0]
+    assert "Commit aaaaaaaa" in page
 
 
 def test_names_from_outside_are_escaped(page: str) -> None:

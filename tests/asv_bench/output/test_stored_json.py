@@ -18,6 +18,7 @@ from asv_bench.errors import BenchError
 from asv_bench.git.commits import commits_in_order
 from asv_bench.history.asv_results import read_results
 from asv_bench.history.change_points import changes_in, points_of
+from asv_bench.history.published_results import write_published
 from asv_bench.history.sessions import read_ratios
 from asv_bench.lab.calibration import trial_page
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
@@ -44,6 +45,7 @@ def read_stored_results(folder: Path) -> int:
         members = [figure for figure in results.figures if figure.series == series]
         changes_in(points_of(members, commits, {}))
     figure_rows(results.figures)
+    write_published(results, folder, folder.parent / "published")
     return len(results.complaints)
 
 
