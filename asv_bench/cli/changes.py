@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import Anyway, Devices, RecordPath
+from asv_bench.cli.report import branch_to_show
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.comparison import Progress, summarize_pairs
@@ -30,16 +32,29 @@ from asv_bench.compare.tables import percentage
 from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
 from asv_bench.git.commit_range import described
-from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.commits import commits_in_order
+from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
+from asv_bench.git.commits import commits_on_line
 from asv_bench.git.repository import GitError
-from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.history.asv_results import (
+    EnvironmentFacts,
+    Figure,
+    Results,
+    Series,
+    differing,
+    read_results,
+)
 from asv_bench.history.change_points import Change, Point, changes_in, points_of
 from asv_bench.history.sessions import SESSIONS, read_ratios
 from asv_bench.history.triage import Triaged
-from asv_bench.output.console import add_figure_columns, make_console, print_table
+from asv_bench.output.console import (
+    add_figure_columns,
+    make_console,
+    print_sentences,
+    print_table,
+)
 from asv_bench.output.record import REPOSITORY, Record, require_places
-from asv_bench.process.machine import machine_facts
+from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.samples import Pair
 
 STYLES = {
@@ -52,7 +67,9 @@ STYLES = {
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 HELP = """Find where the stored histories moved, and compare the commits around each change.
 
-Without --confirm, or where results are of another machine, a change is an unconfirmed candidate.
+A series is of one machine in one environment, along one line of first parents. Without --confirm,
+or where results are of another machine, Python, torch or Triton than those here, a change is an
+unconfirmed candidate.
 Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2: refused;
 130: interrupted, with what was measured written down.
 """
@@ -79,6 +96,14 @@ def changes(
         int, typer.Option("--most", min=1, help="Compare at most so many, the largest first.")
     ] = 12,
     anyway: Anyway = False,
+    branch: Annotated[
+        str | None,
+        typer.Option(
+            "--branch",
+            help="Judge the commits on this one's line of first parents (default: main, or HEAD "
+            "where there is no such branch).",
+        ),
+    ] = None,
     devices: Devices = None,
     json: RecordPath = None,
 ) -> None:
@@ -89,7 +114,7 @@ def changes(
     MeasurementFailed
         If nothing is stored.
     Refused
-        If the machine that was asked for has no results.
+        If the machine that was asked for has no results, or the branch does not exist.
     typer.Exit
         With 3 where a regression was confirmed, 1 where a comparison failed and none was, 130
         after an interruption.
@@ -97,16 +122,21 @@ def changes(
     console = make_console()
     page_path = REPOSITORY / "reports" / "pages" / "changes.html"
     require_places(json, page_path)
-    found = stored_changes(REPOSITORY, benchmark or (), machine)
-    record = Record("changes", {"benchmark": list(benchmark or ()), "machine": machine})
-    here = machine_facts().name
+    tip = _tip(REPOSITORY, branch)
+    stored = stored_changes(REPOSITORY, benchmark or (), machine, tip)
+    found = stored.found
+    settings = {"benchmark": list(benchmark or ()), "machine": machine, "branch": tip}
+    record = Record("changes", settings, notes=list(stored.notes))
+    print_sentences(console, stored.notes)
+    here = machine_facts()
     ours = sorted(
-        (change for change, _ in found if change.machine == here),
+        (change for change, _ in found if is_of(here, change)),
         key=lambda change: -abs(change.effect),
     )[:most]
     confirming = Confirming(record, console, anyway=anyway)
     if confirm_them and ours:
-        confirming.run(ours, devices)
+        with checkout_lock(REPOSITORY):
+            confirming.run(ours, devices)
     triaged = [
         Triaged(
             change,
@@ -148,13 +178,43 @@ def changes(
         raise typer.Exit(code)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredChanges:
+    """Every change with the points of its series, largest first; and what to know of them."""
+
+    found: list[tuple[Change, list[Point]]]
+    notes: list[str]
+
+
 def stored_changes(
-    root: Path, patterns: Sequence[str], machine: str | None
-) -> list[tuple[Change, list[Point]]]:
-    """Every change in the stored results, with the points of its series; largest first."""
+    root: Path, patterns: Sequence[str], machine: str | None, tip: str = "HEAD"
+) -> StoredChanges:
+    """The changes in the stored results, each environment of a machine by itself.
+
+    Parameters
+    ----------
+    root
+        The checkout.
+    patterns
+        Texts, one of which is in a benchmark's name; none: all benchmarks.
+    machine
+        Whose results; None: every machine's.
+    tip
+        The last commit of the line of first parents along which series are laid.
+
+    Raises
+    ------
+    MeasurementFailed
+        If nothing is stored.
+    Refused
+        If the machine has no results.
+    """
     results = read_results(root / "reports" / "asv")
+    notes = list(results.complaints)
     if not results.figures:
-        raise MeasurementFailed("no history is stored; `history` measures a range of commits.")
+        raise MeasurementFailed(
+            " ".join(["no history is stored; `history` measures a range of commits.", *notes])
+        )
     if machine is not None and machine not in results.machines:
         raise Refused(
             f"there are no results of a machine called {machine!r}; there are those of "
@@ -163,16 +223,53 @@ def stored_changes(
     found: list[tuple[Change, list[Point]]] = []
     for name in [machine] if machine else sorted(results.machines):
         figures = [figure for figure in results.figures if figure.machine == name]
-        commits = commits_in_order(figures, root)
-        ratios = read_ratios(root / "reports" / SESSIONS, name)
-        by_series: dict[Series, list[Figure]] = {}
+        commits, beside = commits_on_line(figures, root, tip)
+        if beside:
+            notes.append(
+                f"{name}: {beside} of the commits measured are not on {tip}'s line of first "
+                f"parents and are in no series; --branch names another line."
+            )
+        notes += _environments(name, results)
+        ratios = read_ratios(root / "reports" / SESSIONS, name, notes)
+        by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
         for figure in figures:
             if not patterns or any(text in figure.series.benchmark for text in patterns):
-                by_series.setdefault(figure.series, []).append(figure)
+                by_series.setdefault((figure.series, figure.environment), []).append(figure)
         for members in by_series.values():
             points = points_of(members, commits, ratios)
             found += [(change, points) for change in changes_in(points)]
-    return sorted(found, key=lambda entry: -abs(entry[0].effect))
+    return StoredChanges(sorted(found, key=lambda entry: -abs(entry[0].effect)), notes)
+
+
+def is_of(here: MachineFacts, change: Change) -> bool:
+    """Whether comparing here can confirm a change: its figures are of this machine and software."""
+    software = {
+        "python": ".".join(here.python.split(".")[:2]),
+        "torch": here.torch or "none",
+        "triton": here.triton or "none",
+    }
+    stored = dict(change.environment)
+    same = all(stored.get(name, version) == version for name, version in software.items())
+    return change.machine == here.name and same
+
+
+def _environments(machine: str, results: Results) -> list[str]:
+    """What a machine's environments differ in, where it has several."""
+    environments = results.environments_of(machine)
+    if len(environments) < 2:
+        return []
+    listed = "; ".join(differing(one, environments) for one in environments)
+    return [f"{machine} has results of {len(environments)} environments, judged apart: {listed}."]
+
+
+def _tip(root: Path, branch: str | None) -> str:
+    """The last commit of the line to judge, as git names it."""
+    if branch is None:
+        return branch_to_show(root)
+    if branch == WORKING_TREE:
+        raise Refused("--branch names a line of commits, and . is none; give a branch or HEAD.")
+    CommitSources(root).resolve(branch)
+    return branch
 
 
 class Confirming:
@@ -303,7 +400,10 @@ def bisection_of(change: Change, confirmation: Confirmation) -> str:
 
 
 def change_table(triaged: Sequence[Triaged]) -> Table:
-    """A row for each change."""
+    """A row for each change; of a machine with changes in several environments, with which."""
+    environments: dict[str, list[EnvironmentFacts]] = {}
+    for entry in triaged:
+        environments.setdefault(entry.change.machine, []).append(entry.change.environment)
     table = Table(
         title="changes in the stored histories",
         title_justify="left",
@@ -318,6 +418,9 @@ def change_table(triaged: Sequence[Triaged]) -> Table:
         name.append(f"\n{change.commit.short} {change.commit.subject}", style="dim")
         if not change.is_placed:
             name.append(f"\nor another after {change.since.short}, up to {change.until.short}")
+        apart = differing(change.environment, environments[change.machine])
+        if apart:
+            name.append(f"\nwith {apart}")
         low, high = (percentage(bound, 1, signed=True) for bound in change.interval)
         effect = entry.confirmation.comparison.effect if entry.confirmation else None
         style = STYLES[entry.confirmation.standing] if entry.confirmation else "yellow"

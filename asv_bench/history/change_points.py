@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.git.commits import Commit
-from asv_bench.history.asv_results import Figure, Series
+from asv_bench.history.asv_results import EnvironmentFacts, Figure, Series
 from asv_bench.history.sessions import Ratios
 from asv_bench.stats.paired import robust_sigma
 
@@ -35,9 +35,11 @@ LEAST_EFFECT = 0.01
 PLACE_PROBABILITY = 0.99
 """Of the range in which a change lies."""
 _TAIL = 3.0
-_FEW = 12
+_FEW, _MANY = 12, 50
 _Z95 = 1.96
 _MEDIAN_OVER_MEAN = 1.2533
+_BULK, _NORMAL_BULK = 0.9, 1.645
+"""A quantile of what noise is off by either way, and where a normal distribution has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Change:
     ----------
     series, machine, unit
         Of what, and where.
+    environment
+        With what it was measured, see `asv_results`.
     before, commit
         The last measured commit before the change, and the first one after it, where it most
         probably is.
@@ -92,6 +96,7 @@ class Change:
     commits_before: int
     commits_after: int
     reference: str | None
+    environment: EnvironmentFacts = ()
 
     @property
     def is_placed(self) -> bool:
@@ -104,6 +109,7 @@ class Change:
             "benchmark": self.series.benchmark,
             "params": dict(self.series.params),
             "machine": self.machine,
+            "environment": dict(self.environment),
             "unit": self.unit,
             "before": self.before.hash,
             "commit": self.commit.hash,
@@ -165,21 +171,31 @@ def segment_ends(levels: Floats, least: int) -> list[int]:
 def noise_of(points: Sequence[Point]) -> float:
     """By how much the log of a commit's figure is off, as a standard deviation.
 
-    From differences of neighbours, of which a few changes are outliers. Where commits are so few
-    that changes may be most of them, the spread of each commit's own processes bounds it.
+    From differences of neighbours, of which a few changes are outliers. Where processes have two
+    modes, the median absolute deviation of the differences sees the tighter one alone. So the noise
+    is no less than the spread of each commit's own processes tells and, where those are too few to
+    tell or commits are so many that changes are rare among them, than the bulk of the differences.
+    Where commits are so few that changes may be most of the differences, the processes alone tell.
     """
-    levels = np.array([point.level for point in points])
-    between = robust_sigma(np.diff(levels)) / math.sqrt(2.0)
-    within = [
-        statistics.stdev(map(math.log, point.figure.samples))
-        * _MEDIAN_OVER_MEAN
-        / math.sqrt(len(point.figure.samples))
-        for point in points
-        if len(point.figure.samples) >= 3
-    ]
-    if len(points) < _FEW and within:
-        between = min(between, statistics.median(within))
-    return max(LEAST_NOISE, between)
+    differences = np.diff([point.level for point in points])
+    within = _noise_within(points)
+    if len(points) < _FEW and within > 0:
+        return max(LEAST_NOISE, within)
+    between = robust_sigma(differences)
+    repeated = min(len(point.figure.samples) for point in points) >= 3
+    if len(points) >= _MANY or not repeated:
+        between = max(between, float(np.quantile(np.abs(differences), _BULK)) / _NORMAL_BULK)
+    return max(LEAST_NOISE, between / math.sqrt(2.0), within)
+
+
+def _noise_within(points: Sequence[Point]) -> float:
+    """By how much medians are off by what processes of one commit differ; 0 where unknown."""
+    repeated = [point.figure.samples for point in points if len(point.figure.samples) >= 3]
+    if not repeated:
+        return 0.0
+    pooled = statistics.fmean(statistics.variance(map(math.log, one)) for one in repeated)
+    processes = statistics.fmean(map(len, repeated))
+    return _MEDIAN_OVER_MEAN * math.sqrt(pooled / processes)
 
 
 def _change(before: Sequence[Point], after: Sequence[Point], noise: float) -> Change:
@@ -204,6 +220,7 @@ def _change(before: Sequence[Point], after: Sequence[Point], noise: float) -> Ch
         commits_before=len(before),
         commits_after=len(after),
         reference=first.reference,
+        environment=first.figure.environment,
     )
 
 
@@ -245,7 +262,7 @@ def points_of(figures: Sequence[Figure], commits: Sequence[Commit], ratios: Rati
     Parameters
     ----------
     figures
-        Of one series on one machine.
+        Of one series on one machine, in one environment.
     commits
         Parents before children.
     ratios

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import platform
 import re
 import shlex
 import statistics
@@ -192,6 +194,31 @@ def test_a_broken_session_is_named(tmp_path: Path) -> None:
     (tmp_path / "m" / "x.json").write_text('{"figures": [{}]}')
     with pytest.raises(ValueError, match=r"x\.json is not a session"):
         read_ratios(tmp_path, "m")
+    write_session(tmp_path, figures(steps(3))[0].commit, figures(steps(3)))
+    complaints: list[str] = []
+    assert len(read_ratios(tmp_path, "m", complaints)) == 3
+    assert re.search(r"x\.json is not a session.*left out", *complaints)
+
+
+def two_modes(seed: int, processes: int) -> list[Figure]:
+    """150 flat commits, 30 % of whose processes are 5 % slower."""
+    draws = np.random.default_rng(seed)
+    return [
+        replace(
+            figure,
+            samples=tuple(
+                sample * (1.05 if draws.random() < 0.3 else 1.0) for sample in figure.samples
+            ),
+        )
+        for figure in figures([0.0] * 150, seed=seed, processes=processes, noise=0.003)
+    ]
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_processes_with_two_modes_make_no_change(processes: int) -> None:
+    for seed in range(5):
+        points = points_of(two_modes(seed, processes), commits_for(150), {})
+        assert changes_in(points) == []
 
 
 class Project:
@@ -428,3 +455,104 @@ def test_a_change_between_commits_of_one_engine_is_refuted_without_measuring(
     assert bool(project.compared) == bool(arguments)
     assert code == (3 if arguments else 0)
     assert ("the same in both, nothing to measure" in said) != bool(arguments)
+
+
+def test_environments_of_one_machine_are_judged_apart(project: Project) -> None:
+    folder = project.root / "reports" / "asv" / machine_facts().name
+    here = ".".join(platform.python_version_tuple()[:2])
+    flat = {"3.5": 0.0, here: 0.2}
+    for path in folder.glob("*-host.json"):
+        path.unlink()
+    for number in range(20):
+        for python, level in flat.items():
+            [figure] = figures([level], seed=number, noise=0.002)
+            project.store(folder, replace(figure, commit=hash_of(number), committed_ms=number))
+            path = folder / f"{hash_of(number)}-host.json"
+            content = json.loads(path.read_text()) | {"python": python}
+            path.with_stem(f"{path.stem}-{python}").write_text(json.dumps(content))
+            path.unlink()
+    code, said, found = project.run(*HERE)
+    assert (code, found) == (0, [])
+    assert "has results of 2 environments, judged apart: python 3." in said
+
+    # A step in one of them is of that one, and only that of this Python can be confirmed here.
+    for python, code_then, standing in (
+        ("3.5", 0, "unconfirmed candidate"),
+        (here, 3, "regression"),
+    ):
+        for path in folder.glob(f"*-{python}.json"):
+            if int(path.name.partition("-")[0], 16) >= 12:
+                content = json.loads(path.read_text())
+                row = content["results"][SERIES.benchmark]
+                row[-1] = [[sample * 1.05 for sample in row[-1][0]]]
+                path.write_text(json.dumps(content))
+        code, said, found = project.run(*HERE)
+        [change] = [one for one in found if one["environment"] == {"python": python}]
+        assert (code, change["standing"]) == (code_then, standing)
+        assert change["commits_before"] + change["commits_after"] == 20
+    assert "with python 3.5" in said
+    page = (project.root / "reports" / "pages" / "changes.html").read_text()
+    assert f"{machine_facts().name}, python 3.5" in page
+
+
+def test_series_are_laid_along_first_parents(project: Project) -> None:
+    """A side branch that is 25 % slower, and was merged when that had been mended."""
+    git(project.root, "init", "--quiet", "--initial-branch=main")
+
+    def commit(subject: str, *arguments: str) -> str:
+        git(project.root, "commit", "--quiet", "--allow-empty", "--message", subject, *arguments)
+        return git(project.root, "rev-parse", "HEAD").strip()
+
+    main = [commit(f"main {number}") for number in range(8)]
+    git(project.root, "checkout", "--quiet", "-b", "side", "HEAD~4")
+    side = [commit(f"side {number}") for number in range(6)]
+    git(project.root, "checkout", "--quiet", "main")
+    git(project.root, "merge", "--quiet", "--no-ff", "--message", "merge side", "side")
+    main += [git(project.root, "rev-parse", "HEAD").strip()]
+    main += [commit(f"main {number}") for number in range(9, 14)]
+    folder = project.root / "reports" / "asv" / machine_facts().name
+    for path in folder.glob("*-host.json"):
+        path.unlink()
+    for level, commits in ((0.0, main), (0.25, side)):
+        for number, name in enumerate(commits):
+            [figure] = figures([level], seed=number, noise=0.002)
+            project.store(folder, replace(figure, commit=name))
+    code, said, found = project.run(*HERE)
+    assert (code, found) == (0, [])
+    assert "6 of the commits measured are not on main's line of first parents" in said
+    git(project.root, "checkout", "--quiet", "side")
+    _, said, [change] = project.run(*HERE, "--no-confirm", "--branch", "HEAD")
+    assert (change["before"], change["commit"]) == (main[3], side[0])
+    assert (change["commits_before"], change["commits_after"]) == (4, 6)
+    with pytest.raises(Refused, match="no commit called 'nowhere'"):
+        project.run(*HERE, "--branch", "nowhere")
+
+
+def test_what_is_stored_wrong_is_named_and_the_rest_is_judged(project: Project) -> None:
+    folder = project.root / "reports" / "asv" / machine_facts().name
+    (folder / f"{hash_of(3)}-host.json").write_text('{"commit_hash": "')
+    path = folder / f"{hash_of(4)}-host.json"
+    content = json.loads(path.read_text())
+    content["results"][SERIES.benchmark][-1] = [[0.0, math.nan, -1.0]]
+    path.write_text(json.dumps(content))
+    (folder / "machine.json").write_text("{}")
+    sessions = project.root / "reports" / "asv-sessions" / folder.name
+    sessions.mkdir(parents=True)
+    (sessions / "torn.json").write_text("[")
+    code, said, [change] = project.run(*HERE)
+    assert code == 3
+    assert change["commits_before"] + change["commits_after"] == 18
+    for name in (hash_of(3), hash_of(4), "machine.json", "torn.json"):
+        assert name in said
+    assert len(project.record["notes"]) == 4
+
+
+def test_changes_are_not_confirmed_while_another_session_measures(project: Project) -> None:
+    lock = project.root / ".asv" / "lock"
+    lock.parent.mkdir()
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="another clone or worktree"):
+            project.run(*HERE)
+        assert project.run(*HERE, "--no-confirm")[0] == 0
+    assert project.run(*HERE)[0] == 3
