@@ -29,7 +29,13 @@ from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_
 from asv_bench.process.measured_process import CPU
 from asv_bench.process.process_pairs import shared_out
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
-from asv_bench.studies.ladder.findings import PAIRS, QUICK_PAIRS, FoundClaim, ladder_plan
+from asv_bench.studies.ladder.findings import (
+    PAIRS,
+    QUICK_PAIRS,
+    Finding,
+    FoundClaim,
+    ladder_plan,
+)
 from asv_bench.studies.ladder.ladder_page import PAGE, PREFIX, title_of, write_page, write_readme
 from asv_bench.studies.ladder.ladder_run import (
     MeasuredRung,
@@ -47,14 +53,17 @@ from asv_bench.workloads.named import default_model
 REPORTS = REPOSITORY / "reports"
 README = REPOSITORY / "README.md"
 _LINES = 10
+HELP = """Every step from the first write-up to today's engine, and what their claims come to.
+
+The working tree is measured as it stands at the start. Exit code 0: every claim was tried; 1: the
+processes of a claim failed, or rungs' tokens differ; 5: a claim that --claims names does not run
+here, or a claim had no pair that counts; 2: refused; 130: interrupted.
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(
-        "ladder",
-        help="Every step from the first write-up to today's engine, and what their claims come to.",
-    )(run)
+    app.command("ladder", help=HELP)(run)
 
 
 def run(
@@ -104,6 +113,9 @@ def run(
         If what was asked for does not exist or does not run here.
     MeasurementFailed
         If the rungs' tokens differ.
+    typer.Exit
+        With 1 where a claim's processes failed, 5 where one could not be tried, 130 after an
+        interruption; what was measured is written down.
     """
     console = make_console()
     if render:
@@ -114,7 +126,10 @@ def run(
         insist_on_gpu(chosen)
     device = CPU if chosen == (CPU,) else "cuda"
     climbed, left_out = _rungs_here(rungs, device)
-    trials = trials_here(claims_named(claims), climbed, device)
+    wanted_claims = claims_named(claims)
+    trials = trials_here(wanted_claims, climbed, device)
+    tried = [trial.claim for trial in trials]
+    untried = [claim.seed for claim in wanted_claims if claims and claim not in tried]
     wanted = QUICK_PAIRS if quick and pairs is None else pairs or PAIRS
     plan = ladder_plan(wanted)
     facts = machine_facts()
@@ -135,6 +150,11 @@ def run(
         machine=facts,
     )
     record.notes += _notes(left_out, quick=quick, device=device)
+    if untried:
+        record.notes.append(
+            f"Not tried, since their rungs do not run here or are not among --rungs: claims "
+            f"{', '.join(untried)}."
+        )
     climb = Climb(RungProcesses(settings), climbed, trials, chosen, plan, record, console)
     climb.run(is_exact=settings.dtype == "float32")
     climb.print_answer()
@@ -144,6 +164,9 @@ def run(
     write_json(target, record.to_json())
     console.print(f"record: {target}", highlight=False, soft_wrap=True)
     _write_pages(target.parent, console)
+    code = climb.exit_code(has_untried=bool(untried))
+    if code:
+        raise typer.Exit(code)
 
 
 class Climb:
@@ -215,6 +238,14 @@ class Climb:
             self.is_interrupted = True
             self._processes.stop()
             record.notes.append("The run was interrupted before its end.")
+
+    def exit_code(self, *, has_untried: bool) -> ExitCode:
+        """The code that the claims call for; a failure outweighs what could not be tried."""
+        if any(claim.finding is Finding.FAILED for claim in self._claims):
+            return ExitCode.FAILED
+        if has_untried or not all(claim.pairs for claim in self._claims):
+            return ExitCode.NOTHING_MEASURED
+        return ExitCode.GOOD
 
     def print_answer(self) -> None:
         """Print the tables of what was measured."""

@@ -73,7 +73,7 @@ class RungPairs:
         return tuple(self._places)
 
     def prepare(self, commit: str) -> Mapping[str, Absence]:
-        """See `PairSource`: rungs are of this tree, and there is nothing to make ready."""
+        """See `PairSource`: rungs are of one tree, and there is nothing to make ready."""
         return {}
 
     def stop(self) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.measured_process import CPU, Place, ScriptRunner
@@ -15,7 +18,8 @@ from asv_bench.process.samples import GpuConditions
 from asv_bench.process.threads import measured_environment
 from asv_bench.studies.ladder.rungs import Rung
 
-_SCRIPT = Path(__file__).with_name("child.py")
+_RULER = "asv_bench"
+_SCRIPT = Path(_RULER, "studies", "ladder", "child.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +73,29 @@ class RungAnswer:
 
 
 class RungProcesses:
-    """Starts the ladder's processes.
+    """Starts the ladder's processes, all of the working tree as it stands when this is made.
 
     Parameters
     ----------
     settings
         What they have in common.
+
+    Raises
+    ------
+    GitError
+        If the tree holds nothing to measure.
     """
 
     def __init__(self, settings: RungSettings) -> None:
         self._settings = settings
         self._runner = ScriptRunner()
+        # The rungs are part of the ruler, so that is laid out beside what it measures.
+        self._folder = TemporaryDirectory(prefix="kvtrail-ladder-")
+        self._ruler = Path(self._folder.name)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / _RULER, self._ruler / _RULER, ignore=ignored)
+        sources = CommitSources(REPOSITORY)
+        self._measured = sources.checkout(sources.resolve(WORKING_TREE).hash)
 
     def measure(
         self, rung: Rung, workloads: Sequence[str], place: Place, *, check: bool = False
@@ -94,7 +110,11 @@ class RungProcesses:
         started = time.time()
         job = {"rung": rung.label, "workloads": list(workloads), "check": check, "count": []}
         answer, watch = self._runner.run(
-            _SCRIPT, {**self._common(), **job}, place, _variables(), is_watched=True
+            self._ruler / _SCRIPT,
+            {**self._common(), **job},
+            place,
+            self._variables(),
+            is_watched=True,
         )
         return RungAnswer(
             answer["workloads"],
@@ -113,9 +133,13 @@ class RungProcesses:
             If the process gave no answer.
         """
         job = {"count": [rung.label for rung in rungs]}
-        variables = {**_variables(), "CUDA_VISIBLE_DEVICES": ""}
+        variables = {**self._variables(), "CUDA_VISIBLE_DEVICES": ""}
         answer, _ = self._runner.run(
-            _SCRIPT, {**self._common(), **job}, Place(CPU), variables, is_watched=False
+            self._ruler / _SCRIPT,
+            {**self._common(), **job},
+            Place(CPU),
+            variables,
+            is_watched=False,
         )
         counters: dict[str, dict[str, int]] = answer["counters"]
         return counters
@@ -134,9 +158,6 @@ class RungProcesses:
             "repeats": settings.repeats,
         }
 
-
-def _variables() -> dict[str, str]:
-    return {
-        **measured_environment(),
-        "PYTHONPATH": search_path([str(REPOSITORY), *borrowed_paths()]),
-    }
+    def _variables(self) -> dict[str, str]:
+        paths = [str(self._measured), str(self._ruler), *borrowed_paths()]
+        return {**measured_environment(), "PYTHONPATH": search_path(paths)}

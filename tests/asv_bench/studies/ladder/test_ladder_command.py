@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -17,8 +18,8 @@ from asv_bench.__main__ import build_app
 from asv_bench.benchmarks import ladder as benchmarks
 from asv_bench.cli import ladder as command
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.process.measured_process import CPU, Place
-from asv_bench.studies.ladder import ladder_page
+from asv_bench.process.measured_process import CPU, Place, ProcessFailed
+from asv_bench.studies.ladder import ladder_page, rung_process
 from asv_bench.studies.ladder.ladder_page import BEGIN, END, read_records, write_page, write_readme
 from asv_bench.studies.ladder.ladder_tables import agreement
 from asv_bench.studies.ladder.rung_counters import COUNTERS
@@ -97,6 +98,55 @@ def test_claims_may_be_left_out(processes, tmp_path):
     assert done.exit_code == 0
     assert len(processes.ran) == 2
     assert "claims, tried here" not in done.output
+
+
+def test_claims_whose_processes_fail_end_with_a_code_of_their_own(processes, tmp_path, monkeypatch):
+    measure = processes.measure
+
+    def fails_in_pairs(rung, workloads, place, *, check=False):
+        if not check:
+            raise ProcessFailed("it ended with exit code 1: no such thing")
+        return measure(rung, workloads, place, check=check)
+
+    monkeypatch.setattr(processes, "measure", fails_in_pairs)
+    done = _run("--output", tmp_path, "--machine", "mine", "--rungs", "0-2", "--quick")
+    assert done.exit_code == 1
+    assert "no such thing" in done.output
+    record = json.loads((tmp_path / "ladder-mine.json").read_text())
+    assert {claim["finding"] for claim in record["results"]["claims"]} == {"failed"}
+
+
+@pytest.mark.parametrize("claims", ["062", "036,062"])
+def test_a_claim_that_was_asked_for_and_cannot_be_tried_is_named(processes, tmp_path, claims):
+    done = _run("--output", tmp_path, "--rungs", "0-2", "--claims", claims, "--quick")
+    assert done.exit_code == 5
+    assert "Not tried" in done.output
+    assert "claims 062." in done.output
+
+
+def test_a_run_without_any_pair_that_counts_is_no_success(processes, tmp_path):
+    processes.clocks = {0: 1000, 1: 1500, 2: 1000}
+    done = _run("--output", tmp_path, "--rungs", "0-1", "--claims", "036", "--quick")
+    assert done.exit_code == 5
+
+
+def test_the_help_says_what_the_exit_codes_mean():
+    assert "5: a claim" in " ".join(_run("--help").output.replace("│", " ").split())
+
+
+@pytest.mark.thorough
+def test_what_is_edited_meanwhile_is_not_measured(tmp_path, monkeypatch):
+    for name in ("engine", "kernels", "asv_bench"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(command.REPOSITORY / name, tmp_path / name, ignore=ignored)
+    monkeypatch.setattr(rung_process, "REPOSITORY", tmp_path)
+    begun = RungProcesses(RungSettings.on(CPU, "random:gpt2-tiny", quick=True))
+    for edited in ("engine/__init__.py", "kernels/__init__.py"):
+        (tmp_path / edited).write_text("raise RuntimeError('edited')\n")
+    for edited in (tmp_path / "asv_bench" / "studies" / "ladder").glob("*.py"):
+        edited.write_text("raise RuntimeError('edited')\n")
+    answer = begun.measure(RUNGS[1], ["streaming-small"], Place(CPU))
+    assert answer.workloads["streaming-small"]["digests"]
 
 
 def test_other_tokens_end_the_run(processes, tmp_path):
