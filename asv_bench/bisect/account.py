@@ -19,6 +19,11 @@ from asv_bench.output.console import add_figure_columns
 from asv_bench.output.tables import MISSING
 
 _SUBJECT = 60
+_DOING = {
+    Stage.GATE: "comparing the ends",
+    Stage.CONFIRMATION: "confirming",
+    Stage.IN_TURNS: "measuring ends and culprit in turns",
+}
 
 
 class ProbeLines:
@@ -88,8 +93,7 @@ class ProbeLines:
         else:
             left = max(0, self._most - self._in_stage)
             total = self._most
-            ends = probe.stage is Stage.GATE
-            what, about = "comparing the ends" if ends else "confirming", "at most"
+            what, about = _DOING[probe.stage], "at most"
         self._bar.update(
             self._task,
             description=what,

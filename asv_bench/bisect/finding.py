@@ -45,6 +45,7 @@ class Stage(StrEnum):
     GATE = "gate"
     SEARCH = "search"
     CONFIRMATION = "confirmation"
+    IN_TURNS = "in turns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,8 @@ class Finding:
     unmeasurable
         By hash of the candidates that were left out: why.
     remark
-        A sentence where the data show more than one step, else "".
+        A sentence where more than one step is shown by pairs of the ends and of the culprit in
+        turns, else "".
     """
 
     outcome: Outcome

@@ -10,7 +10,12 @@ from statistics import NormalDist
 
 from asv_bench.bisect.finding import Direction, Finding, Guess, Outcome, Probe, Stage
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.compare.comparison import MOST_FAILURES, Progress, compare_commits
+from asv_bench.compare.comparison import (
+    MOST_FAILURES,
+    Progress,
+    compare_commits,
+    summarize_pairs,
+)
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -127,7 +132,8 @@ class _Search:
             confirmation = self._confirm(suspects)
             if confirmation.verdict is self._direction.verdict:
                 reason = "compared with the commit before it by pairs of their own"
-                return self._finding(Outcome.FOUND, reason, gate, suspects)
+                remark = self._remark(gate, confirmation)
+                return self._finding(Outcome.FOUND, reason, gate, suspects, remark)
             now = self._posterior.suspects()
             stuck = now.commits == suspects.commits and now.probability >= self._plan.certain
             if stuck or len(self._confirmations) >= self._plan.most_confirmations:
@@ -168,6 +174,58 @@ class _Search:
         )
         self._confirmations.append(comparison)
         return comparison
+
+    def _remark(self, gate: Comparison, own: Comparison) -> str:
+        """Whether the range's effect is more, or less, than the culprit's own.
+
+        The ends were compared before the search, and the machine may have had more to do, or less,
+        by the time of the culprit's comparison. So where their effects differ both are measured
+        again, in turns, and only what is so then is said.
+        """
+        least = math.log1p(self._plan.gate.minimum_effect)
+        if not _differ(gate, own, least):
+            return ""
+        whole, alone = self._in_turns((gate.base, gate.head), (own.base, own.head))
+        if not _differ(whole, alone, least):
+            return ""
+        grown = (_log(whole) - _log(alone) > 0) == (_log(whole) > 0)
+        others = "there is more than one step" if grown else "another commit takes part of it back"
+        return (
+            f"Measured in turns, the whole range moved by {whole.effect:+.1%}, this commit alone "
+            f"by {alone.effect:+.1%}: {others}. Bisect the ranges before and after it too."
+        )
+
+    def _in_turns(self, *ranges: tuple[str, str]) -> list[Comparison]:
+        """Compare ranges by pairs that take turns, so that the same machine measures all."""
+        plan = self._plan.confirmation
+        source = self._source_of("in turns")
+        kept: list[list[Pair]] = [[] for _ in ranges]
+        for turn in range(plan.looks[0] + plan.max_discarded):
+            wanting = [place for place, pairs in enumerate(kept) if len(pairs) < plan.looks[0]]
+            for place in wanting:
+                base, head = ranges[place]
+                pair = self._one(source, base, head, head_first=turn % 4 in (1, 2))
+                if pair is not None and pair.discarded is None:
+                    kept[place].append(pair)
+        return [
+            summarize_pairs(base, head, self._benchmark, pairs, plan)
+            for (base, head), pairs in zip(ranges, kept, strict=True)
+        ]
+
+    def _one(self, source: PairSource, base: str, head: str, *, head_first: bool) -> Pair | None:
+        pair, failure = None, ""
+        try:
+            pair = source.pair(
+                base,
+                head,
+                head_first=head_first,
+                benchmarks=(self._benchmark,),
+                device=source.devices[0],
+            )[self._benchmark]
+        except (CommitUnusable, SampleFailed) as error:
+            failure = str(error)
+        self._on_probe(Probe(Stage.IN_TURNS, base, head, pair, failure))
+        return pair
 
     def _probe_until_certain(self) -> None:
         source = self._source_of("search")
@@ -274,9 +332,13 @@ class _Search:
         return self._finding(Outcome.NONE, reason, gate, None)
 
     def _finding(
-        self, outcome: Outcome, reason: str, gate: Comparison, suspects: Suspects | None
+        self,
+        outcome: Outcome,
+        reason: str,
+        gate: Comparison,
+        suspects: Suspects | None,
+        remark: str = "",
     ) -> Finding:
-        found = outcome is Outcome.FOUND
         posterior = None
         if suspects is not None:
             by_index = zip(self._candidates, self._posterior.probabilities, strict=False)
@@ -294,22 +356,15 @@ class _Search:
             posterior=posterior,
             confirmations=tuple(self._confirmations),
             unmeasurable=dict(self._unmeasurable),
-            remark=_remark(gate, self._confirmations[-1], self._plan) if found else "",
+            remark=remark,
         )
 
 
-def _remark(gate: Comparison, own: Comparison, plan: SearchPlan) -> str:
-    """Whether the range's effect is more, or less, than the culprit's own."""
-    rest = _log(gate) - _log(own)
-    clear = abs(rest) > Z_DIFFERENT * math.hypot(_standard_error(gate), _standard_error(own))
-    if not clear or abs(rest) < math.log1p(plan.gate.minimum_effect):
-        return ""
-    grown = (rest > 0) == (_log(gate) > 0)
-    others = "there is more than one step" if grown else "another commit takes part of it back"
-    return (
-        f"The whole range moved by {gate.effect:+.1%}, this commit alone by {own.effect:+.1%}: "
-        f"{others}. Bisect the ranges before and after it too."
-    )
+def _differ(one: Comparison, other: Comparison, least: float) -> bool:
+    """Whether two effects differ by this much as logarithms, and by more than errors explain."""
+    rest = abs(_log(one) - _log(other))
+    clear = rest > Z_DIFFERENT * math.hypot(_standard_error(one), _standard_error(other))
+    return clear and rest >= least
 
 
 def _log(comparison: Comparison) -> float:

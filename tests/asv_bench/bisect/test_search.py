@@ -169,6 +169,40 @@ def test_a_step_that_is_partly_taken_back_is_told_too() -> None:
     assert "takes part of it back" in finding.remark
 
 
+class Loaded(SimulatedCommits):
+    """A machine that gets slow for new commits from some pair on, as another load makes it."""
+
+    def __init__(self, log_times: Mapping[str, float], since: int, factor: float) -> None:
+        super().__init__(log_times, QUIET, 1)
+        self.since = since
+        self.factor = factor
+
+    def _process(self, commit: str, device: str):
+        reading = super()._process(commit, device)
+        if self.measured["simulated"] <= self.since:
+            return reading
+        # What is slower in itself suffers more, so that all effects grow alike.
+        return replace(reading, value=reading.value**self.factor)
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.6])
+def test_another_load_is_no_second_step(factor: float) -> None:
+    gate = SearchPlan().gate.looks[0]
+    machine = Loaded(times({13: 0.05}), gate, factor)
+    finding, probes, asked = search({}, machine=machine)
+    assert finding.suspects == (COMMITS[13],)
+    confirmation = finding.confirmation
+    assert confirmation is not None
+    assert finding.gate.effect == pytest.approx(0.05, abs=0.005)
+    assert confirmation.effect == pytest.approx(1.05**factor - 1, abs=0.005)
+    assert finding.remark == ""
+    # Both were measured again, in turns.
+    ends, own = (GOOD, COMMITS[-1]), (COMMITS[12], COMMITS[13])
+    assert asked["in turns"][:4] == [ends, own, ends, own]
+    assert asked["in turns"].count(ends) == asked["in turns"].count(own)
+    assert [probe.stage for probe in probes].count(Stage.IN_TURNS) == len(asked["in turns"])
+
+
 def test_a_culprit_of_less_than_the_minimum_is_found_where_it_did_most_of_the_range() -> None:
     """The range is 1.3 % slower, and its culprit is confirmed though it alone did less than 1 %."""
     finding, _, _ = search({8: 0.009, 31: 0.004})
