@@ -27,6 +27,7 @@ from engine.errors import (
     RequestError,
 )
 from engine.kv.blocks import KVBlockManager
+from engine.models.registry import load_tokenizer
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Timeline, TokenEvent
 from engine.requests.token_batch import TokenBatch
@@ -53,6 +54,7 @@ __all__ = [
     "TokenBatch",
     "TokenEvent",
     "Tokenizer",
+    "load_tokenizer",
 ]
 
 warn_of_namesake()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,14 +40,13 @@ RANDOM_CONFIGS: dict[str, GPT2Config] = {
 """Shapes that come with seeded weights, under `random:NAME`."""
 
 # What is fetched from the hub: never a pickle, never code.
+_HUB_TOKENIZER_FILES = ("config.json", *COMPANION_FILES, *TOKENIZER_FILES)
 _HUB_FILES = (
-    "config.json",
     "generation_config.json",
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*.safetensors",
-    *COMPANION_FILES,
-    *TOKENIZER_FILES,
+    *_HUB_TOKENIZER_FILES,
 )
 
 
@@ -116,6 +115,31 @@ def _random_config(name: str) -> GPT2Config:
     return RANDOM_CONFIGS[shape]
 
 
+def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer | None:
+    """Load a tokenizer by the name of its model; the weights are neither read nor fetched.
+
+    Parameters
+    ----------
+    name : as `load_model` takes it, or a file in the format of tokenizer.json.
+
+    Returns
+    -------
+    None for a model that brings none.
+
+    Raises
+    ------
+    ModelError
+        There is no such model. The tokenizer's own files are read on its first use.
+    """
+    name = os.fspath(name)
+    if name.startswith(RANDOM_PREFIX):
+        _random_config(name)
+        return None
+    if os.path.isfile(name):
+        return Tokenizer(Path(name))
+    return Tokenizer.in_directory(_find_directory(name, _HUB_TOKENIZER_FILES))
+
+
 def _require_room_for_layers(
     directory: Path, config: GPT2Config, stored: Mapping[str, StoredTensor]
 ) -> None:
@@ -134,7 +158,7 @@ def default_dtype(config: GPT2Config, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if config.dtype == "bfloat16" else torch.float16
 
 
-def _find_directory(name: str) -> Path:
+def _find_directory(name: str, hub_files: Sequence[str] = _HUB_FILES) -> Path:
     """The local directory that `name` is, or that the hub model of this name was fetched to."""
     if not name.strip():
         raise ModelError(
@@ -152,14 +176,14 @@ def _find_directory(name: str) -> Path:
         raise ModelError(f"{name} is a file; give the directory that holds it.")
     if _looks_like_a_path(name):
         raise ModelError(f"The directory {name} does not exist.")
-    return _fetch_from_hub(name)
+    return _fetch_from_hub(name, hub_files)
 
 
 def _looks_like_a_path(name: str) -> bool:
     return name.startswith((".", "/", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
 
 
-def _fetch_from_hub(name: str) -> Path:
+def _fetch_from_hub(name: str, files: Sequence[str]) -> Path:
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import (
@@ -174,7 +198,7 @@ def _fetch_from_hub(name: str) -> Path:
             "huggingface_hub, which is not installed."
         ) from error
     try:
-        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
+        return Path(snapshot_download(name, allow_patterns=list(files)))
     except HFValidationError as error:
         raise ModelError(
             f"{name!r} is neither a local directory nor a hub id; a hub id looks like gpt2 or "

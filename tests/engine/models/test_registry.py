@@ -15,7 +15,7 @@ from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, Repo
 from engine.errors import ModelError
 from engine.models.config import read_config
 from engine.models.gpt2 import parameter_shapes
-from engine.models.registry import RANDOM_CONFIGS, default_dtype, load_model
+from engine.models.registry import RANDOM_CONFIGS, default_dtype, load_model, load_tokenizer
 from engine.text.tokenizer import TOKENIZER_FILES
 
 CPU = torch.device("cpu")
@@ -199,6 +199,33 @@ def test_only_config_weights_and_tokenizer_are_fetched(tmp_path, monkeypatch):
     load_model("gpt2", device=CPU)
     expected = {path.name for path in tmp_path.iterdir()} | set(TOKENIZER_FILES)
     assert seen == {"gpt2": expected}
+
+
+def test_of_a_tokenizer_no_weights_are_fetched(tmp_path, monkeypatch):
+    fetched = []
+
+    def download(repo_id, *, allow_patterns):
+        fetched.extend(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert load_tokenizer("somebody/tiny") is None
+    assert {"config.json", "added_tokens.json", *TOKENIZER_FILES} <= set(fetched)
+    assert not any("safetensors" in pattern for pattern in fetched)
+
+
+def test_a_tokenizer_comes_by_the_name_of_its_model(no_hub, tmp_path):
+    assert load_tokenizer("random:gpt2-tiny") is None
+    assert load_tokenizer(tmp_path) is None
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    assert load_tokenizer(tmp_path).encode("ab") == [0, 1]
+    content = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'
+    (tmp_path / "mine.json").write_text(content)
+    assert load_tokenizer(str(tmp_path / "mine.json")).encode("fox") == [7]
+    for name in ("random:gpt3", str(tmp_path / "nowhere")):
+        with pytest.raises(ModelError, match=name):
+            load_tokenizer(name)
 
 
 @pytest.mark.parametrize(
