@@ -110,7 +110,7 @@ def compare(
         # The working tree's snapshot is a file of the checkout too.
         older, newer = (known.get(name) or setup.sources.resolve(name) for name in names)
         comparing = Comparing(setup, older, newer, plan, console)
-        if setup.sources.are_same(older.hash, newer.hash) and not anyway:
+        if not anyway and setup.sources.are_same(older.hash, newer.hash):
             comparing.call_same()
         else:
             comparing.run()
