@@ -158,8 +158,8 @@ class ModelRunner:
     def redraw(self, states: torch.Tensor, budgets: torch.Tensor) -> None:
         """After `decode`, replace the likeliest token by a drawn one in the rows that sample.
 
-        So the token of a greedy row is made by the same kernels whoever samples beside it. Nothing
-        of this is captured: drawing takes the device longer than it takes the host to launch it.
+        So the token of a greedy row is made by the same kernels whoever samples beside it. A second
+        call changes nothing, and like `decode` the call can be captured.
 
         Parameters
         ----------
@@ -259,7 +259,8 @@ class ModelRunner:
         """Tokens at `positions` int32 [N] of the rows `places`, drawn from states [N, E].
 
         Where memory does not suffice none is drawn, and only the requests that sample end with an
-        error: a greedy one needs neither the sorted vocabulary nor this memory.
+        error: a greedy one needs neither the sorted vocabulary nor this memory. A capture fails
+        instead, as its replays would draw nothing for ever.
         """
         rows = self.state.device_rows
         try:
@@ -272,6 +273,8 @@ class ModelRunner:
                 positions,
             )
         except torch.OutOfMemoryError:
+            if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
+                raise
             return torch.full_like(positions, INVALID_TOKEN)
 
     def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:

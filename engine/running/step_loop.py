@@ -196,13 +196,13 @@ class StepLoop:
             plan = self.scheduler.plan_decode()
             if plan is None:
                 return False
-        runner = self._runner
+        runner = self._decode_graphs or self._runner
         try:
             if plan.copies:
                 self._copy_blocks(plan.copies)
             self._flush()
             budgets = runner.budgets(plan.num_rows) if plan.is_sampled else None
-            states = (self._decode_graphs or runner).decode(plan.num_rows)
+            states = runner.decode(plan.num_rows)
             if budgets is not None:
                 runner.redraw(states, budgets)
         except torch.OutOfMemoryError:

@@ -23,16 +23,44 @@ with pretended_cuda() as traffic:
         params = SamplingParams(max_new_tokens=20, temperature=0.9 * (place % 2), ignore_eos=True)
         engine.submit([1 + place, 2], params)
     engine.step()
+    # Only the draw of this bucket, the first time that it is asked for.
+    assert traffic.captures == 1
     for _ in range(4):
         traffic.clear()
         assert len(engine.step()) == 20
-        # The graph of greedy steps, and draws after it with torch alone.
-        assert traffic.graph_replays == 1 and not traffic.launches and not traffic.captures
+        # The graph of greedy steps, and that of draws after it.
+        assert traffic.graph_replays == 2 and not traffic.launches and not traffic.captures
         assert (traffic.copies_to_device, traffic.copies_to_host) == (0, 0)
 """
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_nothing_is_captured_once_the_engine_is_built_whoever_samples(fuse: bool) -> None:
+def test_a_step_captures_no_more_than_the_draw_of_its_bucket_and_that_once(fuse: bool) -> None:
     done = fresh_python("-c", BODY.format(fuse=fuse))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+NO_MEMORY = """
+import torch
+from engine.running import decode_graphs
+
+def capture(pool, launch):
+    if "redraw" in str(launch):
+        raise torch.OutOfMemoryError("no memory for the graph of a draw")
+    return captured(pool, launch)
+
+captured, decode_graphs.GraphPool.capture = decode_graphs.GraphPool.capture, capture
+"""
+EAGER = """
+    for _ in range(4):
+        traffic.clear()
+        assert len(engine.step()) == 20
+        assert traffic.graph_replays == 1 and not traffic.captures
+    assert engine.has_unfinished
+"""
+
+
+def test_a_draw_without_memory_for_its_graph_goes_on_without_one() -> None:
+    body = NO_MEMORY + BODY.format(fuse=True).partition("    # Only")[0] + EAGER
+    done = fresh_python("-c", body)
     assert done.returncode == 0, done.stdout + done.stderr
