@@ -13,6 +13,7 @@ from engine.running.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
 from engine.running.ranges import span
 from engine.running.runner import ComputedPrompts, ModelRunner
 from engine.scheduling.prefill_plan import PrefillPlan
+from engine.transport.device_rows import DecodeState
 from engine.transport.staging import StagingBuffers
 
 _LEAST_BUCKET = 64
@@ -44,6 +45,22 @@ def sampled_bucket_sizes(most_prompts: int) -> list[int]:
         sizes.append(size)
         size *= 8
     return [*sizes, most_prompts]
+
+
+def prefill_shapes(state: DecodeState, max_tokens: int) -> list[PrefillShape]:
+    """The shape of each bucket for the rows of `state`, ascending."""
+    return [
+        PrefillShape(size, min(size, state.num_rows), state.num_columns)
+        for size in prefill_bucket_sizes(max_tokens)
+    ]
+
+
+def padding(shape: PrefillShape, packed: torch.Tensor) -> PrefillInputs[torch.Tensor]:
+    """A prefill of padding alone, in `packed`, int32 [size] or longer."""
+    inputs = shape.views(packed)
+    packed.zero_()
+    inputs.block_index.fill_(NO_BLOCK)
+    return inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +115,7 @@ class PrefillGraphs:
         self._staging = staging
         self._block_size = block_size
         self._sizes = prefill_bucket_sizes(max_tokens)
-        num_rows, num_columns = runner.state.num_rows, runner.state.num_columns
-        shapes = [PrefillShape(size, min(size, num_rows), num_columns) for size in self._sizes]
+        shapes = prefill_shapes(runner.state, max_tokens)
         # All buckets read one buffer: a copy into it follows the prefill before in stream order.
         self._packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.state.device)
         self._buckets = self._capture(shapes)
@@ -125,9 +141,7 @@ class PrefillGraphs:
         buckets = []
         with capturing("prefill", "lower prefill_max_tokens or num_kv_blocks"):
             for shape in reversed(shapes):
-                inputs = shape.views(self._packed)
-                self._packed.zero_()
-                inputs.block_index.fill_(NO_BLOCK)
+                inputs = padding(shape, self._packed)
                 graph, hidden = pool.capture(partial(self._runner.compute_prompts, inputs))
                 greedy = {}
                 for count in sampled_bucket_sizes(shape.num_sequences):

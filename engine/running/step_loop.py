@@ -17,6 +17,7 @@ from engine.kv.memory import KVCache
 from engine.models.gpt2 import GPT2
 from engine.requests.request import FinishReason, Request
 from engine.requests.token_batch import TokenBatch
+from engine.running.ahead import compile_ahead
 from engine.running.decode_graphs import DecodeGraphs
 from engine.running.prefill_graphs import PrefillGraphs
 from engine.running.ranges import span
@@ -113,11 +114,13 @@ class StepLoop:
         self._decode_graphs: DecodeGraphs | None = None
         self._prefill_graphs: PrefillGraphs | None = None
         if use_graphs:
+            max_tokens = min(self.scheduler.prefill_max_tokens, num_rows * max_model_len)
+            compile_ahead(self._runner, max_tokens)
             self._decode_graphs = DecodeGraphs(self._runner, num_rows)
             self._prefill_graphs = PrefillGraphs(
                 self._runner,
                 self._staging,
-                max_tokens=min(self.scheduler.prefill_max_tokens, num_rows * max_model_len),
+                max_tokens=max_tokens,
                 block_size=config.block_size,
             )
         self._in_flight: deque[_Launch] = deque()

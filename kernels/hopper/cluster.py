@@ -215,6 +215,9 @@ def launch_clusters(
     inbox_at = 0
     if programs > 1:
         compiled = kernel.warmup(*arguments, inbox_at=0, grid=grid, **options)
+        if compiled is None:
+            # It is only noted, to be compiled later, see `kernels.compilation`.
+            return
         own = compiled.metadata.shared
         inbox_at = -(-own // 16) * 16
         shared = inbox_at + inbox

@@ -11,6 +11,7 @@ import torch
 
 from engine import Engine, EngineConfig, SamplingParams
 from engine.transport.mapped_memory import mapped_memory
+from tests.fresh_python import fresh_python
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA GPU: run `nox -s kernels` on one"
@@ -269,6 +270,23 @@ def _logits_and_tokens(engine: Engine, prompt: list[int]) -> tuple[torch.Tensor,
     (completion,) = engine.generate([prompt], params)
     logits = torch.cat([engine.model.logits(hidden) for hidden in hidden_states])
     return logits.double().cpu(), completion.token_ids
+
+
+@pytest.mark.thorough
+def test_a_cold_start_compiles_its_kernels_in_parallel(tmp_path):
+    """Eight seconds at most on a host of 16 cores, where one after another they take 25 to 30."""
+    body = """
+import time, torch
+from engine import Engine, EngineConfig
+torch.zeros(1, device="cuda")
+begun = time.perf_counter()
+Engine(EngineConfig(model="random:gpt2", device="cuda")).generate([[1]])
+print(time.perf_counter() - begun)
+"""
+    cold, warm = (fresh_python("-c", body, TRITON_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert cold.returncode == warm.returncode == 0, cold.stderr + warm.stderr
+    assert float(cold.stdout) <= 8, warm.stdout
+    assert float(warm.stdout) < float(cold.stdout)
 
 
 @pytest.mark.xdist_group("most-memory")
