@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -17,6 +21,7 @@ from asv_bench.workloads.named import Workload
 
 from .engine_runs import (
     CPU_MODEL,
+    GPU_MODEL,
     MODELS,
     PROMPT_IDS,
     RUNS_ON_CPU,
@@ -221,6 +226,29 @@ class Startup(SharesRuns):
         return shared_figure("startup", "first_token", _start_engine)
 
 
+class GpuStartup(SharesRuns):
+    """What a process pays on a GPU before its first token, beyond importing the engine.
+
+    Each figure is of a process of its own, with a cache of compiled kernels of its own.
+    """
+
+    timeout = 300.0
+
+    def setup(self) -> None:
+        check_identity()
+        require_model_here(GPU_MODEL)
+
+    @tracked()
+    def track_cold(self) -> Samples:
+        """Seconds from the imported engine to the first token where no kernel is compiled yet."""
+        return shared_figure("gpu-startup", "cold", _start_engine_on_gpu)
+
+    @tracked()
+    def track_warm(self) -> Samples:
+        """The same once an engine like it has run before."""
+        return shared_figure("gpu-startup", "warm", _start_engine_on_gpu)
+
+
 def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[], object]:
     if way == "array":
         last_blocks = np.full(batch, -1, np.int32)
@@ -306,6 +334,39 @@ def _measure_host(model: str, batch: int) -> dict[str, float]:
                 readings[figure].append(statistics.median(timed.full_steps_s(batch)))
                 readings["step_time"].append(steady_step_s(sample))
     return {figure: min(seconds) for figure, seconds in readings.items()}
+
+
+_STARTED_ON_GPU = """
+import time
+
+import torch
+
+import engine
+
+torch.zeros(1, device="cuda")
+begun = time.perf_counter()
+started = engine.Engine(engine.EngineConfig(model="random:{model}", device="cuda"))
+started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
+print(time.perf_counter() - begun)
+"""
+
+
+def _start_engine_on_gpu() -> dict[str, float]:
+    """Seconds of two processes one after the other, which share an empty cache of kernels."""
+    figures = {}
+    with TemporaryDirectory() as cache:
+        # The engine is that of this process.
+        path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+        for name in ("cold", "warm"):
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", _STARTED_ON_GPU.format(model=GPU_MODEL)],
+                env={**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": cache},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            figures[name] = float(done.stdout)
+    return figures
 
 
 def _start_engine() -> dict[str, float]:

@@ -101,6 +101,7 @@ def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> Non
         "host.BlockMetadata",
         "host.BlockTables",
         "host.EngineStep",
+        "host.GpuStartup",
         "host.HostShare",
         "host.Startup",
         "host_text.TextStreams",
