@@ -137,22 +137,20 @@ class Repository:
         """The names that a command prints with a NUL after each."""
         return os.fsdecode(self.ask(*arguments, variables=variables)).split("\0")[:-1]
 
-    def resolve(self, name: str, kind: str = "commit") -> str | None:
-        """The full hash of what `name` names, or None where git knows no such thing.
+    def resolve(self, name: str) -> str | None:
+        """The full hash of the commit that `name` names, or None where git knows no such commit.
 
         Parameters
         ----------
         name
-            Anything that git understands, such as HEAD~3, a tag, or COMMIT:FOLDER.
-        kind
-            What it is meant to be: a "commit" or a "tree".
+            Anything that git understands, such as HEAD~3 or a tag.
 
         Raises
         ------
         GitError
             If git cannot look, or says more about the name than that.
         """
-        done = self._run(("rev-parse", "--verify", "--end-of-options", f"{name}^{{{kind}}}"))
+        done = self._run(("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"))
         if done.returncode == 0:
             return done.stdout.decode().strip()
         if _UNKNOWN in done.stderr and _AMBIGUOUS not in done.stderr:
@@ -239,7 +237,7 @@ class Repository:
         is_bare = not (self.path / ".git").exists() and (self.path / "objects").is_dir()
         place = [f"--git-dir={self.path}"] if is_bare else ["-C", str(self.path)]
         # git looks for a repository in the folders around, but for those named here.
-        around = {"GIT_CEILING_DIRECTORIES": str(self.path.absolute().parent)}
+        around = {"GIT_CEILING_DIRECTORIES": str(self.path.resolve().parent)}
         try:
             return subprocess.run(
                 ["git", *place, *arguments],
@@ -299,7 +297,7 @@ def _commit_text(name: str, content: bytes) -> CommitText:
 def _read(text: bytes, encoding: bytes) -> str:
     try:
         read = text.decode(encoding.decode("ascii"), errors="replace")
-    except (LookupError, UnicodeDecodeError):
+    except (LookupError, ValueError):  # no such encoding, or none of texts
         read = text.decode(errors="replace")
     # A terminal would obey them, and pages may not hold them.
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", read)

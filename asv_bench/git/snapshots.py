@@ -97,7 +97,10 @@ def _entry(root: Path, name: str) -> bytes:
     if path.is_symlink():
         mode, content = b"120000", os.fsencode(path.readlink())
     elif path.is_dir():
-        head = Repository(path).line("rev-parse", "--verify", "HEAD")
+        try:
+            head = Repository(path).line("rev-parse", "--verify", "HEAD")
+        except NoRepository:  # a submodule that is not checked out is the one of the index
+            head = Repository(root).line("rev-parse", "--verify", f":0:{name}")
         return b"M 160000 %s %s\n" % (head.encode(), quoted)
     else:
         mode = b"100755" if path.stat().st_mode & 0o100 else b"100644"

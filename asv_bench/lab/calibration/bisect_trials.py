@@ -25,7 +25,7 @@ import typer
 from asv_bench.compare.bench_setup import set_up
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed
-from asv_bench.git.repository import Repository, git_environment
+from asv_bench.git.repository import Repository
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.lab.calibration.harmless_commits import make_harmless_change
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
@@ -257,9 +257,7 @@ def find_in(root: Path, good: str, bad: str) -> Answer:
     command = [sys.executable, "-m", "asv", "--config", str(project.write_config()), "find"]
     command += ["--skip-save", f"{good}..{bad}", STEP_TIME]
     begun = time.monotonic()
-    done = subprocess.run(
-        command, cwd=root, env=git_environment(), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - begun
     said = done.stdout + done.stderr
     lines = [line.strip(" ·") for line in said.splitlines() if line.strip(" ·")]

@@ -115,6 +115,19 @@ def test_what_is_not_the_commits_own_is_named(
         assert len(again.remarks) == 4
 
 
+def test_a_submodule_that_is_not_checked_out_is_no_change(root: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    git(tmp_path, "init", "--quiet", str(inner))
+    git(inner, "commit", "--quiet", "--allow-empty", "--message", "inner")
+    git(root, "-c", "protocol.file.allow=always", "submodule", "add", str(inner), "engine/third")
+    commit = committed(root)
+    git(root, "submodule", "deinit", "--force", "engine/third")
+    sources = CommitSources(root)
+    tree = sources.resolve(".").hash
+    assert sources.are_same(commit, tree)
+    assert len(sources.remarks) == 1
+
+
 def test_a_commit_is_not_what_replaces_it(root: Path) -> None:
     commit = committed(root)
     (root / "engine" / "__init__.py").write_text("STEP = 2\n")

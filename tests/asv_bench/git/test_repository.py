@@ -62,6 +62,7 @@ def figure_of(commit: str) -> Figure:
         ("Jürgen's\n".encode(), b"", "Jürgen's"),
         (b"J\xfcrgen's\n", b"encoding ISO-8859-1\n", "Jürgen's"),
         (b"J\xfcrgen's\n", b"encoding no-such-thing\n", "J\ufffdrgen's"),
+        (b"J\xfcrgen's\n", b"encoding undefined\n", "J\ufffdrgen's"),
         (b"", b"", ""),
         (b"\n\n  first\nsecond  \n\nbody\n", b"", "first second"),
         (b"\x1b[31mred\x00\n", b"", "\ufffd[31mred\ufffd"),
