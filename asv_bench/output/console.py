@@ -17,8 +17,11 @@ UNLIMITED = 1000
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console as wide as its terminal, and wide enough for every table where there is none."""
-    console = Console(stderr=stderr)
+    """A console as wide as its terminal, and wide enough for every table where there is none.
+
+    Brackets are printed as they are: a path may have them.
+    """
+    console = Console(stderr=stderr, markup=False)
     if isinstance(console.file, io.TextIOWrapper):
         # Names of files and branches are any bytes, and not every terminal knows every character.
         console.file.reconfigure(errors="backslashreplace")

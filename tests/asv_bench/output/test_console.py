@@ -73,6 +73,15 @@ def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) 
     assert said.count(r"\udce4") == 4
 
 
+def test_brackets_in_names_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("path")
+    table.add_row("/a[b]/[/c]")
+    console = make_console()
+    console.print("page: /a[b]/[/c]")
+    print_table(console, table)
+    assert capsys.readouterr().out.count("/a[b]/[/c]") == 2
+
+
 def test_every_command_prints_on_the_common_console() -> None:
     folder = Path(asv_bench.__file__).parent
     makers = [
