@@ -26,6 +26,7 @@ from asv_bench.output.stored_json import (
     parsed,
     positive,
     read_stored,
+    require_schema,
     shown,
     text,
 )
@@ -33,6 +34,8 @@ from asv_bench.output.stored_json import (
 NOT_RESULTS = ("machine.json", "benchmarks.json")
 TIMES = ("seconds", "floors")
 """Units whose figures cannot be zero; what the others count can."""
+_VERSIONS = {"benchmarks.json": 2, "machine.json": 1, "results": 2}
+"""Of asv's files, as this reader knows them."""
 _RESULT_FILE = "a result file of asv"
 _FULL_HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
@@ -236,7 +239,7 @@ def _benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
     """What asv knows about each benchmark; one that is not described right is left out."""
     found: dict[str, Benchmark] = {}
     try:
-        entries = read_stored(path, "asv's benchmarks.json", dict) if path.exists() else {}
+        entries = read_stored(path, "asv's benchmarks.json", _entries) if path.exists() else {}
     except UnreadableFile as error:
         complaints.append(f"{error} Without it no result can be read; `bench` writes it anew.")
         return {}
@@ -250,12 +253,23 @@ def _benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
     return found
 
 
+def _entries(content: dict[str, Any]) -> dict[str, Any]:
+    _require_version(content, "benchmarks.json")
+    return content
+
+
+def _require_version(content: dict[str, Any], kind: str) -> None:
+    if "version" in content:
+        require_schema(content, _VERSIONS[kind], "version")
+
+
 def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
     names = tuple(text(param) for param in _list(entry["param_names"]))
     return Benchmark(name, text(entry["unit"]), names, text(entry["version"]))
 
 
 def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    _require_version(content, "machine.json")
     facts = {key: str(value) for key, value in content.items() if key not in ("machine", "version")}
     return text(content["machine"]), facts
 
@@ -271,6 +285,7 @@ class _File:
 
     def figures(self, content: dict[str, Any]) -> tuple[Figure, ...]:
         """All figures of the file."""
+        _require_version(content, "results")
         commit, committed_ms = text(content["commit_hash"]), moment(content["date"])
         if not _FULL_HASH.fullmatch(commit):
             raise ValueError(f"{shown(commit)} is no full hash of a commit")

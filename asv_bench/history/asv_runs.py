@@ -84,8 +84,8 @@ class AsvProject:
 
     @property
     def log(self) -> Path:
-        """What asv printed in the last run of this process."""
-        return self.session / "asv.log"
+        """What asv printed when it measured last in this process."""
+        return self._log_of("run")
 
     @property
     def measured(self) -> Path:
@@ -186,7 +186,7 @@ class AsvProject:
             finally:
                 measured = self._file()
         if code not in (0, 2) and "No benchmarks selected" not in self.log.read_text():
-            raise AsvError(f"asv could not measure: {self._last_words()} (see {self.log})")
+            raise AsvError(f"asv could not measure: {_last_words(self.log)} (see {self.log})")
         return measured
 
     def publish(self) -> None:
@@ -201,7 +201,8 @@ class AsvProject:
         write_published(read_results(self.results), self.results, shown)
         try:
             if self._run(["publish", "--no-pull"], shown, {}, lambda: None):
-                raise AsvError(f"asv could not publish: {self._last_words()} (see {self.log})")
+                log = self._log_of("publish")
+                raise AsvError(f"asv could not publish: {_last_words(log)} (see {log})")
         finally:
             shutil.rmtree(shown, ignore_errors=True)
 
@@ -220,7 +221,7 @@ class AsvProject:
         code = self._run(command, self.measured, {}, lambda: None)
         self._file()
         if code:
-            raise AsvError(f"asv found no benchmarks: {self._last_words()} (see {self.log})")
+            raise AsvError(f"asv found no benchmarks: {_last_words(self.log)} (see {self.log})")
 
     def _file(self) -> Results:
         """Move what asv has measured to where results are kept, and return it."""
@@ -258,7 +259,7 @@ class AsvProject:
         config = self.write_config(results)
         self._forget_old_sessions()
         command = [sys.executable, "-m", "asv", "--config", str(config), *arguments]
-        with self.log.open("w") as log:
+        with self._log_of(arguments[0]).open("w") as log:
             process = subprocess.Popen(
                 command,
                 cwd=self.root,
@@ -294,9 +295,13 @@ class AsvProject:
             for name in _names_with_parameters(benchmark)
         )
 
-    def _last_words(self) -> str:
-        lines = [line.strip(" ·") for line in self.log.read_text().splitlines() if line.strip(" ·")]
-        return " / ".join(lines[-3:]) or "it said nothing"
+    def _log_of(self, command: str) -> Path:
+        return self.session / f"asv-{command}.log"
+
+
+def _last_words(log: Path) -> str:
+    lines = [line.strip(" ·") for line in log.read_text().splitlines() if line.strip(" ·")]
+    return " / ".join(lines[-3:]) or "it said nothing"
 
 
 def _is_alive(session: Path) -> bool:

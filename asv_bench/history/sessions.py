@@ -13,7 +13,14 @@ from typing import Any
 
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.output.record import write_json
-from asv_bench.output.stored_json import UnreadableFile, moment, positive, read_stored, text
+from asv_bench.output.stored_json import (
+    UnreadableFile,
+    moment,
+    positive,
+    read_stored,
+    require_schema,
+    text,
+)
 
 Ratios = dict[tuple[Series, str, int], tuple[str, float]]
 """By series, commit and time of measurement in milliseconds: the reference, and its figure."""
@@ -93,8 +100,7 @@ def read_ratios(folder: Path, machine: str, complaints: list[str] | None = None)
 
 
 def _ratios(content: dict[str, Any]) -> Ratios:
-    if content["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
+    require_schema(content, SCHEMA)
     reference = text(content["reference"])
     ratios: Ratios = {}
     for row in content["figures"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,6 +84,12 @@ def parsed(
         raise
     except _FOREIGN as error:
         raise UnreadableFile(f"{path} is not {what}: {_reason(error)}.") from error
+
+
+def require_schema(content: Mapping[str, Any], wanted: int, name: str = "schema") -> None:
+    """Raise ValueError or KeyError unless a file is written as its reader reads it."""
+    if content[name] != wanted or isinstance(content[name], bool):
+        raise ValueError(f"its {name} is {shown(content[name])}, not {wanted}")
 
 
 def positive(value: Any) -> float:

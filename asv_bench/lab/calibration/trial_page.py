@@ -13,7 +13,8 @@ from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.tables import percentage
 from asv_bench.errors import Refused
 from asv_bench.output.console import add_figure_columns
-from asv_bench.output.stored_json import UnreadableFile, read_stored
+from asv_bench.output.record import SCHEMA
+from asv_bench.output.stored_json import UnreadableFile, read_stored, require_schema
 from asv_bench.output.tables import MISSING, markdown
 
 Json = Mapping[str, Any]
@@ -81,6 +82,7 @@ def write_page(folder: Path, complaints: list[str] | None = None) -> Path:
 
 
 def _section(path: Path, record: Json) -> str:
+    require_schema(record, SCHEMA)
     machine, settings, results = record["machine"], record["settings"], record["results"]
     where = machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores"
     count = len(settings["devices"])

@@ -16,7 +16,7 @@ from typing import Any
 from asv_bench.errors import Refused
 from asv_bench.lab.counters.counters import Counters
 from asv_bench.output.record import REPOSITORY, write_json
-from asv_bench.output.stored_json import UnreadableFile, read_stored, text
+from asv_bench.output.stored_json import UnreadableFile, read_stored, require_schema, text
 
 SCHEMA = 1
 FOLDER = REPOSITORY / "reports" / "counters"
@@ -107,8 +107,7 @@ def read_baseline(path: Path) -> Baseline | None:
 
 
 def _baseline(content: dict[str, Any]) -> Baseline:
-    if content["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
+    require_schema(content, SCHEMA)
     accepted = tuple(Acceptance(**one) for one in content["accepted"])
     if not accepted:
         raise ValueError("it says of no acceptance")

@@ -8,7 +8,8 @@ from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.output.destinations import write_text
-from asv_bench.output.stored_json import UnreadableFile, positive, read_stored
+from asv_bench.output.record import SCHEMA
+from asv_bench.output.stored_json import UnreadableFile, positive, read_stored, require_schema
 from asv_bench.output.tables import MISSING, markdown
 from asv_bench.studies.ladder.claims import CLAIMS
 from asv_bench.studies.ladder.ladder_tables import (
@@ -142,6 +143,7 @@ def title_of(record: Json) -> str:
 
 def _checked(record: dict[str, Any]) -> Json:
     """The record, if all that pages take of it is there."""
+    require_schema(record, SCHEMA)
     if not record["results"]["rungs"]:
         raise ValueError("it holds no rungs")
     for rung in record["results"]["rungs"]:

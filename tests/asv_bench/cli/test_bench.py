@@ -92,6 +92,7 @@ def test_a_clean_tree_is_filed_as_head_and_a_changed_one_never(toy: ToyProject) 
     assert toy.git("status", "--porcelain").split() == ["M", "engine/__init__.py"]
 
 
+@pytest.mark.thorough
 def test_fewer_samples_replace_none_and_only_what_was_measured_now_is_printed(
     toy: ToyProject,
 ) -> None:

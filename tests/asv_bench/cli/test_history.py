@@ -45,6 +45,9 @@ def test_a_range_is_measured_and_shown(
     assert second < third
     assert "step 3 &lt;b&gt;" in page
     assert (toy.root / "reports" / "html" / "index.html").is_file()
+    # What asv said when it measured is not what it said of its pages.
+    logs = (toy.root / ".asv").glob("sessions/*/asv-run.log")
+    assert any("toy.Toy.track_step" in log.read_text() for log in logs)
     said = capsys.readouterr().out
     assert "measuring 2 commits" in said
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]

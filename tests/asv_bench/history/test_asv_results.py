@@ -105,6 +105,7 @@ def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
         ("[]", "is not a JSON object"),
         ('{"results": {}}', "is not a result file of asv"),
         ('{"results": 3, "result_columns": []}', "is not a result file of asv"),
+        ('{"version": 1}', "is not a result file of asv: its version is 1, not 2"),
     ],
 )
 def test_a_file_that_asv_did_not_write_is_named_and_the_rest_is_read(

@@ -233,6 +233,30 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     assert "was cut short: nothing was measured" in str(again.exception)
 
 
+def test_what_a_process_left_wrong_is_named_and_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_runs: Path
+) -> None:
+    arguments = ["headline", "--output", str(tmp_path / "own.json"), "--processes", "2"]
+    arguments += ["--workloads", "wide,single"]
+    scripted_jobs(monkeypatch, most=3)
+    CliRunner().invoke(build_app(), arguments)
+    (torn,) = kept_runs.glob("*/wide-0.json")
+    torn.write_text(torn.read_text()[:50])
+    (foreign,) = kept_runs.glob("*/single-0.json")
+    foreign.write_text("{}")
+    other = kept_runs / "headline-of-another" / "run.json"
+    other.parent.mkdir()
+    other.write_text('{"settings": ')
+    ran = scripted_jobs(monkeypatch, most=99)
+    done = CliRunner().invoke(build_app(), [*arguments, "--resume"])
+    assert done.exit_code == 0, done.output
+    assert ran == [("wide", 0), ("single", 0), ("single", 1)]
+    said = " ".join(done.output.split())
+    assert f"{torn} is not JSON" in said
+    assert f"{foreign} is not the record of a process" in said
+    assert f"{other} is not JSON" in said
+
+
 def test_only_the_same_run_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_runs: Path
 ) -> None:
