@@ -17,7 +17,7 @@ from asv_bench.explain.profile_child import Decoded, Window
 from asv_bench.explain.trace import TraceSummary, read_trace
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.threads import measured_environment
-from asv_bench.run.measure import NVTX_VARIABLE
+from asv_bench.run.settings import NVTX_VARIABLE
 
 NCU_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
 

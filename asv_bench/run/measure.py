@@ -23,8 +23,6 @@ from asv_bench.workloads.token_stream import TokenStream
 if TYPE_CHECKING:
     from engine import Engine, EngineConfig, SamplingParams
 
-NVTX_VARIABLE = "KVTRAIL_NVTX"
-
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
@@ -91,8 +89,6 @@ class Measurement:
     def __init__(
         self, settings: Settings, build: Callable[[EngineConfig], Engine] | None = None
     ) -> None:
-        if settings.flags.nvtx:
-            os.environ[NVTX_VARIABLE] = "1"
         # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
         import engine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, fields, replace
 from importlib import util
@@ -29,6 +30,8 @@ from asv_bench.workloads.run_sample import MODES, Mode
 from asv_bench.workloads.tokenizer import PromptTokenizer, load_tokenizer, model_tokenizer
 
 SCHEDULES = ("uniform", "poisson")
+NVTX_VARIABLE = "KVTRAIL_NVTX"
+"""Turns on the engine's ranges; read when the engine is imported."""
 PROFILE_DIR = REPOSITORY / "reports" / "profile"
 
 
@@ -91,6 +94,8 @@ class Settings:
 def settle(command: str, flags: SchedulerFlags) -> Settings:
     """Decide every option of a measurement.
 
+    With `--nvtx` the engine that this process imports from now on has its ranges.
+
     Raises
     ------
     Refused
@@ -103,6 +108,8 @@ def settle(command: str, flags: SchedulerFlags) -> Settings:
             f"--cuda-graph needs a GPU and the device is {device!r}; leave it out, or choose "
             f"--device cuda."
         )
+    if flags.nvtx:
+        os.environ[NVTX_VARIABLE] = "1"
     model = _model(flags, device)
     tokenizer = load_tokenizer(flags.tokenizer_name) if flags.tokenizer_name else None
     if tokenizer is None and _wants_text(flags):

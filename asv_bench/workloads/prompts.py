@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -138,14 +139,20 @@ def read_texts(prompt: str | None, prompts: Sequence[str] | None) -> list[str] |
         return None
     if not texts or any(not text.strip() for text in texts):
         raise Refused("a prompt is empty; it must have at least one word.")
+    for text in texts:
+        # What the shell passes on and is no UTF-8 arrives as halves of surrogate pairs.
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise Refused(f"the prompt {text!r} is no UTF-8; give text, or token ids.")
     return texts
 
 
 def _lines(path: Path) -> list[str]:
+    """The lines of a file that hold any text; \\n or \\r\\n ends one, and a BOM is no text."""
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"the prompts in {path} cannot be read: {error}.") from error
+    return [line for line in re.split(r"\r?\n", text) if line.strip()]
 
 
 def read_numbers(flag: str, text: str, *, least: int) -> tuple[int, ...]:

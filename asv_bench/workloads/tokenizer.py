@@ -1,12 +1,14 @@
-"""A tokenizer for prompts, loaded by the ruler itself so that it can run in other threads."""
+"""A tokenizer for prompts: the engine's own, so that what is counted is what is submitted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asv_bench.errors import Refused
+
+if TYPE_CHECKING:
+    from engine import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +16,26 @@ class PromptTokenizer:
     """Text to token ids and back; its methods may run in several threads at once."""
 
     name: str
-    _tokenizer: Any
+    _tokenizer: Tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`."""
-        return list(self._tokenizer.encode(text).ids)
+        """Token ids of `text`, never truncated or padded.
+
+        Raises
+        ------
+        Refused
+            If `text` holds what is no character.
+        """
+        from engine import KvtrailError
+
+        try:
+            return self._tokenizer.encode(text)
+        except KvtrailError as error:
+            raise Refused(f"a prompt cannot be tokenized: {error}") from error
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of `token_ids`, special tokens included."""
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
 def load_tokenizer(name: str) -> PromptTokenizer:
@@ -33,33 +46,33 @@ def load_tokenizer(name: str) -> PromptTokenizer:
     Refused
         If there is none to load.
     """
-    from tokenizers import Tokenizer
-
-    path = Path(name)
-    try:
-        if path.is_dir():
-            if not (path / "tokenizer.json").is_file():
-                raise Refused(
-                    f"{path} has no tokenizer.json; save it with save_pretrained of a fast "
-                    f"tokenizer."
-                )
-            loaded = Tokenizer.from_file(str(path / "tokenizer.json"))
-        elif path.is_file():
-            loaded = Tokenizer.from_file(str(path))
-        else:
-            loaded = Tokenizer.from_pretrained(name)
-    except Refused:
-        raise
-    except Exception as error:  # tokenizers raises nothing more exact than Exception
-        raise Refused(f"the tokenizer {name!r} cannot be loaded: {error}.") from error
-    return PromptTokenizer(name, loaded)
+    tokenizer = model_tokenizer(name)
+    if tokenizer is None:
+        raise Refused(
+            f"the tokenizer {name!r} cannot be loaded: no tokenizer comes with it; name a "
+            "directory, a tokenizer.json or a hub id that has one."
+        )
+    return tokenizer
 
 
 def model_tokenizer(model: str) -> PromptTokenizer | None:
-    """The tokenizer of a model name as `EngineConfig` takes it; None where it brings none."""
-    if model.startswith("random:"):
-        return None
-    path = Path(model)
-    if path.is_dir() and not (path / "tokenizer.json").is_file():
-        return None
-    return load_tokenizer(model)
+    """The tokenizer of a model name as `EngineConfig` takes it; None where it brings none.
+
+    Raises
+    ------
+    Refused
+        If there is no such model, or its tokenizer cannot be read.
+    """
+    # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
+    from engine import KvtrailError
+    from engine import load_tokenizer as load
+
+    try:
+        loaded = load(model)
+        if loaded is None:
+            return None
+        # The files are read on first use, which must come before the threads that share them.
+        loaded.encode("")
+    except KvtrailError as error:
+        raise Refused(f"the tokenizer {model!r} cannot be loaded: {error}") from error
+    return PromptTokenizer(model, loaded)

@@ -173,6 +173,8 @@ def test_eager_decoding_can_be_asked_for() -> None:
         ({"profile_dir": Path("x")}, "add --profile"),
         ({"prompt": "a", "prompts": ["b"]}, "--prompt and --prompts"),
         ({"prompt": "  "}, "a prompt is empty"),
+        ({"prompt": "caf\udce9"}, "is no UTF-8; give text"),
+        ({"prompts": ["one", "\ud83e"]}, "is no UTF-8; give text"),
         ({"prompts": ["@/nowhere/prompts.txt"]}, "cannot be read"),
         ({"pretok": False}, "has no tokenizer; name one"),
         ({"tokenizer_name": "/nowhere/at/all/really"}, "cannot be loaded"),
@@ -347,9 +349,13 @@ def test_every_command_is_registered() -> None:
 
 def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) -> None:
     small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    # With text, whose tokenizer is the engine's: it is imported with its ranges all the same.
+    words = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'
+    (tmp_path / "words.json").write_text(words)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "asv_bench", "scheduler", *small, "--nvtx", "--profile"),
+            *("--prompt", "fox", "--tokenizer-name", str(tmp_path / "words.json")),
             *("--profile-dir", str(tmp_path), "--json", str(tmp_path / "run.json")),
         ],
         capture_output=True,
