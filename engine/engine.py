@@ -336,18 +336,18 @@ class Engine:
         batch_bytes = rows * self.model_config.vocab_size * self.dtype.itemsize
         if self.device.type != "cuda":
             batch_bytes += output_bytes
-        with allocating(
-            f"The {cache} and a {batch}",
-            cache_bytes + batch_bytes,
-            self.device,
-            f"{smaller_cache}, {smaller_batch.removeprefix('lower ')}",
-        ):
+        uses_graphs = self.decode_mode == "graph"
+        remedy = f"{smaller_cache}, {smaller_batch.removeprefix('lower ')}"
+        if uses_graphs:
+            remedy += ", or set decode='eager'"
+        all_bytes = cache_bytes + batch_bytes
+        with allocating(f"The {cache} and a {batch}", all_bytes, self.device, remedy):
             return StepLoop(
                 config,
                 self.model,
                 max_model_len=self.max_model_len,
                 num_kv_blocks=self.num_kv_blocks,
-                use_graphs=self.decode_mode == "graph",
+                use_graphs=uses_graphs,
             )
 
     def _text(self, request: Request) -> str | None:

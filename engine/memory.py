@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def host_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Bytes that the machine, and every control group that this process is in, leave to it.
+    """Bytes that the machine, its control groups and its own limit leave to this process.
 
     Parameters
     ----------
@@ -59,6 +60,7 @@ def host_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     else:
         of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     rooms = [_room(group) for group in _groups_of_this_process(proc, cgroups)]
+    rooms.append(_room_of_address_space())
     return max(0, min([of_machine, *(room for room in rooms if room is not None)]))
 
 
@@ -124,7 +126,7 @@ def _groups_of_this_process(proc: Path, cgroups: Path) -> Iterator[Path]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
+        if not controllers or "memory" in controllers.split(","):
             root = cgroups / controllers
             inner = root / path.lstrip("/")
             yield inner
@@ -143,6 +145,15 @@ def _room(group: Path) -> int | None:
         stat = _table(group / "memory.stat")
         return limit - usage + sum(stat.get(name, 0) for name in droppable)
     return None
+
+
+def _room_of_address_space() -> int | None:
+    """Bytes that `ulimit -v` leaves; None where it sets no limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = int((_PROC / "self" / "statm").read_text().split()[0])
+    return limit - pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _table(path: Path) -> dict[str, int]:

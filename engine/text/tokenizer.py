@@ -80,7 +80,7 @@ class Tokenizer:
         Raises
         ------
         RequestError
-            An id is none that any vocabulary has: below 0, beyond 32 bits, or no whole number.
+            No vocabulary has an id: it is below 0, of more than 31 bits, or no whole number.
         ModelError
             As `encode`.
         """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from asv_bench.lab.counters.pretend_cuda import pretended_cuda
 from engine import ConfigError, Engine, EngineConfig
 from engine.memory import allocating, host_bytes, in_words, require_bytes
+from engine.running.graph_capture import GraphPool
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -88,6 +91,16 @@ def test_running_out_of_memory_is_said_with_what_was_asked_for(error):
         raise error
 
 
+def test_a_capture_that_runs_out_of_memory_while_an_engine_is_built(monkeypatch):
+    def fail(self, launch):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(GraphPool, "capture", fail)
+    options = {"num_kv_blocks": 40, "max_batch_size": 4, "block_size": 16}
+    with pretended_cuda(), pytest.raises(ConfigError, match=r"KV cache of 40 .*decode='eager'\."):
+        Engine(EngineConfig(device="cuda", **options))
+
+
 def test_other_failures_stay_what_they_are():
     with (
         pytest.raises(RuntimeError, match="shapes") as raised,
@@ -115,6 +128,10 @@ def _second(limit: str, usage: int, stat: str = "") -> dict[str, str]:
     return {"memory.max": limit, "memory.current": str(usage), "memory.stat": stat}
 
 
+def _first(limit: int) -> dict[str, str]:
+    return {"memory.limit_in_bytes": str(limit), "memory.usage_in_bytes": "0"}
+
+
 @pytest.mark.parametrize(
     ("groups", "cgroup", "expected"),
     [
@@ -128,6 +145,7 @@ def _second(limit: str, usage: int, stat: str = "") -> dict[str, str]:
         # A container's own group may be seen as the root.
         ({"": _second(str(2 * GIB), 0)}, "0::/docker/1234\n", 2 * GIB),
         ({"": _second(str(GIB), 2 * GIB)}, "0::/\n", 0),
+        ({"cpu,memory": _first(GIB)}, "3:cpu,memory:/\n0::/\n", GIB),
         (
             {
                 "memory/a": {
@@ -143,6 +161,18 @@ def _second(limit: str, usage: int, stat: str = "") -> dict[str, str]:
 )
 def test_the_least_of_machine_and_control_groups_is_there(groups, cgroup, expected, tmp_path):
     assert host_bytes(*_machine(tmp_path, groups, cgroup)) == expected
+
+
+def test_a_limit_of_the_process_counts():
+    in_use = 4096 * int(Path("/proc/self/statm").read_text().split()[0])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (256 << 20), limits[1]))
+    try:
+        assert host_bytes() <= 256 << 20
+        with pytest.raises(ConfigError, match=r"would take .* GiB, but cpu has .* MiB free"):
+            Engine(EngineConfig(device="cpu", num_kv_blocks=60_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def test_this_machine_has_memory():
