@@ -135,8 +135,9 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer | None:
     if name.startswith(RANDOM_PREFIX):
         _random_config(name)
         return None
-    if os.path.isfile(name):
-        return Tokenizer(Path(name))
+    file = os.path.expanduser(name)
+    if os.path.isfile(file):
+        return Tokenizer(Path(file))
     return Tokenizer.in_directory(_find_directory(name, _HUB_TOKENIZER_FILES))
 
 

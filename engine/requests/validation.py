@@ -139,11 +139,8 @@ class Intake:
             given = np.empty((0, 0))
         if given.ndim == 1 and given.size == 0:
             raise RequestError("The prompt is empty; it must hold at least one token.")
-        numbers = given.tolist() if given.dtype == object else []
-        if given.ndim == 1 and numbers and None not in map(whole_number, numbers):
-            # Numbers that no array of whole numbers holds.
-            outside = next(one for one in numbers if not 0 <= one < self._vocab_size)
-            raise self._not_in_vocabulary(outside)
+        if given.ndim == 1 and given.dtype == object:
+            given = self._ids_of_objects(given)
         if given.ndim != 1 or given.dtype.kind not in "iu" or _holds_truth_value(prompt, given):
             raise RequestError(
                 "The prompt must be text or a flat sequence of whole numbers, the token ids, "
@@ -153,6 +150,16 @@ class Intake:
         if np.count_nonzero(is_outside):
             raise self._not_in_vocabulary(given[is_outside][0])
         return given.astype(np.int32)
+
+    def _ids_of_objects(self, given: npt.NDArray[np.object_]) -> npt.NDArray[Any]:
+        """Whole numbers, also such as no other array holds; anything else as it came."""
+        numbers = [number for one in given if (number := whole_number(one)) is not None]
+        if len(numbers) < len(given):
+            return given
+        for number in numbers:
+            if not 0 <= number < self._vocab_size:
+                raise self._not_in_vocabulary(number)
+        return np.array(numbers, np.int64)
 
     def _not_in_vocabulary(self, token_id: int) -> RequestError:
         return RequestError(

@@ -234,6 +234,9 @@ def test_logits_that_are_not_numbers_end_the_request_with_an_error(make_engine):
         ([1, 2**70], None, "is not in the vocabulary"),
         ([1, -(2**70)], None, "is not in the vocabulary"),
         (np.array([2**63 + 1], np.uint64), None, "is not in the vocabulary"),
+        (np.array([1, 10**6], object), None, "is not in the vocabulary"),
+        (np.array([1, None], object), None, "whole numbers"),
+        (np.array([1, True], object), None, "whole numbers"),
         (b"Hello", None, "token ids"),
         (None, None, "token ids"),
         ("Hello", None, "no tokenizer"),
@@ -281,6 +284,16 @@ def test_ids_run_to_the_end_of_the_vocabulary(make_engine, length, kind):
     for beyond in (last + 1, -1):
         with pytest.raises(RequestError, match=f"^Token id {beyond} is not in the vocabulary"):
             engine.submit(kind([last] * (length - 1) + [beyond]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [tuple, np.array, lambda ids: np.array(ids, np.uint8), lambda ids: np.array(ids, object)],
+)
+def test_ids_may_come_in_any_sequence_of_whole_numbers(make_engine, kind):
+    params = SamplingParams(max_new_tokens=1)
+    (completion,) = make_engine().generate([kind([1, 0, 200])], params)
+    assert completion.prompt_ids == [1, 0, 200]
 
 
 def test_a_request_beyond_the_whole_cache_is_refused(make_engine):

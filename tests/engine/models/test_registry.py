@@ -214,7 +214,7 @@ def test_of_a_tokenizer_no_weights_are_fetched(tmp_path, monkeypatch):
     assert not any("safetensors" in pattern for pattern in fetched)
 
 
-def test_a_tokenizer_comes_by_the_name_of_its_model(no_hub, tmp_path):
+def test_a_tokenizer_comes_by_the_name_of_its_model(no_hub, tmp_path, monkeypatch):
     assert load_tokenizer("random:gpt2-tiny") is None
     assert load_tokenizer(tmp_path) is None
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
@@ -222,7 +222,9 @@ def test_a_tokenizer_comes_by_the_name_of_its_model(no_hub, tmp_path):
     assert load_tokenizer(tmp_path).encode("ab") == [0, 1]
     content = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'
     (tmp_path / "mine.json").write_text(content)
-    assert load_tokenizer(str(tmp_path / "mine.json")).encode("fox") == [7]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (str(tmp_path / "mine.json"), "~/mine.json"):
+        assert load_tokenizer(name).encode("fox") == [7]
     for name in ("random:gpt3", str(tmp_path / "nowhere")):
         with pytest.raises(ModelError, match=name):
             load_tokenizer(name)
