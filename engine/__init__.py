@@ -18,6 +18,7 @@ from engine.engine import Engine
 from engine.errors import (
     ConfigError,
     DeviceError,
+    EngineBusyError,
     EngineStoppedError,
     IntegrityError,
     KvtrailError,
@@ -30,6 +31,7 @@ from engine.kv.blocks import KVBlockManager
 from engine.models.registry import load_tokenizer
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Timeline, TokenEvent
+from engine.requests.run import TokenStream
 from engine.requests.token_batch import TokenBatch
 from engine.text.tokenizer import TextStream, Tokenizer
 
@@ -38,6 +40,7 @@ __all__ = [
     "ConfigError",
     "DeviceError",
     "Engine",
+    "EngineBusyError",
     "EngineConfig",
     "EngineStoppedError",
     "IntegrityError",
@@ -53,6 +56,7 @@ __all__ = [
     "Timeline",
     "TokenBatch",
     "TokenEvent",
+    "TokenStream",
     "Tokenizer",
     "load_tokenizer",
 ]

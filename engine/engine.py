@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,15 @@ from engine.models.registry import load_model
 from engine.requests.delivery import Delivery
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Request, TokenEvent
+from engine.requests.run import Run, TokenStream
 from engine.requests.token_batch import TokenBatch
-from engine.requests.validation import CheckedPrompt, Intake, Prompt
+from engine.requests.validation import Intake, Prompt
 from engine.running.device import device_scope, resolve_device, resolve_dtype
 from engine.running.step_loop import StepLoop
+from engine.running.turn import Turn
+
+Note: TypeAlias = Request | Run | int
+"""A request to queue, a run whose caller has left, or the id of a request to abort."""
 
 _BYTES_PER_OUTPUT_TOKEN = 12
 """A row holds each token of its output, int32, and when it was seen, float64."""
@@ -32,9 +37,14 @@ _BYTES_PER_OUTPUT_TOKEN = 12
 class Engine:
     """A paged-KV inference engine with continuous batching. Not thread-safe.
 
-    A step that raises, Ctrl-C included, stops the engine: its requests are half moved, the device
-    may be a token ahead of the host, and what they would say next could be wrong. From then on all
-    that would go on raises `EngineStoppedError`.
+    One call at a time changes its books. `submit`, `abort` and the `close` of a stream may come in
+    the middle of another call, from a signal handler or the garbage collector: they are done when
+    that call has ended. Steps may not, and raise `EngineBusyError`.
+
+    A call that fails while it changes the books, a step above all, stops the engine, and so does
+    Ctrl-C there: its requests are half moved, the device may be a token ahead of the host, and what
+    they would say next could be wrong. From then on all that would go on raises
+    `EngineStoppedError`, and nothing is unfinished any more.
 
     Parameters
     ----------
@@ -75,18 +85,27 @@ class Engine:
         )
         self._loop = self._build_loop()
         self._delivery = Delivery()
-        self._failure: str | None = None
+        self._turn: Turn[Note] = Turn(self._settle)
         self._next_request_id = 0
 
     @property
     def has_unfinished(self) -> bool:
         """Whether a `step` has anything left to do or to deliver."""
-        return bool(self._loop.unfinished or self._loop.arrived or self._delivery.unclaimed)
+        if self._turn.has_stopped:
+            return False
+        loop, noted = self._loop, self._turn.noted
+        return bool(loop.unfinished or noted or loop.arrived or self._delivery.unclaimed)
 
     @property
     def num_unfinished(self) -> int:
         """Requests that wait or run."""
-        return len(self._loop.unfinished)
+        if self._turn.has_stopped:
+            return 0
+        num_noted = 0
+        if self._turn.noted:
+            # A copy: what comes in between would change what is looked through.
+            num_noted = sum(isinstance(note, Request) for note in self._turn.noted.copy())
+        return len(self._loop.unfinished) + num_noted
 
     @property
     def block_manager(self) -> KVBlockManager:
@@ -111,9 +130,8 @@ class Engine:
         QueueFullError
             When `max_inflight_requests` are unfinished already.
         EngineStoppedError
-            When a step has failed.
+            When the engine has stopped.
         """
-        self._require_running()
         submitted_s = time.perf_counter()
         prompt_ids, params = self._intake.check(prompt, params)
         limit = self.config.max_inflight_requests
@@ -122,18 +140,24 @@ class Engine:
                 f"{self.num_unfinished} requests are unfinished and max_inflight_requests is "
                 f"{limit}: submit again when one has finished."
             )
-        return self._enqueue(prompt_ids, params, submitted_s).request_id
+        request = self._make_request(prompt_ids, params, submitted_s)
+        self._turn.note(request)
+        return request.request_id
 
     def step(self) -> list[TokenEvent]:
         """Launch what can run and return the tokens that have arrived, in order of arrival.
 
         On CUDA the tokens of a launch arrive a step or more later. A step that finds nothing to
         launch waits for what is still on its way. Tokens of an open `stream` are for it alone.
+
+        Raises
+        ------
+        EngineBusyError
+            In the middle of another call, such as from a signal handler.
+        EngineStoppedError
+            When the engine has stopped.
         """
-        batches = self.step_batches()
-        if len(batches) == 1:
-            return batches[0].events()
-        return [event for batch in batches for event in batch.events()]
+        return self._turn.take(self._step_events)
 
     def step_batches(self) -> list[TokenBatch]:
         """`step` without an object for each token: a batch for each launch that has arrived.
@@ -141,31 +165,28 @@ class Engine:
         For those who pass tokens on in columns, or who run many requests on a slow core: of the
         host's work in a step, the objects are what grows with the batch.
         """
-        self._advance()
-        return self._delivery.take_unclaimed()
+        return self._turn.take(self._step_columns)
 
     def abort(self, request_id: int) -> None:
         """End a request now; its last event, without a token, comes with the next step.
 
-        What it held is free at once. A request that has already finished is left as it is.
+        What it held is free at once; in the middle of another call, when that has ended. A request
+        that has already finished is left as it is.
 
         Raises
         ------
         RequestError
             When no such request was ever submitted.
         EngineStoppedError
-            When a step has failed.
+            When the engine has stopped.
         """
-        self._require_running()
         is_id = isinstance(request_id, (int, np.integer))
         if not is_id or not 0 <= request_id < self._next_request_id:
             raise RequestError(
                 f"Request {request_id!r} was never submitted: abort takes an id that submit "
                 "returned."
             )
-        request = self._loop.unfinished.get(int(request_id))
-        if request is not None:
-            self._loop.abort(request)
+        self._turn.note(int(request_id))
 
     def generate(
         self,
@@ -185,99 +206,118 @@ class Engine:
         ------
         RequestError
             As `submit`; one bad prompt refuses them all, and nothing is changed.
-        EngineStoppedError
-            When a step has failed.
+        EngineBusyError, EngineStoppedError
+            As `step`.
         """
-        self._require_running()
-        submitted_s = time.perf_counter()
-        waiting = deque(self._intake.check_all(prompts, params))
-        requests: list[Request] = []
-        for _ in self._run(waiting, submitted_s, requests):
-            pass
-        return [request.completion(self._text(request)) for request in requests]
+        run = self._open(prompts, params, keeps_events=False)
+        try:
+            while not run.is_over:
+                self._go_on(run)
+        finally:
+            self._leave(run)
+        return [request.completion(self._text(request)) for request in run.requests]
 
     def stream(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> Iterator[TokenEvent]:
+    ) -> TokenStream:
         """Like `generate`, but yields each token's event as it arrives.
 
-        Request ids follow the order of the prompts. Leaving the iterator early aborts what has
-        not finished. Any number of streams may be open: each has its own tokens, whichever of
-        them is asked for the next.
+        Request ids follow the order of the prompts. Closing or dropping the stream early aborts
+        what has not finished. Any number of streams may be open: each has its own tokens, whichever
+        of them is asked for the next.
         """
-        self._require_running()
-        submitted_s = time.perf_counter()
         # Checked at the call, not when the first event is asked for.
-        waiting = deque(self._intake.check_all(prompts, params))
-        return _events_of(self._run(waiting, submitted_s, []))
+        run = self._open(prompts, params, keeps_events=True)
+        return TokenStream(run, self._go_on, self._leave)
 
     def check_integrity(self) -> None:
         """Check the KV bookkeeping against the sequences that hold it.
+
+        An engine that has stopped keeps no books any more: nothing is checked then.
 
         Raises
         ------
         IntegrityError
             When they disagree: a bug in the engine.
+        EngineBusyError
+            In the middle of another call.
         """
-        self._loop.scheduler.check_integrity()
+        if not self._turn.has_stopped:
+            self._turn.take(self._loop.scheduler.check_integrity)
 
-    def _run(
+    def _open(
         self,
-        waiting: deque[CheckedPrompt],
-        submitted_s: float,
-        requests: list[Request],
-    ) -> Generator[TokenBatch, None, None]:
-        """Submit what waits, as many at a time as are allowed, and yield their tokens.
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        *,
+        keeps_events: bool,
+    ) -> Run:
+        self._turn.require_going()
+        submitted_s = time.perf_counter()
+        return Run(deque(self._intake.check_all(prompts, params)), submitted_s, keeps_events)
 
-        `requests` is filled in the order of submission. Leaving the iterator early aborts what
-        has not finished.
-        """
-        limit = self.config.max_inflight_requests or len(waiting) + self.num_unfinished
-        inbox = self._delivery.open()
+    def _go_on(self, run: Run) -> None:
+        """Submit as much of the run as is allowed, and take a step."""
+        self._turn.take(self._advance_run, run)
+        run.submitted_s = time.perf_counter()
+
+    def _leave(self, run: Run) -> None:
+        """Abort what has not finished of the run, and forget it."""
+        if run.is_over:
+            return
         try:
-            while waiting or inbox.is_open:
-                while waiting and self.num_unfinished < limit:
-                    request = self._enqueue(*waiting.popleft(), submitted_s)
-                    requests.append(request)
-                    inbox.unfinished.add(request.request_id)
-                if not inbox.batches:
-                    self._advance()
-                submitted_s = time.perf_counter()
-                while inbox.batches:
-                    yield inbox.batches.popleft()
-        finally:
-            if self._failure is None:
-                for request_id in list(inbox.unfinished):
-                    self.abort(request_id)
-            # The ends of these have nobody left to read them.
-            self._delivery.deal(self._loop.take_arrived())
-            self._delivery.close(inbox)
+            self._turn.note(run)
+        except EngineStoppedError:
+            # It holds nothing that anybody else could have.
+            run.is_closed = True
+
+    # The books are changed by what follows alone: when it is a call's turn.
+
+    def _step_events(self) -> list[TokenEvent]:
+        self._advance()
+        batches = self._delivery.take_unclaimed()
+        if len(batches) == 1:
+            return batches[0].events()
+        return [event for batch in batches for event in batch.events()]
+
+    def _step_columns(self) -> list[TokenBatch]:
+        self._advance()
+        return self._delivery.take_unclaimed()
+
+    def _advance_run(self, run: Run) -> None:
+        limit = self.config.max_inflight_requests
+        while run.waiting and (limit is None or self.num_unfinished < limit):
+            request = self._make_request(*run.waiting.popleft(), run.submitted_s)
+            run.requests.append(request)
+            self._delivery.expect(request.request_id, run)
+            self._loop.add(request)
+        self._advance()
 
     def _advance(self) -> None:
-        self._require_running()
-        try:
-            with device_scope(self.device):
-                self._loop.advance()
+        with device_scope(self.device):
+            self._loop.advance()
+        self._delivery.deal(self._loop.take_arrived())
+
+    def _settle(self, note: Note) -> None:
+        if isinstance(note, Request):
+            self._loop.add(note)
+        elif isinstance(note, Run):
+            for request_id in note.unfinished:
+                self._loop.withdraw(self._loop.unfinished[request_id])
+            # Their ends have nobody left to read them.
+            self._delivery.close(note)
+        elif note in self._loop.unfinished:
+            self._loop.abort(self._loop.unfinished[note])
             self._delivery.deal(self._loop.take_arrived())
-        except BaseException as error:
-            # The words alone: the error itself would keep every tensor of its frames.
-            self._failure = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise
 
-    def _require_running(self) -> None:
-        if self._failure is not None:
-            raise EngineStoppedError(
-                f"An earlier step of this engine failed ({self._failure}) and left its requests "
-                "half moved: build a new Engine and submit them again."
-            )
-
-    def _enqueue(
+    def _make_request(
         self, prompt_ids: npt.NDArray[np.int32], params: SamplingParams, submitted_s: float
     ) -> Request:
+        # Nobody comes in between these two: neither calls anything.
         request_id = self._next_request_id
-        self._next_request_id += 1
+        self._next_request_id = request_id + 1
         stop_ids = params.stop_token_ids
         if not params.ignore_eos:
             stop_ids += tuple(self.model_config.eos_token_ids)
@@ -286,9 +326,7 @@ class Engine:
         seed = params.seed
         if seed is None:
             seed = (self.config.seed * 0x9E3779B1 + request_id) % 2**63
-        request = Request(request_id, prompt_ids, params, seed, stop_ids, submitted_s)
-        self._loop.add(request)
-        return request
+        return Request(request_id, prompt_ids, params, seed, stop_ids, submitted_s)
 
     def _resolve_max_model_len(self) -> int:
         limit = self.model_config.max_positions
@@ -354,10 +392,3 @@ class Engine:
         if self.tokenizer is None:
             return None
         return self.tokenizer.decode(request.generated.tolist())
-
-
-def _events_of(batches: Generator[TokenBatch, None, None]) -> Iterator[TokenEvent]:
-    """The events of the batches; whoever leaves it early leaves them too."""
-    with closing(batches):
-        for batch in batches:
-            yield from batch.events()

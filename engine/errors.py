@@ -11,6 +11,7 @@ from kernels.errors import KernelArgumentError
 __all__ = [
     "ConfigError",
     "DeviceError",
+    "EngineBusyError",
     "EngineStoppedError",
     "IntegrityError",
     "KernelArgumentError",
@@ -38,8 +39,12 @@ class DeviceError(KvtrailError, RuntimeError):
     """The asked-for device is not there, or cannot do what was asked of it."""
 
 
+class EngineBusyError(KvtrailError, RuntimeError):
+    """A step was asked for in the middle of another call of the engine; nothing was changed."""
+
+
 class EngineStoppedError(KvtrailError, RuntimeError):
-    """A step has failed before: what the engine would say next could be wrong."""
+    """A call has failed half-way before: what the engine would say next could be wrong."""
 
 
 class RequestError(KvtrailError, ValueError):

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+import numpy as np
+
+from engine.requests.run import Run
 from engine.requests.token_batch import TokenBatch
-
-
-@dataclass(slots=True, eq=False)
-class Inbox:
-    """What one run has submitted and not yet been told.
-
-    Attributes
-    ----------
-    unfinished
-        Ids of its requests whose ends have not been delivered.
-    batches
-        Tokens delivered and not yet taken, in order of arrival.
-    """
-
-    unfinished: set[int] = field(default_factory=set)
-    batches: deque[TokenBatch] = field(default_factory=deque)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is or will be something to take."""
-        return bool(self.unfinished or self.batches)
 
 
 class Delivery:
@@ -41,33 +21,49 @@ class Delivery:
 
     def __init__(self) -> None:
         self.unclaimed: list[TokenBatch] = []
-        self._inboxes: list[Inbox] = []
+        self._runs: dict[int, Run] = {}
 
-    def open(self) -> Inbox:
-        """An inbox for a new run, which adds its requests to `unfinished` as it submits them."""
-        inbox = Inbox()
-        self._inboxes.append(inbox)
-        return inbox
+    def expect(self, request_id: int, run: Run) -> None:
+        """Give what comes for the request to the run from now on."""
+        run.unfinished.add(request_id)
+        self._runs[request_id] = run
 
-    def close(self, inbox: Inbox) -> None:
-        """End a run; what it has not taken is dropped."""
-        self._inboxes.remove(inbox)
+    def close(self, run: Run) -> None:
+        """End a run; what it has not taken is dropped, and nothing more may come for it."""
+        run.is_closed = True
+        for request_id in run.unfinished:
+            del self._runs[request_id]
+        run.unfinished.clear()
+        run.events.clear()
 
     def deal(self, arrived: Iterable[TokenBatch]) -> None:
         """Give every token to the run that waits for it."""
         for batch in arrived:
-            rest = batch
-            for inbox in self._inboxes:
-                own, rest = rest.split(inbox.unfinished)
-                if len(own):
-                    inbox.unfinished.difference_update(own.ended_ids)
-                    inbox.batches.append(own)
-                if not len(rest):
-                    break
-            else:
-                self.unclaimed.append(rest)
+            if not self._runs:
+                self.unclaimed.append(batch)
+                continue
+            runs = [*map(self._runs.get, batch.ids)]
+            # Most often all are for one, and nothing of Python's is called for each of them.
+            if runs.count(runs[0]) < len(runs):
+                self._share_out(batch, runs)
+            elif runs[0] is None:
+                self.unclaimed.append(batch)
+            elif runs[0].keeps_events:
+                runs[0].events.extend(batch.events())
+            for request_id in batch.ended_ids:
+                run = self._runs.pop(request_id, None)
+                if run is not None:
+                    run.unfinished.remove(request_id)
 
     def take_unclaimed(self) -> list[TokenBatch]:
         """What came for no run since the last call, in order."""
         unclaimed, self.unclaimed = self.unclaimed, []
         return unclaimed
+
+    def _share_out(self, batch: TokenBatch, runs: list[Run | None]) -> None:
+        """Give each token of a batch to its run; None stands for `unclaimed`."""
+        for event, run in zip(batch.events(), runs, strict=True):
+            if run is not None and run.keeps_events:
+                run.events.append(event)
+        if None in runs:
+            self.unclaimed.append(batch.only(np.array([run is None for run in runs])))

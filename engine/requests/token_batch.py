@@ -67,7 +67,7 @@ class TokenBatch:
         return list(
             map(
                 TokenEvent,
-                self._ids(),
+                self.ids,
                 token_ids,
                 self.indices.tolist(),
                 repeat(self.time_s),
@@ -76,22 +76,25 @@ class TokenBatch:
         )
 
     @property
+    def ids(self) -> list[int]:
+        """`request_ids` as integers of Python's."""
+        return self.request_ids.tolist() if self.id_list is None else self.id_list
+
+    @property
     def ended_ids(self) -> list[int]:
         """Ids of the requests that end here."""
         return [int(self.request_ids[place]) for place in self.finish_reasons]
 
     def split(self, request_ids: set[int]) -> tuple[TokenBatch, TokenBatch]:
         """The tokens of `request_ids`, and those of all others; either may be none."""
-        ids = self._ids()
+        ids = self.ids
         if request_ids.issuperset(ids):
             return self, _EMPTY
         is_theirs = np.array([id_ in request_ids for id_ in ids], np.bool_)
-        return self._where(is_theirs), self._where(~is_theirs)
+        return self.only(is_theirs), self.only(~is_theirs)
 
-    def _ids(self) -> list[int]:
-        return self.request_ids.tolist() if self.id_list is None else self.id_list
-
-    def _where(self, is_wanted: npt.NDArray[np.bool_]) -> TokenBatch:
+    def only(self, is_wanted: npt.NDArray[np.bool_]) -> TokenBatch:
+        """Those that are wanted, bool [N]."""
         new_places = np.cumsum(is_wanted) - 1
         reasons = {
             int(new_places[place]): reason

@@ -145,8 +145,12 @@ class StepLoop:
         ):
             self._receive(self._in_flight.popleft())
 
-    def abort(self, request: Request) -> None:
+    def withdraw(self, request: Request) -> None:
         """End an unfinished request now, and give back what it holds."""
+        self._give_back(request, "abort")
+
+    def abort(self, request: Request) -> None:
+        """`withdraw` it, and let whoever reads its tokens know."""
         self._end_early(request, "abort")
 
     def take_arrived(self) -> list[TokenBatch]:
@@ -228,15 +232,18 @@ class StepLoop:
                 self._end_early(request, "error")
 
     def _end_early(self, request: Request, reason: FinishReason) -> None:
-        """End an unfinished request without a token, and give back what it holds."""
-        request.finish_reason = reason
-        self.scheduler.withdraw(request)
-        del self.unfinished[request.request_id]
+        """End an unfinished request without a token, and let whoever reads its tokens know."""
+        self._give_back(request, reason)
         self.arrived.append(
             TokenBatch.of_end(
                 request.request_id, len(request.generated), time.perf_counter(), reason
             )
         )
+
+    def _give_back(self, request: Request, reason: FinishReason) -> None:
+        request.finish_reason = reason
+        self.scheduler.withdraw(request)
+        del self.unfinished[request.request_id]
 
     def _copy_blocks(self, copies: list[BlockCopy]) -> None:
         with span("copies"):

@@ -1,0 +1,145 @@
+"""Whose turn it is to change an engine's books: one call's at a time, and the others' afterwards.
+
+A call may come in the middle of another: from a signal handler, from another thread, or from the
+garbage collector, which closes a dropped stream at any allocation. And a call may be broken off
+anywhere, by Ctrl-C. So the books are changed by one call at a time, which either comes to its end
+or stops the engine; what may wait is noted meanwhile, and done when the books are at rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from types import FrameType
+from typing import Generic, ParamSpec, TypeVar
+
+from engine.errors import EngineBusyError, EngineStoppedError
+
+Note = TypeVar("Note")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Turn(Generic[Note]):
+    """Lets one call at a time change the books, and keeps what the others note.
+
+    Parameters
+    ----------
+    settle
+        Does what a note says. Called only while the books are at rest.
+
+    Attributes
+    ----------
+    noted
+        What is still to be done, in order. Whatever is appended here is never lost, since an
+        append is one operation of the interpreter.
+    failure
+        What stopped the engine, None while it goes on.
+    """
+
+    def __init__(self, settle: Callable[[Note], None]) -> None:
+        self.noted: deque[Note] = deque()
+        self.failure: str | None = None
+        self._settle = settle
+        self._taken = Lock()
+        self._num_tries = 0
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a call that changed the books did not come to its end."""
+        return self._has_stopped()
+
+    def take(
+        self,
+        change: Callable[Arguments, Result],
+        *arguments: Arguments.args,
+        **keywords: Arguments.kwargs,
+    ) -> Result:
+        """Call `change`, between whatever is noted before and meanwhile.
+
+        Raises
+        ------
+        EngineBusyError
+            While another call changes the books; nothing has changed then.
+        EngineStoppedError
+            When one did not come to its end, as this one does not if it raises.
+        """
+        self._num_tries += 1
+        if self.failure is not None or not self._taken.acquire(blocking=False):
+            self._refuse()
+        try:
+            while self.noted:
+                self._settle(self.noted.popleft())
+            result = change(*arguments, **keywords)
+            while self.noted:
+                self._settle(self.noted.popleft())
+            self._taken.release()
+            if self.noted:
+                # It came too late for the loop above, and found the turn taken still.
+                self._settle_noted()
+            return result
+        except BaseException as error:
+            # The words alone: the error itself would keep every tensor of its frames.
+            self.failure = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise
+
+    def note(self, note: Note) -> None:
+        """Have a note settled: at once, or as soon as the call under way has ended.
+
+        Raises
+        ------
+        EngineStoppedError
+            When the engine has stopped: it is not settled then.
+        """
+        self.noted.append(note)
+        self._settle_noted()
+
+    def require_going(self, refused: FrameType | None = None) -> None:
+        """Raise `EngineStoppedError` if the engine has stopped.
+
+        `refused` is a call of `take` that was not given the turn, where there is one.
+        """
+        if self._has_stopped(refused):
+            raise EngineStoppedError(
+                f"This engine has stopped: an earlier call failed ({self.failure}) and left its "
+                "requests half moved: build a new Engine and submit them again."
+            )
+
+    def _settle_noted(self) -> None:
+        try:
+            self.take(_nothing)
+        except EngineBusyError:
+            return
+
+    def _refuse(self) -> None:
+        self.require_going(refused=sys._getframe(1))
+        raise EngineBusyError(
+            "This engine is in the middle of another call, which a signal handler, a finalizer or "
+            "another thread must not go ahead of: take steps when it has returned. Until then "
+            "submit and abort can be called, and streams closed."
+        )
+
+    def _has_stopped(self, refused: FrameType | None = None) -> bool:
+        if self.failure is None and self._taken.locked() and self._is_left_taken(refused):
+            # Broken off so near to its beginning or its end that it could not say so itself.
+            self.failure = "it was broken off"
+        return self.failure is not None
+
+    def _is_left_taken(self, refused: FrameType | None) -> bool:
+        """Whether the turn is taken and no thread is inside `take`, as after an exception."""
+        num_tries = self._num_tries
+        frame: FrameType | None
+        for frame in sys._current_frames().values():
+            while frame is not None:
+                is_take = frame.f_code is Turn.take.__code__ and frame is not refused
+                if is_take and frame.f_locals.get("self") is self:
+                    return False
+                frame = frame.f_back
+        # Else another thread gave its turn back meanwhile, or took the next.
+        return self._taken.locked() and num_tries == self._num_tries
+
+
+def _nothing() -> None:
+    """For those who only want what is noted to be settled."""
