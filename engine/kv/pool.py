@@ -39,6 +39,8 @@ class BlockPool:
         Holders of each block; 0 means free.
     fill_levels : int32 array [num_blocks]
         Tokens written to each block; 0 where the block is free.
+    num_releases
+        Counts up whenever blocks lose holders.
 
     Raises
     ------
@@ -62,6 +64,7 @@ class BlockPool:
         # since the prefix cache holds references and never looks for content in free blocks.
         self._free_stack = np.arange(self.num_blocks - 1, -1, -1, dtype=np.int32)
         self._num_free = self.num_blocks
+        self.num_releases = 0
 
     @property
     def num_free_blocks(self) -> int:
@@ -137,6 +140,7 @@ class BlockPool:
                 f"Block {block} has {self._refcounts[block]} holders, but was to lose "
                 f"{counts[place]}: a holder may free a block only once."
             )
+        self.num_releases += 1
         self._refcounts[ids] = refcounts
         freed = ids[refcounts == 0]
         self._fill_levels[freed] = 0

@@ -93,10 +93,16 @@ class PrefixCache:
     ----------
     blocks : KVBlockManager
         The pool whose blocks are kept.
+
+    Attributes
+    ----------
+    num_insertions
+        Counts up whenever there is more to match.
     """
 
     def __init__(self, blocks: KVBlockManager) -> None:
         self._blocks = blocks
+        self.num_insertions = 0
         self._clock = 0
         self._forget_all()
 
@@ -188,6 +194,7 @@ class PrefixCache:
             if block in self._nodes and self._nodes[block] is not outgrown:
                 raise ValueError(f"Block {block} is already cached, for other tokens.")
         if new_ids:
+            self.num_insertions += 1
             # Checked above: they have tokens, which free blocks have not.
             self._blocks.incref_held_blocks(new_ids)
             self._parent_blocks[new_ids] = [parent.block_id, *new_ids[:-1]]

@@ -31,6 +31,7 @@ class Delivery:
     def close(self, run: Run) -> None:
         """End a run; what it has not taken is dropped, and nothing more may come for it."""
         run.is_closed = True
+        run.waiting.clear()
         for request_id in run.unfinished:
             del self._runs[request_id]
         run.unfinished.clear()

@@ -90,6 +90,9 @@ class Scheduler:
         # Blocks for requests that were admitted without them: this round's prefills take theirs
         # together, and those that enter have the next decode step take them.
         self._num_promised = 0
+        # Requests that found no room, each with what had been promised before it, and when.
+        self._blocked: dict[Request, int] = {}
+        self._blocked_at = (0, 0)
         self._alike: AlikeSteps | None = None
 
     def plan_prefill(self) -> PrefillPlan | None:
@@ -299,6 +302,8 @@ class Scheduler:
         Returns the copies to make first, or None where the pool has no room for all known tokens
         now.
         """
+        if not is_alone and self._is_still_blocked(request):
+            return None
         if self.prefix_cache is not None:
             match = self.prefix_cache.match(request.known_tokens)
             block_ids = list(match.block_ids)
@@ -315,7 +320,31 @@ class Scheduler:
                     f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
                     f"{request.num_known_tokens} tokens find no room."
                 )
+        self._note_blocked(request)
         return None
+
+    def _is_still_blocked(self, request: Request) -> bool:
+        """Whether `request` found no room before, and would find no more now.
+
+        Looking for it costs time with every token of its prompt, and running requests only take
+        blocks until one ends.
+        """
+        promised = self._blocked.get(request)
+        if promised is None or self._num_promised < promised:
+            return False
+        return self._blocked_at == self._changes_of_room()
+
+    def _note_blocked(self, request: Request) -> None:
+        changes = self._changes_of_room()
+        if changes != self._blocked_at:
+            self._blocked.clear()
+            self._blocked_at = changes
+        self._blocked[request] = self._num_promised
+
+    def _changes_of_room(self) -> tuple[int, int]:
+        """Counts of what lets a prompt fit: blocks lose holders, the cache has more to match."""
+        cache = self.prefix_cache
+        return self.blocks.num_releases, 0 if cache is None else cache.num_insertions
 
     def _promise_blocks(self, request: Request, block_ids: list[int], num_cached: int) -> bool:
         """Let `request` have `block_ids` and what its other tokens need, where that is free."""
@@ -341,12 +370,17 @@ class Scheduler:
         return running
 
     def _make_room(self, num_blocks: int) -> bool:
-        """Whether `num_blocks` are free, after evicting cached blocks if that takes it."""
+        """Whether `num_blocks` are free, after evicting cached blocks if that takes it.
+
+        Where even that would not do, nothing is evicted.
+        """
         missing = num_blocks - self.blocks.num_free_blocks
-        if missing > 0 and self.prefix_cache is not None:
-            share = self.blocks.num_blocks // _LEAST_EVICTED_SHARE
-            missing -= self.prefix_cache.evict(max(missing, share))
-        return missing <= 0
+        if missing <= 0:
+            return True
+        if self.prefix_cache is None or missing > self.prefix_cache.num_evictable:
+            return False
+        self.prefix_cache.evict(max(missing, self.blocks.num_blocks // _LEAST_EVICTED_SHARE))
+        return True
 
     def _preempt_youngest(self) -> None:
         """Send the sequence admitted last back to the head of the queue.
