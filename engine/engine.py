@@ -320,7 +320,7 @@ class Engine:
         self._next_request_id = request_id + 1
         stop_ids = params.stop_token_ids
         if not params.ignore_eos:
-            stop_ids += tuple(self.model_config.eos_token_ids)
+            stop_ids = tuple(dict.fromkeys((*stop_ids, *self.model_config.eos_token_ids)))
         # Each request of an engine has its own, engines of neighbouring seeds quite others. One
         # that a request brings may by chance be the same as another's.
         seed = params.seed

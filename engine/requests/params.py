@@ -10,6 +10,9 @@ from engine.numbers import is_truth_value, real_number, whole_number
 _MOST_TEMPERATURE = 3.4028234e38
 """The device divides in float32, where more would be infinite."""
 
+MOST_STOP_TOKEN_IDS = 256
+"""Every token of a step is compared with as many ids as the request with most of them brings."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -33,7 +36,8 @@ class SamplingParams:
         their last bits depend on how many rows are computed at once, which tips a draw now and
         then. None derives one from the engine's seed and the request id.
     stop_token_ids
-        Generation ends after any of these; the token itself is part of the output.
+        Generation ends after any of these, at most `MOST_STOP_TOKEN_IDS` different ones; the token
+        itself is part of the output.
     ignore_eos
         Go on after the model's end-of-sequence token, as benchmarks do.
 
@@ -95,10 +99,15 @@ class SamplingParams:
             raise RequestError(
                 f"stop_token_ids is {self.stop_token_ids!r}; it must be a sequence of token ids."
             ) from None
-        stop_ids = [whole_number(token_id) for token_id in given]
-        checked = tuple(one for one in stop_ids if one is not None and 0 <= one < 2**31)
-        if len(checked) < len(given):
+        stop_ids: dict[int, None] = {}
+        for token in given:
+            stop_id = whole_number(token)
+            if stop_id is None or not 0 <= stop_id < 2**31:
+                raise RequestError(f"stop_token_ids holds {token!r}; it must hold token ids only.")
+            stop_ids[stop_id] = None
+        if len(stop_ids) > MOST_STOP_TOKEN_IDS:
             raise RequestError(
-                f"stop_token_ids is {self.stop_token_ids!r}; it must hold token ids only."
+                f"stop_token_ids holds {len(stop_ids)} different ids; it may hold "
+                f"{MOST_STOP_TOKEN_IDS} at most."
             )
-        return checked
+        return tuple(stop_ids)

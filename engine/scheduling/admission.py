@@ -10,7 +10,15 @@ from engine.requests.request import Request
 
 
 class AdmissionPolicy(Protocol):
-    """Chooses among waiting requests; the scheduler checks rows and blocks."""
+    """Chooses among waiting requests; the scheduler checks rows and blocks.
+
+    Attributes
+    ----------
+    lookahead
+        How many of the waiting requests it looks at.
+    """
+
+    lookahead: int
 
     def start_round(self) -> None:
         """Note that a step begins to admit."""
@@ -21,7 +29,7 @@ class AdmissionPolicy(Protocol):
         Parameters
         ----------
         waiting
-            Requests in order of arrival, at least one.
+            The first requests of the queue, at least one.
         budget
             Prompt tokens that this step can still compute, at least one.
         is_first
@@ -32,6 +40,8 @@ class AdmissionPolicy(Protocol):
 
 class FifoAdmission:
     """Strictly in order. A prompt longer than the budget begins and is continued next step."""
+
+    lookahead = 1
 
     def start_round(self) -> None:
         """Nothing to note."""
@@ -51,7 +61,7 @@ class PackedAdmission:
     """
 
     def __init__(self, lookahead: int, force_fifo_every: int) -> None:
-        self._lookahead = lookahead
+        self.lookahead = lookahead
         self._force_fifo_every = force_fifo_every
         self._round = 0
         self._is_counted = False
@@ -71,7 +81,7 @@ class PackedAdmission:
         if waiting[0] is self._forced:
             return 0
         best, best_length = None, 0
-        for index in range(min(self._lookahead, len(waiting))):
+        for index in range(min(self.lookahead, len(waiting))):
             length = waiting[index].num_known_tokens
             if best_length < length <= budget:
                 best, best_length = index, length

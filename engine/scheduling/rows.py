@@ -54,8 +54,10 @@ class Rows:
         int32 [R], output tokens asked of the device, seen by the host, and allowed.
     is_sampled
         bool [R], temperature above 0.
+    num_stops
+        int32 [R], how many ids end the row's request.
     stop_ids
-        int32 [R, S], ids that end the row's request.
+        int32 [R, S], these ids; S is that of the request with most of them, at least 1.
     tokens, token_times
         int32 and float64 [R, max_model_len], the output seen so far.
     """
@@ -73,6 +75,7 @@ class Rows:
         self.received = np.zeros(num_rows, np.int32)
         self.budget = np.zeros(num_rows, np.int32)
         self.is_sampled = np.zeros(num_rows, np.bool_)
+        self.num_stops = np.zeros(num_rows, np.int32)
         self.stop_ids = np.full((num_rows, 1), _NO_STOP, np.int32)
         self._has_stops = False
         self.tokens = np.empty((num_rows, max_model_len), np.int32)
@@ -166,11 +169,15 @@ class Rows:
         self._free += rows.tolist()
         self.serial[rows] += 1
         self.decoding[rows] = False
+        if self.stop_ids.shape[1] > 1:
+            self._forget_stop_ids(rows)
 
     def _set_stop_ids(self, rows: RowIndex, stop_ids: Sequence[tuple[int, ...]]) -> None:
-        most = max(map(len, stop_ids), default=0)
+        counts = [*map(len, stop_ids)]
+        most = max(counts, default=0)
         if not most and not self._has_stops:
             return
+        self.num_stops[rows] = counts
         missing = most - self.stop_ids.shape[1]
         if missing > 0:
             self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_STOP)
@@ -179,4 +186,11 @@ class Rows:
             if ids:
                 self.stop_ids[row, : len(ids)] = ids
         # Those of a row that was released count until another takes it: a few comparisons more.
-        self._has_stops = bool((self.stop_ids != _NO_STOP).any())
+        self._has_stops = bool(np.count_nonzero(self.num_stops))
+
+    def _forget_stop_ids(self, rows: RowIndex) -> None:
+        """Be as wide again as those that are left need, whoever was the widest."""
+        self.num_stops[rows] = 0
+        most = max(1, int(self.num_stops.max()))
+        if most < self.stop_ids.shape[1]:
+            self.stop_ids = self.stop_ids[:, :most].copy()

@@ -8,7 +8,6 @@ are freed and which is computed again later. Nothing is lost, and a full cache i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -24,6 +23,7 @@ from engine.scheduling.admission import make_admission
 from engine.scheduling.decode_plan import AlikeSteps, DecodePlan
 from engine.scheduling.prefill_plan import PrefillChunk, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
+from engine.scheduling.waiting_queue import WaitingQueue
 from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
 
 DEFAULT_PREFILL_MAX_TOKENS = 8192
@@ -75,7 +75,7 @@ class Scheduler:
         self._enter_limit = enter_limit
         self.blocks = blocks
         self.prefix_cache = PrefixCache(blocks) if config.prefix_cache else None
-        self.waiting: deque[Request] = deque()
+        self.waiting = WaitingQueue()
         self._prefilling: list[Request] = []
         self._rows = rows
         self._state = state
@@ -113,15 +113,16 @@ class Scheduler:
         room = min(self._prefill_max_batch_size - len(chunks), self._max_active - num_taken)
         while budget and waiting and len(admitted) < room:
             is_first = not chunks and not entering
-            index = self._admission.choose(waiting, budget, is_first=is_first)
+            candidates = waiting.first(self._admission.lookahead)
+            index = self._admission.choose(candidates, budget, is_first=is_first)
             if index is None:
                 break
-            request = waiting[index]
+            request = candidates[index]
             attached = self._attach_prefix(request, is_alone=not num_taken and not admitted)
             if attached is None:
                 break
             copies += attached
-            del waiting[index]
+            waiting.remove(request)
             admitted.append(request)
             request.admission_order = self._num_admitted
             self._num_admitted += 1
@@ -398,7 +399,7 @@ class Scheduler:
         )
         self._send_away(request)
         request.num_computed = 0
-        self.waiting.appendleft(request)
+        self.waiting.prepend(request)
 
     def _send_away(self, request: Request) -> None:
         """Take row and blocks from a request that runs or prefills."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from engine import (
     RequestError,
     SamplingParams,
 )
+from engine.requests.params import MOST_STOP_TOKEN_IDS
 from engine.running.device import resolve_device
 from engine.transport.token_ring import TokenRing
 
@@ -342,6 +344,16 @@ def test_bad_sampling_parameters_are_refused(fields):
         SamplingParams(**fields)
 
 
+def test_stop_tokens_count_once_and_up_to_a_limit():
+    assert SamplingParams(stop_token_ids=[5, 3, 5] * 10_000).stop_token_ids == (5, 3)
+    some = tuple(range(MOST_STOP_TOKEN_IDS))
+    assert SamplingParams(stop_token_ids=some).stop_token_ids == some
+    with pytest.raises(RequestError, match=f"it may hold {MOST_STOP_TOKEN_IDS} at most"):
+        SamplingParams(stop_token_ids=(*some, 5_000))
+    with pytest.raises(RequestError, match="stop_token_ids holds -1;"):
+        SamplingParams(stop_token_ids=[*range(51_200), -1])
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -488,6 +500,20 @@ def test_unknown_ids_and_full_queues_are_refused(make_engine):
         engine.submit([3])
     run_to_end(engine)
     assert engine.submit([3]) == 2
+
+
+def test_an_abort_costs_the_same_however_many_requests_wait(make_engine):
+    """Newest first: the queue would be searched from its other end."""
+    engine, seconds = make_engine(max_batch_size=1), []
+    for num_waiting in (500, 500, 500, 16_000):
+        ids = [engine.submit([1]) for _ in range(num_waiting)]
+        started = time.process_time()
+        for request_id in reversed(ids):
+            engine.abort(request_id)
+        seconds.append((time.process_time() - started) / num_waiting)
+        assert engine.num_unfinished == 0
+        assert len(engine.step()) == num_waiting
+    assert seconds[-1] < 3 * min(seconds[:-1])
 
 
 def test_ids_from_columns_can_be_aborted_before_and_after_the_end(make_engine, prompts):

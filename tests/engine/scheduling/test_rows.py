@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,22 @@ def test_more_requests_than_free_rows_are_refused(num_free: int) -> None:
         rows.take(late)
     assert all(request.row is None for request in late)
     assert rows.num_taken == 2 - num_free
+
+
+def test_stop_ids_are_as_wide_as_the_requests_that_are_there_need() -> None:
+    rows = Rows(num_rows=4, max_model_len=16)
+    stops = [(5,), tuple(range(200)), (), (7, 9)]
+    requests = [replace(make_request(place), stop_ids=ids) for place, ids in enumerate(stops)]
+    rows.take(requests)
+    every = np.array([request.row for request in requests])
+    assert rows.stop_ids.shape == (4, 200)
+    wide, others = every[1:2], every[[0, 2, 3]]
+    assert rows.are_stops(every, np.array([5, 199, 5, 9], np.int32)).tolist() == [1, 1, 0, 1]
+    rows.release(wide)
+    assert rows.stop_ids.shape == (4, 2)
+    assert rows.are_stops(others, np.array([5, 5, 9], np.int32)).tolist() == [1, 0, 1]
+    rows.release(others)
+    assert rows.stop_ids.shape == (4, 1)
+    rows.take([replace(make_request(9), stop_ids=(1, 2, 3))])
+    assert rows.stop_ids.shape == (4, 3)
+    assert rows.are_stops(np.array([0]), np.array([3], np.int32)).all()
