@@ -34,7 +34,7 @@ class Rows:
     Attributes
     ----------
     changes
-        Counts up whenever a row begins to decode or is released.
+        Counts up whenever a row begins to decode, is released, or changes hands.
     requests
         Who holds each row, or None.
     request_ids
@@ -141,6 +141,10 @@ class Rows:
         """Rows that have output left to launch, ascending, intp [N]."""
         return (self.decoding & (self.launched < self.budget)).nonzero()[0]
 
+    def free(self) -> RowIndex:
+        """Rows that nobody holds, ascending, intp [N]."""
+        return np.sort(np.array(self._free, np.intp))
+
     def are_stops(self, rows: RowIndex, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Which of the `tokens` [N] end the requests of the `rows` [N] that they are for."""
         if not self._has_stops:
@@ -154,6 +158,35 @@ class Rows:
         if request is None:
             raise IntegrityError(f"Row {row} should be held by a request, but is free.")
         return request
+
+    def move(self, sources: RowIndex, targets: RowIndex) -> None:
+        """Give those who hold `sources` [N] the `targets` [N] instead, which must be free."""
+        self.changes += 1
+        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+            request, received = self.holder(source), self.received[source]
+            self.requests[source], self.requests[target] = None, request
+            request.row = target
+            self.tokens[target, :received] = self.tokens[source, :received]
+            self.token_times[target, :received] = self.token_times[source, :received]
+        for column in (
+            self.request_ids,
+            self.decoding,
+            self.length,
+            self.known_len,
+            self.last_block,
+            self.launched,
+            self.received,
+            self.budget,
+            self.is_sampled,
+            self.num_stops,
+            self.stop_ids,
+        ):
+            column[targets] = column[sources]
+        self.serial[sources] += 1
+        self.serial[targets] += 1
+        self.decoding[sources] = False
+        self.num_stops[sources] = 0
+        self._free = [*set(self._free).difference(targets.tolist()), *sources.tolist()]
 
     def release(self, rows: RowIndex) -> None:
         """Take the rows, each at most once, from their requests, which keep the output seen."""

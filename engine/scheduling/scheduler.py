@@ -20,6 +20,12 @@ from engine.kv.pool import EMPTY
 from engine.kv.prefix_cache import PrefixCache
 from engine.requests.request import Request
 from engine.scheduling.admission import make_admission
+from engine.scheduling.blocked_requests import BlockedRequests
+from engine.scheduling.compaction import (
+    LEAST_STEPS_TO_MOVE_FOR,
+    LEAST_WIDTH_TO_LEAVE,
+    move_to_lowest_rows,
+)
 from engine.scheduling.decode_plan import AlikeSteps, DecodePlan
 from engine.scheduling.prefill_plan import PrefillChunk, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
@@ -51,7 +57,8 @@ class Scheduler:
         The host's and the device's side of the running sequences.
     drain
         Waits until all launched tokens have been seen. Called before a preemption, because the
-        preempted sequence's tokens must be known to compute it again.
+        preempted sequence's tokens must be known to compute it again, and before sequences move to
+        lower rows.
     enter_limit
         A request with at most so many tokens left to compute enters the decode steps at once,
         which then compute them one a step.
@@ -90,9 +97,7 @@ class Scheduler:
         # Blocks for requests that were admitted without them: this round's prefills take theirs
         # together, and those that enter have the next decode step take them.
         self._num_promised = 0
-        # Requests that found no room, each with what had been promised before it, and when.
-        self._blocked: dict[Request, int] = {}
-        self._blocked_at = (0, 0)
+        self._blocked = BlockedRequests(blocks, self.prefix_cache)
         self._alike: AlikeSteps | None = None
 
     def plan_prefill(self) -> PrefillPlan | None:
@@ -199,6 +204,9 @@ class Scheduler:
         # Where all blocks begin at once, this runs once in block_size steps, and what it calls is
         # in no cache by then: a call that no other step makes costs ten times what it does warm.
         running = self._running_with_room()
+        # Half as wide at least, so that requests are moved no more often than others end.
+        if len(running) and running[-1] + 1 >= 2 * (len(running) + len(self._prefilling)):
+            running = self._moved_to_lowest_rows(running)
         if not len(running):
             return None
         append = self.blocks.append_to_last_blocks(rows.last_block[running])
@@ -303,7 +311,7 @@ class Scheduler:
         Returns the copies to make first, or None where the pool has no room for all known tokens
         now.
         """
-        if not is_alone and self._is_still_blocked(request):
+        if not is_alone and self._blocked.includes(request, self._num_promised):
             return None
         if self.prefix_cache is not None:
             match = self.prefix_cache.match(request.known_tokens)
@@ -321,31 +329,8 @@ class Scheduler:
                     f"Request {request.request_id} fits the whole cache, nothing runs, and yet "
                     f"{request.num_known_tokens} tokens find no room."
                 )
-        self._note_blocked(request)
+        self._blocked.note(request, self._num_promised)
         return None
-
-    def _is_still_blocked(self, request: Request) -> bool:
-        """Whether `request` found no room before, and would find no more now.
-
-        Looking for it costs time with every token of its prompt, and running requests only take
-        blocks until one ends.
-        """
-        promised = self._blocked.get(request)
-        if promised is None or self._num_promised < promised:
-            return False
-        return self._blocked_at == self._changes_of_room()
-
-    def _note_blocked(self, request: Request) -> None:
-        changes = self._changes_of_room()
-        if changes != self._blocked_at:
-            self._blocked.clear()
-            self._blocked_at = changes
-        self._blocked[request] = self._num_promised
-
-    def _changes_of_room(self) -> tuple[int, int]:
-        """Counts of what lets a prompt fit: blocks lose holders, the cache has more to match."""
-        cache = self.prefix_cache
-        return self.blocks.num_releases, 0 if cache is None else cache.num_insertions
 
     def _promise_blocks(self, request: Request, block_ids: list[int], num_cached: int) -> bool:
         """Let `request` have `block_ids` and what its other tokens need, where that is free."""
@@ -369,6 +354,16 @@ class Scheduler:
             self._preempt_youngest()
             running = self._rows.running()
         return running
+
+    def _moved_to_lowest_rows(self, running: RowIndex) -> RowIndex:
+        """The running rows, after those who run for long have moved down to where others ended."""
+        rows = self._rows
+        num_left = (rows.budget[running] - rows.launched[running]).max()
+        if running[-1] + 1 < LEAST_WIDTH_TO_LEAVE or num_left < LEAST_STEPS_TO_MOVE_FOR:
+            return running
+        self._drain()
+        move_to_lowest_rows(rows, self._state, self.blocks.block_size)
+        return rows.running()
 
     def _make_room(self, num_blocks: int) -> bool:
         """Whether `num_blocks` are free, after evicting cached blocks if that takes it.

@@ -8,28 +8,25 @@ from itertools import islice
 from engine.requests.request import Request
 
 
-class WaitingQueue:
-    """A queue that any request can leave at once, however many wait."""
+class WaitingQueue(OrderedDict[int, Request]):
+    """A queue, by request id, that any request can leave at once, however many wait.
 
-    def __init__(self) -> None:
-        self._requests: OrderedDict[int, Request] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._requests)
+    It is a dictionary itself, so that a step which finds nobody waiting calls nothing of Python's.
+    """
 
     def append(self, request: Request) -> None:
         """Let a request wait behind all others."""
-        self._requests[request.request_id] = request
+        self[request.request_id] = request
 
     def prepend(self, request: Request) -> None:
         """Let a request wait before all others."""
-        self._requests[request.request_id] = request
-        self._requests.move_to_end(request.request_id, last=False)
+        self[request.request_id] = request
+        self.move_to_end(request.request_id, last=False)
 
     def first(self, count: int) -> list[Request]:
         """The first `count` of them, or all where there are fewer."""
-        return list(islice(self._requests.values(), count))
+        return list(islice(self.values(), count))
 
     def remove(self, request: Request) -> None:
         """Take out a request that waits."""
-        del self._requests[request.request_id]
+        del self[request.request_id]

@@ -1,9 +1,10 @@
 """The rows of the running sequences, on the device, changed by small staged diffs.
 
-A running sequence keeps one row for life. Everything a decode step reads about it stands in that
-row on the device: last token, position, remaining budget, block table, sampling parameters. A
-decode step advances `last_token`, `position` and `remaining` there by itself; the host only says
-what the device cannot know: a row that was taken or given back, and a block that was added.
+A running sequence keeps one row, until so many others have ended that it is worth moving it to a
+lower one. Everything a decode step reads about it stands in that row on the device: last token,
+position, remaining budget, block table, sampling parameters. A decode step advances `last_token`,
+`position` and `remaining` there by itself; the host only says what the device cannot know: a row
+that was taken or given back, and a block that was added.
 
 All fields live in one int32 tensor, so that any set of changes is one list of (offset, value)
 pairs, applied by one scatter. Without changes nothing is sent.

@@ -1,0 +1,47 @@
+"""Which requests found no room, so that they are not looked at again while nothing has changed."""
+
+from __future__ import annotations
+
+from engine.kv.blocks import KVBlockManager
+from engine.kv.prefix_cache import PrefixCache
+from engine.requests.request import Request
+
+
+class BlockedRequests:
+    """Remembers who found no room for all known tokens, and when.
+
+    To look for it costs time with every token of a prompt, and running requests only take blocks
+    until one ends.
+
+    Parameters
+    ----------
+    blocks, cache
+        Where room is looked for; no cache is None.
+    """
+
+    def __init__(self, blocks: KVBlockManager, cache: PrefixCache | None) -> None:
+        self._blocks = blocks
+        self._cache = cache
+        # Each with what had been promised to others before it.
+        self._promised: dict[Request, int] = {}
+        self._noted_at = self._changes()
+
+    def note(self, request: Request, num_promised: int) -> None:
+        """Note that there was no room while so many blocks were promised to others."""
+        changes = self._changes()
+        if changes != self._noted_at:
+            self._promised.clear()
+            self._noted_at = changes
+        self._promised[request] = num_promised
+
+    def includes(self, request: Request, num_promised: int) -> bool:
+        """Whether `request` would find no more room now than it did before."""
+        promised = self._promised.get(request)
+        if promised is None or num_promised < promised:
+            return False
+        return self._noted_at == self._changes()
+
+    def _changes(self) -> tuple[int, int]:
+        """Counts of what makes room: blocks lose holders, the cache has more to match."""
+        num_insertions = 0 if self._cache is None else self._cache.num_insertions
+        return self._blocks.num_releases, num_insertions
