@@ -30,6 +30,7 @@ _GROUP_OF_MODULE = {
     "decode": "decode step",
     "kernels": "kernels",
     "host": "host",
+    "host_growth": "host",
     "counters": "counters",
 }
 _COLUMN_OF_FIGURE = {

@@ -11,6 +11,7 @@ from typing import Any
 
 _PLACES: dict[str, tuple[str, ...]] = {
     "KVBlockManager": ("engine", "engine.kv_blocks"),
+    "Delivery": ("engine.requests.delivery", "engine.delivery"),
     "GPT2": ("engine.models.gpt2", "engine.gpt2"),
     "StagingBuffers": ("engine.transport.staging", "engine.staging"),
     "device_scope": ("engine.running.device", "engine.device"),

@@ -1,0 +1,196 @@
+"""What must not grow: costs of the host with streams, with who waits, and with who has gone.
+
+Each is measured at a small and at a large number of what it must not depend on, on the CPU and with
+a model so small that the host's work counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from asv_runner.benchmarks.mark import SkipNotImplemented
+
+from asv_bench.subjects.engine_parts import engine_part
+
+from .engine_runs import CPU_MODEL
+from .guard import check_identity
+from .sharing import Samples, one_sample, tracked
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+BATCH = 64
+STEPS = 48
+MANY_STOP_IDS = 51_200
+LONG_OUTPUT = 100
+MANY_STREAMS = 128
+
+
+class ManyStreams:
+    """A step whose tokens go to so many streams, which share the requests of the batch."""
+
+    params = ([1, MANY_STREAMS],)
+    param_names: ClassVar = ["streams"]
+    timeout = 120.0
+
+    def setup(self, streams: int) -> None:
+        check_identity()
+        try:
+            engine_part("Delivery")
+        except ImportError as error:
+            raise SkipNotImplemented("this commit has one open stream at most") from error
+        self._engine = _engine(max_batch_size=MANY_STREAMS, max_model_len=3 * MANY_STREAMS)
+        each = MANY_STREAMS // streams
+        # A stream begins with its first event, a step after the one before. So later ones have as
+        # much more of a prompt, and all sequences are equally long when steps are timed.
+        lengths = range(1 + MANY_STREAMS - streams, 1 + MANY_STREAMS)
+        prompts = [
+            [[1 + each * group + place] * length for place in range(each)]
+            for group, length in enumerate(lengths)
+        ]
+        params = _params(2 * MANY_STREAMS - 1)
+        self._streams = [self._engine.stream(group, params) for group in prompts]
+
+    @tracked()
+    def track_step(self, streams: int) -> Samples:
+        """Seconds of a step of all requests, whose events wait in their streams."""
+        for stream in self._streams:
+            next(stream)
+        seconds = _step_s(self._engine)
+        check_identity()
+        return one_sample(seconds)
+
+
+class StopIdsOfOthers:
+    """A step after a request has ended that brought many stop ids, nearly all of them equal."""
+
+    params = ([1, MANY_STOP_IDS],)
+    param_names: ClassVar = ["stop_ids"]
+    timeout = 120.0
+
+    def setup(self, stop_ids: int) -> None:
+        check_identity()
+        self._engine = _engine()
+        ids = (1, 2) * (stop_ids // 2) or (1,)
+        self._engine.submit([5], _params(1, stop_token_ids=ids))
+        _run_to_end(self._engine)
+
+    @tracked()
+    def track_step(self, stop_ids: int) -> Samples:
+        """Seconds of a step of requests that have one stop id each."""
+        for place in range(BATCH):
+            self._engine.submit([1 + place], _params(LONG_OUTPUT, stop_token_ids=(0,)))
+        seconds = _step_s(self._engine)
+        check_identity()
+        return one_sample(seconds)
+
+
+class AbortOfWaiting:
+    """Ending requests that wait, the newest first."""
+
+    params = ([500, 16_000],)
+    param_names: ClassVar = ["waiting"]
+    timeout = 120.0
+
+    def setup(self, waiting: int) -> None:
+        check_identity()
+        self._engine = _engine()
+        self._ids = [self._engine.submit([1], _params(1)) for _ in range(waiting)]
+
+    @tracked()
+    def track_abort(self, waiting: int) -> Samples:
+        """Seconds for each."""
+        started = time.perf_counter()
+        for request_id in reversed(self._ids):
+            self._engine.abort(request_id)
+        seconds = (time.perf_counter() - started) / waiting
+        check_identity()
+        return one_sample(seconds)
+
+
+class LateRequest:
+    """One request alone, which came when all other rows were taken by some that have ended."""
+
+    params = ([1, BATCH],)
+    param_names: ClassVar = ["rows"]
+    timeout = 120.0
+
+    def setup(self, rows: int) -> None:
+        check_identity()
+        self._engine = _engine()
+        for place in range(rows - 1):
+            self._engine.submit([1 + place], _params(8))
+        self._engine.step()
+        self._engine.submit([1, 2], _params(LONG_OUTPUT))
+        while self._engine.num_unfinished > 1:
+            self._engine.step()
+
+    @tracked()
+    def track_step(self, rows: int) -> Samples:
+        """Seconds of a step of it."""
+        seconds = _step_s(self._engine)
+        check_identity()
+        return one_sample(seconds)
+
+
+class BlockedPrompt:
+    """A step of one request while another waits whose prompt finds no room in the KV cache."""
+
+    params = ([80, 960],)
+    param_names: ClassVar = ["prompt"]
+    timeout = 120.0
+
+    def setup(self, prompt: int) -> None:
+        check_identity()
+        new_tokens = STEPS // 2 + STEPS // 4
+        # A block a token: what both prompts begin with is looked up token by token.
+        self._engine = _engine(
+            block_size=1,
+            num_kv_blocks=prompt + new_tokens,
+            max_batch_size=2,
+            max_model_len=prompt + new_tokens,
+        )
+        self._engine.submit([3] * prompt, _params(new_tokens))
+        self._engine.step()
+        half = prompt // 2
+        self._engine.submit([3] * half + [5] * half, _params(1))
+
+    @tracked()
+    def track_step(self, prompt: int) -> Samples:
+        """Seconds of a step of the one that runs."""
+        seconds = _step_s(self._engine, STEPS // 2)
+        if self._engine.num_unfinished != 2:
+            raise RuntimeError(f"{self._engine.num_unfinished} requests are left, not 2.")
+        check_identity()
+        return one_sample(seconds)
+
+
+def _engine(**options: Any) -> Engine:
+    from engine import Engine, EngineConfig
+
+    sizes: dict[str, Any] = {"max_batch_size": BATCH, "max_model_len": 128}
+    config = EngineConfig(model=f"random:{CPU_MODEL}", device="cpu", **(sizes | options))
+    return Engine(config)
+
+
+def _params(new_tokens: int, **others: Any) -> Any:
+    from engine import SamplingParams
+
+    return SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, **others)
+
+
+def _run_to_end(engine: Engine) -> None:
+    while engine.has_unfinished:
+        engine.step()
+
+
+def _step_s(engine: Engine, steps: int = STEPS) -> float:
+    """The median of so many steps, after a few that bring everything into the caches."""
+    readings = []
+    for _ in range(steps // 4 + steps):
+        started = time.perf_counter()
+        engine.step()
+        readings.append(time.perf_counter() - started)
+    return statistics.median(readings[-steps:])
