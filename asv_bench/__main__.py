@@ -8,35 +8,44 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC, EROFS
 
-import typer
-from rich.text import Text
+from asv_bench.packages import missing_sentence
 
-from asv_bench.cli import (
-    append,
-    bench,
-    bisect,
-    calibrate,
-    changes,
-    compare,
-    counters,
-    history,
-    ladder,
-    memcheck,
-    peers,
-    profile,
-    report,
-    roofline,
-    scheduler,
-    streaming,
-    sweep,
-    tune,
-)
-from asv_bench.errors import BenchError, Refused
-from asv_bench.output.console import make_console
-from asv_bench.output.record import REPOSITORY
-from asv_bench.process.checkout_lock import checkout_lock, other_session
-from asv_bench.process.threads import measured_environment
-from asv_bench.run import headline
+try:
+    import typer
+    from rich.text import Text
+
+    from asv_bench.cli import (
+        append,
+        bench,
+        bisect,
+        calibrate,
+        changes,
+        compare,
+        counters,
+        history,
+        ladder,
+        memcheck,
+        peers,
+        profile,
+        report,
+        roofline,
+        scheduler,
+        streaming,
+        sweep,
+        tune,
+    )
+    from asv_bench.errors import BenchError, Refused
+    from asv_bench.output.console import make_console
+    from asv_bench.output.record import REPOSITORY
+    from asv_bench.process.checkout_lock import checkout_lock, other_session
+    from asv_bench.process.threads import measured_environment
+    from asv_bench.run import headline
+except ModuleNotFoundError as error:
+    sentence = missing_sentence(error)
+    if sentence is None:
+        raise
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)
 
 COMMANDS = (
     bench,
@@ -99,12 +108,13 @@ def main() -> None:
         with session_of(sys.argv[1:]):
             build_app()()
     except Exception as error:
-        sentence = str(error) if is_sentence(error) else without_room(error)
+        missing = missing_sentence(error)
+        sentence = str(error) if is_sentence(error) else missing or without_room(error)
         if sentence is None:
             raise
         message = Text.assemble(("error: ", "red"), sentence)
         make_console(stderr=True).print(message, soft_wrap=True)
-        sys.exit(REFUSED if isinstance(error, Refused | ValueError) else FAILED)
+        sys.exit(REFUSED if missing or isinstance(error, Refused | ValueError) else FAILED)
 
 
 def without_room(error: Exception) -> str | None:

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from asv_bench.compare.tables import percentage
 from asv_bench.compare.verdict import Comparison
 from asv_bench.git.commit_range import HistoryCommit
 from asv_bench.output.console import add_figure_columns
+from asv_bench.output.progress import Progress, clock
 from asv_bench.output.tables import MISSING
 
 _SUBJECT = 60
@@ -27,9 +27,7 @@ _DOING = {
 
 
 class ProbeLines:
-    """Shows each probe of the search in a line as it comes, and a bar with the time left.
-
-    Drawn between pairs only, to measure in peace.
+    """Shows each probe of the search in a line as it comes, and how long the rest takes.
 
     Parameters
     ----------
@@ -54,23 +52,14 @@ class ProbeLines:
         self._in_stage = 0
         self._stage: tuple[Stage, str] | None = None
         self._seconds: list[float] = []
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[left]}"),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-        )
-        self._task = self._bar.add_task("warming up", total=most, left="both ends run once")
+        self._bar = Progress(console, "warming up, both ends run once", most, "pairs at most")
 
     def __enter__(self) -> ProbeLines:
-        self._bar.start()
-        self._bar.refresh()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._bar.__exit__()
 
     def show(self, probe: Probe) -> None:
         """Count a probe, and print it where it is one of the search."""
@@ -94,20 +83,14 @@ class ProbeLines:
             left = max(0, self._most - self._in_stage)
             total = self._most
             what, about = _DOING[probe.stage], "at most"
-        self._bar.update(
-            self._task,
-            description=what,
-            completed=self._in_stage,
-            total=total,
-            left=f"{about} {left} pairs{self._time(left)} left",
+        self._bar.show(
+            self._in_stage, what, total=total, left=f"{about} {left} pairs{self._time(left)} left"
         )
-        self._bar.refresh()
 
     def _time(self, pairs: int) -> str:
         if not self._seconds:
             return ""
-        seconds = int(pairs * statistics.median(self._seconds) / self._devices)
-        return f", {seconds // 60}:{seconds % 60:02d},"
+        return f", {clock(pairs * statistics.median(self._seconds) / self._devices)},"
 
 
 def probe_line(number: int, probe: Probe, commits: Mapping[str, HistoryCommit]) -> Text:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from asv_bench.cli.options import figures_folder
 from asv_bench.errors import Refused
@@ -16,6 +15,7 @@ from asv_bench.lab.tune.append_cost import AppendCost, AppendTimes, append_costs
 from asv_bench.memory.bandwidth import require_bandwidth
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import markdown
 from asv_bench.process.machine import chosen_device, machine_facts
@@ -90,10 +90,10 @@ def run(
     bench, config = hopper_bench("append", place, model, DTYPE)
     heads = Call("append", config.num_heads, config.num_kv_heads, config.head_dim, 1)
     costs: list[AppendCost] = []
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(named) * parts * rounds)
+    total = len(named) * parts * rounds
+    with Progress(console, "append", total, "rounds", is_apart=False) as progress:
         for workload in named:
-            progress.update(task, description=workload.name)
+            progress.name(workload.name)
             timed: list[AppendTimes] = []
             for context in first_contexts(workload, parts, TIMED_LEAD):
                 point = Point(workload.resident, context)
@@ -101,7 +101,7 @@ def run(
                     bench.rows_at(point),
                     captures=captures,
                     rounds=rounds,
-                    on_round=lambda: progress.advance(task),
+                    on_round=progress.advance,
                 )
                 timed.append(
                     AppendTimes(

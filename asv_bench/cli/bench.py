@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import Full, Patterns
+from asv_bench.cli.options import Full, ListBenchmarks, Patterns, Yes
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.snapshots import measured_changes, snapshot
 from asv_bench.history.asv_measuring import (
     Measured,
+    expected_time,
     measure_with_progress,
     process_contradictions,
 )
 from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
+from asv_bench.history.estimate import agree_to
 from asv_bench.output.console import make_console, print_sentences, print_table, print_warnings
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.figure_table import figure_table
@@ -49,6 +51,8 @@ def bench(
     require_gpu: Annotated[
         bool, typer.Option("--require-gpu", help="Fail unless a benchmark ran on a GPU.")
     ] = False,
+    yes: Yes = False,
+    list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure the working tree as it stands.
 
@@ -74,6 +78,7 @@ def bench(
         project, commit, described = tree_to_measure(working_tree(REPOSITORY))
         facts = machine_facts()
         console.print(described, highlight=False, soft_wrap=True)
+        agree_to(expected_time(project, facts.name, [commit], selection), console, yes=yes)
         print_warnings(console, look_around().sentences())
         measured = measure_with_progress(project, [commit], selection, console)
     if require_gpu:

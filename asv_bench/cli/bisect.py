@@ -19,6 +19,7 @@ from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import (
     Anyway,
     Devices,
+    ListBenchmarks,
     Margin,
     RecordPath,
     RequireGpu,
@@ -97,6 +98,7 @@ def bisect(
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     json: RecordPath = None,
+    list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Bisect a range of commits and say what came of it.
 

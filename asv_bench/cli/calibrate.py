@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from rich.text import Text
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import Devices, RecordPath
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.comparison import Progress as Compared
 from asv_bench.compare.comparison import compare_commits
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES, interval_text, percentage
@@ -27,9 +28,11 @@ from asv_bench.git.commit_sources import CommitSources
 from asv_bench.lab.calibration.planting import Planted, ScratchClone
 from asv_bench.output.console import add_figure_columns, make_console, print_table
 from asv_bench.output.destinations import write_text
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.tables import MISSING
 from asv_bench.process.process_pairs import ProcessPairs, shared_out
+from asv_bench.process.samples import Pair
 
 DIFFERENT = (Verdict.SLOWER, Verdict.FASTER)
 SEEN_FROM = 1.5
@@ -211,7 +214,7 @@ class Calibration:
         """Run the trials one after the other, adding each to `trials` as it ends."""
         base = self._clone.plant(0.0)
         with self._setup.pairs() as source:
-            with self._console.status("measuring a step"):
+            with Progress(self._console, "measuring a step"):
                 step = self._step_seconds(source, base)
             self._record.results["step_s"] = step
             commits = [self._clone.plant(effect * step) for effect in effects]
@@ -234,16 +237,22 @@ class Calibration:
         self, source: ProcessPairs, name: str, base: Planted, head: Planted, trials: list[Trial]
     ) -> None:
         begun = time.monotonic()
-        with self._console.status(f"{name} ({len(trials)} trials done)"):
+        what = f"{name} ({len(trials)} trials done)"
+        with Progress(self._console, what, self._plan.cap, "pairs at most") as progress:
+
+            def on_pair(now: Compared, pairs: Mapping[str, Pair]) -> None:
+                self._record.samples.extend(
+                    {"trial": name, **pair.to_json()} for pair in pairs.values()
+                )
+                progress.show(now.kept)
+
             (comparison,) = compare_commits(
                 source,
                 base.hash,
                 head.hash,
                 self._setup.benchmarks,
                 self._plan,
-                lambda _, pairs: self._record.samples.extend(
-                    {"trial": name, **pair.to_json()} for pair in pairs.values()
-                ),
+                on_pair,
             )
         step = comparison.base_value
         effect = head.seconds / step if step and head.hash != base.hash else 0.0

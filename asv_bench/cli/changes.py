@@ -17,7 +17,12 @@ from rich.text import Text
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import Anyway, Devices, RecordPath
 from asv_bench.cli.report import branch_to_show
-from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.bench_setup import (
+    BenchSetup,
+    devices_named,
+    set_up,
+    termination_as_interrupt,
+)
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.comparison import Progress, summarize_pairs
 from asv_bench.compare.confirmation import (
@@ -52,10 +57,13 @@ from asv_bench.output.console import (
     print_sentences,
     print_table,
 )
+from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.packages import require_packages
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.samples import Pair
+from asv_bench.process.threads import threads_text
 
 STYLES = {
     Standing.REGRESSION: "bold red",
@@ -122,6 +130,7 @@ def changes(
     console = make_console()
     page_path = REPOSITORY / "reports" / "pages" / "changes.html"
     require_places(json, page_path)
+    require_packages("jinja2", "matplotlib", "ruptures", "scipy")
     tip = _tip(REPOSITORY, branch)
     stored = stored_changes(REPOSITORY, benchmark or (), machine, tip)
     found = stored.found
@@ -305,20 +314,20 @@ class Confirming:
             self._call_same(suspicions.values(), CommitSources(REPOSITORY))
         open_ones = [one for one in suspicions.values() if _key(one) not in self._answers]
         if open_ones:
-            self._console.print(setup.sentence(), highlight=False, markup=False, soft_wrap=True)
-            self._record.look_around(self._console, setup.devices)
+            self._record.look_around(self._console, devices_named(devices))
+        what = (
+            f"comparing the commits around {len(open_ones)} changes, "
+            f"{threads_text(self._record.threads)} a process"
+        )
         try:
-            with termination_as_interrupt(), self._console.status("comparing") as status:
+            with termination_as_interrupt(), Bar(self._console, what, unit="pairs") as bar:
 
                 def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
                     for name, pair in measured.items():
                         key = (pair.base.commit, pair.head.commit, name)
                         self._pairs.setdefault(key, []).append(pair)
                         self._record.samples.append(pair.to_json())
-                    status.update(
-                        f"comparing the commits around {len(open_ones)} changes: "
-                        f"{len(self._record.samples)} pairs"
-                    )
+                    bar.show(len(self._record.samples))
 
                 def on_answer(answer: Comparison) -> None:
                     self._answers[answer.base, answer.head, answer.benchmark] = answer
@@ -410,7 +419,7 @@ def change_table(triaged: Sequence[Triaged]) -> Table:
         caption="A candidate is a change of level in stored figures; only a comparison of the "
         "commits around it makes it a regression or an improvement.",
     )
-    table.add_column("benchmark and commit", overflow="fold")
+    table.add_column("benchmark and commit", no_wrap=True)
     add_figure_columns(table, "machine", "change", "interval", "compared", "standing")
     for entry in triaged:
         change = entry.change

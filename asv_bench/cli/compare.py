@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as ProgressBar
 
 from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.cli.options import (
     Anyway,
     Devices,
+    ListBenchmarks,
     Margin,
     RecordPath,
     RequireGpu,
@@ -31,6 +30,8 @@ from asv_bench.git.commit_sources import WORKING_TREE, Commit
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.destinations import write_text
+from asv_bench.output.progress import Progress as Bar
+from asv_bench.output.progress import clock
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
@@ -86,6 +87,7 @@ def compare(
     markdown_path: Annotated[
         Path | None, typer.Option("--markdown", help="Where a summary in markdown goes.")
     ] = None,
+    list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Compare two commits and say what came of it.
 
@@ -295,50 +297,30 @@ class Comparing:
 
 
 class _PairProgress:
-    """A bar of pairs with the time left at most; drawn between pairs only, to measure in peace."""
+    """Pairs with the time that is left at most."""
 
     def __init__(self, console: Console, plan: ComparisonPlan) -> None:
-        self._console = console
         self._begun = time.monotonic()
-        self._bar = ProgressBar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("pairs, {task.fields[left]}"),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-        )
-        self._task = self._bar.add_task("warming up", total=plan.cap, left="both commits run once")
         self._first: tuple[float, int] | None = None
+        self._bar = Bar(console, "warming up, both commits run once", plan.cap, "pairs at most")
 
     def __enter__(self) -> _PairProgress:
-        self._bar.start()
-        self._bar.refresh()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._bar.__exit__()
 
     def show(self, now: Progress) -> None:
-        """Draw what is done; where nobody watches, a line at each look."""
+        """Say what is done."""
         at = time.monotonic()
         # From the first pair on: warming up may compile kernels, and says nothing about the rest.
         since, before = self._first or (self._begun, 0)
         self._first = self._first or (at, now.measured)
         left = time_left((at - since) / (now.measured - before), now)
-        self._bar.update(
-            self._task,
-            description=f"comparing, next look at {now.next_look}",
-            completed=now.kept,
-            left=left,
-        )
-        self._bar.refresh()
-        if not self._console.is_terminal and now.kept == now.next_look:
-            self._console.print(f"{now.kept} of at most {now.cap} pairs, {left}", highlight=False)
+        self._bar.show(now.kept, f"comparing, next look at {now.next_look}", left=left)
 
 
 def time_left(seconds: float, now: Progress) -> str:
     """How long the rest takes at most, where a pair takes so many seconds."""
-    remaining = seconds * (now.cap - now.kept)
-    return f"at most {int(remaining) // 60}:{int(remaining) % 60:02d} left"
+    return f"at most {clock(seconds * (now.cap - now.kept))} left"

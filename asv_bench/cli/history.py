@@ -8,21 +8,27 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import Anyway, Full, Patterns
+from asv_bench.cli.options import Anyway, Full, ListBenchmarks, Patterns, Yes
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.commit_tree import first_of_each_run
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.git.snapshots import measured_changes
-from asv_bench.history.asv_measuring import measure_with_progress, process_contradictions
+from asv_bench.history.asv_measuring import (
+    expected_time,
+    measure_with_progress,
+    process_contradictions,
+)
 from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, Selection
+from asv_bench.history.estimate import agree_to
 from asv_bench.history.sessions import SESSIONS, write_session
 from asv_bench.history.table import history_tables
 from asv_bench.output.console import make_console, print_table, print_warnings
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
 from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.process.machine import machine_facts
 from asv_bench.process.surroundings import look_around
 from asv_bench.process.threads import measured_threads, threads_text
 
@@ -73,6 +79,8 @@ def history(
         ),
     ] = None,
     anyway: Anyway = False,
+    yes: Yes = False,
+    list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure the commits of all ranges, print how the main figures moved and build the pages.
 
@@ -110,6 +118,8 @@ def history(
             highlight=False,
             soft_wrap=True,
         )
+        name = machine_facts().name
+        agree_to(expected_time(project, name, commits, selection), console, yes=yes)
         print_warnings(console, look_around().sentences())
         measured = measure_with_progress(project, commits, selection, console)
     with_figures = {figure.commit for figure in measured.figures}

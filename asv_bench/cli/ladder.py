@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import Devices, RequireGpu, insist_on_gpu
@@ -24,10 +15,13 @@ from asv_bench.compare.bench_setup import devices_named, termination_as_interrup
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_sentences, print_table
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
+from asv_bench.packages import require_packages
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.measured_process import CPU
 from asv_bench.process.process_pairs import shared_out
+from asv_bench.process.threads import threads_text
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.studies.ladder.findings import (
     PAIRS,
@@ -52,7 +46,6 @@ from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"
 README = REPOSITORY / "README.md"
-_LINES = 10
 HELP = """Every step from the first write-up to today's engine, and what their claims come to.
 
 The working tree is measured as it stands at the start. Exit code 0: every claim was tried; 1: the
@@ -136,6 +129,7 @@ def run(
     is_whole = rungs is None and claims is None and not quick
     target = _target(facts, machine, output, is_whole=is_whole)
     require_places(target, target.parent / PAGE)
+    require_packages("matplotlib", "scipy")
     settings = RungSettings.on(device, default_model(device), quick=quick)
     record = Record(
         "ladder",
@@ -215,6 +209,10 @@ class Climb:
         for note in record.notes:
             self._console.print(note, highlight=False, soft_wrap=True)
         record.look_around(self._console, [place.device for place in self._places])
+        console = self._console
+        rungs, trials = len(self._rungs), len(self._trials)
+        threads = threads_text(record.threads)
+        console.print(f"measuring {rungs} rungs and {trials} claims, {threads} a process")
         total = processes_expected(self._rungs, self._trials, self._plan.cap)
         try:
             with termination_as_interrupt(), _Shown(self._console, total) as shown:
@@ -270,68 +268,33 @@ class Climb:
 
 
 class _Shown:
-    """A bar of processes with the time left; drawn between processes only.
+    """Processes with the time left.
 
-    Pairs that are discarded are measured anew, so there can be more processes than expected. Where
-    nobody watches it, a line now and then.
+    Pairs that are discarded are measured anew, so there can be more processes than expected.
     """
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
-        self._total = total
-        self._begun = time.monotonic()
-        self._done = 0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("processes or so,"),
-            TimeElapsedColumn(),
-            TextColumn("gone,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            speed_estimate_period=600,
-        )
-        self._task = self._bar.add_task("ladder", total=total)
+        self._bar = Progress(console, "ladder", total, "processes or so")
 
     def __enter__(self) -> _Shown:
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._bar.__exit__()
 
     def says(self, what: str) -> None:
         """Name what is being done."""
-        self._bar.update(self._task, description=what)
-        self._bar.refresh()
+        self._bar.name(what)
 
     def ran(self, rung: Rung, answer: RungAnswer) -> None:
         """See `ladder_run.Watcher`."""
-        self._done += 1
-        self._bar.advance(self._task)
-        self.says(rung.label)
-        if not self._console.is_terminal and self._done % max(1, self._total // _LINES) == 0:
-            seconds = time.monotonic() - self._begun
-            left = seconds / self._done * max(0, self._total - self._done)
-            self._console.print(
-                f"{self._done} of about {self._total} processes, {clock(seconds)} gone, about "
-                f"{clock(left)} left",
-                highlight=False,
-            )
+        self._bar.advance(rung.label)
 
     def found(self, claim: FoundClaim) -> None:
         """See `ladder_run.Watcher`."""
         self._console.print(found_line(claim), highlight=False, soft_wrap=True)
-        self._bar.refresh()
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def found_line(claim: FoundClaim) -> str:

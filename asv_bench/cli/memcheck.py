@@ -22,7 +22,8 @@ import typer
 from rich.table import Table
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.output.console import make_console
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import has_cuda_gpu
 
@@ -169,12 +170,12 @@ def memcheck(
     record = Record("memcheck", {"checks": [asdict(check) for check in checks], "jobs": jobs})
     outcomes: list[Outcome] = []
     for check in checks:
-        with console.status(check.name):
+        with Progress(console, check.name, unit="tests"):
             outcomes.append(run_check(check, jobs))
         console.print(f"{check.name}: {outcomes[-1].words}", highlight=False, soft_wrap=True)
         record.results = {"checks": [asdict(outcome) for outcome in outcomes]}
         path = record.write(output)
-    console.print(_table(outcomes))
+    print_table(console, _table(outcomes))
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
     unclean = [outcome.name for outcome in outcomes if not outcome.is_clean]
     if unclean:

@@ -8,9 +8,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from asv_bench.compare.bench_setup import all_entries
+from asv_bench.compare.catalog import select
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import REPOSITORY
-from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
+from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
 from asv_bench.process.measured_process import CPU
 
 Patterns: TypeAlias = Annotated[
@@ -50,6 +52,29 @@ RequireGpu: TypeAlias = Annotated[
 RecordPath: TypeAlias = Annotated[
     Path | None,
     typer.Option("--json", help="Where the record goes (default: a new file in reports/runs)."),
+]
+
+
+def _print_benchmarks(is_wanted: bool) -> None:
+    if not is_wanted:
+        return
+    # Plain lines, for other programs too.
+    for entry in select(all_entries(REPOSITORY), (".",), has_gpu=has_cuda_gpu()):
+        typer.echo(entry.name)
+    raise typer.Exit
+
+
+ListBenchmarks: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--list",
+        is_eager=True,
+        callback=_print_benchmarks,
+        help="Print the benchmarks that --benchmark can name on this machine, and end.",
+    ),
+]
+Yes: TypeAlias = Annotated[
+    bool, typer.Option("--yes", help="Begin without asking, however long it takes.")
 ]
 
 

@@ -23,6 +23,7 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import markdown
+from asv_bench.packages import require_packages
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workload_named
 
@@ -73,6 +74,7 @@ def run(
     facts = machine_facts()
     folder = figures_folder("roofline", output, facts)
     require_places(folder / "roofline.json", folder / "roofline.md", folder / "roofline.svg")
+    require_packages("matplotlib")
     model = hf_model_id or default_model("cuda")
     _sizes(model)
     record = Record(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from asv_bench.cli.options import figures_folder
 from asv_bench.errors import Refused
@@ -14,8 +13,10 @@ from asv_bench.lab.sweep.sweep import CALLS, Swept, sweep, sweep_table
 from asv_bench.memory.bandwidth import require_bandwidth
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import markdown
+from asv_bench.packages import require_packages
 from asv_bench.process.machine import chosen_device, machine_facts
 
 ROUNDS = 7
@@ -54,6 +55,7 @@ def run(
     facts = machine_facts()
     folder = figures_folder("sweep", output, facts)
     require_places(folder / "sweep.json", folder / "sweep.md", folder / "sweep.svg")
+    require_packages("matplotlib")
     # The largest is always there.
     batches = sorted({*range(1, most + 1, every), most})
     record = Record("sweep", {"batches": batches, "rounds": rounds}, machine=facts)
@@ -68,10 +70,10 @@ def run(
     from asv_bench.lab.sweep.plot import sweep_svg
 
     results: list[Swept] = []
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(CALLS) * rounds * len(batches))
+    total = len(CALLS) * rounds * len(batches)
+    with Progress(console, "sweep", total, "batches", is_apart=False) as progress:
         for call in CALLS:
-            progress.update(task, description=str(call))
+            progress.name(str(call))
             calls = SweepCalls(call, most, torch.device(place))
             result = sweep(
                 call,
@@ -79,7 +81,7 @@ def run(
                 calls.timer,
                 rounds=rounds,
                 bytes_per_second=bandwidth.bytes_per_second,
-                on_batch=lambda: progress.advance(task),
+                on_batch=progress.advance,
                 on_round=calls.place,
             )
             results.append(result)

@@ -13,6 +13,7 @@ from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.output.destinations import require_writable
+from asv_bench.packages import require_packages
 from asv_bench.process.machine import has_cuda_gpu, visible_gpus
 from asv_bench.process.measured_process import CPU, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs
@@ -21,6 +22,7 @@ from asv_bench.process.threads import measured_threads, threads_text
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
 ALL_DEVICES = "all"
+BENCHMARKS = Path("asv_bench", "benchmarks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,29 @@ def set_up(root: Path, patterns: Sequence[str], devices: str | None) -> BenchSet
     ProcessFailed
         If the benchmarks cannot be imported.
     """
+    # scipy judges when all has been measured.
+    require_packages("asv_runner", "torch", "msgspec", "scipy")
     chosen = devices_named(devices)
     sources = CommitSources(root)
     require_writable(sources.environment / "commit")
-    folder = root / "asv_bench" / "benchmarks"
-    described = ProcessRunner(folder, sources.environment).discover()
-    entries = select(
-        entries_of(described), patterns or DEFAULT_BENCHMARKS, has_gpu=chosen != (CPU,)
-    )
+    folder = root / BENCHMARKS
+    entries = select(all_entries(root), patterns or DEFAULT_BENCHMARKS, has_gpu=chosen != (CPU,))
     return BenchSetup(sources, folder, tuple(entries), chosen)
+
+
+def all_entries(root: Path) -> list[Entry]:
+    """Every benchmark of a checkout with its parameters, also those for other machines.
+
+    Raises
+    ------
+    Refused
+        If a package is missing.
+    ProcessFailed
+        If the benchmarks cannot be imported.
+    """
+    require_packages("asv_runner")
+    runner = ProcessRunner(root / BENCHMARKS, CommitSources(root).environment)
+    return entries_of(runner.discover())
 
 
 def devices_named(devices: str | None) -> tuple[str, ...]:

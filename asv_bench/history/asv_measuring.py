@@ -6,13 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.commit_tree import CommitTree
@@ -20,7 +13,9 @@ from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import Selection
+from asv_bench.history.estimate import Estimate, estimate
 from asv_bench.output.contradictions import spread_sentences
+from asv_bench.output.progress import Progress
 from asv_bench.process.machine import has_cuda_gpu
 
 
@@ -42,6 +37,14 @@ def process_contradictions(figures: Sequence[Figure]) -> list[str]:
     return spread_sentences(values, "processes")
 
 
+def expected_time(
+    project: AsvProject, machine: str, commits: Sequence[str], selection: Selection
+) -> Estimate:
+    """How long it will take to measure these commits on this machine."""
+    here = selection.on(has_gpu=has_cuda_gpu())
+    return estimate(project.results, machine, len(commits), here)
+
+
 def measure_with_progress(
     project: AsvProject, commits: Sequence[str], selection: Selection, console: Console
 ) -> Measured:
@@ -56,25 +59,13 @@ def measure_with_progress(
         for remark in CommitTree.read(commit, Repository(project.repository)).remarks():
             console.print(remark, highlight=False, markup=False, soft_wrap=True)
     here = selection.on(has_gpu=has_cuda_gpu())
-    columns = (
-        TextColumn("[bold]measuring"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("finding the benchmarks", total=None)
+    with Progress(console, "finding the benchmarks") as progress:
 
         def advance(benchmark: str, started: int, total: int) -> None:
             total *= len(commits)
             # What has started is not done yet.
-            progress.update(
-                task,
-                description=benchmark.rpartition("-")[0] or benchmark,
-                completed=started - 1,
-                total=max(total, started) or None,
-            )
+            name = benchmark.rpartition("-")[0] or benchmark
+            progress.show(started - 1, f"measuring {name}", total=max(total, started))
 
         measured = project.measure(commits, here.patterns, here.rounds, advance)
     figures = measured.figures

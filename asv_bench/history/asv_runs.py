@@ -25,6 +25,7 @@ from asv_bench.history.asv_results import NOT_RESULTS, Results, read_results
 from asv_bench.history.published_results import write_published
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.stored_json import read_stored
+from asv_bench.packages import require_packages
 from asv_bench.process.borrowed_paths import search_path
 from asv_bench.process.contract import PROGRESS_VARIABLE
 from asv_bench.process.threads import measured_environment
@@ -39,13 +40,14 @@ class AsvError(MeasurementFailed):
 
 
 def require_project(root: Path) -> None:
-    """See before measuring that asv can work in a checkout, and its results be kept there.
+    """See before measuring that asv can work in a checkout, and its results be kept and shown.
 
     Raises
     ------
     Refused
-        If something in it cannot be written.
+        If something in it cannot be written, or a package is missing.
     """
+    require_packages("asv", "jinja2", "matplotlib")
     kept = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
     folders = (".asv", *(f"reports/{name}" for name in kept))
     require_writable(*(root / folder / "file" for folder in folders))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.peers.child import PeerTask
 from asv_bench.peers.runs import PEERS, STATIC
@@ -122,12 +122,10 @@ def measure_peers(
     outcome = PeerOutcome()
     figures: dict[tuple[str, str], list[dict[str, Any]]] = {}
     failed: set[tuple[str, str]] = set()
-    with Progress(console=console, auto_refresh=False) as progress:
-        bar = progress.add_task("peers", total=len(jobs))
+    with Progress(console, "peers", len(jobs)) as progress:
         for job in jobs:
             key = (job.task.workload, job.task.peer)
-            progress.update(bar, description=f"{job.task.peer}, {job.task.workload}")
-            progress.refresh()
+            progress.name(f"{job.task.peer}, {job.task.workload}")
             sentences: list[str] = []
             if key not in failed:
                 kept = folder / f"{'-'.join(key)}-{job.process}.json"
@@ -152,8 +150,7 @@ def measure_peers(
             outcome.rows = [headline_row(one) for key, one in figures.items() if key not in failed]
             if on_rows is not None:
                 on_rows(outcome.rows)
-            progress.advance(bar)
-            progress.refresh()
+            progress.advance()
     return outcome
 
 

@@ -14,12 +14,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.destinations import write_text
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import (
     REPOSITORY,
     Record,
@@ -225,11 +225,9 @@ def measure_engine(
     """
     figures: dict[str, list[dict[str, Any]]] = {job.workload: [] for job in jobs}
     processes = len(jobs) // len(figures)
-    with Progress(console=console, auto_refresh=False) as progress:
-        task = progress.add_task("headline", total=len(jobs))
+    with Progress(console, "headline", len(jobs)) as progress:
         for job in jobs:
-            progress.update(task, description=f"{job.workload} {job.process + 1}/{processes}")
-            progress.refresh()
+            progress.name(f"{job.workload} {job.process + 1}/{processes}")
             sentences: list[str] = []
             measured = kept_or_measured(job.record, partial(run_job, job), _check, sentences)
             for sentence in [*sentences, *throttle_warnings(job.label, measured["gpu_state"])]:
@@ -240,8 +238,7 @@ def measure_engine(
             if all(len(one) == job.process + 1 for one in figures.values()):
                 rows = [headline_row(one) for one in figures.values()]
                 file.write(rows, f"{job.process + 1} of {processes} processes of the engine")
-            progress.advance(task)
-            progress.refresh()
+            progress.advance()
     return figures
 
 

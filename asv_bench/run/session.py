@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from asv_bench.output.console import print_table
 from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record, require_places
 from asv_bench.output.tables import mode_table, run_line
 from asv_bench.process.threads import threads_text
@@ -36,26 +36,24 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
     record.look_around(console, [settings.device])
 
     results: list[ModeResult] = []
-    with _progress(console) as progress:
-        total = len(settings.modes) * (flags.warmup_runs + flags.repeat_runs)
-        task = progress.add_task(f"{settings.workload.name}: building the engine", total=total)
-        progress.refresh()
+    name = settings.workload.name
+    total = len(settings.modes) * (flags.warmup_runs + flags.repeat_runs)
+    what = f"{name}, {threads_text(record.threads)}: building the engine"
+    with Progress(console, what, total, "runs", is_apart=False) as progress:
         measurement = Measurement(settings)
         record.results["engine"] = measurement.engine_facts()
         record.threads = measurement.threads
         for mode in settings.modes:
 
             def on_run(sample: RunSample | None) -> None:
-                progress.advance(task)
-                progress.refresh()
+                progress.advance()
                 if sample is None:
                     return
                 record.samples.append(sample.to_json())
                 if flags.print_per_run:
                     console.print(run_line(len(record.samples), sample), soft_wrap=True)
 
-            progress.update(task, description=f"{settings.workload.name}: {mode}")
-            progress.refresh()
+            progress.name(f"{name}: {mode}")
             results.append(measurement.run_mode(mode, on_run))
     bandwidth = measurement.bandwidth()
     record.results["read_bandwidth"] = None if bandwidth is None else bandwidth.to_json()
@@ -94,15 +92,3 @@ def contradictions(result: ModeResult) -> list[str]:
     if step is not None and tpot is not None:
         said += ratio_sentence(("the decode step", step), ("TPOT", tpot), "ms")
     return [f"{result.mode}: {sentence}" for sentence in said]
-
-
-def _progress(console: Console) -> Progress:
-    """A progress bar that is drawn between runs only: a thread that draws would be measured."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        auto_refresh=False,
-    )

@@ -30,6 +30,7 @@ from asv_bench.lab.codegen import launched_kernels as launched
 from asv_bench.lab.codegen.compiled import KernelFigures, compile_launched, compile_variant
 from asv_bench.lab.codegen.rules import KNOWN_EXCEPTIONS, violations
 from asv_bench.output.console import add_figure_columns, make_console, print_table
+from asv_bench.output.progress import Progress
 
 COLUMNS = (
     ("regs", "registers"),
@@ -151,7 +152,7 @@ def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
             "streams of linear maps and of the LM head are not compiled",
             soft_wrap=True,
         )
-    with console.status("finding what the engine launches"):
+    with Progress(console, "finding what the engine launches", unit="kernels", is_apart=False):
         engine = [
             *launched.launched_kernels(),
             *launched.plain_kernels(),
@@ -185,7 +186,7 @@ def _exceptions_met(figures: Iterable[KernelFigures]) -> list[str]:
 def figure_table(figures: Iterable[KernelFigures]) -> Table:
     """The figures as people read them."""
     table = Table(title="kernels compiled for sm_90", title_justify="left")
-    table.add_column("variant", overflow="fold")
+    table.add_column("variant", no_wrap=True)
     add_figure_columns(table, *(title for title, _ in COLUMNS), "cubin", "batch")
     for one in figures:
         values = asdict(one)

@@ -1,0 +1,154 @@
+"""How long it will take to measure commits, by what it took before, and who agreed to that."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from asv_bench.errors import Refused
+from asv_bench.history.asv_selection import Selection
+
+LONG_SECONDS = 3600.0
+"""Work that is expected to take longer is begun only where the user has agreed."""
+ASSUMED_SECONDS = 50.0
+"""A round of one commit, where nothing is stored of this machine: what two cores take."""
+_FILES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long rounds of commits are expected to take.
+
+    Attributes
+    ----------
+    commits, rounds
+        How many.
+    round_s
+        Seconds of one round of one commit.
+    is_stored
+        Whether results of this machine say so; otherwise it is assumed.
+    """
+
+    commits: int
+    rounds: int
+    round_s: float
+    is_stored: bool
+
+    @property
+    def seconds(self) -> float:
+        """Of all rounds of all commits."""
+        return self.commits * self.rounds * self.round_s
+
+    @property
+    def sentence(self) -> str:
+        """How long it takes and why."""
+        commits = "1 commit" if self.commits == 1 else f"{self.commits} commits"
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        source = "as stored of this machine" if self.is_stored else "assumed, as nothing is stored"
+        return (
+            f"about {long_time(self.seconds)}: {commits} x {rounds}, {self.round_s:.0f} s each, "
+            f"{source}"
+        )
+
+
+def estimate(results: Path, machine: str, commits: int, selection: Selection) -> Estimate:
+    """How long measuring takes, by the newest results of this machine.
+
+    Parameters
+    ----------
+    results
+        asv's directory of results.
+    machine
+        The folder in it.
+    commits
+        How many are measured.
+    selection
+        What is measured of each, as it is on this machine.
+    """
+    newest = sorted((results / machine).glob("*.json"), key=_time_of)[-_FILES:]
+    rounds = [
+        seconds for path in newest if (seconds := _round_of(path, selection.patterns)) is not None
+    ]
+    round_s = statistics.median(rounds) if rounds else ASSUMED_SECONDS
+    return Estimate(commits, selection.rounds, round_s, bool(rounds))
+
+
+def agree_to(expected: Estimate, console: Console, *, yes: bool) -> None:
+    """Say how long it takes; where that is long, ask at a terminal, and elsewhere want --yes.
+
+    Raises
+    ------
+    Refused
+        If nobody agreed.
+    """
+    console.print(f"expected to take {expected.sentence}", highlight=False, soft_wrap=True)
+    if yes or expected.seconds <= LONG_SECONDS:
+        return
+    if console.is_terminal and sys.stdin.isatty():
+        if typer.confirm("Begin?"):
+            return
+        raise Refused("nothing was measured.")
+    raise Refused(
+        f"this would take {expected.sentence}. Add --yes to begin, or measure less: a shorter "
+        f"range, fewer --rounds, or some benchmarks with --benchmark."
+    )
+
+
+def long_time(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    if seconds < 3600:
+        return f"{round(seconds / 60)} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours < 10 else f"{round(seconds / 3600)} hours"
+
+
+def _time_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _round_of(path: Path, patterns: Sequence[str]) -> float | None:
+    """Seconds that the selected benchmarks took of a stored round; None where it tells nothing."""
+    try:
+        content = json.loads(path.read_text())
+        names = content["result_columns"]
+        rows = {
+            benchmark: dict(zip(names, row, strict=False))
+            for benchmark, row in content["results"].items()
+        }
+        seconds = sum(_seconds_of(name, row, patterns) for name, row in rows.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return seconds if 0 < seconds < math.inf else None
+
+
+def _seconds_of(benchmark: str, row: Mapping[str, Any], patterns: Sequence[str]) -> float:
+    """Of what one benchmark took, the share of its combinations that are selected."""
+    combinations = [
+        f"{benchmark}({', '.join(values)})" if values else benchmark
+        for values in itertools.product(*(row.get("params") or []))
+    ]
+    values = row.get("result") or [None] * len(combinations)
+    measured = [
+        name
+        for name, value in zip(combinations, values, strict=True)
+        if value is not None and not math.isnan(value)
+    ]
+    selected = [name for name in measured if any(re.search(pattern, name) for pattern in patterns)]
+    duration = float(row.get("duration") or 0.0)
+    return duration * len(selected) / len(measured) if measured else 0.0

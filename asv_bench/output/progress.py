@@ -1,0 +1,186 @@
+"""How far a command is and how long the rest takes: a bar, or lines where there is no terminal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rich import progress as rich_progress
+from rich.console import Console
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Progress:
+    """Says at the beginning what is done, and from then on how far it is.
+
+    On a terminal that is a bar, which is drawn when something has happened only: drawing while
+    something is measured would be measured too. Elsewhere it is a plain line at the beginning, and
+    then one every half minute at most.
+
+    Parameters
+    ----------
+    console
+        Where to.
+    what
+        What is done, for the beginning of the line.
+    total
+        How many there will be; None where that is not known yet.
+    unit
+        What is counted.
+    is_apart
+        Whether other processes do what takes the time. Then the half minute's line also comes where
+        nothing has happened, from a thread; in a process that measures itself there is none.
+    now
+        Seconds, of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        what: str,
+        total: int | None = None,
+        unit: str = "processes",
+        *,
+        is_apart: bool = True,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._what = what
+        self._total = total
+        self._unit = unit
+        self._now = now
+        self._done = 0
+        self._left: str | None = None
+        self._begun = self._said_at = now()
+        self._first: tuple[float, int] | None = None
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True) if is_apart else None
+        self._bar: rich_progress.Progress | None = None
+        if console.is_terminal:
+            self._bar = rich_progress.Progress(
+                rich_progress.TextColumn("{task.description}"),
+                rich_progress.BarColumn(bar_width=20),
+                rich_progress.TextColumn("{task.fields[count]}"),
+                console=console,
+                auto_refresh=False,
+                transient=True,
+            )
+            self._task = self._bar.add_task(what, total=total, count="")
+
+    def __enter__(self) -> Progress:
+        self._begun = self._said_at = self._now()
+        if self._bar is None:
+            self._say(self._beginning())
+        else:
+            self._bar.start()
+            self._draw()
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(
+        self,
+        done: int,
+        what: str | None = None,
+        *,
+        total: int | None = None,
+        left: str | None = None,
+    ) -> None:
+        """Say how far it is.
+
+        Parameters
+        ----------
+        done
+            How many are done.
+        what
+            What is done from now on; None: as before.
+        total
+            How many there will be; None: as before.
+        left
+            How long the rest takes, in words; None: as long as what was done, by its number.
+        """
+        with self._lock:
+            at = self._now()
+            if done > 0 and self._first is None:
+                # From the first on: what comes before it, such as compiling, says nothing of the
+                # others.
+                self._first = (at, done)
+            self._done, self._left = done, left
+            self._what = what or self._what
+            self._total = total or self._total
+            if self._bar is not None:
+                self._draw()
+            elif at - self._said_at >= SECONDS_BETWEEN_LINES:
+                self._say(self._line())
+
+    def advance(self, what: str | None = None) -> None:
+        """Say that one more is done."""
+        self.show(self._done + 1, what)
+
+    def name(self, what: str) -> None:
+        """Say what is done from now on."""
+        self.show(self._done, what, left=self._left)
+
+    def left(self) -> str:
+        """How long the rest takes, in words; empty where nothing tells."""
+        if self._left is not None:
+            return self._left
+        if self._total is None or self._done == 0:
+            return ""
+        at, since, before = self._now(), self._begun, 0
+        if self._first is not None and self._done > self._first[1]:
+            since, before = self._first
+        seconds = (at - since) / (self._done - before) * max(0, self._total - self._done)
+        return f"about {clock(seconds)} left"
+
+    def _beginning(self) -> str:
+        return self._what if self._total is None else f"{self._what}: {self._total} {self._unit}"
+
+    def _line(self) -> str:
+        count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
+        gone = f"{clock(self._now() - self._begun)} gone"
+        parts = (f"{count} {self._unit}", gone, self.left())
+        return f"{self._what}: {', '.join(part for part in parts if part)}"
+
+    def _say(self, line: str) -> None:
+        self._said_at = self._now()
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _draw(self) -> None:
+        assert self._bar is not None
+        count = str(self._done) if self._total is None else f"{self._done}/{self._total}"
+        shown = f"{count} {self._unit}, {self.left()}".removesuffix(", ")
+        self._bar.update(
+            self._task,
+            description=self._what,
+            completed=self._done,
+            total=self._total,
+            count=shown,
+        )
+        self._bar.refresh()
+
+    def _beat(self) -> None:
+        while not self._over.wait(SECONDS_BETWEEN_LINES):
+            with self._lock:
+                if self._bar is not None:
+                    self._draw()
+                elif self._now() - self._said_at >= SECONDS_BETWEEN_LINES:
+                    self._say(self._line())
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, and hours where there are any."""
+    whole = int(seconds)
+    minutes = f"{whole // 60 % 60:02d}" if whole >= 3600 else f"{whole // 60}"
+    hours = f"{whole // 3600}:" if whole >= 3600 else ""
+    return f"{hours}{minutes}:{whole % 60:02d}"

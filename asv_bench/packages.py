@@ -1,0 +1,52 @@
+"""Packages that a command needs and that may be missing, by the names they are installed under."""
+
+from __future__ import annotations
+
+from importlib import util
+
+from asv_bench.errors import Refused
+
+OWN = ("asv_bench", "engine", "kernels", "benchmarks")
+_DISTRIBUTIONS = {
+    "asv_runner": "asv",
+    "huggingface_hub": "huggingface-hub",
+    "pynvml": "nvidia-ml-py",
+}
+"""Modules whose package is called otherwise."""
+
+
+def require_packages(*modules: str) -> None:
+    """See before measuring that modules can be imported which are needed only later.
+
+    Raises
+    ------
+    Refused
+        If one is missing; the sentence names its package.
+    """
+    for module in modules:
+        if not _is_there(module):
+            raise Refused(missing_package(module))
+
+
+def missing_package(module: str) -> str:
+    """The sentence for a module that cannot be imported: its package, and how it gets here."""
+    name = module.partition(".")[0]
+    package = _DISTRIBUTIONS.get(name, name)
+    return (
+        f"the package {package} is missing here; install it with `pip install {package}`, or run "
+        f"the command through nox, which installs what it needs (`nox -l` lists the sessions)."
+    )
+
+
+def missing_sentence(error: BaseException) -> str | None:
+    """The sentence for an import that failed since a package is missing; None for other errors."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    return None if error.name.partition(".")[0] in OWN else missing_package(error.name)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

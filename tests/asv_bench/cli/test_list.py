@@ -1,0 +1,43 @@
+"""`--list`: the names that --benchmark takes, a line each, and nothing is measured."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from toy_project import ToyProject, make_project
+from typer.testing import CliRunner
+
+from asv_bench.__main__ import build_app
+from asv_bench.cli import options
+from asv_bench.compare.bench_setup import all_entries
+from asv_bench.compare.catalog import Entry, select
+
+ENTRIES = [
+    Entry(name, name, "seconds")
+    for name in (
+        "scheduler.Scheduler.track_step_time('gpt2-tiny')",
+        "scheduler.Scheduler.track_step_time('gpt2')",
+        "host.Startup.track_import",
+    )
+]
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect", "bench", "history"])
+def test_names_are_printed_whole_one_a_line(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(options, "all_entries", lambda root: ENTRIES)
+    monkeypatch.setattr(options, "has_cuda_gpu", lambda: False)
+    # Without the arguments that the command wants for measuring.
+    done = CliRunner().invoke(build_app(), [command, "--list"])
+    assert done.exit_code == 0, done.output
+    # Not those that this machine would refuse.
+    assert done.output.splitlines() == [ENTRIES[0].name, ENTRIES[2].name]
+    for name in done.output.splitlines():
+        assert select(ENTRIES, [f"^{re.escape(name)}$"], has_gpu=False)
+
+
+def test_they_are_the_benchmarks_of_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> None:
+    toy: ToyProject = make_project(tmp_path_factory.mktemp("toy") / "project", commits=1)
+    names = [entry.name for entry in all_entries(toy.root)]
+    assert "toy.Toy.track_step(8)" in names

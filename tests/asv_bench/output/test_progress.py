@@ -1,0 +1,121 @@
+"""Progress: a bar on a terminal, lines elsewhere, with the time that is left, and never silence."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from rich.console import Console
+
+from asv_bench.bisect.account import ProbeLines
+from asv_bench.bisect.finding import Probe, Stage
+from asv_bench.output import progress as module
+from asv_bench.output.progress import Progress, clock
+from asv_bench.process.samples import Pair, Reading
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@contextmanager
+def shown(
+    total: int | None, *, is_terminal: bool = False, is_apart: bool = False
+) -> Iterator[tuple[Progress, io.StringIO, Clock]]:
+    file, now = io.StringIO(), Clock()
+    console = Console(file=file, force_terminal=is_terminal, width=120)
+    with Progress(console, "measuring", total, "runs", is_apart=is_apart, now=now) as progress:
+        yield progress, file, now
+
+
+def test_without_a_terminal_a_line_comes_at_once_and_then_every_half_minute_at_most() -> None:
+    with shown(100) as (progress, file, now):
+        assert file.getvalue() == "measuring: 100 runs\n"
+        for _ in range(30):
+            now.at += 4.0
+            progress.advance()
+    lines = file.getvalue().splitlines()
+    # 30 runs of 4 s are 120 s.
+    assert lines[1:] == [
+        "measuring: 8 of 100 runs, 0:32 gone, about 6:08 left",
+        "measuring: 16 of 100 runs, 1:04 gone, about 5:36 left",
+        "measuring: 24 of 100 runs, 1:36 gone, about 5:04 left",
+    ]
+
+
+def test_what_comes_before_the_first_says_nothing_of_the_rest() -> None:
+    with shown(11) as (progress, _, now):
+        now.at += 500.0  # compiling
+        progress.advance()
+        now.at += 10.0
+        progress.advance()
+        assert progress.left() == "about 1:30 left"
+
+
+def test_a_long_process_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing happens for as long as it runs, and yet a line comes."""
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.02)
+    file = io.StringIO()
+    with Progress(Console(file=file, width=120), "measuring", 3, "runs"):
+        deadline = time.monotonic() + 5
+        while file.getvalue().count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    first, *others = file.getvalue().splitlines()
+    assert first == "measuring: 3 runs"
+    assert len(others) >= 2
+    assert others[0].startswith("measuring: 0 of 3 runs, 0:00 gone")
+
+
+def test_a_process_that_measures_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.01)
+    with shown(3) as (_, file, _now):
+        time.sleep(0.1)
+    assert file.getvalue() == "measuring: 3 runs\n"
+
+
+def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with shown(10, is_terminal=True) as (progress, file, now):
+        for _ in range(3):
+            now.at += 60.0
+            progress.advance()
+    assert "3/10 runs, about 7:00 left" in file.getvalue()
+
+
+def test_a_total_may_come_later_and_a_name_may_change() -> None:
+    with shown(None) as (progress, file, now):
+        assert file.getvalue() == "measuring\n"
+        progress.name("finding")
+        now.at += 31.0
+        progress.show(1, "running", total=4)
+    assert file.getvalue().splitlines()[-1] == "running: 1 of 4 runs, 0:31 gone, about 1:33 left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (3600, "1:00:00")]
+)
+def test_a_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_the_gate_of_a_bisection_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.0)
+    file = io.StringIO()
+    reading = Reading("a" * 40, "b", 1.0, (1.0,), "cpu", 0.0, 30.0)
+    pair = Pair(reading, reading, head_first=False)
+    with ProbeLines(Console(file=file, width=120), {}, most=24, devices=1) as lines:
+        for _ in range(2):
+            lines.show(Probe(Stage.GATE, "a" * 40, "a" * 40, pair))
+    said = file.getvalue()
+    assert said.startswith("warming up, both ends run once: 24 pairs at most\n")
+    assert "comparing the ends: 2 of 24 pairs" in said
+    assert "at most 22 pairs, 22:00, left" in said

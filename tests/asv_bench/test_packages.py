@@ -1,0 +1,75 @@
+"""A package that is missing is named in a sentence, before anything is measured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asv_bench.errors import Refused
+from asv_bench.packages import missing_sentence, require_packages
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RUNNER = """
+import importlib.abc, runpy, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.argv[1:] = {arguments!r}
+runpy.run_module("asv_bench", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [
+        ("typer", "--help"),
+        ("rich", "report"),
+        ("scipy", "compare HEAD HEAD"),
+        ("asv_runner", "compare HEAD HEAD"),
+        ("asv_runner", "bisect --list"),
+        ("asv", "bench"),
+        ("matplotlib", "history HEAD~1..HEAD"),
+        ("jinja2", "bench"),
+        ("ruptures", "changes"),
+        ("torch", "compare HEAD HEAD"),
+        ("nvtx", "profile --quick"),
+    ],
+)
+def test_a_missing_package_is_a_sentence(package: str, command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER.format(package=package, arguments=command.split())],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name = "asv" if package == "asv_runner" else package
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 2, said
+    assert f"package {name}" in said
+    assert "install" in said
+    assert "Traceback" not in said
+
+
+def test_what_is_missing_of_our_own_is_a_bug() -> None:
+    assert missing_sentence(ModuleNotFoundError("x", name="engine.kv.lost")) is None
+    assert missing_sentence(ModuleNotFoundError("no name")) is None
+    assert missing_sentence(ValueError("x")) is None
+
+
+def test_a_package_is_called_as_it_is_installed() -> None:
+    with pytest.raises(Refused, match="pip install numpy_of_nobody"):
+        require_packages("sys", "numpy_of_nobody")
+    sentence = missing_sentence(ModuleNotFoundError("x", name="pynvml"))
+    assert sentence is not None
+    assert "nvidia-ml-py" in sentence
