@@ -119,7 +119,7 @@ def counters(
 def step_table(steps: Counters, key: str) -> Table:
     """The counters of steps as people read them."""
     table = Table(title=f"what a decode step does ({key})", title_justify="left")
-    table.add_column("path, batch, span", overflow="fold")
+    table.add_column("path, batch, span", no_wrap=True)
     add_figure_columns(table, *(title for title, _ in SHOWN))
     for name, values in steps.items():
         table.add_row(name, *(_cell(values[counter]) for _, counter in SHOWN))
@@ -129,7 +129,7 @@ def step_table(steps: Counters, key: str) -> Table:
 def difference_table(found: Sequence[Difference]) -> Table:
     """What changed, before and after."""
     table = Table(title="counters that changed", title_justify="left")
-    table.add_column("of", overflow="fold")
+    table.add_column("of", no_wrap=True)
     table.add_column("counter", no_wrap=True)
     add_figure_columns(table, "before", "after", "change")
     for one in found:

@@ -182,7 +182,7 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 def decision_table(decisions: Sequence[Decision]) -> Table:
     """What was decided, a line a slot, and why candidates were left out."""
     table = Table(title="Decisions", title_justify="left")
-    table.add_column("slot", overflow="fold")
+    table.add_column("slot", no_wrap=True)
     add_figure_columns(table, "tried", "rejected", "step before\nµs", "after\nµs", "gain")
     table.add_column("adopted", overflow="fold")
     reasons: Counter[str] = Counter()

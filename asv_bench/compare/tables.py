@@ -32,7 +32,7 @@ def comparison_table(
 ) -> Table:
     """A row for each benchmark; `units` are by benchmark."""
     table = Table(title=title, title_justify="left", caption=definition(plan))
-    table.add_column("benchmark", overflow="fold")
+    table.add_column("benchmark", no_wrap=True)
     add_figure_columns(table, *_HEADERS)
     for comparison in comparisons:
         verdict, *figures = _cells(comparison, units[comparison.benchmark])

@@ -65,7 +65,7 @@ def range_table(window: Traced, note: str) -> Table:
     """Host and device time of each range, with the ranges within it."""
     summary, steps = window.summary, window.decoded.steps
     table = Table(title=_title("Time per range", window, note), title_justify="left")
-    table.add_column("range", overflow="fold")
+    table.add_column("range", no_wrap=True)
     add_figure_columns(table, "calls\na step", "host\nµs a step")
     if summary.device is not None:
         add_figure_columns(table, "kernels\na step", "device\nµs a step")
@@ -126,7 +126,7 @@ def _work_table(
     ranges: Mapping[str, tuple[str, ...]] | None,
 ) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column(kind, overflow="fold")
+    table.add_column(kind, no_wrap=True)
     if ranges is not None:
         table.add_column("range", overflow="fold", min_width=12)
     add_figure_columns(table, "calls\na step", "µs\na call", "µs\na step", "share")

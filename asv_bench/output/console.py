@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text, TextType
 
 LEAST_WIDTH = 120
 """Columns that every table fits in; rich would guess 80 for a file and cut figures to "…"."""
-LEAST_NAME = 12
-"""Columns that a name is broken to before the table grows beyond its console."""
+LEAST_PROSE = 24
+"""Columns that names of several words are broken to before a table becomes a list."""
+INDENT = "  "
+GAP = "   "
 UNLIMITED = 1000
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console as wide as its terminal, and wide enough for every table where there is none.
+    """A console as wide as its terminal, or as COLUMNS says; in a file wide enough for tables.
 
     Brackets are printed as they are: a path may have them.
     """
@@ -25,7 +30,7 @@ def make_console(*, stderr: bool = False) -> Console:
     if isinstance(console.file, io.TextIOWrapper):
         # Names of files and branches are any bytes, and not every terminal knows every character.
         console.file.reconfigure(errors="backslashreplace")
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
         console.width = max(console.width, LEAST_WIDTH)
     return console
 
@@ -49,24 +54,88 @@ def print_sentences(console: Console, sentences: Iterable[str]) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table whose first column is names; only they are broken to fit.
+    """Print a table that fits its console, without breaking a name or a figure.
 
-    A table whose other columns alone are wider than the console is left wider than it. Title and
+    The first column is names, which stay whole where it says `no_wrap`, and else may be broken
+    between words. A table that does not fit so is printed as a list, a row a paragraph. Title and
     caption are taken out and printed around the table, in which they would be broken to its width.
     """
-    options = console.options.update(width=UNLIMITED)
-    names = table.columns[0]
-    longest = max(
-        Measurement.get(console, options, cell).maximum for cell in (names.header, *names.cells)
-    )
-    needed = Measurement.get(console, options, table).maximum - max(0, longest - LEAST_NAME)
-    if needed > console.width:
-        table.width = needed
     title, table.title = table.title, None
     caption, table.caption = table.caption, None
     console.print()
+    is_narrow = console.width < LEAST_WIDTH
     if title:
-        console.print(title, style="italic", soft_wrap=True, markup=False, highlight=False)
-    console.print(table, crop=False)
+        _print_sentence(console, title, "italic", is_narrow=is_narrow)
+    if _least_width(console, table) > console.width:
+        table.box = box.SIMPLE_HEAD
+    if _least_width(console, table) <= console.width:
+        names = table.columns[0]
+        names.min_width = _least_name(console, names)
+        names.no_wrap = False
+        console.print(table, crop=False)
+    else:
+        _print_as_list(console, table)
     if caption:
-        console.print(caption, style="dim", soft_wrap=True, markup=False, highlight=False)
+        _print_sentence(console, caption, "dim", is_narrow=is_narrow)
+
+
+def _print_sentence(console: Console, text: TextType, style: str, *, is_narrow: bool) -> None:
+    console.print(text, style=style, soft_wrap=not is_narrow, markup=False, highlight=False)
+
+
+def _least_width(console: Console, table: Table) -> int:
+    """Columns that a table needs where its names are as narrow as they may be."""
+    options = console.options.update(width=UNLIMITED)
+    names = table.columns[0]
+    longest = max(_widths(console, names, lines=slice(None)))
+    natural = Measurement.get(console, options, table).maximum
+    return natural - longest + min(longest, _least_name(console, names))
+
+
+def _least_name(console: Console, names: Column) -> int:
+    """Columns that the names need: the first line of a name that stays whole, else its words."""
+    options = console.options.update(width=UNLIMITED)
+    words = max(
+        Measurement.get(console, options, cell).minimum for cell in (names.header, *names.cells)
+    )
+    if not names.no_wrap:
+        return max(words, min(LEAST_PROSE, max(_widths(console, names, lines=slice(None)))))
+    return max(words, *_widths(console, names, lines=slice(1)))
+
+
+def _widths(console: Console, names: Column, *, lines: slice) -> list[int]:
+    return [
+        line.cell_len
+        for cell in (names.header, *names.cells)
+        for line in _text(console, cell).split("\n")[lines]
+    ]
+
+
+def _print_as_list(console: Console, table: Table) -> None:
+    """A paragraph for each row: its name, and beneath it each figure behind its label."""
+    labels = [" ".join(_text(console, column.header).plain.split()) for column in table.columns]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        name, *cells = (_text(console, cell) for cell in row)
+        # A row without a name goes on with the one above.
+        first, *others = name.split("\n") if name.plain else [Text(INDENT)]
+        is_whole = table.columns[0].no_wrap
+        console.print(first, highlight=False, crop=False, no_wrap=is_whole, overflow="ignore")
+        for other in others:
+            console.print(other, highlight=False, crop=False)
+        line = Text(INDENT)
+        for label, cell in zip(labels[1:], cells, strict=True):
+            if not cell.plain.strip():
+                continue
+            entry = Text.assemble((f"{label} ", "dim"), Text(" ").join(cell.split("\n")))
+            if line.plain != INDENT and line.cell_len + entry.cell_len > console.width:
+                line.rstrip()
+                console.print(line, highlight=False, crop=False)
+                line = Text(INDENT)
+            line.append_text(entry).append(GAP)
+        if line.plain != INDENT:
+            line.rstrip()
+            console.print(line, highlight=False, crop=False)
+
+
+def _text(console: Console, cell: RenderableType) -> Text:
+    return cell if isinstance(cell, Text) else console.render_str(str(cell), highlight=False)

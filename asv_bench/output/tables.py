@@ -84,7 +84,7 @@ def run_line(number: int, sample: RunSample) -> str:
 def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """The rows of `headline.json` as a table."""
     table = Table(title=title, title_justify="left")
-    table.add_column("workload", overflow="fold")
+    table.add_column("workload", no_wrap=True)
     table.add_column("engine", no_wrap=True)
     add_figure_columns(
         table,

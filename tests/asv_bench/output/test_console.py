@@ -27,18 +27,22 @@ def printed(table: Table, width: int) -> str:
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, LEAST_WIDTH])
-def test_figures_are_never_cut(width: int) -> None:
+def test_neither_figures_nor_names_are_ever_cut(width: int) -> None:
     table = Table(title="A title " * 30, caption="A caption " * 30)
-    table.add_column("name", overflow="fold")
+    table.add_column("name", no_wrap=True)
     add_figure_columns(table, *(f"label\n{number} a step" for number in range(6)))
-    name = "a_kernel_whose_name_is_longer_than_any_console_is_wide_" * 2
+    name = "a_kernel_whose_name_is_longer_than_any_console_is_wide_" * 3
     table.add_row(name, *FIGURES)
     text = printed(table, width)
     assert "…" not in text
-    for whole in (*FIGURES, "5 a step", "A title " * 30, "A caption " * 30):
+    for whole in (*FIGURES, "5 a step"):
         assert whole in text
-    first_cells = re.findall(r"^│ (.+?) +│", text, re.MULTILINE)
-    assert "".join(first_cells) == name
+    assert name in text.splitlines()
+    words = " ".join(text.split())
+    assert ("A title " * 30).strip() in words
+    assert ("A caption " * 30).strip() in words
+    if width < LEAST_WIDTH:
+        assert max(len(line) for line in text.splitlines() if line != name) <= width
 
 
 def test_a_table_is_as_wide_as_its_console_where_that_is_enough() -> None:
@@ -50,11 +54,13 @@ def test_a_table_is_as_wide_as_its_console_where_that_is_enough() -> None:
 
 
 def test_a_file_gets_enough_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert make_console().width == LEAST_WIDTH
-    assert make_console(stderr=True).width == LEAST_WIDTH
-    monkeypatch.setenv("COLUMNS", "200")
-    assert make_console().width == 200
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert make_console().width >= LEAST_WIDTH
+    assert make_console(stderr=True).width >= LEAST_WIDTH
+    # Whoever says how many there are is believed.
+    for columns in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert make_console().width == columns
 
 
 def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
