@@ -15,17 +15,18 @@ from asv_bench.history.asv_measuring import (
     expected_time,
     measure_with_progress,
     process_contradictions,
+    record_of,
+    write_record,
 )
 from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.estimate import agree_to
-from asv_bench.output.console import make_console, print_sentences, print_table, print_warnings
+from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.figure_table import figure_table
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
-from asv_bench.process.surroundings import look_around
 from asv_bench.process.threads import measured_threads, threads_text
 
 
@@ -79,7 +80,8 @@ def bench(
         facts = machine_facts()
         console.print(described, highlight=False, soft_wrap=True)
         agree_to(expected_time(project, facts.name, [commit], selection), console, yes=yes)
-        print_warnings(console, look_around().sentences())
+        record = record_of("bench", project, [commit], selection, facts)
+        record.look_around(console)
         measured = measure_with_progress(project, [commit], selection, console)
     if require_gpu:
         require_gpu_figure(measured)
@@ -88,12 +90,14 @@ def bench(
 
     table = figure_table(figure_rows(measured.figures), title_of(facts, commit), console.width)
     print_table(console, table)
-    print_warnings(console, process_contradictions(measured.figures))
+    record.warn(console, process_contradictions(measured.figures))
+    path = write_record(record, project, measured)
     complaints: list[str] = []
     page = build_page(REPOSITORY, complaints)
     print_sentences(console, complaints)
     result = project.results.relative_to(REPOSITORY) / facts.name
     console.print(f"result: {result}/{commit[:8]}-*.json", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}", highlight=False, soft_wrap=True)
     console.print(f"page:   {page}", highlight=False, soft_wrap=True)
     if measured.failed:
         raise MeasurementFailed(

@@ -276,7 +276,8 @@ class Comparing:
             for side, commit in (("base", self._base), ("head", self._head)):
                 readings = (pair.base if side == "base" else pair.head for pair in kept)
                 values[f"{name} of {side} {commit.short}"] = [one.value for one in readings]
-        return spread_sentences(values, "processes")
+        unit = "s" if set(self._units.values()) == {"seconds"} else ""
+        return spread_sentences(values, "processes", unit)
 
     def _answers_so_far(self, verdict: Verdict, reason: str) -> list[Comparison]:
         """The answers that were given, and `verdict` for every benchmark without one."""

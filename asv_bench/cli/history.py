@@ -19,17 +19,18 @@ from asv_bench.history.asv_measuring import (
     expected_time,
     measure_with_progress,
     process_contradictions,
+    record_of,
+    write_record,
 )
 from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, Selection
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.sessions import SESSIONS, write_session
 from asv_bench.history.table import history_tables
-from asv_bench.output.console import make_console, print_table, print_warnings
+from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
-from asv_bench.process.surroundings import look_around
 from asv_bench.process.threads import measured_threads, threads_text
 
 SELECTION = Selection(
@@ -118,9 +119,10 @@ def history(
             highlight=False,
             soft_wrap=True,
         )
-        name = machine_facts().name
-        agree_to(expected_time(project, name, commits, selection), console, yes=yes)
-        print_warnings(console, look_around().sentences())
+        facts = machine_facts()
+        agree_to(expected_time(project, facts.name, commits, selection), console, yes=yes)
+        record = record_of("history", project, commits, selection, facts)
+        record.look_around(console)
         measured = measure_with_progress(project, commits, selection, console)
     with_figures = {figure.commit for figure in measured.figures}
     for commit in commits:
@@ -128,7 +130,9 @@ def history(
             console.print(f"{commit[:8]} gave no figure: it lacks what the benchmarks measure")
     for table in history_tables(measured.figures, REPOSITORY):
         print_table(console, table)
-    print_warnings(console, process_contradictions(measured.figures))
+    record.warn(console, process_contradictions(measured.figures))
+    path = write_record(record, project, measured)
+    console.print(f"record: {path}", highlight=False, soft_wrap=True)
     if pinned is not None:
         session = write_session(REPOSITORY / "reports" / SESSIONS, pinned, measured.figures)
         line = f"ratios to {pinned[:8]}: {session}"

@@ -51,7 +51,12 @@ RequireGpu: TypeAlias = Annotated[
 ]
 RecordPath: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--json", help="Where the record goes (default: a new file in reports/runs)."),
+    typer.Option(
+        "--json",
+        dir_okay=False,
+        writable=True,
+        help="Where the record goes (default: a new file in reports/runs).",
+    ),
 ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -16,7 +17,8 @@ from asv_bench.history.asv_selection import Selection
 from asv_bench.history.estimate import Estimate, estimate
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.progress import Progress
-from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.output.record import Record, working_tree
+from asv_bench.process.machine import MachineFacts, has_cuda_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,39 @@ class Measured:
 def process_contradictions(figures: Sequence[Figure]) -> list[str]:
     """What to know where processes of one figure and commit gave values far apart."""
     values: dict[str, list[float]] = {}
+    unit = "s" if all(figure.unit == "seconds" for figure in figures) else ""
     for figure in figures:
         params = ", ".join(repr(value) for _, value in figure.series.params)
         name = figure.series.benchmark + (f"({params})" if params else "")
         values.setdefault(f"{name} of {figure.commit[:8]}", []).extend(figure.samples)
-    return spread_sentences(values, "processes")
+    return spread_sentences(values, "processes", unit)
+
+
+def record_of(
+    command: str,
+    project: AsvProject,
+    commits: Sequence[str],
+    selection: Selection,
+    facts: MachineFacts,
+) -> Record:
+    """What a command leaves beside asv's results, which have no place for it.
+
+    Threads, surroundings and warnings are in it, and where asv keeps the samples.
+    """
+    settings = {
+        "commits": list(commits),
+        "benchmarks": list(selection.patterns),
+        "rounds": selection.rounds,
+        "results": project.results.relative_to(project.root).as_posix(),
+    }
+    return Record(command, settings, machine=facts, tree=working_tree(project.root))
+
+
+def write_record(record: Record, project: AsvProject, measured: Measured) -> Path:
+    """Write it with every sample of this run; returns where."""
+    record.results["failed"] = list(measured.failed)
+    record.samples = [asdict(figure) for figure in measured.figures]
+    return record.write(project.root / "reports" / "runs" / record.default_path().name)
 
 
 def expected_time(

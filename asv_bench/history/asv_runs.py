@@ -48,7 +48,7 @@ def require_project(root: Path) -> None:
         If something in it cannot be written, or a package is missing.
     """
     require_packages("asv", "jinja2", "matplotlib")
-    kept = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
+    kept = ("asv", "asv-worktree", "asv-sessions", "pages", "html", "runs")
     folders = (".asv", *(f"reports/{name}" for name in kept))
     require_writable(*(root / folder / "file" for folder in folders))
 

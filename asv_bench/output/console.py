@@ -124,7 +124,7 @@ def _print_as_list(console: Console, table: Table) -> None:
             console.print(other, highlight=False, crop=False)
         line = Text(INDENT)
         for label, cell in zip(labels[1:], cells, strict=True):
-            if not cell.plain.strip():
+            if cell.plain.strip() in ("", "-"):
                 continue
             entry = Text.assemble((f"{label} ", "dim"), Text(" ").join(cell.split("\n")))
             if line.plain != INDENT and line.cell_len + entry.cell_len > console.width:

@@ -49,7 +49,7 @@ def spread_sentences(
     )
     more = f"; and {len(worst) - SHOWN} figures more" if len(worst) > SHOWN else ""
     return [
-        f"Warning: {of_what} of the same thing disagree by more than "
+        f"Warning: {of_what} that measured the same disagree by more than "
         f"{100 * (PLAUSIBLE_SPREAD - 1):.0f} %: {listed}{more}. {ADVICE}"
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -270,3 +271,21 @@ def test_an_anchored_pattern_still_anchors() -> None:
 def test_the_tree_of_this_repository_can_be_read() -> None:
     tree = working_tree(ROOT)
     assert all(isinstance(path, str) for path in measured_changes(tree))
+
+
+def test_a_record_beside_the_results_has_threads_samples_and_what_else_ran(
+    toy: ToyProject,
+) -> None:
+    done = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_threads")
+    assert done.returncode == 0, done.stderr
+    (path,) = (toy.root / "reports" / "runs").glob("bench-*.json")
+    assert str(path) in done.stdout
+    record = json.loads(path.read_text())
+    (sample,) = record["samples"]
+    assert sample["samples"] == [record["threads"]]
+    assert record["commit"] == toy.commits[0]
+    assert record["surroundings"]["cores"] == os.cpu_count()
+    assert record["settings"]["results"] == "reports/asv"
+    # Lines where there is no terminal, from the beginning on.
+    assert "expected to take about" in done.stdout
+    assert "finding the benchmarks" in done.stdout

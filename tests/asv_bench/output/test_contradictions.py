@@ -36,7 +36,7 @@ def test_runs_that_agree_are_left_in_peace() -> None:
 
 def test_runs_that_disagree_are_named_with_what_to_do() -> None:
     said = in_runs(result_of(run_of(1.3e-3), run_of(1.3e-3), run_of(54e-3)))
-    assert "runs of the same thing disagree" in said[0]
+    assert "runs that measured the same disagree" in said[0]
     assert "decode step is 1.3 to 54 ms" in said[0]
     assert "online" in said[0]
     assert "measure again" in said[0]
