@@ -81,8 +81,6 @@ def run(
     destination = json or (RECORD if facts.is_reference else None)
     require_places(destination, target)
     console = make_console()
-    workbench, config = _workbench(place, hf_model_id or default_model("cuda"), dtype)
-
     record = Record(
         "tune",
         {
@@ -93,9 +91,11 @@ def run(
         },
         machine=facts,
     )
+    # Before the engine is built: it would pass for another user of the GPU.
+    record.look_around(console, [place])
+    workbench, config = _workbench(place, hf_model_id or default_model("cuda"), dtype)
     commit = (record.tree.label or "no commit")[:9]
     origin = f"{facts.gpu}, torch {facts.torch}, Triton {facts.triton}, {dtype}, commit {commit}"
-    record.look_around(console, [place])
     decisions: list[Decision] = []
     started = time.monotonic()
 

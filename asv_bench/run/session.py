@@ -76,12 +76,13 @@ def contradictions(result: ModeResult) -> list[str]:
     """A sentence for each way in which the figures of one mode contradict each other."""
     runs, requests = result.over_runs(), result.over_requests()
     step, tpot = runs["decode_step_ms"].p50, requests["tpot_ms"].p50
+    mode = result.mode
     said = spread_sentences(
-        {"decode step": [sample.decode_step_ms for sample in result.samples]}, unit="ms"
+        {f"{mode} decode step": [sample.decode_step_ms for sample in result.samples]}, unit="ms"
     )
     said += skew_sentences(
         {
-            label: (summary.p50, summary.mean)
+            f"{mode} {label}": (summary.p50, summary.mean)
             for label, summary in (
                 ("TPOT, ms,", requests["tpot_ms"]),
                 ("ITL, ms,", requests["itl_ms"]),
@@ -90,5 +91,5 @@ def contradictions(result: ModeResult) -> list[str]:
         }
     )
     if step is not None and tpot is not None:
-        said += ratio_sentence(("the decode step", step), ("TPOT", tpot), "ms")
-    return [f"{result.mode}: {sentence}" for sentence in said]
+        said += ratio_sentence((f"{mode} decode step", step), (f"{mode} TPOT", tpot), "ms")
+    return said
