@@ -17,6 +17,7 @@ from asv_bench.explain.profile_tables import contradictions, window_tables
 from asv_bench.explain.profilers import Outcome, nsight_compute, nsight_systems, torch_traces
 from asv_bench.explain.trace import RANGES
 from asv_bench.output.console import make_console, print_table
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record, require_places
 from asv_bench.process.machine import chosen_device
 from asv_bench.process.threads import threads_text
@@ -81,14 +82,17 @@ def run(
     )
     record.look_around(console, [device])
 
-    traces = torch_traces(window, directory)
+    with Progress(console, "tracing", unit="windows"):
+        traces = torch_traces(window, directory)
     _report(traces, console)
     for outcome in traces:
         if outcome.traced is not None:
             record.warn(console, contradictions(outcome.traced))
-    systems = nsight_systems(window, directory)
+    with Progress(console, "Nsight Systems", unit="windows"):
+        systems = nsight_systems(window, directory)
     _report([systems], console)
-    compute = nsight_compute(window, directory, nvtx_range=ncu_range, kernels=ncu_kernels)
+    with Progress(console, "Nsight Compute", unit="windows"):
+        compute = nsight_compute(window, directory, nvtx_range=ncu_range, kernels=ncu_kernels)
     _report([compute], console)
     record.results["tools"] = [outcome.to_json() for outcome in (*traces, systems, compute)]
     console.print(f"record: {record.write(json)}", soft_wrap=True)

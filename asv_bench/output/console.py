@@ -14,6 +14,8 @@ from rich.text import Text, TextType
 
 LEAST_WIDTH = 120
 """Columns that every table fits in; rich would guess 80 for a file and cut figures to "…"."""
+NARROWEST = 20
+"""Columns below which COLUMNS is not believed."""
 LEAST_PROSE = 24
 """Columns that names of several words are broken to before a table becomes a list."""
 INDENT = "  "
@@ -30,7 +32,9 @@ def make_console(*, stderr: bool = False) -> Console:
     if isinstance(console.file, io.TextIOWrapper):
         # Names of files and branches are any bytes, and not every terminal knows every character.
         console.file.reconfigure(errors="backslashreplace")
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+    said = os.environ.get("COLUMNS", "")
+    is_said = said.isdecimal() and int(said) >= NARROWEST
+    if not console.is_terminal and not is_said:
         console.width = max(console.width, LEAST_WIDTH)
     return console
 

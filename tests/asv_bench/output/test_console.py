@@ -61,6 +61,9 @@ def test_a_file_gets_enough_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
         assert make_console().width == columns
+    for nonsense in ("0", "-5", "wide", ""):
+        monkeypatch.setenv("COLUMNS", nonsense)
+        assert make_console().width >= LEAST_WIDTH
 
 
 def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
