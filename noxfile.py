@@ -56,9 +56,11 @@ TRITONS = (
         TritonChoice("3.9.0", version="3.9.0"),
     )
 )
-# Options that spread tests over cores. No more than four processes: some tests hold what one does
-# to seconds. Those that need most of a GPU's memory are a group, of which one runs at a time.
-SPREAD = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadgroup")
+# Options that spread tests over cores. Not over all of them: some tests hold what one process does
+# to seconds, and hosts with a GPU have many cores. Tests that need most of a GPU's memory are a
+# group, of which one runs at a time.
+MOST_PROCESSES = 8 if TORCH.has_gpu else 4
+SPREAD = ("--numprocesses=auto", f"--maxprocesses={MOST_PROCESSES}", "--dist=loadgroup")
 
 EACH_TRITON = nox.parametrize("triton", [nox.param(t, id=t.name) for t in TRITONS])
 

@@ -135,7 +135,7 @@ def test_kernel_tests_run_in_several_processes_on_a_gpu_too(noxfile, monkeypatch
         monkeypatch.setattr(noxfile, name, lambda *_: None)
     noxfile.kernels.func(session, None)
     [command] = ran
-    assert {"--numprocesses=auto", "--maxprocesses=4", "--dist=loadgroup"} <= set(command)
+    assert {"--numprocesses=auto", "--dist=loadgroup"} <= set(command)
     assert "tests/kernels" in command
 
 
