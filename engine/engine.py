@@ -232,6 +232,18 @@ class Engine:
         run = self._open(prompts, params, keeps_events=True)
         return TokenStream(run, self._go_on, self._leave)
 
+    def close(self) -> None:
+        """Stop for good: nothing is unfinished any more, and what would go on raises.
+
+        A second call is fine. What the engine holds is free once the engine is dropped, too.
+
+        Raises
+        ------
+        EngineBusyError
+            In the middle of another call.
+        """
+        self._turn.end("it was closed")
+
     def check_integrity(self) -> None:
         """Check the KV bookkeeping against the sequences that hold it.
 

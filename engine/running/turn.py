@@ -82,7 +82,8 @@ class Turn(Generic[Note]):
             return result
         except BaseException as error:
             # The words alone: the error itself would keep every tensor of its frames.
-            self.failure = f"{type(error).__name__}: {error}".rstrip(": ")
+            words = f"{type(error).__name__}: {error}".rstrip(": ")
+            self.failure = f"an earlier call failed ({words}) and left its requests half moved"
             raise
 
     def note(self, note: Note) -> None:
@@ -96,6 +97,18 @@ class Turn(Generic[Note]):
         self.noted.append(note)
         self._settle_noted()
 
+    def end(self, why: str) -> None:
+        """Stop the engine on purpose, once the call under way has ended.
+
+        Raises
+        ------
+        EngineBusyError
+            In the middle of another call.
+        """
+        if not self.has_stopped:
+            self.take(_nothing)
+            self.failure = why
+
     def require_going(self, refused: FrameType | None = None) -> None:
         """Raise `EngineStoppedError` if the engine has stopped.
 
@@ -103,8 +116,7 @@ class Turn(Generic[Note]):
         """
         if self._has_stopped(refused):
             raise EngineStoppedError(
-                f"This engine has stopped: an earlier call failed ({self.failure}) and left its "
-                "requests half moved: build a new Engine and submit them again."
+                f"This engine has stopped: {self.failure}: build a new Engine and submit again."
             )
 
     def _settle_noted(self) -> None:
@@ -124,7 +136,7 @@ class Turn(Generic[Note]):
     def _has_stopped(self, refused: FrameType | None = None) -> bool:
         if self.failure is None and self._taken.locked() and self._is_left_taken(refused):
             # Broken off so near to its beginning or its end that it could not say so itself.
-            self.failure = "it was broken off"
+            self.failure = "an earlier call was broken off and left its requests half moved"
         return self.failure is not None
 
     def _is_left_taken(self, refused: FrameType | None) -> bool:
