@@ -14,6 +14,9 @@ import pytest
 # A test that reaches for a network is broken: it must fail here as it would on an offline host.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# pytest-xdist tells its workers a width, which commands would take for that of a user's terminal.
+os.environ.pop("COLUMNS", None)
+
 # The tests' tensors are tiny: threads cost more than they bring, and a busy machine far more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
