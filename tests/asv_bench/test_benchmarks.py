@@ -196,6 +196,7 @@ def test_engines_are_built_as_captures_need_them() -> None:
         assert decode._build_seconds("gpt2-tiny", "eager") > 0
 
 
+@pytest.mark.thorough
 def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
     any_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

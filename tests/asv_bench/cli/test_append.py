@@ -196,6 +196,7 @@ for rows in (4, 256):
 """
 
 
+@pytest.mark.thorough
 def test_without_its_stores_attention_is_compiled_without_them_and_nothing_else() -> None:
     done = fresh_python("-c", COMPILED)
     assert done.returncode == 0, done.stderr

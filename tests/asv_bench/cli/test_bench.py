@@ -151,6 +151,7 @@ def test_nothing_measured_is_a_failure(toy: ToyProject) -> None:
     assert "nothing was measured: all of toy.Broken.track_failure failed" in broken.stderr
 
 
+@pytest.mark.thorough
 def test_the_real_benchmarks_run_where_there_is_no_git_history(tmp_path: Path) -> None:
     """The whole path on the real engine, from a directory as an archive unpacks it."""
     for name in (*MEASURED_PACKAGES, "asv_bench"):

@@ -249,6 +249,7 @@ def test_effects_are_per_cents() -> None:
             effects_named(wrong)
 
 
+@pytest.mark.thorough
 def test_trials_from_the_command_line(toy: ToyProject) -> None:
     path, page = toy.root.parent / "calibration.json", toy.root.parent / "calibration.md"
     done = subprocess.run(

@@ -129,6 +129,7 @@ def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
         assert base_ran_first != pair["head_first"]
 
 
+@pytest.mark.thorough
 def test_equal_engines_are_equivalent_and_so_is_a_commit_with_itself(toy: ToyProject) -> None:
     for arguments in (("HEAD~1", "HEAD"), ("HEAD", "HEAD", "--anyway")):
         code, said, record = compare(toy.root, *arguments, "-b", STEP, "--pairs", "10")
@@ -159,6 +160,7 @@ def test_no_example_compares_a_commit_with_itself_on_a_fresh_clone() -> None:
     assert not [ends for ends in examples if set(ends) <= {"main", "HEAD", "."}]
 
 
+@pytest.mark.thorough
 def test_the_margin_is_told_in_per_cent(toy: ToyProject) -> None:
     options = ("-b", STEP, "--quick", "--margin")
     _, said, record = compare(toy.root, "HEAD", "HEAD", "--anyway", *options, "2.5")
@@ -168,6 +170,7 @@ def test_the_margin_is_told_in_per_cent(toy: ToyProject) -> None:
     assert compare(toy.root, "HEAD", "HEAD", *options, "0")[0] == 2
 
 
+@pytest.mark.thorough
 def test_todays_ruler_measures_the_working_tree_as_it_stands(toy: ToyProject) -> None:
     toy.set_engine(1.5)
     before = toy.git("status", "--porcelain"), toy.git("worktree", "list"), toy.git("stash", "list")
@@ -185,6 +188,7 @@ def test_todays_ruler_measures_the_working_tree_as_it_stands(toy: ToyProject) ->
     assert record["dirty"] is True
 
 
+@pytest.mark.thorough
 def test_a_linked_worktree_is_compared_from(toy: ToyProject, tmp_path: Path) -> None:
     linked = tmp_path / "elsewhere" / "linked"
     toy.git("worktree", "add", "--quiet", "--detach", str(linked), "HEAD")
@@ -213,6 +217,7 @@ def test_an_unusable_commit_is_a_sentence_and_an_exit_code(
     assert record["samples"] == []
 
 
+@pytest.mark.thorough
 def test_a_benchmark_that_fails_does_not_hide_the_others(toy: ToyProject) -> None:
     code, said, record = compare(
         toy.root, "HEAD~1", "HEAD", "-b", "Broken", "-b", STEP, "--pairs", "11", "--gate", "none"

@@ -216,6 +216,7 @@ with fresh_compiler():
 """
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_spills_is_seen() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SPILLING], capture_output=True, text=True, cwd=ROOT, check=False

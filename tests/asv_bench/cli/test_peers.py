@@ -284,6 +284,7 @@ def test_rows_stand_beside_the_engines() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_headline_measures_peers_in_the_same_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,7 @@ def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
     assert code.before(LOCAL_MEMORY).instructions == ()
 
 
+@pytest.mark.thorough
 def test_the_command_passes_good_kernels_and_gives_the_same_figures_twice(tmp_path: Path) -> None:
     written = []
     for run in range(2):
@@ -248,6 +249,7 @@ sys.exit(codegen.main([]))
 """
 
 
+@pytest.mark.thorough
 def test_kernels_that_spill_or_lose_their_wide_accesses_are_caught() -> None:
     done = fresh_python("-c", SPILLING)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -271,6 +273,7 @@ def test_the_interpreter_is_refused() -> None:
     assert "TRITON_INTERPRET must not be set" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_unknown_variant_is_refused() -> None:
     done = fresh_python("-m", "asv_bench.lab.codegen", "--only", "no-such-kernel")
     assert done.returncode == 2

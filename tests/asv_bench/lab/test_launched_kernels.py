@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fresh_python import fresh_python
 
 EVERY_BUCKET = """
@@ -59,6 +61,7 @@ assert sorted(name for name in names if name.startswith("pick_tokens")) == [
 """
 
 
+@pytest.mark.thorough
 def test_every_kernel_of_every_bucket_is_there_as_the_tables_say() -> None:
     done = fresh_python("-c", EVERY_BUCKET)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -80,6 +83,7 @@ assert widths == {"N2304", "N768", "N3072"}, widths
 """
 
 
+@pytest.mark.thorough
 def test_what_other_gpus_launch_instead_is_there_too() -> None:
     done = fresh_python("-c", OTHER_GPUS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -99,6 +103,7 @@ assert len(set(names)) == len(names)
 """
 
 
+@pytest.mark.thorough
 def test_every_depth_of_the_ring_for_heads_of_128_is_there() -> None:
     done = fresh_python("-c", WIDE_HEADS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -116,6 +121,7 @@ print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in
 """
 
 
+@pytest.mark.thorough
 def test_a_changed_tile_is_compiled_as_changed() -> None:
     done = fresh_python("-c", CHANGED_TILE)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -134,6 +140,7 @@ launched_kernels.launched_kernels(batch_sizes=(1,))
 """
 
 
+@pytest.mark.thorough
 def test_a_kernel_without_rules_is_refused() -> None:
     done = fresh_python("-c", UNKNOWN)
     assert done.returncode == 1
@@ -151,6 +158,7 @@ print(main(["--only", "pick_tokens"]))
 """
 
 
+@pytest.mark.thorough
 def test_without_gluon_the_plain_kernels_are_compiled_and_it_is_said() -> None:
     done = fresh_python("-c", PLAIN_ONLY)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -138,6 +138,7 @@ def test_one_more_operator_in_each_layer_is_seen(
     ],
     ids=["tensor.to", "staged", "item", "ring"],
 )
+@pytest.mark.thorough
 def test_a_copy_between_host_and_device_in_a_step_is_seen(
     tmp_path: Path,
     good: dict[str, dict[str, Any]],

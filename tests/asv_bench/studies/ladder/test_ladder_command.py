@@ -272,6 +272,7 @@ def test_a_real_process_checks_and_measures(real):
     assert answer.process_s > 0
 
 
+@pytest.mark.thorough
 def test_counters_show_what_each_rung_saves():
     settings = RungSettings("random:gpt2-tiny", "cuda", "float16", quick=True, repeats=None)
     counted = RungProcesses(settings).count(RUNGS)
