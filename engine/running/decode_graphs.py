@@ -46,13 +46,14 @@ class DecodeGraphs:
 
     def decode(self, num_rows: int) -> torch.Tensor:
         """As `ModelRunner.decode`, in one launch; what it returns may have more rows."""
-        graph, states = self._graphs[self._bucket(num_rows)]
+        # Not by a function of its own: it would be one more call in every step.
+        graph, states = self._graphs[self._buckets[bisect_left(self._buckets, num_rows)]]
         graph.replay()
         return states
 
     def budgets(self, num_rows: int) -> torch.Tensor:
         """As `ModelRunner.budgets`, of all rows of the bucket; valid until the next call."""
-        bucket = self._bucket(num_rows)
+        bucket = self._buckets[bisect_left(self._buckets, num_rows)]
         budgets = self._budgets[:bucket]
         return budgets.copy_(self._runner.state.device_rows.remaining[:bucket])
 
@@ -77,9 +78,6 @@ class DecodeGraphs:
                 return self._draw_pool.capture(draw)[0]
         except DeviceError:
             return None
-
-    def _bucket(self, num_rows: int) -> int:
-        return self._buckets[bisect_left(self._buckets, num_rows)]
 
     def _capture(self) -> dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]]:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.
