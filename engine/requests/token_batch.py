@@ -85,14 +85,6 @@ class TokenBatch:
         """Ids of the requests that end here."""
         return [int(self.request_ids[place]) for place in self.finish_reasons]
 
-    def split(self, request_ids: set[int]) -> tuple[TokenBatch, TokenBatch]:
-        """The tokens of `request_ids`, and those of all others; either may be none."""
-        ids = self.ids
-        if request_ids.issuperset(ids):
-            return self, _EMPTY
-        is_theirs = np.array([id_ in request_ids for id_ in ids], np.bool_)
-        return self.only(is_theirs), self.only(~is_theirs)
-
     def only(self, is_wanted: npt.NDArray[np.bool_]) -> TokenBatch:
         """Those that are wanted, bool [N]."""
         new_places = np.cumsum(is_wanted) - 1
@@ -108,9 +100,3 @@ class TokenBatch:
             self.time_s,
             reasons,
         )
-
-
-_EMPTY = TokenBatch(
-    np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), float("nan"), {}
-)
-"""Of nobody."""
