@@ -1,9 +1,9 @@
 """Kernels compiled ahead of their first launch, several at a time.
 
 Triton compiles a kernel when it is first launched, one after another and on one core. Here launches
-are only noted first, and what Triton has not compiled before is compiled in processes of its own,
-which fill Triton's cache on disk; the launches that come later find it there. The processes never
-touch a GPU. Whatever fails here is left to the first launch.
+are only noted first, and what Triton has not compiled before is compiled by forks of this process,
+which fill Triton's cache on disk; the launches that come later find it there. The forks never touch
+a GPU. Whatever fails here is left to the first launch.
 
 Importing this module does not import Triton.
 """
@@ -13,17 +13,17 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
+import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-_TIMEOUT_S = 300
-_RUN = "from kernels.compilation import main; main()"
+_PATIENCE_S = 60
+"""Seconds without a compiled kernel after which the forks are taken to be stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,53 +77,47 @@ def compile_in_parallel(wanted: Iterable[WantedKernel]) -> None:
     from triton.runtime import driver
 
     missing = list(dict.fromkeys(kernel for kernel in wanted if not kernel.is_stored))
-    processes = min(len(missing), len(os.sched_getaffinity(0)))
-    if processes < 2:
+    forks = min(len(missing), len(os.sched_getaffinity(0)))
+    if forks < 2:
         return
-    target = driver.active.get_current_target()
-    request = {
-        "target": [target.backend, target.arch, target.warp_size],
-        "processes": processes,
-        "kernels": [[one.module, one.name, one.specialization] for one in missing],
-    }
-    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    device, target = driver.active.get_current_device(), driver.active.get_current_target()
+    # What Triton's own driver knows, for processes in which that driver must not ask the GPU.
+    known = SimpleNamespace(
+        get_current_device=lambda: device,
+        get_current_target=lambda: target,
+        launcher_cls=getattr(driver.active, "launcher_cls", None),
+    )
     try:
-        subprocess.run(
-            [sys.executable, "-P", "-c", _RUN],
-            input=json.dumps(request),
-            text=True,
-            env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        # Python warns of forks beside threads: a lock held by another thread is never released in
+        # the fork. The patience is for that.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pool = multiprocessing.get_context("fork").Pool(forks, _begin_fork, (known,))
+        with pool:
+            compiled = pool.imap_unordered(_compile, missing)
+            for _ in missing:
+                compiled.next(_PATIENCE_S)
+    except (AssertionError, OSError, multiprocessing.TimeoutError):
+        # A daemon of multiprocessing may have no children, a system no more processes.
         return
 
 
-def main() -> None:
-    """Compile what standard input lists: import everything once, then fork."""
-    from triton.backends.compiler import GPUTarget
+def _begin_fork(driver_that_is_known: SimpleNamespace) -> None:
     from triton.runtime import driver
 
-    request = json.load(sys.stdin)
-    target = GPUTarget(*request["target"])
-    for module in {module for module, _, _ in request["kernels"]}:
-        import_module(module)
-    # In place of Triton's own driver, which would look for a GPU.
-    driver.set_active(
-        SimpleNamespace(get_current_device=lambda: 0, get_current_target=lambda: target)
-    )
-    with multiprocessing.get_context("fork").Pool(request["processes"]) as pool:
-        for _ in pool.imap_unordered(_compile, request["kernels"]):
-            pass
+    driver.set_active(driver_that_is_known)
+    # The caller's handlers are Python, which a process that is stuck does not run.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _compile(kernel: tuple[str, str, str]) -> None:
-    module, name, specialization = kernel
+def _compile(kernel: WantedKernel) -> None:
+    """Fill Triton's cache with the kernel, and with the C code that launches it (Triton 3.6)."""
+    from triton.runtime import driver
+
     try:
-        getattr(sys.modules[module], name).preload(specialization)
+        compiled = getattr(sys.modules[kernel.module], kernel.name).preload(kernel.specialization)
+        driver.active.launcher_cls(compiled.src, compiled.metadata)
     except Exception:  # a compiler raises whatever it likes, and will again at the first launch
         return
 

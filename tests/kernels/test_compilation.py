@@ -12,7 +12,7 @@ import pytest
 from tests.fresh_python import fresh_python
 
 PRELUDE = """
-import subprocess
+import multiprocessing
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -57,7 +57,7 @@ with pretended_cuda(), patch.object(JITFunction, "run", run):
 assert [(one.module, one.name) for one in wanted] == [("kernels.step.rows", "embed_rows")] * 2
 assert len(set(wanted)) == 2 and not any(one.is_stored for one in wanted)
 assert knobs.runtime.jit_cache_hook is None
-with patch.object(subprocess, "run", lambda *_, **__: 1 / 0):
+with patch.object(multiprocessing, "get_context", lambda *_: 1 / 0):
     compile_in_parallel([])
     # One alone is as quickly compiled by its launch.
     compile_in_parallel(wanted[:1])
