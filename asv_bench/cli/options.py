@@ -55,7 +55,34 @@ RecordPath: TypeAlias = Annotated[
         "--json",
         dir_okay=False,
         writable=True,
-        help="Where the record goes (default: a new file in reports/runs).",
+        help="Where the record goes; - is standard output (default: a new file in reports/runs).",
+    ),
+]
+JsonPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        dir_okay=False,
+        writable=True,
+        help="Where the table goes as JSON; - is standard output.",
+    ),
+]
+MarkdownPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--markdown",
+        dir_okay=False,
+        writable=True,
+        help="Where the table goes as Markdown; - is standard output.",
+    ),
+]
+CsvPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--csv",
+        dir_okay=False,
+        writable=True,
+        help="Where the table goes as CSV, with raw values; - is standard output.",
     ),
 ]
 

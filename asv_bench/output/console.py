@@ -9,8 +9,11 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
-from rich.table import Column, Table
+from rich.table import Column
+from rich.table import Table as RichTable
 from rich.text import Text, TextType
+
+from asv_bench.output.table import Table
 
 LEAST_WIDTH = 120
 """Columns that every table fits in; rich would guess 80 for a file and cut figures to "…"."""
@@ -45,7 +48,7 @@ def print_warnings(console: Console, sentences: Sequence[str]) -> None:
         console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def add_figure_columns(table: Table, *labels: str) -> None:
+def add_figure_columns(table: RichTable, *labels: str) -> None:
     """Add columns of figures: aligned to the right, and names give way before they do."""
     for label in labels:
         table.add_column(label, justify="right", no_wrap=True)
@@ -57,13 +60,15 @@ def print_sentences(console: Console, sentences: Iterable[str]) -> None:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_table(console: Console, table: Table) -> None:
+def print_table(console: Console, table: Table | RichTable) -> None:
     """Print a table that fits its console, without breaking a name or a figure.
 
     The first column is names, which stay whole where it says `no_wrap`, and else may be broken
     between words. A table that does not fit so is printed as a list, a row a paragraph. Title and
     caption are taken out and printed around the table, in which they would be broken to its width.
     """
+    if isinstance(table, Table):
+        table = _drawn(console, table)
     title, table.title = table.title, None
     caption, table.caption = table.caption, None
     console.print()
@@ -83,11 +88,20 @@ def print_table(console: Console, table: Table) -> None:
         _print_sentence(console, caption, "dim", is_narrow=is_narrow)
 
 
+def _drawn(console: Console, table: Table) -> RichTable:
+    """The table with notes beside their values if it asks for that and is narrow enough."""
+    if table.notes == "beside":
+        drawn = table.to_rich(notes_beside=True)
+        if _least_width(console, drawn) <= console.width:
+            return drawn
+    return table.to_rich()
+
+
 def _print_sentence(console: Console, text: TextType, style: str, *, is_narrow: bool) -> None:
     console.print(text, style=style, soft_wrap=not is_narrow, markup=False, highlight=False)
 
 
-def _least_width(console: Console, table: Table) -> int:
+def _least_width(console: Console, table: RichTable) -> int:
     """Columns that a table needs where its names are as narrow as they may be."""
     options = console.options.update(width=UNLIMITED)
     names = table.columns[0]
@@ -115,7 +129,7 @@ def _widths(console: Console, names: Column, *, lines: slice) -> list[int]:
     ]
 
 
-def _print_as_list(console: Console, table: Table) -> None:
+def _print_as_list(console: Console, table: RichTable) -> None:
     """A paragraph for each row: its name, and beneath it each figure behind its label."""
     labels = [" ".join(_text(console, column.header).plain.split()) for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):

@@ -7,6 +7,7 @@ disk at its end.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from asv_bench.errors import MeasurementFailed, Refused
 
+STANDARD_OUTPUT = Path("-")
+"""The name that stands for standard output."""
 _BLOCK = b"\0" * 4096
 
 
@@ -37,7 +40,7 @@ def require_writable(*paths: Path | None) -> None:
         If one cannot be written.
     """
     for path in paths:
-        if path is None:
+        if path is None or path == STANDARD_OUTPUT:
             continue
         try:
             _try(path)
@@ -56,7 +59,7 @@ def write_text(path: Path, text: str, *, suffix: str = ".txt") -> Path:
     Parameters
     ----------
     path
-        Where to; missing folders are made.
+        Where to; missing folders are made, and "-" is standard output.
     text
         The content.
     suffix
@@ -107,6 +110,10 @@ def _try(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
     if _is_special(path):
         with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)

@@ -1,0 +1,255 @@
+"""The one table of all commands: raw values once, shown for people and written for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+MISSING = "-"
+"""What is shown where there is no value."""
+
+
+def plain(value: Any) -> str:
+    """Text as it is, counts with separators, other figures to four digits."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def digits(count: int) -> Callable[[float], str]:
+    """Show figures with so many digits after the point."""
+    return lambda value: f"{value:,.{count}f}"
+
+
+def percent(count: int, *, signed: bool = False) -> Callable[[float], str]:
+    """Show fractions as percentages with so many digits after the point."""
+    return lambda value: percentage(value, count, signed=signed)
+
+
+def interval(count: int) -> Callable[[tuple[float, float]], str]:
+    """Show two fractions as percentages, "-1.0 % to +2.0 %"."""
+    return lambda bounds: " to ".join(percentage(one, count, signed=True) for one in bounds)
+
+
+def percentage(fraction: float, count: int, *, signed: bool = False) -> str:
+    """A fraction as a percentage, with its sign where that is asked for."""
+    if math.isinf(fraction):
+        return "∞" if fraction > 0 else "-∞"
+    return f"{100 * fraction:{'+' if signed else ''}.{count}f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column holds and how its values are shown.
+
+    Attributes
+    ----------
+    key
+        Its name in CSV and JSON.
+    title
+        Its name for people.
+    unit
+        Shown below the title.
+    show
+        Makes text of a value; it is not asked where there is none (None or NaN).
+    kind
+        "figure": aligned to the right, never broken. "name": never broken. "text": may be broken
+        between words. "data": only in CSV and JSON.
+    parts
+        Where values are tuples: the names of their parts. Each part is a column of its own in CSV
+        and JSON, called `key_part`.
+    """
+
+    key: str
+    title: str
+    unit: str = ""
+    show: Callable[[Any], str] = plain
+    kind: Literal["figure", "name", "text", "data"] = "figure"
+    parts: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its names in CSV and JSON."""
+        return tuple(f"{self.key}_{part}" for part in self.parts) or (self.key,)
+
+    def text(self, value: Any) -> str:
+        """A value as it is shown."""
+        return MISSING if _is_missing(value) else self.show(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value that is shown with a style, with a note, or otherwise than its column says.
+
+    Attributes
+    ----------
+    value
+        What CSV and JSON get.
+    style
+        Of its text on a terminal, in rich's words.
+    note
+        Small print below the text; the text itself stays alone in CSV and JSON.
+    text
+        What is shown; None: as the column shows its values.
+    """
+
+    value: Any
+    style: str = ""
+    note: str = ""
+    text: str | None = None
+
+
+Row: TypeAlias = Sequence[Any]
+"""A value or a `Cell` for each column. An empty row is a line between sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of values under columns.
+
+    Attributes
+    ----------
+    columns
+        The first holds the rows' names.
+    rows
+        As long as `columns`, or empty: a line between sections.
+    title
+        Printed above.
+    caption
+        Printed below.
+    notes
+        Whether notes stand below their values, or beside them where the terminal is wide enough.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    title: str = ""
+    caption: str = ""
+    notes: Literal["below", "beside"] = "below"
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if row and len(row) != len(self.columns):
+                raise ValueError(
+                    f"the table {self.title!r} has {len(self.columns)} columns, and a row "
+                    f"{len(row)} values: {row}"
+                )
+
+    def to_rich(self, *, notes_beside: bool = False) -> RichTable:
+        """The table for a terminal; `output.console.print_table` fits it to its width."""
+        drawn = RichTable(title=self.title or None, caption=self.caption or None)
+        for column in self._shown:
+            header = f"{column.title}\n{column.unit}" if column.unit else column.title
+            if column.kind == "text":
+                drawn.add_column(Text(header), overflow="fold")
+            else:
+                side: Literal["left", "right"] = "right" if column.kind == "figure" else "left"
+                drawn.add_column(Text(header), justify=side, no_wrap=True)
+        gap = " " if notes_beside else "\n"
+        for row in self.rows:
+            if not row:
+                drawn.add_section()
+                continue
+            drawn.add_row(*(_drawn(column, cell, gap) for column, cell in self._cells(row)))
+        return drawn
+
+    def to_markdown(self) -> str:
+        """The table in GitHub's Markdown, its title above and its caption below."""
+        headers = [f"{column.title} {column.unit}".strip() for column in self._shown]
+        sides = ["---:" if column.kind == "figure" else "---" for column in self._shown]
+        bodies = [
+            [_in_markdown(column, cell) for column, cell in self._cells(row)]
+            for row in self.rows
+            if row
+        ]
+        lines = [f"| {' | '.join(cells)} |" for cells in (headers, sides, *bodies)]
+        parts = (inline(self.title), "\n".join(lines), inline(self.caption))
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """An object for each row, of raw values; None where there is none."""
+        return [
+            {
+                key: None if _is_missing(value) else value
+                for column, cell in zip(self.columns, row, strict=True)
+                for key, value in _parts(column, _cell(cell).value)
+            }
+            for row in self.rows
+            if row
+        ]
+
+    @property
+    def _shown(self) -> list[Column]:
+        return [column for column in self.columns if column.kind != "data"]
+
+    def _cells(self, row: Row) -> Iterator[tuple[Column, Cell]]:
+        """The cells of a row that people see."""
+        for column, cell in zip(self.columns, row, strict=True):
+            if column.kind != "data":
+                yield column, _cell(cell)
+
+
+def rows_of(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """The rows of all tables as objects; of several tables, each with the key "table"."""
+    if len(tables) == 1:
+        return tables[0].to_json()
+    return [{"table": table.title, **row} for table in tables for row in table.to_json()]
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """The raw values of all tables with a header; of several tables, with a column "table"."""
+    keys = ["table"] if len(tables) != 1 else []
+    keys += [key for table in tables for column in table.columns for key in column.keys]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, dict.fromkeys(keys), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows_of(tables))
+    return text.getvalue()
+
+
+def inline(text: str) -> str:
+    """Text in one line of which neither Markdown nor HTML make anything."""
+    line = " ".join(text.split())
+    # An underscore within a word is one in GitHub's Markdown, too.
+    return re.sub(r"[\\`*\[\]<>|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line)
+
+
+def _cell(cell: Any) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
+def _text(column: Column, cell: Cell) -> str:
+    return column.text(cell.value) if cell.text is None else cell.text
+
+
+def _drawn(column: Column, cell: Cell, gap: str) -> Text:
+    text = _text(column, cell)
+    drawn = Text(text, style=cell.style or ("dim" if text == MISSING else ""))
+    if cell.note:
+        drawn = Text.assemble(drawn, (f"{gap}{cell.note}", "dim"))
+    return drawn
+
+
+def _in_markdown(column: Column, cell: Cell) -> str:
+    return inline(f"{_text(column, cell)} {cell.note}")
+
+
+def _parts(column: Column, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value under its key, or its parts under theirs."""
+    if not column.parts:
+        yield column.key, value
+        return
+    values = (None,) * len(column.parts) if value is None else value
+    yield from zip(column.keys, values, strict=True)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,0 +1,93 @@
+"""Where a command's tables go: the terminal, and files for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from asv_bench.errors import Refused
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable, write_text
+from asv_bench.output.record import RUNS, write_json
+from asv_bench.output.table import Table, rows_of, to_csv
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files that --json, --markdown and --csv name, each tried before anything is measured.
+
+    "-" is standard output. Where a file goes there, everything else goes to standard error.
+
+    Attributes
+    ----------
+    json
+        Gets the tables' rows. Commands that measure write a whole record instead: see `record`.
+    markdown
+        Gets the tables.
+    csv
+        Gets the tables' rows.
+    record
+        Where the command writes its record; not written here.
+    console
+        Where the command prints.
+    """
+
+    json: Path | None = None
+    markdown: Path | None = None
+    csv: Path | None = None
+    record: Path | None = None
+    console: Console = field(init=False)
+
+    def __post_init__(self) -> None:
+        paths = list(self)
+        if paths.count(STANDARD_OUTPUT) > 1:
+            raise Refused("two files cannot both go to standard output: give one a name.")
+        require_writable(*paths)
+        console = make_console(stderr=STANDARD_OUTPUT in paths)
+        object.__setattr__(self, "console", console)
+
+    @classmethod
+    def beside_record(
+        cls, record: Path | None, *, markdown: Path | None = None, csv: Path | None = None
+    ) -> TableFiles:
+        """The files of a command whose --json is its record; None: a new file in reports/runs.
+
+        Raises
+        ------
+        Refused
+            If a file cannot be written.
+        """
+        return cls(None, markdown, csv, record or RUNS / "record.json")
+
+    def __iter__(self) -> Iterator[Path]:
+        """The files that were named."""
+        named = (self.json, self.markdown, self.csv, self.record)
+        return (path for path in named if path is not None)
+
+    def show(self, *tables: Table, page: str | None = None) -> None:
+        """Print tables and write them to the files.
+
+        Parameters
+        ----------
+        *tables
+            In this order.
+        page
+            What the Markdown file gets where that is more than the tables.
+
+        Raises
+        ------
+        WrittenElsewhere
+            If a file could not be written.
+        """
+        for table in tables:
+            print_table(self.console, table)
+        if self.json is not None:
+            write_json(self.json, rows_of(tables), indent=1)
+        if self.markdown is not None:
+            text = "\n".join(table.to_markdown() for table in tables) if page is None else page
+            write_text(self.markdown, text, suffix=".md")
+        if self.csv is not None:
+            write_text(self.csv, to_csv(tables), suffix=".csv")

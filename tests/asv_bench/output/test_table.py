@@ -1,0 +1,126 @@
+"""One table: shown on a terminal, and written as Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from asv_bench.errors import Refused
+from asv_bench.output.console import print_table
+from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, to_csv
+from asv_bench.output.table_files import TableFiles
+
+COLUMNS = (
+    Column("benchmark", "benchmark", kind="name"),
+    Column("step_ms", "step", unit="ms", show=digits(2)),
+    Column("change", "change", show=percent(1, signed=True)),
+    Column("interval", "interval", show=interval(1), parts=("low", "high")),
+    Column("machine", "machine", kind="data"),
+)
+TABLE = Table(
+    COLUMNS,
+    [
+        ("a|b_c", Cell(1234.5678, note="±3 %"), 0.0123456, (-0.5, math.inf), "here"),
+        (),
+        ("_d_", math.nan, None, None, Cell(None)),
+    ],
+    title="a title",
+    caption="a caption",
+)
+
+
+def printed(table: Table, width: int = 80) -> str:
+    file = io.StringIO()
+    print_table(Console(width=width, file=file), table)
+    return file.getvalue()
+
+
+def test_people_see_values_as_columns_show_them() -> None:
+    lines = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in printed(TABLE).split("\n")
+    ]
+    assert ["a|b_c", "1,234.57", "+1.2 %", "-50.0 % to ∞"] in lines
+    assert ["", "±3 %", "", ""] in lines
+    assert ["_d_", "-", "-", "-"] in lines
+    assert "here" not in printed(TABLE)
+    assert printed(TABLE).count("┼") > 0, "a line between the sections"
+
+
+def test_notes_are_beside_their_values_where_there_is_room() -> None:
+    table = Table(COLUMNS, TABLE.rows, notes="beside")
+    assert "1,234.57 ±3 %" in printed(table)
+    assert "1,234.57 ±3 %" not in printed(table, 50)
+
+
+def test_markdown_makes_nothing_of_what_names_hold() -> None:
+    assert TABLE.to_markdown() == (
+        "a title\n\n"
+        "| benchmark | step ms | change | interval |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| a\\|b_c | 1,234.57 ±3 % | +1.2 % | -50.0 % to ∞ |\n"
+        "| \\_d\\_ | - | - | - |\n\n"
+        "a caption\n"
+    )
+
+
+def test_programs_get_raw_values() -> None:
+    first, second = TABLE.to_json()
+    assert first == {
+        "benchmark": "a|b_c",
+        "step_ms": 1234.5678,
+        "change": 0.0123456,
+        "interval_low": -0.5,
+        "interval_high": math.inf,
+        "machine": "here",
+    }
+    assert second == {**dict.fromkeys(first), "benchmark": "_d_"}
+    (row, other) = csv.DictReader(io.StringIO(to_csv([TABLE])))
+    assert float(row["step_ms"]) == 1234.5678
+    assert row["machine"] == "here"
+    assert other["step_ms"] == other["interval_low"] == ""
+
+
+def test_several_tables_in_one_file_are_told_apart() -> None:
+    other = Table((Column("benchmark", "benchmark"), Column("pairs", "pairs")), [("e", 3)], "other")
+    rows = list(csv.DictReader(io.StringIO(to_csv([TABLE, other]))))
+    assert [row["table"] for row in rows] == ["a title", "a title", "other"]
+    assert (rows[2]["benchmark"], rows[2]["pairs"], rows[2]["step_ms"]) == ("e", "3", "")
+
+
+def test_a_row_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'t' has 5 columns, and a row 2 values"):
+        Table(COLUMNS, [("a", 1.0)], "t")
+
+
+def test_tables_go_to_the_files_that_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = TableFiles(tmp_path / "t.json", tmp_path / "t.md", tmp_path / "t.csv")
+    files.show(TABLE)
+    assert json.loads((tmp_path / "t.json").read_text())[0]["interval_high"] is None
+    assert (tmp_path / "t.md").read_text() == TABLE.to_markdown()
+    assert (tmp_path / "t.csv").read_text() == to_csv([TABLE])
+    assert "1,234.57" in capsys.readouterr().out
+
+
+def test_nothing_else_goes_to_standard_output_where_a_file_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    TableFiles(csv=Path("-")).show(TABLE)
+    said = capsys.readouterr()
+    assert said.out == to_csv([TABLE])
+    assert "1,234.57" in said.err
+    with pytest.raises(Refused, match="two files cannot both go to standard output"):
+        TableFiles(json=Path("-"), csv=Path("-"))
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match="cannot be written"):
+        TableFiles(markdown=tmp_path / "file" / "t.md")
