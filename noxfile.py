@@ -84,8 +84,6 @@ COMMANDS = (
     Command("ladder", "Run every earlier host path, and try what was claimed of each."),
     Command("profile", "Trace decoding and print the time per range and per kernel."),
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
-    Command("sweep", "Time decode attention and append at every batch size on a GPU."),
-    Command("append", "Time decode steps with and without append's stores, on a Hopper GPU."),
     Command("tune", "Choose tiles by timing the whole step on a Hopper GPU; write the table."),
     Command("report", "Build the pages from the stored measurements."),
     Command("scheduler", "Measure a batch of equal requests, offline and online."),

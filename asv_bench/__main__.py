@@ -15,7 +15,6 @@ try:
     from rich.text import Text
 
     from asv_bench.cli import (
-        append,
         bench,
         bisect,
         calibrate,
@@ -31,7 +30,6 @@ try:
         roofline,
         scheduler,
         streaming,
-        sweep,
         tune,
     )
     from asv_bench.errors import BenchError, Refused
@@ -62,14 +60,12 @@ COMMANDS = (
     report,
     profile,
     roofline,
-    sweep,
-    append,
     tune,
     counters,
     memcheck,
 )
 
-LOCKING = ("headline", "calibrate", "ladder", "roofline", "sweep", "append", "tune")
+LOCKING = ("headline", "calibrate", "ladder", "roofline", "tune")
 """Commands that measure and write to reports/ from their beginning to their end. `bench`,
 `history`, `compare`, `bisect` and `changes` lock the checkout when they begin to measure."""
 WARNING = ("scheduler", "streaming", "peers", "profile")

@@ -49,6 +49,9 @@ class Shape:
 
 SHAPES = {
     "cpu-small": Shape(4, 4, 4, 32, 96, block_size=16, on_gpu=False),
+    "gpt2-b1-c512": Shape(1, 12, 12, 64, 512),
+    "gpt2-b8-c512": Shape(8, 12, 12, 64, 512),
+    "gpt2-b256-c512": Shape(256, 12, 12, 64, 512),
     "gpt2-b64-c257": Shape(64, 12, 12, 64, 257),
     "gpt2-b64-c512": Shape(64, 12, 12, 64, 512),
     "gpt2-b256-c256": Shape(256, 12, 12, 64, 256),

@@ -237,4 +237,4 @@ def _committed_target(facts: MachineFacts) -> Path:
 def _workbench(device: str, model: str, dtype: str) -> tuple[Workbench, ModelConfig]:
     from asv_bench.lab.tune.step_bench import hopper_bench
 
-    return hopper_bench("tune", device, model, dtype)
+    return hopper_bench(device, model, dtype)

@@ -18,7 +18,6 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
 HEAVY = {
-    "append",
     "bench",
     "bisect",
     "bundle",
@@ -41,7 +40,6 @@ HEAVY = {
     "scheduler",
     "stack",
     "streaming",
-    "sweep",
     "tune",
 }
 

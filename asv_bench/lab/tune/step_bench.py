@@ -12,7 +12,6 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.tune.candidates import Point
 from asv_bench.lab.tune.step_rows import StepRows
 from asv_bench.lab.tune.workbench import Rejected, Timer
-from asv_bench.memory.replays import seconds_per_replay
 from kernels.tiles.table import ConfigTable
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 REPLAYS = 20
 WARM_REPLAYS = 2
-TIMED_LEAD = WARM_REPLAYS + (REPLAYS - 1) / 2
-"""Tokens that the steps which `step_us` times attend to beyond those of a point, on the mean."""
 HOPPER = (9, 0)
 MOST_SENTENCE = 160
 
@@ -49,10 +46,6 @@ class StepBench:
         self._exact = GPT2(config, {name: one.float() for name, one in weights.items()})
         self._rows: dict[Point, StepRows] = {}
 
-    def rows_at(self, point: Point) -> StepRows:
-        """New rows of the model at a point."""
-        return StepRows(self._model, self._exact, point)
-
     def prepare(self, table: ConfigTable, point: Point) -> Timer:
         """Check and capture the step cut as the table says.
 
@@ -64,23 +57,23 @@ class StepBench:
             If it leaves the device unusable.
         """
         if point not in self._rows:
-            self._rows[point] = self.rows_at(point)
+            self._rows[point] = StepRows(self._model, self._exact, point)
         rows = self._rows[point]
         try:
             fused = rows.fused.retabled(table)
             rows.check(fused)
-            graph = capture_step(fused, point.rows)
+            graph = _capture_step(fused, point.rows)
         except Rejected:
             raise
         except Exception as error:  # compilers and drivers raise whatever they like
             _require_working_device(error)
             lines = str(error).strip().splitlines() or [""]
             raise Rejected(f"{type(error).__name__}: {lines[0][:MOST_SENTENCE]}") from error
-        return partial(step_us, rows, graph, fused)
+        return partial(_step_us, rows, graph, fused)
 
 
-def hopper_bench(command: str, device: str, model: str, dtype: str) -> tuple[StepBench, GPT2Config]:
-    """A bench of a built-in model for a command of that name, and the model's shape.
+def hopper_bench(device: str, model: str, dtype: str) -> tuple[StepBench, GPT2Config]:
+    """A bench of a built-in model, and the model's sizes.
 
     Raises
     ------
@@ -92,10 +85,10 @@ def hopper_bench(command: str, device: str, model: str, dtype: str) -> tuple[Ste
     config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
     if config is None:
         known = ", ".join(RANDOM_PREFIX + name for name in RANDOM_CONFIGS)
-        raise Refused(f"{command} takes the built-in models ({known}), not {model!r}.")
+        raise Refused(f"tune takes the built-in models ({known}), not {model!r}.")
     if torch.cuda.get_device_capability(device) != HOPPER:
         raise Refused(
-            f"{command} needs a Hopper GPU (compute capability 9.0): what other devices run in a "
+            "tune needs a Hopper GPU (compute capability 9.0): what other devices run in a "
             "fused step says nothing about it."
         )
     # Which takes no device without a number.
@@ -103,11 +96,8 @@ def hopper_bench(command: str, device: str, model: str, dtype: str) -> tuple[Ste
     return StepBench(config, torch.device(device), getattr(torch, dtype)), config
 
 
-def capture_step(fused: FusedDecode, num_rows: int) -> torch.cuda.CUDAGraph:
-    """A step of so many rows as a graph; one has run before, so that all is compiled.
-
-    `fused` owns the scratch that the graph writes: it must live as long.
-    """
+def _capture_step(fused: FusedDecode, num_rows: int) -> torch.cuda.CUDAGraph:
+    """A step of so many rows as a graph; one must have run before, so that all is compiled."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -115,14 +105,22 @@ def capture_step(fused: FusedDecode, num_rows: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def step_us(rows: StepRows, graph: torch.cuda.CUDAGraph, fused: FusedDecode) -> float:
-    """Microseconds of a step of `fused`, captured as `graph`.
+def _step_us(rows: StepRows, graph: torch.cuda.CUDAGraph, fused: FusedDecode) -> float:
+    """Microseconds of a replay on the device's clock, over `REPLAYS` one after another.
 
-    Of `REPLAYS` one after another, from where the sequences begin; `WARM_REPLAYS` go before, and
-    every one attends to a token more.
+    The caller holds `fused`, whose scratch memory the graph writes. Each replay attends to one
+    token more than the one before.
     """
     rows.reset()
-    return 1e6 * seconds_per_replay(graph, REPLAYS, warm=WARM_REPLAYS)
+    for _ in range(WARM_REPLAYS):
+        graph.replay()
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    for _ in range(REPLAYS):
+        graph.replay()
+    after.record()
+    after.synchronize()
+    return 1e3 * float(before.elapsed_time(after)) / REPLAYS
 
 
 def _require_working_device(error: Exception) -> None:

@@ -325,7 +325,6 @@ def test_warm_up_runs_are_run_and_not_measured() -> None:
 def test_every_command_is_registered() -> None:
     group: Any = typer.main.get_command(build_app())
     assert set(group.commands) == {
-        "append",
         "bench",
         "bisect",
         "calibrate",
@@ -342,7 +341,6 @@ def test_every_command_is_registered() -> None:
         "roofline",
         "scheduler",
         "streaming",
-        "sweep",
         "tune",
     }
 
