@@ -22,7 +22,6 @@ try:
         compare,
         counters,
         history,
-        ladder,
         memcheck,
         peers,
         profile,
@@ -38,6 +37,7 @@ try:
     from asv_bench.process.checkout_lock import checkout_lock, other_session
     from asv_bench.process.threads import measured_environment
     from asv_bench.run import headline
+    from asv_bench.studies.ladder import command as ladder
 except ModuleNotFoundError as error:
     sentence = missing_sentence(error)
     if sentence is None:

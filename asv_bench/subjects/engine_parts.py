@@ -12,14 +12,6 @@ from typing import Any
 _PLACES: dict[str, tuple[str, ...]] = {
     "KVBlockManager": ("engine", "engine.kv_blocks"),
     "Delivery": ("engine.requests.delivery", "engine.delivery"),
-    "GPT2": ("engine.models.gpt2", "engine.gpt2"),
-    "StagingBuffers": ("engine.transport.staging", "engine.staging"),
-    "device_scope": ("engine.running.device", "engine.device"),
-    "load_model": ("engine.models.registry", "engine.models"),
-    "random_weights": ("engine.models.random_weights", "engine.random_weights"),
-    "resolve_device": ("engine.running.device", "engine.device"),
-    "resolve_dtype": ("engine.running.device", "engine.device"),
-    "sample_greedy": ("engine.running.sampler", "engine.sampler"),
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asv_bench.studies.ladder.block_managers import BatchSlots, Slot, TupleBlocks
-from asv_bench.studies.ladder.today import kv_append
+from kernels import kv_append
 
 Slots = TypeVar("Slots")
 

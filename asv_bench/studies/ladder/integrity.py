@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from asv_bench.studies.ladder.block_managers import TupleBlocks
 from asv_bench.studies.ladder.block_tables import LadderSequence
-from asv_bench.studies.ladder.today import IntegrityError
+from engine import IntegrityError
 
 
 def check_blocks(blocks: TupleBlocks, holders: Sequence[LadderSequence]) -> None:

@@ -1,8 +1,8 @@
-"""`reports/ladder.md`, its pictures, and the README's part: made from the records that exist."""
+"""`reports/ladder.md` and its pictures: made from the records that exist."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,10 @@ from asv_bench.errors import Refused
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import SCHEMA
 from asv_bench.output.stored_json import UnreadableFile, positive, read_stored, require_schema
-from asv_bench.output.tables import MISSING, markdown
-from asv_bench.studies.ladder.claims import CLAIMS
+from asv_bench.output.tables import markdown
 from asv_bench.studies.ladder.ladder_tables import (
     agreement,
     claim_table,
-    interval,
-    percent,
     rung_table,
 )
 
@@ -24,7 +21,6 @@ Json = Mapping[str, Any]
 
 PREFIX = "ladder-"
 PAGE = "ladder.md"
-BEGIN, END = "<!-- ladder: written by `nox -s ladder` -->", "<!-- end of ladder -->"
 
 INTRODUCTION = """# The ladder
 
@@ -100,38 +96,6 @@ def read_records(folder: Path, complaints: list[str] | None = None) -> dict[str,
     return dict(sorted(records.items(), key=lambda entry: entry[1]["machine"]["gpu"] is None))
 
 
-def write_readme(readme: Path, folder: Path) -> None:
-    """Put pictures and findings of `folder` between the README's two marks.
-
-    Raises
-    ------
-    Refused
-        If the marks are not there.
-    """
-    text = readme.read_text(encoding="utf-8")
-    before, mark, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (mark and end):
-        raise Refused(f"{readme} has no place for the ladder: it lacks {BEGIN!r} or {END!r}.")
-    part = readme_part(read_records(folder), folder.relative_to(readme.parent).as_posix())
-    write_text(readme, f"{before}{BEGIN}\n{part}{END}{after}")
-
-
-def readme_part(records: Mapping[str, Json], folder: str) -> str:
-    """Pictures, and one table of what each machine says of the five claims."""
-    pictures = [
-        f"![Step time from rung 0 to today on {machine}]({folder}/{PREFIX}{machine}.svg)"
-        for machine in records
-    ]
-    header = ["write-up", "throughput reported", *(f"found on {machine}" for machine in records)]
-    rows = [header, ["---", "---:", *("---:" for _ in records)]]
-    for claim in CLAIMS:
-        cells = [f"{claim.seed} {claim.what}", percent(claim.reported[0].change)]
-        rows.append([*cells, *(_finding(record, claim.seed) for record in records.values())])
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join(pictures) + f"\n\n{table}\n"
-
-
 def title_of(record: Json) -> str:
     """What was measured, on what."""
     machine, settings = record["machine"], record["settings"]
@@ -149,8 +113,6 @@ def _checked(record: dict[str, Any]) -> Json:
     for rung in record["results"]["rungs"]:
         positive(rung["step_ms"])
     _section("", record)
-    for claim in CLAIMS:
-        _finding(record, claim.seed)
     return record
 
 
@@ -173,16 +135,3 @@ def _section(machine: str, record: Json) -> str:
         lines.append(STAND_IN)
     lines += [f"{note}\n" for note in record["notes"]]
     return "\n".join(lines)
-
-
-def _finding(record: Json, seed: str) -> str:
-    claims: Sequence[Json] = record["results"]["claims"]
-    for claim in claims:
-        if claim["seed"] != seed:
-            continue
-        figure = claim["figures"][0]
-        found = f"{percent(figure['change'])} ({interval(figure['interval'])})"
-        if claim["finding"] == "not resolved":
-            return f"not resolved: {found}; {percent(claim['smallest_change'])} would show"
-        return f"{claim['finding']}: {found}"
-    return MISSING

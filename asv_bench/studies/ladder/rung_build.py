@@ -15,9 +15,9 @@ from asv_bench.studies.ladder.block_managers import ArrayBlocks, MutableBlocks, 
 from asv_bench.studies.ladder.block_tables import CachedRows, RebuiltTables
 from asv_bench.studies.ladder.host_path import Parts
 from asv_bench.studies.ladder.rung_engine import RungEngine
-from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.studies.ladder.today import Engine, EngineConfig, interpreting
+from asv_bench.studies.ladder.rungs import Rung, interpreting
 from asv_bench.workloads.drive import EngineFace
+from engine import Engine, EngineConfig
 
 PARTS = {
     "rebuild": Parts(TupleBlocks, PerTokenAppend, RebuiltTables),

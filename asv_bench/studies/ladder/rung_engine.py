@@ -15,21 +15,10 @@ from asv_bench.errors import Refused
 from asv_bench.studies.ladder.block_tables import LadderSequence, row_of
 from asv_bench.studies.ladder.host_path import CacheShape, HostPath, Parts
 from asv_bench.studies.ladder.integrity import check_blocks
+from asv_bench.studies.ladder.model import seeded_model
 from asv_bench.studies.ladder.prefixes import Prefixes
-from asv_bench.studies.ladder.today import (
-    EngineConfig,
-    SamplingParams,
-    StagingBuffers,
-    TokenEvent,
-    device_scope,
-    kv_append,
-    load_model,
-    paged_attention_decode,
-    paged_attention_prefill,
-    resolve_device,
-    resolve_dtype,
-    sample_greedy,
-)
+from engine import EngineConfig, SamplingParams, TokenEvent
+from kernels import kv_append, paged_attention_decode, paged_attention_prefill
 
 
 @dataclass(slots=True, eq=False)
@@ -65,32 +54,24 @@ class RungEngine:
         if config.num_kv_blocks is None or config.max_model_len is None:
             raise Refused("a rung needs num_kv_blocks and max_model_len; it chooses no sizes.")
         self.config = config
-        self.device = resolve_device(config.device)
-        with device_scope(self.device):
-            loaded = load_model(
-                config.model,
-                device=self.device,
-                dtype=resolve_dtype(config.dtype),
-                seed=config.seed,
-            )
-        self.model = loaded.model
-        self.model_config = loaded.config
-        self.dtype = self.model.dtype
+        self.model = seeded_model(
+            str(config.model), device=config.device, dtype=config.dtype, seed=config.seed
+        )
+        self.model_config = sizes = self.model.sizes
+        self.device = self.model.device
         self._block_size = config.block_size
-        sizes = self.model.config
         shape = CacheShape(
             sizes.num_layers,
             config.num_kv_blocks,
-            sizes.num_kv_heads,
+            sizes.num_heads,
             config.block_size,
             sizes.head_dim,
             config.max_batch_size,
             self._blocks_of(config.max_model_len),
         )
-        with device_scope(self.device):
-            self.path = HostPath(shape, parts, self.device, self.dtype)
-        self._scales = [sizes.attention_scale(layer) for layer in range(sizes.num_layers)]
-        self._staging = StagingBuffers(self.device)
+        self.path = HostPath(shape, parts, self.device, self.model.dtype)
+        self._scale = sizes.head_dim**-0.5
+        self._staged = torch.empty(0, dtype=torch.int32)
         self._prefixes = Prefixes(self.path) if config.prefix_cache else None
         self._waiting: deque[Session] = deque()
         self._running: list[Session] = []
@@ -129,7 +110,7 @@ class RungEngine:
 
     def step(self) -> list[TokenEvent]:
         """Admit and prefill who fits, decode one token of everybody else, and wait for both."""
-        with device_scope(self.device):
+        with torch.inference_mode():
             decoding = list(self._running)
             admitted = self._admit()
             events = self._prefill(admitted) if admitted else []
@@ -211,7 +192,7 @@ class RungEngine:
             kv_append(keys, values, key, value, blocks[layer], offsets[layer])
             return paged_attention_prefill(
                 *(query, keys, values, table[layer], contexts, query_starts),
-                scale=self._scales[layer],
+                scale=self._scale,
             )
 
         hidden = self.model.forward(tokens, positions, attend)
@@ -236,14 +217,14 @@ class RungEngine:
             self.path.append(step, layer, key, value)
             keys, values = self.path.layer(layer)
             return paged_attention_decode(
-                query, keys, values, step.tables[layer], contexts, scale=self._scales[layer]
+                query, keys, values, step.tables[layer], contexts, scale=self._scale
             )
 
         return self._take(sessions, self.model.forward(tokens, positions, attend))
 
     def _take(self, sessions: list[Session], hidden: Tensor) -> list[TokenEvent]:
         """Choose the likeliest tokens, wait for them, and note them; hidden is [B, E]."""
-        tokens = sample_greedy(self.model.logits(hidden)).tolist()
+        tokens = self.model.logits(hidden).argmax(dim=-1).tolist()
         now = time.perf_counter()
         events: list[TokenEvent] = []
         for session, token in zip(sessions, tokens, strict=True):
@@ -258,8 +239,13 @@ class RungEngine:
 
     def _send(self, *arrays: np.ndarray) -> list[torch.Tensor]:
         """The arrays as int32 on the device, in one copy."""
-        packed = self._staging.to_device(
-            np.concatenate([array.ravel() for array in arrays]).astype(np.int32)
-        )
+        numbers = np.concatenate([array.ravel() for array in arrays]).astype(np.int32)
+        if len(numbers) > len(self._staged):
+            on_gpu = self.device.type == "cuda"
+            self._staged = torch.empty(2 * len(numbers), dtype=torch.int32, pin_memory=on_gpu)
+        # The copy before has run: each pass waits for its tokens.
+        staged = self._staged[: len(numbers)]
+        staged.numpy()[:] = numbers
+        packed = staged.to(self.device, non_blocking=True)
         pieces = packed.split([array.size for array in arrays])
         return [piece.view(array.shape) for piece, array in zip(pieces, arrays, strict=True)]

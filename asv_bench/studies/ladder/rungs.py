@@ -6,6 +6,7 @@ Commands read this before anything is measured, so nothing of the engine is impo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,11 +51,12 @@ class Rung:
         """
         if device != "cpu":
             return True
-        if self.needs == "triton":
-            from kernels.backend import interpreting
+        return self.needs == "any" or (self.needs == "triton" and interpreting())
 
-            return interpreting()
-        return self.needs == "any"
+
+def interpreting() -> bool:
+    """Whether Triton's interpreter runs the kernels on the CPU."""
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 
 
 _EAGER = {"decode": "eager", "fuse": False, "steps_in_flight": 0}

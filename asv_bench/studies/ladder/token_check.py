@@ -17,17 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.studies.ladder.model import GPT2, seeded_model
 from asv_bench.studies.ladder.rung_build import build_rung
 from asv_bench.studies.ladder.rungs import RUNGS, Rung
-from asv_bench.studies.ladder.today import (
-    GPT2,
-    EngineConfig,
-    SamplingParams,
-    load_model,
-    random_weights,
-)
 from asv_bench.workloads.drive import EngineFace
 from asv_bench.workloads.named import BLOCK_SIZE as WORKLOAD_BLOCK_SIZE
+from engine import EngineConfig, SamplingParams
 
 BLOCK_SIZE = 16
 NEW_TOKENS = 36
@@ -117,13 +112,10 @@ def check_fused(rung: Rung, model: str, device: str) -> int:
     # Blocks as in every workload: what the fused kernels were tuned and tested for.
     config = check_config(model, device, "float16", WORKLOAD_BLOCK_SIZE)
     fused, plain = _tokens(rung, config), _tokens(RUNGS[_PLAIN_GRAPH], config)
-    half = load_model(
-        model, device=torch.device(device), dtype=torch.float16, seed=config.seed
-    ).model
-    weights = random_weights(half.config, seed=config.seed, device=half.device, dtype=torch.float16)
-    exact = GPT2(half.config, {name: weight.float() for name, weight in weights.items()})
+    half = seeded_model(model, device=device, dtype="float16", seed=config.seed)
+    exact = half.in_float32()
     parted = 0
-    prompts = check_prompts(half.config.vocab_size)
+    prompts = check_prompts(half.sizes.vocab_size)
     for prompt, ours, theirs in zip(prompts, fused, plain, strict=True):
         if ours == theirs:
             continue
@@ -175,8 +167,7 @@ def _last_scores(model: GPT2, token_ids: Sequence[int]) -> Tensor:
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key, value = (one.transpose(0, 1) for one in (query, key, value))
-        scale = model.config.attention_scale(layer)
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return attended.transpose(0, 1)
 
     ids = torch.tensor(list(token_ids), device=model.device)

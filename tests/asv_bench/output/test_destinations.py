@@ -73,7 +73,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         "asv_bench.run.headline.run_job",
         "asv_bench.run.session.Measurement",
         "asv_bench.cli.counters.step_counters",
-        "asv_bench.cli.ladder.RungProcesses",
+        "asv_bench.studies.ladder.command.RungProcesses",
     ):
         monkeypatch.setattr(place, forbidden)
 

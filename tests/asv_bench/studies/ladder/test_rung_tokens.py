@@ -13,6 +13,7 @@ import torch
 from ladder_faults import BROKEN, SAME_TOKENS, parts_of
 
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.studies.ladder.model import seeded_model
 from asv_bench.studies.ladder.rung_build import build_rung
 from asv_bench.studies.ladder.rung_engine import RungEngine
 from asv_bench.studies.ladder.rungs import RUNGS, rung_named, rungs_between
@@ -28,9 +29,6 @@ from asv_bench.studies.ladder.token_check import (
     run_check,
 )
 from engine import Engine, EngineConfig, SamplingParams
-from engine.models.gpt2 import GPT2
-from engine.models.random_weights import random_weights
-from engine.models.registry import load_model
 
 MODEL = "random:gpt2-tiny"
 VOCAB = 1024
@@ -94,8 +92,8 @@ def test_a_rung_that_frees_twice_falls_over():
 KERNELS = """
 import torch
 from asv_bench.studies.ladder.rung_build import build_rung
-from asv_bench.studies.ladder.rungs import RUNGS
-from asv_bench.studies.ladder.today import EngineConfig, SamplingParams, interpreting
+from asv_bench.studies.ladder.rungs import RUNGS, interpreting
+from engine import EngineConfig, SamplingParams
 assert interpreting()
 prompts = [[5] * 15, [7, 8], [9]]
 params = SamplingParams(max_new_tokens=4, ignore_eos=True)
@@ -199,9 +197,8 @@ def test_rungs_are_named_and_chosen_by_number():
 
 
 def test_only_near_ties_may_part():
-    half = load_model(MODEL, device=torch.device("cpu"), dtype=torch.float16).model
-    weights = random_weights(half.config, seed=0, device=half.device, dtype=torch.float16)
-    exact = GPT2(half.config, {name: weight.float() for name, weight in weights.items()})
+    half = seeded_model(MODEL, device="cpu", dtype="float16", seed=0)
+    exact = half.in_float32()
     known = check_prompts(VOCAB)[3]
     [best] = Engine(EngineConfig(device="cpu", dtype="float16")).generate(
         [known], SamplingParams(max_new_tokens=1, ignore_eos=True)

@@ -30,7 +30,7 @@ from asv_bench.studies.ladder.findings import (
     FoundClaim,
     ladder_plan,
 )
-from asv_bench.studies.ladder.ladder_page import PAGE, PREFIX, title_of, write_page, write_readme
+from asv_bench.studies.ladder.ladder_page import PAGE, PREFIX, title_of, write_page
 from asv_bench.studies.ladder.ladder_run import (
     MeasuredRung,
     Processes,
@@ -45,7 +45,6 @@ from asv_bench.studies.ladder.rungs import RUNGS, Rung, rungs_between
 from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"
-README = REPOSITORY / "README.md"
 HELP = """Every step from the first write-up to today's engine, and what their claims come to.
 
 The working tree is measured as it stands at the start. Exit code 0: every claim was tried; 1: the
@@ -95,7 +94,7 @@ def run(
     ] = None,
     render: Annotated[
         bool,
-        typer.Option("--render", help="Write page, pictures and README anew; measure nothing."),
+        typer.Option("--render", help="Write page and pictures anew; measure nothing."),
     ] = False,
 ) -> None:
     """Climb the ladder, or write its page anew.
@@ -355,8 +354,6 @@ def _write_pages(folder: Path, console: Console) -> None:
     page = write_page(folder, complaints)
     print_sentences(console, complaints)
     console.print(f"page: {page}", highlight=False, soft_wrap=True)
-    if folder.resolve() == REPORTS:
-        write_readme(README, REPORTS)
 
 
 def _sample(rung: MeasuredRung) -> dict[str, Any]:
