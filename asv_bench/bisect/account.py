@@ -13,7 +13,7 @@ from rich.text import Text
 from asv_bench.bisect.finding import Direction, Finding, Guess, Outcome, Probe, Stage
 from asv_bench.compare.tables import percentage
 from asv_bench.compare.verdict import Comparison
-from asv_bench.git.commit_range import HistoryCommit
+from asv_bench.git.repository import Commit
 from asv_bench.output.console import add_figure_columns
 from asv_bench.output.progress import Progress, clock
 from asv_bench.output.tables import MISSING
@@ -42,7 +42,7 @@ class ProbeLines:
     """
 
     def __init__(
-        self, console: Console, commits: Mapping[str, HistoryCommit], most: int, devices: int
+        self, console: Console, commits: Mapping[str, Commit], most: int, devices: int
     ) -> None:
         self._console = console
         self._commits = commits
@@ -71,7 +71,7 @@ class ProbeLines:
             self._seconds.append(probe.pair.base.process_s + probe.pair.head.process_s)
         if probe.stage is Stage.SEARCH:
             line = probe_line(self._number, probe, self._commits)
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print(line)
         self._advance(probe)
 
     def _advance(self, probe: Probe) -> None:
@@ -93,7 +93,7 @@ class ProbeLines:
         return f", {clock(pairs * statistics.median(self._seconds) / self._devices)},"
 
 
-def probe_line(number: int, probe: Probe, commits: Mapping[str, HistoryCommit]) -> Text:
+def probe_line(number: int, probe: Probe, commits: Mapping[str, Commit]) -> Text:
     """One probe: which commit, how it compares with the good end, and what that suggests."""
     line = Text(f"{number:4d}  {probe.commit[:8]}  ")
     if probe.pair is None:
@@ -119,9 +119,7 @@ def guess_text(guess: Guess) -> str:
     return f"{first} to {last}, {guess.probability:.0%}"
 
 
-def commit_table(
-    finding: Finding, probes: Sequence[Probe], commits: Sequence[HistoryCommit]
-) -> Table:
+def commit_table(finding: Finding, probes: Sequence[Probe], commits: Sequence[Commit]) -> Table:
     """The commits that were measured or suspected, oldest first, each against the good end."""
     ratios: dict[str, list[float]] = {}
     for probe in probes:
@@ -158,7 +156,7 @@ def commit_table(
     return table
 
 
-def answer_lines(finding: Finding, commits: Mapping[str, HistoryCommit]) -> list[str]:
+def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
     """The answer in sentences, the first of which says it all."""
     changed = "regression" if finding.direction is Direction.REGRESSION else "improvement"
     ends = f"The ends: {_compared(finding.gate)}."
@@ -180,7 +178,7 @@ def answer_lines(finding: Finding, commits: Mapping[str, HistoryCommit]) -> list
     return lines
 
 
-def _named(finding: Finding, commits: Mapping[str, HistoryCommit]) -> str:
+def _named(finding: Finding, commits: Mapping[str, Commit]) -> str:
     probability = f"probability {finding.probability:.1%}"
     described = [
         f"{commits[commit].short} {commits[commit].subject} ({commits[commit].author})"

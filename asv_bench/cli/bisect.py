@@ -30,10 +30,9 @@ from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.commit_range import HistoryCommit, commits_between
 from asv_bench.git.commit_sources import WORKING_TREE
-from asv_bench.git.commit_tree import first_of_each_run
-from asv_bench.git.repository import Repository
+from asv_bench.git.commits import commits_between, first_of_each_run
+from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.record import REPOSITORY, Record, require_places
@@ -129,7 +128,7 @@ def bisect(
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     console = make_console()
     good_hash = setup.sources.resolve(good).hash
-    commits = commits_between(good_hash, setup.sources.resolve(bad).hash, REPOSITORY)
+    commits = commits_between(good_hash, setup.sources.resolve(bad).hash, Repository(REPOSITORY))
     is_same = not anyway and setup.sources.are_same(good_hash, commits[-1].hash)
     if not (anyway or is_same):
         commits = _without_the_same(good_hash, commits, console)
@@ -142,14 +141,12 @@ def bisect(
             code = bisecting.run(resume)
     bisecting.print_answer()
     path = bisecting.write_record(json, code)
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)
 
 
-def _without_the_same(
-    good: str, commits: list[HistoryCommit], console: Console
-) -> list[HistoryCommit]:
+def _without_the_same(good: str, commits: list[Commit], console: Console) -> list[Commit]:
     """The commits that have other packages than the one before them, the good one's first."""
     hashes = [good, *(commit.hash for commit in commits)]
     kept = set(first_of_each_run(hashes, Repository(REPOSITORY)))
@@ -159,8 +156,6 @@ def _without_the_same(
             f"{len(commits) - len(found)} of {len(commits)} commits are stepped over, as their "
             f"engine and kernels are the same as those of the commit before; --anyway measures "
             f"them",
-            highlight=False,
-            soft_wrap=True,
         )
     return found
 
@@ -172,7 +167,7 @@ class Bisecting:
         self,
         setup: BenchSetup,
         good: str,
-        commits: list[HistoryCommit],
+        commits: list[Commit],
         direction: Direction,
         plan: SearchPlan,
         console: Console,
@@ -224,7 +219,7 @@ class Bisecting:
             self._setup.sentence(),
             *([f"going on with {kept.restored} pairs of {kept.path.name}"] * bool(kept.restored)),
         ):
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(line)
         self._record.look_around(self._console, self._setup.devices)
         print_sentences(self._console, kept.complaints)
         begun = time.monotonic()
@@ -266,19 +261,17 @@ class Bisecting:
         """Print the commits that were measured, and the answer."""
         if self.finding is None:
             for note in self._record.notes:
-                self._console.print(note, style="bold", highlight=False, soft_wrap=True)
+                self._console.print(note, style="bold")
             return
         if self._probes:
             table = commit_table(self.finding, self._probes, self._commits)
             print_table(self._console, table)
         first, *others = answer_lines(self.finding, self._by_hash)
         self._record.warn(self._console, self._contradictions())
-        self._console.print(first, style="bold", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(first, style="bold")
         for line in others:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        self._console.print(
-            f"{len(self._probes)} pairs, {self.seconds:.0f} s", highlight=False, soft_wrap=True
-        )
+            self._console.print(line)
+        self._console.print(f"{len(self._probes)} pairs, {self.seconds:.0f} s")
 
     def _contradictions(self) -> list[str]:
         """What to know where processes of one commit gave figures far apart."""

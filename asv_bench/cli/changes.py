@@ -36,15 +36,15 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import percentage
 from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
-from asv_bench.git.commit_range import described
 from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
 from asv_bench.git.commits import commits_on_line
-from asv_bench.git.repository import GitError
+from asv_bench.git.repository import GitError, Repository
 from asv_bench.history.asv_results import (
     EnvironmentFacts,
     Figure,
     Results,
     Series,
+    dates_of,
     differing,
     read_results,
 )
@@ -150,7 +150,6 @@ def changes(
         Triaged(
             change,
             tuple(points),
-            described(change.commit.hash, REPOSITORY),
             confirming.confirmed.get(change),
         )
         for change, points in found
@@ -163,12 +162,12 @@ def changes(
         entry.confirmation.comparison.reason for entry in triaged if entry.confirmation
     ):
         if reason:
-            console.print(reason, highlight=False, markup=False, soft_wrap=True)
+            console.print(reason)
     regressions = [entry for entry in triaged if entry.standing == str(Standing.REGRESSION)]
     for entry in regressions:
         if not entry.change.is_placed and entry.confirmation:
             found_by = bisection_of(entry.change, entry.confirmation)
-            console.print(found_by, highlight=False, soft_wrap=True)
+            console.print(found_by)
     code = ExitCode.INTERRUPTED if confirming.is_interrupted else exit_code_of(triaged)
     record.results = {
         "exit_code": int(code),
@@ -181,8 +180,8 @@ def changes(
     from asv_bench.pages.triage_page import build_triage_page
 
     page = build_triage_page(triaged, page_path)
-    console.print(f"page: {page}", highlight=False, soft_wrap=True)
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    console.print(f"page: {page}")
+    console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)
 
@@ -232,7 +231,7 @@ def stored_changes(
     found: list[tuple[Change, list[Point]]] = []
     for name in [machine] if machine else sorted(results.machines):
         figures = [figure for figure in results.figures if figure.machine == name]
-        commits, beside = commits_on_line(figures, root, tip)
+        commits, beside = commits_on_line(dates_of(figures), Repository(root), tip)
         if beside:
             notes.append(
                 f"{name}: {beside} of the commits measured are not on {tip}'s line of first "
@@ -336,7 +335,7 @@ class Confirming:
         except KeyboardInterrupt:
             self.is_interrupted = True
             self._record.notes.append(INTERRUPTED)
-            self._console.print(INTERRUPTED, highlight=False, soft_wrap=True)
+            self._console.print(INTERRUPTED)
         for change, suspicion in suspicions.items():
             comparison = self._comparison_of(suspicion)
             if comparison is not None:
@@ -362,7 +361,7 @@ class Confirming:
             try:
                 entry = entry_named(entries, change.series.benchmark, values)
             except Refused as refusal:
-                self._console.print(str(refusal), highlight=False, soft_wrap=True)
+                self._console.print(str(refusal))
                 continue
             suspicions[change] = Suspicion(
                 entry.name, change.since.hash, change.until.hash, change.effect

@@ -26,7 +26,8 @@ from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.tables import comparison_table, headline, markdown
 from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import WORKING_TREE, Commit
+from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.repository import Commit
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.destinations import write_text
@@ -119,7 +120,7 @@ def compare(
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
     path = comparing.write_record(json, gate, code)
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}")
     if markdown_path is not None:
         write_text(markdown_path, comparing.markdown(), suffix=".md")
     if code:
@@ -178,7 +179,7 @@ class Comparing:
     def run(self) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
         self._print_commits()
-        self._console.print(self._setup.sentence(), highlight=False, markup=False, soft_wrap=True)
+        self._console.print(self._setup.sentence())
         self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
         try:
@@ -227,10 +228,10 @@ class Comparing:
             self._console, comparison_table(self.comparisons, self._units, title, self._plan)
         )
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
-            self._console.print(reason, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
         answer = headline(self.comparisons)
-        self._console.print(answer, style="bold", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(answer, style="bold")
 
     def markdown(self) -> str:
         """The comparison for a pull request."""
@@ -258,7 +259,7 @@ class Comparing:
     def _print_commits(self) -> None:
         for role, commit in (("base", self._base), ("head", self._head)):
             line = f"{role} {commit.short} {commit.subject}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(line)
 
     @property
     def _where(self) -> str:

@@ -12,7 +12,7 @@ from asv_bench.cli.options import Anyway, Full, ListBenchmarks, Patterns, Yes
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.commit_tree import first_of_each_run
+from asv_bench.git.commits import first_of_each_run
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.git.snapshots import measured_changes
 from asv_bench.history.asv_measuring import (
@@ -107,8 +107,6 @@ def history(
         console.print(
             f"{len(found) - len(runs)} of {len(found)} commits are not measured, as their engine "
             f"and kernels are the same as those of the commit before; --anyway measures them",
-            highlight=False,
-            soft_wrap=True,
         )
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     with checkout_lock(REPOSITORY):
@@ -116,8 +114,6 @@ def history(
             f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "
             f"in {selection.rounds} rounds, {threads_text(measured_threads())} a process"
             + (f", beside {pinned[:8]}" if pinned else ""),
-            highlight=False,
-            soft_wrap=True,
         )
         facts = machine_facts()
         agree_to(expected_time(project, facts.name, commits, selection), console, yes=yes)
@@ -132,15 +128,15 @@ def history(
         print_table(console, table)
     record.warn(console, process_contradictions(measured.figures))
     path = write_record(record, project, measured)
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}")
     if pinned is not None:
         session = write_session(REPOSITORY / "reports" / SESSIONS, pinned, measured.figures)
         line = f"ratios to {pinned[:8]}: {session}"
         if session is None:
             line = f"{pinned[:8]}, the reference, gave no figure; nothing is divided by it"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line)
     page = build_all_pages(project, console)
-    console.print(f"every figure, with its samples: {page}", highlight=False, soft_wrap=True)
+    console.print(f"every figure, with its samples: {page}")
     if measured.failed:
         raise MeasurementFailed(
             f"{len(measured.failed)} benchmarks failed at some commit: "
@@ -161,15 +157,12 @@ def commits_of(commit_range: str, repository: Path) -> list[str]:
     if commit_range.startswith("-"):
         raise Refused(f"{commit_range!r} is an option of git, not a range of commits.")
     try:
-        listed = Repository(repository).ask(
-            "rev-list", "--first-parent", "--end-of-options", commit_range, "--"
-        )
+        commits = Repository(repository).first_parents(commit_range)[::-1]
     except GitError as error:
         raise Refused(
             f"git knows no commits called {commit_range!r}; give a range such as HEAD~5..HEAD. "
             f"Its own words: {error}"
         ) from None
-    commits = listed.decode().split()
     if not commits:
         raise Refused(
             f"the range {commit_range!r} holds no commits; a range runs from the older, which is "

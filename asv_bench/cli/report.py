@@ -34,13 +34,11 @@ def report() -> None:
     require_project(REPOSITORY)
     console = make_console()
     page = build_all_pages(project, console)
-    console.print(f"page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"page: {page}")
     if project.html.is_dir():
         console.print(
             f"asv's own pages: {project.html}, seen with `python -m asv preview`; they fetch "
             f"scripts from public hosts",
-            highlight=False,
-            soft_wrap=True,
         )
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.git.commit_sources import Commit
+from asv_bench.git.repository import Commit
 from asv_bench.output.console import add_figure_columns
 from asv_bench.output.figure_rows import duration
 from asv_bench.output.tables import MISSING

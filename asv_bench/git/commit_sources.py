@@ -1,4 +1,4 @@
-"""How a commit's engine gets to a process: `engine` and `kernels` unpacked once, by hash.
+"""How a commit's engine gets to a process: `engine` and `kernels` laid out once, by hash.
 
 Nothing is installed, and git is only read from: no working tree, index, branch, stash or worktree
 registration is touched, so that an interruption leaves nothing to clean up in the repository.
@@ -7,54 +7,23 @@ registration is touched, so that an interruption leaves nothing to clean up in t
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_range import shallow_hint
-from asv_bench.git.commit_tree import CommitTree, packages_of
-from asv_bench.git.repository import GitError, Repository
+from asv_bench.git.commit_tree import REMARKS, lay_out, packages_of
+from asv_bench.git.repository import Commit, GitError, Repository
 from asv_bench.git.snapshots import snapshot
-from asv_bench.output.console import make_console
+from asv_bench.output.console import make_console, print_sentences
 from asv_bench.process.borrowed_paths import search_path
-from asv_bench.process.contract import COMMIT_MARKER, MEASURED_PACKAGES
+from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.samples import CommitUnusable
 
 WORKING_TREE = "."
 """Names the working tree as it stands where a commit is asked for."""
 
-_KEPT_CHECKOUTS = 96
-_PARTIAL = ".partial-"
-_REMARKS = "REMARKS"
-_STALE_SECONDS = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A commit by its full hash, with its author's subject.
-
-    `name` is what the user called it; the working tree's hash is that of a snapshot.
-    """
-
-    hash: str
-    name: str
-    subject: str
-
-    @property
-    def short(self) -> str:
-        """The first eight digits of the hash."""
-        return self.hash[:8]
-
-    def to_json(self) -> dict[str, str]:
-        """The commit as JSON-ready values."""
-        return {"hash": self.hash, "name": self.name, "subject": self.subject}
-
 
 class CommitSources:
-    """Finds commits, and unpacks their measured packages below an ignored directory.
+    """Finds commits, and lays out their measured packages below an ignored directory.
 
     Parameters
     ----------
@@ -72,7 +41,7 @@ class CommitSources:
         What the identity guard of the benchmarks calls the environment: it holds
         `commits/HASH/engine`, `commits/HASH/kernels` and `commits/HASH/COMMIT`.
     remarks
-        Sentences about commits unpacked so far that do not hold all of their own files, such as
+        Sentences about commits laid out so far that do not hold all of their own files, such as
         those with submodules; each is printed once.
     """
 
@@ -88,6 +57,8 @@ class CommitSources:
     def resolve(self, revision: str) -> Commit:
         """The commit that a revision names: HEAD~3, a branch, a tag, a hash, or "." for the tree.
 
+        The working tree's hash is that of a snapshot.
+
         Raises
         ------
         Refused
@@ -100,7 +71,7 @@ class CommitSources:
             self._in_snapshots.add(commit)
             # At once: the next snapshot may replace this one.
             self.checkout(commit)
-            return Commit(commit, revision, "the working tree as it stands")
+            return Commit(commit, "the working tree as it stands")
         if not revision or revision.startswith("-"):
             raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
         repository = Repository(self._root)
@@ -111,9 +82,10 @@ class CommitSources:
         if found is None:
             raise Refused(
                 f"git knows no commit called {revision!r} in {self._root}; give a hash, a branch, "
-                f"a tag, HEAD~3, or . for the working tree as it stands.{shallow_hint(repository)}"
+                f"a tag, HEAD~3, or . for the working tree as it stands."
+                f"{repository.shallow_hint()}"
             )
-        return Commit(found, revision, repository.commits([found])[found].subject)
+        return repository.commits([found])[found]
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether two commits have the same measured packages; none at all are not called so."""
@@ -128,71 +100,20 @@ class CommitSources:
         CommitUnusable
             If the commit has none of them, or git does not have the commit.
         """
-        directory = self.environment / "commits" / commit
-        if not (directory / COMMIT_MARKER).is_file():
-            self._unpack(commit, directory)
-        # The least lately used ones are forgotten.
-        os.utime(directory)
-        self._tell(directory / _REMARKS)
-        return directory
-
-    def _tell(self, remarks: Path) -> None:
-        if not remarks.is_file():
-            return
-        for remark in os.fsdecode(remarks.read_bytes()).split("\0"):
-            if remark not in self.remarks:
-                self.remarks.append(remark)
-                make_console(stderr=True).print(
-                    remark, highlight=False, markup=False, soft_wrap=True
-                )
-
-    def _unpack(self, commit: str, directory: Path) -> None:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        self._forget_old(directory.parent)
-        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=directory.parent))
+        folder = self.environment / "commits"
         try:
-            try:
-                tree = CommitTree.read(commit, self._repository_of(commit))
-            except GitError as error:
-                raise CommitUnusable(commit, f"git could not unpack it: {error}") from None
-            if not tree.entries:
-                raise CommitUnusable(
-                    commit, f"it has none of {', '.join(MEASURED_PACKAGES)}.", is_lacking=True
-                )
-            tree.write(partial)
-            if remarks := tree.remarks():
-                (partial / _REMARKS).write_bytes(os.fsencode("\0".join(remarks)))
-            (partial / COMMIT_MARKER).write_text(commit + "\n")
-            partial.chmod(0o755)
-            try:
-                partial.rename(directory)
-            except OSError:
-                # Somebody else has made it meanwhile, or it lost its marker.
-                if not (directory / COMMIT_MARKER).is_file():
-                    shutil.rmtree(directory)
-                    partial.rename(directory)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            directory = lay_out(commit, self._repository_of(commit), folder)
+        except GitError as error:
+            raise CommitUnusable(commit, f"git could not unpack it: {error}") from None
+        if not any(os.path.lexists(directory / package) for package in MEASURED_PACKAGES):
+            lacking = f"it has none of {', '.join(MEASURED_PACKAGES)}."
+            raise CommitUnusable(commit, lacking, is_lacking=True)
+        if (directory / REMARKS).is_file():
+            remarks = os.fsdecode((directory / REMARKS).read_bytes()).split("\0")
+            new = [remark for remark in remarks if remark not in self.remarks]
+            self.remarks += new
+            print_sentences(make_console(stderr=True), new)
+        return directory
 
     def _repository_of(self, commit: str) -> Repository:
         return Repository(self._snapshots if commit in self._in_snapshots else self._root)
-
-    def _forget_old(self, folder: Path) -> None:
-        partial: list[Path] = []
-        whole: list[Path] = []
-        for path in folder.iterdir():
-            (partial if path.name.startswith(_PARTIAL) else whole).append(path)
-        whole.sort(key=_used_at)
-        stale = [path for path in partial if time.time() - _used_at(path) > _STALE_SECONDS]
-        for path in whole[:-_KEPT_CHECKOUTS]:
-            # Renamed first, so that what an interruption leaves is never taken for a checkout.
-            stale.append(path.rename(path.with_name(_PARTIAL + path.name)))
-        for path in stale:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _used_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process was quicker to forget it
-        return 0.0

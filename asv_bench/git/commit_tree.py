@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
+import shutil
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.git.repository import AS_IT_IS, GitError, Repository
-from asv_bench.process.contract import MEASURED_PACKAGES
+from asv_bench.process.contract import COMMIT_MARKER, MEASURED_PACKAGES
+
+REMARKS = "REMARKS"
+"""A file beside the packages of a commit with sentences about them, a NUL between two."""
+_KEPT_FOLDERS = 96
+_PARTIAL = ".partial-"
+_STALE_SECONDS = 3600.0
 
 _LINK = "120000"
 _PROGRAM = "100755"
@@ -115,19 +123,64 @@ def packages_of(commit: str, repository: Repository) -> bytes:
     )
 
 
-def first_of_each_run(commits: Sequence[str], repository: Repository) -> list[str]:
-    """Of commits in their order, those whose measured packages are not those of the one before.
+def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
+    """The folder below `folder` with a commit's measured packages, made where there is none.
 
-    The first commit is among them, and so is every one that has no such packages.
+    It is made as a whole or not at all, also where several processes make it at the same time.
+    Those that were least lately asked for are removed.
+
+    Raises
+    ------
+    GitError
+        If the repository lacks the commit or a part of it, or it has paths that lead elsewhere.
     """
-    kept: list[str] = []
-    before = b""
-    for commit in commits:
-        packages = packages_of(commit, repository)
-        if not packages or packages != before:
-            kept.append(commit)
-        before = packages
-    return kept
+    directory = folder / commit
+    if not (directory / COMMIT_MARKER).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        _forget_old(folder)
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=folder))
+        try:
+            _fill(partial, CommitTree.read(commit, repository))
+            try:
+                partial.rename(directory)
+            except OSError:
+                # Somebody else has made it meanwhile, or it lost its marker.
+                if not (directory / COMMIT_MARKER).is_file():
+                    shutil.rmtree(directory)
+                    partial.rename(directory)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    os.utime(directory)
+    return directory
+
+
+def _fill(partial: Path, tree: CommitTree) -> None:
+    tree.write(partial)
+    if remarks := tree.remarks():
+        (partial / REMARKS).write_bytes(os.fsencode("\0".join(remarks)))
+    (partial / COMMIT_MARKER).write_text(tree.commit + "\n")
+    partial.chmod(0o755)
+
+
+def _forget_old(folder: Path) -> None:
+    partial: list[Path] = []
+    whole: list[Path] = []
+    for path in folder.iterdir():
+        (partial if path.name.startswith(_PARTIAL) else whole).append(path)
+    whole.sort(key=_used_at)
+    stale = [path for path in partial if time.time() - _used_at(path) > _STALE_SECONDS]
+    for path in whole[:-_KEPT_FOLDERS]:
+        # Renamed first, so that what an interruption leaves is never taken for a whole one.
+        stale.append(path.rename(path.with_name(_PARTIAL + path.name)))
+    for path in stale:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _used_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another process was quicker to remove it
+        return 0.0
 
 
 def _why_not_the_commits(entry: TreeEntry) -> str | None:

@@ -1,88 +1,114 @@
-"""What git knows about the commits on a page: their order and their subjects."""
+"""Which commits there are: their order, a range of them, and one line of first parents."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from asv_bench.git.repository import GitError, NoRepository, Repository
-from asv_bench.history.asv_results import Figure
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A measured commit; `subject` is empty where the repository does not hold it."""
-
-    hash: str
-    committed_ms: int
-    subject: str = ""
-
-    @property
-    def short(self) -> str:
-        """The first eight digits of the hash."""
-        return self.hash[:8]
+from asv_bench.errors import Refused
+from asv_bench.git.commit_tree import packages_of
+from asv_bench.git.repository import Commit, GitError, NoRepository, Repository
 
 
-def commits_in_order(figures: Iterable[Figure], repository: Path) -> list[Commit]:
-    """The commits of `figures`, parents before children.
+def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]:
+    """The commits after `good` up to and with `bad`, oldest first, first parents only.
 
-    Dates alone cannot order them: commits of one rebase share theirs. Commits that the repository
-    does not hold stand where their date puts them.
-    """
-    dates = {figure.commit: figure.committed_ms for figure in figures}
-    subjects = _subjects_in_order(dates, repository)
-    unknown = sorted(set(dates) - set(subjects), key=lambda commit: (dates[commit], commit))
-    ordered: list[str] = []
-    for commit in subjects:
-        while unknown and dates[unknown[0]] < dates[commit]:
-            ordered.append(unknown.pop(0))
-        ordered.append(commit)
-    ordered += unknown
-    return [Commit(commit, dates[commit], subjects.get(commit, "")) for commit in ordered]
-
-
-def commits_on_line(
-    figures: Iterable[Figure], repository: Path, tip: str = "HEAD"
-) -> tuple[list[Commit], int]:
-    """The commits of `figures` on one line of first parents, and how many are not on it.
-
-    Only on such a line is a commit's neighbour its ancestor, so that what lies between them can
-    have made a difference.
+    What a merge brought in counts as one commit, the merge: only it changed this line of history.
 
     Parameters
     ----------
-    figures
-        Of the commits.
+    good, bad
+        Full hashes of commits of the repository.
+
+    Raises
+    ------
+    Refused
+        If `good` does not lie before `bad` on its line of first parents.
+    """
+    if good == bad:
+        raise Refused(f"{good[:8]} is both the good and the bad commit; give two of them.")
+    if not repository.is_ancestor(good, bad):
+        hint = " Are they the wrong way round?" if repository.is_ancestor(bad, good) else ""
+        raise Refused(
+            f"{good[:8]} is no ancestor of {bad[:8]}, so no commit between them made the "
+            f"difference.{hint}{repository.shallow_hint()}"
+        )
+    commits = repository.commits(repository.first_parents(bad, f"^{good}"))
+    found = list(commits.values())
+    if found[0].parents[:1] != (good,):
+        raise Refused(
+            f"{good[:8]} came into {bad[:8]} by a merge: it is not on its line of first parents. "
+            f"Give a commit that is (git log --first-parent {bad[:8]})."
+        )
+    return found
+
+
+def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[Commit]:
+    """Commits, parents before children.
+
+    Dates alone cannot order them: commits of one rebase share theirs. Commits that the repository
+    does not hold stand where their date puts them.
+
+    Parameters
+    ----------
+    dates
+        When each was committed, by full hash, in any unit.
     repository
-        A checkout; where git knows none there is no line, and dates order all commits.
+        Need not be one: then dates order all commits.
+    """
+    known = _known_in_order(dates, repository)
+    unknown = sorted(set(dates) - set(known), key=lambda commit: (dates[commit], commit))
+    ordered: list[Commit] = []
+    for commit in known.values():
+        while unknown and dates[unknown[0]] < dates[commit.hash]:
+            ordered.append(Commit(unknown.pop(0)))
+        ordered.append(commit)
+    return ordered + [Commit(commit) for commit in unknown]
+
+
+def commits_on_line(
+    dates: Mapping[str, int], repository: Repository, tip: str = "HEAD"
+) -> tuple[list[Commit], int]:
+    """The commits on one line of first parents, parents before children; how many are not on it.
+
+    Only on such a line is a commit's neighbour its ancestor, so that what lies between them can
+    have made a difference. Where there is no repository there is no line, and dates order all.
+
+    Parameters
+    ----------
+    dates, repository
+        As for `commits_in_order`.
     tip
         The last commit of the line: a branch, a tag or a hash.
-
-    Returns
-    -------
-    tuple
-        Parents before children; and the number of commits of `figures` elsewhere.
     """
-    measured = {commit.hash: commit for commit in commits_in_order(figures, repository)}
+    measured = {commit.hash: commit for commit in commits_in_order(dates, repository)}
     try:
-        listed = Repository(repository).ask(
-            *("rev-list", "--first-parent", "--reverse", "--end-of-options", tip, "--")
-        )
+        line = repository.first_parents(tip)
     except GitError:
         return list(measured.values()), 0
-    on_line = [measured[commit] for commit in listed.decode().split() if commit in measured]
+    on_line = [measured[commit] for commit in line if commit in measured]
     return on_line, len(measured) - len(on_line)
 
 
-def _subjects_in_order(wanted: Collection[str], repository: Path) -> dict[str, str]:
-    """Subjects by hash, parents before children; empty where there is no repository."""
-    git = Repository(repository)
+def first_of_each_run(commits: Sequence[str], repository: Repository) -> list[str]:
+    """Of commits in their order, those whose measured packages are not those of the one before.
+
+    The first commit is among them, and so is every one that has no such packages.
+    """
+    kept: list[str] = []
+    before = b""
+    for commit in commits:
+        packages = packages_of(commit, repository)
+        if not packages or packages != before:
+            kept.append(commit)
+        before = packages
+    return kept
+
+
+def _known_in_order(dates: Mapping[str, int], repository: Repository) -> dict[str, Commit]:
     try:
         # A HEAD that is no branch's is on the page too.
-        heads = [head] if (head := git.resolve("HEAD")) else []
-        listed = git.ask("rev-list", "--all", *heads, "--topo-order", "--reverse")
+        heads = [head] if (head := repository.resolve("HEAD")) else []
+        listed = repository.ask("rev-list", "--all", *heads, "--topo-order", "--reverse")
     except NoRepository:
         return {}
-    known = [commit for commit in listed.decode().split() if commit in wanted]
-    return {commit: text.subject for commit, text in git.commits(known).items()}
+    return repository.commits(commit for commit in listed.decode().split() if commit in dates)

@@ -69,25 +69,35 @@ class NoRepository(GitError):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitText:
-    """What a commit says of itself, for reading: bytes of no known encoding are replaced.
+class Commit:
+    """A commit by its full hash, with what it says of itself.
 
     Attributes
     ----------
     hash
         The full hash.
+    subject
+        The first paragraph of the message, in one line. It may be empty, and is where the
+        repository does not hold the commit.
+    author
+        The author's name, for reading: bytes of no known encoding are replaced.
     parents
         Full hashes, the first parent first.
-    author
-        The author's name.
-    subject
-        The first paragraph of the message, in one line; it may be empty.
     """
 
     hash: str
-    parents: tuple[str, ...]
-    author: str
-    subject: str
+    subject: str = ""
+    author: str = ""
+    parents: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> str:
+        """The first eight digits of the hash."""
+        return self.hash[:8]
+
+    def to_json(self) -> dict[str, str]:
+        """The commit as JSON-ready values."""
+        return {"hash": self.hash, "author": self.author, "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +171,20 @@ class Repository:
         """Whether a part of the history is missing."""
         return self.line("rev-parse", "--is-shallow-repository") == "true"
 
+    def shallow_hint(self) -> str:
+        """A sentence to add where a commit may be in a part of the history that is missing."""
+        if not self.is_shallow():
+            return ""
+        return (
+            " This repository is shallow, so it may be in the part that is missing: fetch that "
+            "with `git fetch --unshallow`."
+        )
+
+    def first_parents(self, *revisions: str) -> list[str]:
+        """Full hashes of a range of commits, parents before children, first parents only."""
+        options = ("--first-parent", "--reverse", "--end-of-options")
+        return self.ask("rev-list", *options, *revisions, "--").decode().split()
+
     def is_ancestor(self, older: str, newer: str) -> bool:
         """Whether a commit is, or lies before, another."""
         done = self._run(("merge-base", "--is-ancestor", older, newer))
@@ -168,12 +192,12 @@ class Repository:
             raise self._error(done)
         return done.returncode == 0
 
-    def commits(self, hashes: Iterable[str]) -> dict[str, CommitText]:
+    def commits(self, hashes: Iterable[str]) -> dict[str, Commit]:
         """The commits of full hashes, in their order; what the repository lacks is left out."""
         wanted = [commit for commit in dict.fromkeys(hashes) if _FULL_HASH.fullmatch(commit)]
         contents = self.objects(wanted, missing_is_fine=True)
         return {
-            name: _commit_text(name, content)
+            name: _commit(name, content)
             for name, (kind, content) in zip(wanted, contents, strict=True)
             if kind == "commit"
         }
@@ -278,7 +302,7 @@ def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     return variables
 
 
-def _commit_text(name: str, content: bytes) -> CommitText:
+def _commit(name: str, content: bytes) -> Commit:
     head, _, message = content.partition(b"\n\n")
     headers: dict[bytes, list[bytes]] = {}
     for line in head.split(b"\n"):
@@ -286,11 +310,11 @@ def _commit_text(name: str, content: bytes) -> CommitText:
         headers.setdefault(key, []).append(value)
     encoding = headers.get(b"encoding", [b"utf-8"])[0]
     author = headers.get(b"author", [b""])[0].partition(b"<")[0]
-    return CommitText(
+    return Commit(
         name,
-        tuple(parent.decode() for parent in headers.get(b"parent", [])),
-        _read(author, encoding).strip(),
         _subject(_read(message, encoding)),
+        _read(author, encoding).strip(),
+        tuple(parent.decode() for parent in headers.get(b"parent", [])),
     )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,19 +21,14 @@ from asv import environment, util
 from asv.machine import Machine, MachineCollection
 from asv.plugins.git import Git
 
-from asv_bench.git.commit_tree import CommitTree
+from asv_bench.git.commit_tree import lay_out
 from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.process.borrowed_paths import borrowed_paths
-from asv_bench.process.contract import (
-    COMMIT_MARKER,
-    ENVIRONMENT_TYPE,
-    PROGRESS_VARIABLE,
-)
+from asv_bench.process.contract import ENVIRONMENT_TYPE, PROGRESS_VARIABLE
 from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.threads import measured_environment
 
 _HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-_KEPT_CHECKOUTS = 64
 
 
 class HostEnvironment(environment.Environment):  # type: ignore[misc]
@@ -84,9 +78,6 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
         # Sorts before the host's file: .pth files are read in order and the first path wins.
         return self._site_packages / "commit.pth"
 
-    def _checkout_of(self, commit_hash: str) -> Path:
-        return Path(self._path) / "commits" / commit_hash
-
     def check_presence(self) -> bool:
         """Whether the environment exists and still borrows from this very interpreter."""
         if not (super().check_presence() and self._host_file.is_file()):
@@ -105,29 +96,14 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
 
     def install_project(self, conf: Any, repo: Any, commit_hash: str) -> None:
         """Make `engine` and `kernels` of `commit_hash` the ones this environment imports."""
-        checkout = self._checkout_of(commit_hash)
-        if not (checkout / COMMIT_MARKER).is_file():
-            self._check_out(commit_hash, checkout)
+        try:
+            checkout = lay_out(commit_hash, self._repository, Path(self._path) / "commits")
+        except GitError as error:
+            raise util.UserError(str(error)) from None
         self._set_installed_commit_hash(None)
         self._commit_file.write_text(_path_lines([str(checkout)]))
         self._set_installed_commit_hash(commit_hash)
         self._set_commit_hash(commit_hash)
-
-    def _check_out(self, commit_hash: str, checkout: Path) -> None:
-        shutil.rmtree(checkout, ignore_errors=True)
-        checkout.mkdir(parents=True)
-        try:
-            CommitTree.read(commit_hash, self._repository).write(checkout)
-        except GitError as error:
-            raise util.UserError(str(error)) from None
-        # Written last: a checkout without its marker was interrupted and is made again.
-        (checkout / COMMIT_MARKER).write_text(commit_hash + "\n")
-        self._forget_old_checkouts()
-
-    def _forget_old_checkouts(self) -> None:
-        checkouts = sorted(self._checkout_of("").iterdir(), key=lambda path: path.stat().st_mtime)
-        for checkout in checkouts[:-_KEPT_CHECKOUTS]:
-            shutil.rmtree(checkout, ignore_errors=True)
 
     def run(self, args: Sequence[str], **kwargs: Any) -> Any:
         """Run the environment's Python; see `asv.environment.Environment.run`."""

@@ -87,7 +87,7 @@ def measure_with_progress(
     """
     for commit in commits:
         for remark in CommitTree.read(commit, Repository(project.repository)).remarks():
-            console.print(remark, highlight=False, markup=False, soft_wrap=True)
+            console.print(remark)
     here = selection.on(has_gpu=has_cuda_gpu())
     with Progress(console, "finding the benchmarks") as progress:
 

@@ -216,6 +216,11 @@ def read_results(directory: Path) -> Results:
     return Results(benchmarks, machines, figures, tuple(complaints), files, frozenset(faulty))
 
 
+def dates_of(figures: Iterable[Figure]) -> dict[str, int]:
+    """When the commits of figures were made, in milliseconds since 1970, by full hash."""
+    return {figure.commit: figure.committed_ms for figure in figures}
+
+
 def best_sessions(figures: Iterable[Figure]) -> tuple[Figure, ...]:
     """Of the figures that differ in their session alone, the one of most samples, else the newest.
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.git.commits import Commit
+from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import EnvironmentFacts, Figure, Series
 from asv_bench.history.sessions import Ratios
 from asv_bench.stats.paired import robust_sigma

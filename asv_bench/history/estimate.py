@@ -92,7 +92,7 @@ def agree_to(expected: Estimate, console: Console, *, yes: bool) -> None:
     Refused
         If nobody agreed.
     """
-    console.print(f"expected to take {expected.sentence}", highlight=False, soft_wrap=True)
+    console.print(f"expected to take {expected.sentence}")
     if yes or expected.seconds <= LONG_SECONDS:
         return
     if console.is_terminal and sys.stdin.isatty():

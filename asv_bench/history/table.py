@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from asv_bench.git.commits import Commit, commits_in_order
-from asv_bench.history.asv_results import Figure
+from asv_bench.git.commits import commits_in_order
+from asv_bench.git.repository import Commit, Repository
+from asv_bench.history.asv_results import Figure, dates_of
 from asv_bench.output.console import add_figure_columns
 from asv_bench.output.figure_rows import COLUMNS, TITLES, Reading, Row, figure_rows
 from asv_bench.output.figure_table import MISSING
@@ -28,7 +29,7 @@ def history_tables(figures: Sequence[Figure], repository: Path) -> list[Table]:
     Of `scheduler` where it was measured, else of the first few workloads or calls that were; the
     page has them all.
     """
-    commits = commits_in_order(figures, repository)
+    commits = commits_in_order(dates_of(figures), Repository(repository))
     rows_of_commit = {
         commit.hash: {
             _key(row): row

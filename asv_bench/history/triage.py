@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.compare.confirmation import Confirmation
-from asv_bench.git.commit_range import HistoryCommit
 from asv_bench.history.change_points import Change, Point
 
 UNCONFIRMED = "unconfirmed candidate"
@@ -14,15 +13,10 @@ UNCONFIRMED = "unconfirmed candidate"
 
 @dataclass(frozen=True, slots=True)
 class Triaged:
-    """A change, the series that it is in, who made it, and what comparing said.
-
-    `author` is None where the repository does not hold the commit, `confirmation` where nothing
-    was compared.
-    """
+    """A change, the series that it is in, and what comparing said: None if nothing was compared."""
 
     change: Change
     points: tuple[Point, ...]
-    author: HistoryCommit | None
     confirmation: Confirmation | None
 
     @property
@@ -40,7 +34,7 @@ class Triaged:
         """The change as JSON-ready values."""
         return {
             **self.change.to_json(),
-            "author": None if self.author is None else self.author.author,
+            "author": self.change.commit.author or None,
             "standing": self.standing,
             "confirmation": None if self.confirmation is None else self.confirmation.to_json(),
         }

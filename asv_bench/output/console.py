@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -29,9 +29,9 @@ UNLIMITED = 1000
 def make_console(*, stderr: bool = False) -> Console:
     """A console as wide as its terminal, or as COLUMNS says; in a file wide enough for tables.
 
-    Brackets are printed as they are: a path may have them.
+    Sentences are printed as they are, in one line: they may hold paths with brackets.
     """
-    console = Console(stderr=stderr, markup=False)
+    console = Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
     if isinstance(console.file, io.TextIOWrapper):
         # Names of files and branches are any bytes, and not every terminal knows every character.
         console.file.reconfigure(errors="backslashreplace")
@@ -42,22 +42,16 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def print_warnings(console: Console, sentences: Sequence[str]) -> None:
-    """Print sentences about figures that may not mean what they say, a line each."""
-    for sentence in sentences:
-        console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
 def add_figure_columns(table: RichTable, *labels: str) -> None:
     """Add columns of figures: aligned to the right, and names give way before they do."""
     for label in labels:
         table.add_column(label, justify="right", no_wrap=True)
 
 
-def print_sentences(console: Console, sentences: Iterable[str]) -> None:
+def print_sentences(console: Console, sentences: Iterable[str], style: str = "") -> None:
     """Print sentences as they are, each once: they may hold names of files and of commits."""
     for sentence in dict.fromkeys(sentences):
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        console.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_table(console: Console, table: Table | RichTable) -> None:
@@ -81,7 +75,7 @@ def print_table(console: Console, table: Table | RichTable) -> None:
         names = table.columns[0]
         names.min_width = _least_name(console, names)
         names.no_wrap = False
-        console.print(table, crop=False)
+        console.print(table, crop=False, soft_wrap=False)
     else:
         _print_as_list(console, table)
     if caption:
@@ -137,9 +131,9 @@ def _print_as_list(console: Console, table: RichTable) -> None:
         # A row without a name goes on with the one above.
         first, *others = name.split("\n") if name.plain else [Text(INDENT)]
         is_whole = table.columns[0].no_wrap
-        console.print(first, highlight=False, crop=False, no_wrap=is_whole, overflow="ignore")
+        console.print(first, soft_wrap=False, crop=False, no_wrap=is_whole, overflow="ignore")
         for other in others:
-            console.print(other, highlight=False, crop=False)
+            console.print(other, soft_wrap=False, crop=False)
         line = Text(INDENT)
         for label, cell in zip(labels[1:], cells, strict=True):
             if cell.plain.strip() in ("", "-"):
@@ -147,12 +141,12 @@ def _print_as_list(console: Console, table: RichTable) -> None:
             entry = Text.assemble((f"{label} ", "dim"), Text(" ").join(cell.split("\n")))
             if line.plain != INDENT and line.cell_len + entry.cell_len > console.width:
                 line.rstrip()
-                console.print(line, highlight=False, crop=False)
+                console.print(line, soft_wrap=False, crop=False)
                 line = Text(INDENT)
             line.append_text(entry).append(GAP)
         if line.plain != INDENT:
             line.rstrip()
-            console.print(line, highlight=False, crop=False)
+            console.print(line, soft_wrap=False, crop=False)
 
 
 def _text(console: Console, cell: RenderableType) -> Text:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.git.repository import NoRepository, Repository
-from asv_bench.output.console import print_warnings
+from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.process.machine import GpuState, MachineFacts, gpu_state, machine_facts
 from asv_bench.process.surroundings import Surroundings, look_around
@@ -142,7 +142,7 @@ class Record:
     def warn(self, console: Console, sentences: Sequence[str]) -> None:
         """Say what makes figures doubtful, and keep it."""
         self.warnings += sentences
-        print_warnings(console, sentences)
+        print_sentences(console, sentences, "yellow")
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON-ready values; the GPU's state after the measurement is read now."""

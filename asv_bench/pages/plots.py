@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from asv_bench.git.commits import Commit
+from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure
 from asv_bench.output.drawing import Palette, draw_svg, quieten
 

@@ -10,8 +10,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from asv_bench.git.commits import Commit, commits_in_order, commits_on_line
-from asv_bench.history.asv_results import EnvironmentFacts, Figure, Results, Series, read_results
+from asv_bench.git.commits import commits_in_order, commits_on_line
+from asv_bench.git.repository import Commit, Repository
+from asv_bench.history.asv_results import (
+    EnvironmentFacts,
+    Figure,
+    Results,
+    Series,
+    dates_of,
+    read_results,
+)
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
 from asv_bench.pages.plots import Plot, plot_history
@@ -122,8 +130,9 @@ def _section(
         ]
         for results in (committed, worktree)
     )
-    commits = commits_in_order(figures, root)
-    line, off_line = commits_on_line(figures, root)
+    dates, repository = dates_of(figures), Repository(root)
+    commits = commits_in_order(dates, repository)
+    line, off_line = commits_on_line(dates, repository)
     tables = []
     if drafts:
         newest = max(drafts, key=lambda figure: figure.started_ms)

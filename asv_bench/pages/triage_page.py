@@ -67,7 +67,7 @@ def _section(entry: Triaged, environments: Sequence[EnvironmentFacts]) -> _Secti
         machine=f"{change.machine}, {apart}" if apart else change.machine,
         commit=change.commit.short,
         subject=change.commit.subject,
-        author=None if entry.author is None else entry.author.author,
+        author=change.commit.author or None,
         rows=_rows(entry),
         remark=_remark(entry),
         svg=plot.svg,

@@ -24,7 +24,7 @@ from asv_bench.cli import changes as command
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.git.commits import Commit
+from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.sessions import read_ratios, write_session
@@ -58,7 +58,7 @@ def figures(levels, seed: int = 0, processes: int = 3, noise: float = 0.01) -> l
 
 
 def commits_for(count: int) -> list[Commit]:
-    return [Commit(hash_of(number), number, f"Subject {number}") for number in range(count)]
+    return [Commit(hash_of(number), f"Subject {number}") for number in range(count)]
 
 
 def changes_of(levels, **options):

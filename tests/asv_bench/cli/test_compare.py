@@ -30,7 +30,7 @@ from asv_bench.compare.comparison import Progress
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import Commit
+from asv_bench.git.repository import Commit
 
 STEP = r"Toy\.track_step"
 
@@ -299,7 +299,7 @@ def test_an_interruption_leaves_the_answers_that_were_given() -> None:
         sentence=lambda: "measuring",
         pairs=lambda: nullcontext(source),
     )
-    commits = Commit(BASE, "base", "older"), Commit(HEAD, "head", "newer")
+    commits = Commit(BASE, "older"), Commit(HEAD, "newer")
     comparing = Comparing(setup, *commits, plan, Console(file=io.StringIO()))
     comparing.run()
     assert comparing.is_interrupted

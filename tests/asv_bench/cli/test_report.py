@@ -12,8 +12,9 @@ import pytest
 
 from asv_bench.cli import report as report_module
 from asv_bench.errors import MeasurementFailed
-from asv_bench.git.commits import Commit, commits_in_order
-from asv_bench.history.asv_results import Figure, Series
+from asv_bench.git.commits import commits_in_order
+from asv_bench.git.repository import Commit, Repository
+from asv_bench.history.asv_results import Figure, Series, dates_of
 from asv_bench.pages.plots import plot_history
 from asv_bench.pages.site import build_page
 
@@ -167,7 +168,7 @@ def test_a_series_of_two_commits_is_plotted_oldest_first(page: str) -> None:
 
 def test_a_plot_takes_its_colours_from_the_page() -> None:
     series = Series(STEP, (("batch", "8"),))
-    commits = [Commit("a" * 40, 0), Commit("b" * 40, 1)]
+    commits = [Commit("a" * 40), Commit("b" * 40)]
     figures = [Figure(series, "floors", "m", commit.hash, 0, (2.0, 3.0), 0) for commit in commits]
     svg = plot_history('a "title" & <more>', figures, commits).svg
     assert 'aria-label="a &quot;title&quot; &amp; &lt;more&gt;"' in svg
@@ -193,7 +194,9 @@ def test_commits_unknown_to_the_repository_stand_by_their_date(tmp_path: Path) -
         Figure(series, "seconds", "m", digit * 40, date, (1.0,), 0)
         for digit, date in (("a", 3), ("b", 1), ("c", 2))
     ]
-    assert [commit.short[0] for commit in commits_in_order(figures, tmp_path)] == ["b", "c", "a"]
+    assert [
+        commit.short[0] for commit in commits_in_order(dates_of(figures), Repository(tmp_path))
+    ] == ["b", "c", "a"]
 
 
 def test_there_is_nothing_to_report_before_something_was_measured(

@@ -21,7 +21,7 @@ from asv_bench.explain.profile_child import Decoded
 from asv_bench.explain.profile_tables import window_tables
 from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTime
-from asv_bench.git.commit_range import HistoryCommit
+from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.table import history_tables
 from asv_bench.lab.counters.counter_baselines import Difference
@@ -67,7 +67,7 @@ def compared() -> Made:
 
 
 def bisected() -> Made:
-    commits = [HistoryCommit(one, "Somebody", SUBJECT) for one in HASHES]
+    commits = [Commit(one, SUBJECT, "Somebody") for one in HASHES]
     finding = Finding(
         outcome=Outcome.FOUND,
         direction=Direction.REGRESSION,

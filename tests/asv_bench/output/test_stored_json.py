@@ -16,7 +16,8 @@ import pytest
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.errors import BenchError
 from asv_bench.git.commits import commits_in_order
-from asv_bench.history.asv_results import read_results
+from asv_bench.git.repository import Repository
+from asv_bench.history.asv_results import dates_of, read_results
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.published_results import write_published
 from asv_bench.history.sessions import read_ratios
@@ -40,7 +41,7 @@ def read_stored_results(folder: Path) -> int:
     results = read_results(folder)
     for figure in results.figures:
         assert all(sample >= 0 for sample in figure.samples)
-    commits = commits_in_order(results.figures, folder)
+    commits = commits_in_order(dates_of(results.figures), Repository(folder))
     for series in {figure.series for figure in results.figures}:
         members = [figure for figure in results.figures if figure.series == series]
         changes_in(points_of(members, commits, {}))
