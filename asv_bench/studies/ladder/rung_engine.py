@@ -69,7 +69,8 @@ class RungEngine:
             config.max_batch_size,
             self._blocks_of(config.max_model_len),
         )
-        self.path = HostPath(shape, parts, self.device, self.model.dtype)
+        with torch.inference_mode():
+            self.path = HostPath(shape, parts, self.device, self.model.dtype)
         self._scale = sizes.head_dim**-0.5
         self._staged = torch.empty(0, dtype=torch.int32)
         self._prefixes = Prefixes(self.path) if config.prefix_cache else None
