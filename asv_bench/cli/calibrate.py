@@ -5,38 +5,34 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import Devices, RecordPath
+from asv_bench.cli.options import CsvPath, Devices, MarkdownPath, RecordPath
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.compare.comparison import Progress as Compared
 from asv_bench.compare.comparison import compare_commits
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.tables import STYLES, interval_text, percentage
+from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.lab.calibration.planting import Planted, ScratchClone
-from asv_bench.output.console import add_figure_columns, make_console, print_table
-from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places
-from asv_bench.output.tables import MISSING
+from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.process_pairs import ProcessPairs, shared_out
 from asv_bench.process.samples import Pair
 
-DIFFERENT = (Verdict.SLOWER, Verdict.FASTER)
 SEEN_FROM = 1.5
-"""Planted effects of at least so many times the minimum effect must be found; smaller ones may be
+"""Planted effects of at least so many times the minimum effect must be found. Smaller ones may be
 inconclusive, and only those below the margin may be called equivalent."""
 FALSE_ALARMS_ALLOWED = 0.05
 INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
@@ -46,7 +42,16 @@ HELP = (
     "Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; "
     "130: interrupted, with what was measured written down and no word on whether they hold."
 )
-_HEADERS = ("planted", "verdict", "effect", "interval", "pairs", "discarded", "seconds")
+_COLUMNS = (
+    Column("name", "compared with", kind="text"),
+    Column("planted", "planted", show=percent(2, signed=True)),
+    Column("verdict", "verdict"),
+    Column("effect", "effect", show=percent(2, signed=True)),
+    Column("interval", "interval", show=interval(2), parts=("low", "high")),
+    Column("pairs", "pairs"),
+    Column("discarded", "discarded"),
+    Column("seconds", "seconds", show=digits(0)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,7 @@ class Trial:
     name
         What it is, for the table.
     planted
-        The true effect as a fraction of the base's step, from the length of what was planted,
-        measured by itself; 0 for a commit against itself.
+        The true effect as a fraction of the base's step; 0 for a commit against itself.
     comparison
         What the procedure said.
     seconds
@@ -76,11 +80,11 @@ class Trial:
         verdict = self.comparison.verdict
         if self.planted == 0:
             return verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
-        if self.planted >= SEEN_FROM * plan.minimum_effect:
-            return verdict is Verdict.SLOWER
-        if self.planted >= 0.9 * plan.margin:
-            return verdict in (Verdict.SLOWER, Verdict.INCONCLUSIVE)
-        return verdict in (Verdict.SLOWER, Verdict.INCONCLUSIVE, Verdict.EQUIVALENT)
+        if verdict is Verdict.INCONCLUSIVE:
+            return self.planted < SEEN_FROM * plan.minimum_effect
+        if verdict is Verdict.EQUIVALENT:
+            return self.planted < 0.9 * plan.margin
+        return verdict is Verdict.SLOWER
 
     def to_json(self, plan: ComparisonPlan) -> dict[str, Any]:
         """The trial as JSON-ready values."""
@@ -99,12 +103,9 @@ def register(app: typer.Typer) -> None:
 
 
 def calibrate(
-    null: Annotated[
-        int, typer.Option("--null", min=0, help="Comparisons of a commit with itself.")
-    ] = 8,
+    null: Annotated[int, typer.Option(min=0, help="Comparisons of a commit with itself.")] = 8,
     planted: Annotated[
-        str,
-        typer.Option("--planted", help="Slowdowns in per cent, separated by commas, or none."),
+        str, typer.Option(help="Slowdowns in per cent, separated by commas, or none.")
     ] = "1,2,3,5",
     benchmark: Annotated[
         str | None,
@@ -113,13 +114,12 @@ def calibrate(
         ),
     ] = None,
     pairs: Annotated[
-        int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 24).")
+        int | None, typer.Option(help="Pairs of processes at most (default: 24).")
     ] = None,
     devices: Devices = None,
     json: RecordPath = None,
-    markdown_path: Annotated[
-        Path | None, typer.Option("--markdown", help="Where the table goes as markdown.")
-    ] = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Run the trials, print what came of them and write it down, also after Ctrl-C.
 
@@ -135,27 +135,20 @@ def calibrate(
     effects = effects_named(planted)
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
-    require_places(json, markdown_path)
+    require_places(json)
+    files = TableFiles(markdown=markdown, csv=csv, record=json)
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
-    console = make_console()
     setup = set_up(REPOSITORY, (benchmark,) if benchmark else (), devices)
     if len(setup.entries) != 1 or "step_time" not in setup.entries[0].name:
         raise Refused(
             f"--benchmark names {', '.join(setup.benchmarks)}; calibrate plants a time in each "
             f"decode step, so it takes one benchmark of step time."
         )
-    record = Record(
-        "calibrate",
-        {
-            "null": null,
-            "planted": effects,
-            "benchmark": setup.benchmarks[0],
-            "devices": list(setup.devices),
-            "plan": plan.to_json(),
-        },
-    )
-    console.print(setup.sentence(), highlight=False, soft_wrap=True)
-    record.look_around(console, setup.devices)
+    settings = {"null": null, "planted": effects, "benchmark": setup.benchmarks[0]}
+    settings |= {"devices": list(setup.devices), "plan": plan.to_json()}
+    record = Record("calibrate", settings)
+    files.console.print(setup.sentence(), highlight=False, soft_wrap=True)
+    record.look_around(files.console, setup.devices)
     trials: list[Trial] = []
     is_interrupted = False
     try:
@@ -163,11 +156,12 @@ def calibrate(
             termination_as_interrupt(),
             tempfile.TemporaryDirectory(prefix="kvtrail-calibrate-") as scratch,
         ):
-            calibration = Calibration(Path(scratch) / "clone", setup, plan, record, console)
-            calibration.run(null, effects, trials)
+            calibration = Calibration(Path(scratch) / "clone", setup, plan, record, files.console)
+            for trial in calibration.run(null, effects):
+                trials.append(trial)
     except KeyboardInterrupt:
         is_interrupted = True
-    report(trials, plan, record, console, json, markdown_path, is_interrupted=is_interrupted)
+    report(trials, plan, record, files, is_interrupted=is_interrupted)
     if is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -202,100 +196,86 @@ class Calibration:
         record: Record,
         console: Console,
     ) -> None:
-        self._place = shared_out(setup.devices)[0]
-        self._clone = ScratchClone(directory, self._place)
+        self._clone = ScratchClone(directory, shared_out(setup.devices)[0])
         # Today's ruler, on the clone's commits.
         self._setup = replace(setup, sources=CommitSources(directory))
         self._plan = plan
         self._record = record
         self._console = console
 
-    def run(self, null: int, effects: Sequence[float], trials: list[Trial]) -> None:
-        """Run the trials one after the other, adding each to `trials` as it ends."""
+    def run(self, null: int, effects: Sequence[float]) -> Iterator[Trial]:
+        """Run the trials one after the other."""
         base = self._clone.plant(0.0)
         with self._setup.pairs() as source:
             with Progress(self._console, "measuring a step"):
                 step = self._step_seconds(source, base)
-            self._record.results["step_s"] = step
             commits = [self._clone.plant(effect * step) for effect in effects]
-            self._record.results["planted"] = [asdict(commit) for commit in (base, *commits)]
+            planted = [asdict(commit) for commit in (base, *commits)]
+            self._record.results |= {"step_s": step, "planted": planted}
             for number in range(null):
-                self._try(source, f"itself, {number + 1} of {null}", base, base, trials)
+                yield self._trial(source, f"itself, {number + 1} of {null}", base, base)
             for effect, commit in zip(effects, commits, strict=True):
-                self._try(source, f"planted {percentage(effect, 1)}", base, commit, trials)
+                yield self._trial(source, f"planted {percentage(effect, 1)}", base, commit)
 
     def _step_seconds(self, source: ProcessPairs, base: Planted) -> float:
-        readings = [
+        return statistics.median(
             reading.value
             for number in range(_STEP_PAIRS)
             for pair in source.pair(base.hash, base.hash, head_first=bool(number)).values()
             for reading in (pair.base, pair.head)
-        ]
-        return statistics.median(readings)
+        )
 
-    def _try(
-        self, source: ProcessPairs, name: str, base: Planted, head: Planted, trials: list[Trial]
-    ) -> None:
+    def _trial(self, source: ProcessPairs, name: str, base: Planted, head: Planted) -> Trial:
         begun = time.monotonic()
-        what = f"{name} ({len(trials)} trials done)"
-        with Progress(self._console, what, self._plan.cap, "pairs at most") as progress:
+        with Progress(self._console, name, self._plan.cap, "pairs at most") as progress:
 
             def on_pair(now: Compared, pairs: Mapping[str, Pair]) -> None:
-                self._record.samples.extend(
+                self._record.samples += [
                     {"trial": name, **pair.to_json()} for pair in pairs.values()
-                )
+                ]
                 progress.show(now.kept)
 
-            (comparison,) = compare_commits(
-                source,
-                base.hash,
-                head.hash,
-                self._setup.benchmarks,
-                self._plan,
-                on_pair,
+            [comparison] = compare_commits(
+                source, base.hash, head.hash, self._setup.benchmarks, self._plan, on_pair
             )
         step = comparison.base_value
         effect = head.seconds / step if step and head.hash != base.hash else 0.0
-        trial = Trial(name, effect, comparison, time.monotonic() - begun)
-        trials.append(trial)
-        if not self._console.is_terminal:
-            self._console.print(" ".join(_cells(trial)), highlight=False)
+        self._console.print(f"{name}: {comparison.verdict}", highlight=False)
+        return Trial(name, effect, comparison, time.monotonic() - begun)
 
 
 def report(
     trials: Sequence[Trial],
     plan: ComparisonPlan,
     record: Record,
-    console: Console,
-    json: Path | None,
-    markdown_path: Path | None,
+    files: TableFiles,
     *,
     is_interrupted: bool = False,
 ) -> None:
-    """Print the trials, write them down, and raise a MeasurementFailed where verdicts are wrong.
+    """Print the trials and write them down.
 
     After an interruption trials are missing: those that were made say nothing about soundness.
+
+    Raises
+    ------
+    MeasurementFailed
+        If verdicts contradict what was planted.
     """
-    title = f"compare on {record.machine.gpu or record.machine.cpu}, commit {record.tree.label}"
-    print_table(console, trial_table(trials, plan, title))
-    record.results["trials"] = [trial.to_json(plan) for trial in trials]
     wrong = [trial for trial in trials if not trial.holds(plan)]
-    alarms = [trial for trial in wrong if trial.planted == 0]
+    alarms = sum(trial.planted == 0 for trial in wrong)
     nulls = sum(trial.planted == 0 for trial in trials)
-    is_sound: bool | None = None
-    if is_interrupted:
-        record.notes.append(INTERRUPTED)
-        console.print(INTERRUPTED, highlight=False, soft_wrap=True)
-    else:
-        is_sound = len(alarms) <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == len(alarms)
-    record.results |= {"is_sound": is_sound, "interrupted": is_interrupted}
-    path = record.write(json)
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
-    if markdown_path is not None:
-        page = trial_markdown(trials, plan, title)
-        text = f"{page}\n{INTERRUPTED}\n" if is_interrupted else page
-        write_text(markdown_path, text, suffix=".md")
-    if is_sound is False:
+    is_sound = alarms <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == alarms
+    record.results["trials"] = [trial.to_json(plan) for trial in trials]
+    record.results |= {
+        "is_sound": None if is_interrupted else is_sound,
+        "interrupted": is_interrupted,
+    }
+    record.notes += [INTERRUPTED] if is_interrupted else []
+    path = record.write(files.record)
+    title = f"compare on {record.machine.gpu or record.machine.cpu}, commit {record.tree.label}"
+    files.show(trial_table(trials, plan, title, INTERRUPTED if is_interrupted else ""))
+    files.console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    if not is_sound and not is_interrupted:
         raise MeasurementFailed(
             "verdicts contradict what was planted: "
             + "; ".join(f"{trial.name}: {trial.comparison.verdict}" for trial in wrong)
@@ -303,42 +283,25 @@ def report(
         )
 
 
-def trial_table(trials: Sequence[Trial], plan: ComparisonPlan, title: str) -> Table:
-    """A row for each trial."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("compared with", overflow="fold")
-    add_figure_columns(table, *_HEADERS)
+def trial_table(trials: Sequence[Trial], plan: ComparisonPlan, title: str, note: str = "") -> Table:
+    """A row for each trial; a verdict that the truth does not allow is marked."""
+    rows = []
     for trial in trials:
-        name, planted, verdict, *rest = _cells(trial)
-        style = STYLES[trial.comparison.verdict] if trial.holds(plan) else "reverse red"
-        table.add_row(name, planted, Text(verdict, style), *rest)
-    return table
-
-
-def trial_markdown(trials: Sequence[Trial], plan: ComparisonPlan, title: str) -> str:
-    """The same table as markdown."""
-    lines = [
-        f"{title}. A verdict that the truth does not allow is marked with an exclamation mark.",
-        "",
-        f"| compared with | {' | '.join(_HEADERS)} |",
-        f"| --- |{' ---: |' * len(_HEADERS)}",
-    ]
-    for trial in trials:
-        name, planted, verdict, *rest = _cells(trial)
-        mark = "" if trial.holds(plan) else " (!)"
-        lines.append(f"| {' | '.join((name, planted, verdict + mark, *rest))} |")
-    return "\n".join([*lines, ""])
-
-
-def _cells(trial: Trial) -> tuple[str, ...]:
-    found = trial.comparison
-    return (
-        trial.name,
-        percentage(trial.planted, 2, signed=True) if trial.planted else "0",
-        str(found.verdict),
-        MISSING if found.effect is None else percentage(found.effect, 2, signed=True),
-        interval_text(found),
-        str(found.pairs_used),
-        str(found.pairs_discarded),
-        f"{trial.seconds:.0f}",
-    )
+        found, holds = trial.comparison, trial.holds(plan)
+        verdict = str(found.verdict)
+        rows.append(
+            (
+                trial.name,
+                trial.planted,
+                Cell(verdict, STYLES[found.verdict])
+                if holds
+                else Cell(verdict, "reverse red", text=f"{verdict} (!)"),
+                found.effect,
+                found.interval,
+                found.pairs_used,
+                found.pairs_discarded,
+                trial.seconds,
+            )
+        )
+    caption = f"(!): a verdict that the truth does not allow. {note}".strip()
+    return Table(_COLUMNS, rows, title, caption)
