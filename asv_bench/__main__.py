@@ -27,8 +27,7 @@ try:
         profile,
         report,
         roofline,
-        scheduler,
-        streaming,
+        run,
         tune,
     )
     from asv_bench.errors import BenchError, Refused
@@ -36,7 +35,6 @@ try:
     from asv_bench.output.record import REPOSITORY
     from asv_bench.process.checkout_lock import checkout_lock, other_session
     from asv_bench.process.threads import measured_environment
-    from asv_bench.run import headline
     from asv_bench.studies.ladder import command as ladder
 except ModuleNotFoundError as error:
     sentence = missing_sentence(error)
@@ -47,9 +45,7 @@ except ModuleNotFoundError as error:
 
 COMMANDS = (
     bench,
-    scheduler,
-    streaming,
-    headline,
+    run,
     peers,
     history,
     compare,
@@ -68,7 +64,7 @@ COMMANDS = (
 LOCKING = ("headline", "calibrate", "ladder", "roofline", "tune")
 """Commands that measure and write to reports/ from their beginning to their end. `bench`,
 `history`, `compare`, `bisect` and `changes` lock the checkout when they begin to measure."""
-WARNING = ("scheduler", "streaming", "peers", "profile")
+WARNING = ("run", "scheduler", "streaming", "peers", "profile")
 """Commands that measure, and write nothing that is another session's."""
 MEASURES_NOTHING = ("--help", "--render")
 
@@ -131,7 +127,8 @@ def session_of(arguments: Sequence[str]) -> Iterator[None]:
         If another session measures in this checkout, and the command would disturb it.
     """
     command = arguments[0] if arguments else ""
-    if command in LOCKING and not set(MEASURES_NOTHING) & set(arguments):
+    # The second word for `run headline`.
+    if set(arguments[:2]) & set(LOCKING) and not set(MEASURES_NOTHING) & set(arguments):
         with checkout_lock(REPOSITORY):
             yield
         return

@@ -15,8 +15,7 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.profile_child import Decoded, Window
 from asv_bench.explain.trace import TraceSummary, read_trace
-from asv_bench.output.record import REPOSITORY
-from asv_bench.process.threads import measured_environment
+from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.settings import NVTX_VARIABLE
 
 NCU_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
@@ -160,11 +159,8 @@ def _child(window: Window) -> list[str]:
 
 
 def _run(command: Sequence[str], *, ranges: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = {**measured_environment(), NVTX_VARIABLE: "1" if ranges else "0"}
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
-    )
+    return run_apart(command, {NVTX_VARIABLE: "1" if ranges else "0"})
 
 
-def _last_lines(done: subprocess.CompletedProcess[str], count: int = 12) -> str:
-    return "\n".join((done.stdout + done.stderr).strip().splitlines()[-count:])
+def _last_lines(done: subprocess.CompletedProcess[str]) -> str:
+    return last_words(done.stdout + done.stderr, 12)

@@ -1,6 +1,6 @@
 """The process that measures one peer on one workload.
 
-Run as `python -m asv_bench.peers.child '{"workload": ...}'`; the last line it prints is JSON.
+Run as `python -m asv_bench.peers.child '{"workload": ...}' RECORD`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import BenchError, MeasurementFailed
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.memory.floor import floor_ms, fraction_of_floor, step_bytes
+from asv_bench.output.record import write_json
 from asv_bench.peers.model import PeerModel, load_peer_model
 from asv_bench.peers.runs import STATIC, run_peer
 from asv_bench.process.machine import gpu_state
@@ -22,6 +24,7 @@ from asv_bench.workloads.drive import run_workload
 from asv_bench.workloads.named import Workload, workload_named
 from asv_bench.workloads.run_sample import RunSample
 
+REPEATS = 3
 WARMUPS = 2
 """Runs before the measured ones: the first compiles, the second records what it replays."""
 
@@ -35,8 +38,8 @@ class PeerTask:
     quick: bool
     model: str
     device: str
-    dtype: str
-    repeats: int
+    dtype: str = "auto"
+    repeats: int = REPEATS
 
     def to_argument(self) -> str:
         """The task as the process's one argument."""
@@ -140,13 +143,13 @@ def require_engine_tokens(task: PeerTask, workload: Workload, sample: RunSample)
 
 
 def main(arguments: list[str]) -> None:
-    """Measure the task given as JSON and print what came of it; failures are sentences."""
+    """Measure the task given as JSON and write its record; failures are sentences."""
     fields: dict[str, Any] = json.loads(arguments[0])
     try:
         outcome = measure_peer(PeerTask(**fields))
     except BenchError as error:
         sys.exit(f"error: {error}")
-    print(json.dumps(outcome))
+    write_json(Path(arguments[1]), outcome)
 
 
 if __name__ == "__main__":

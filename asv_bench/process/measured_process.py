@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.contract import ENVIRONMENT_TYPE
 from asv_bench.process.gpu_watch import GpuWatch
+from asv_bench.process.run_apart import end_group, kill_group, last_words, start_group
 from asv_bench.process.samples import GpuConditions
 from asv_bench.process.threads import measured_environment
 
@@ -138,7 +138,7 @@ class ScriptRunner:
         with self._lock:
             self._is_stopped = True
             for process in self._running:
-                _kill(process)
+                kill_group(process)
 
     def _start(
         self, script: Path, variables: Mapping[str, str], folder: Path, output: int
@@ -146,24 +146,19 @@ class ScriptRunner:
         with self._lock:
             if self._is_stopped:
                 raise ProcessFailed("measuring was stopped.")
-            process = subprocess.Popen(
+            process = start_group(
                 # -P: the script's own folder holds parts of the ruler, not what it imports.
                 [sys.executable, "-P", str(script), str(folder / "job.json")],
                 cwd=folder,
                 env=dict(variables),
-                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for the parent, which ends the group itself.
-                start_new_session=True,
             )
             self._running.add(process)
             return process
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        # The group too: a process may have started others, such as compilers.
-        _kill(process)
-        process.wait()
+        end_group(process)
         with self._lock:
             self._running.discard(process)
 
@@ -237,15 +232,7 @@ def _gpu(place: Place) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
 def _last_words(log: Path, code: int) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    said = "\n".join(lines[-_LAST_LINES:]) or "it said nothing"
+    said = last_words(log.read_text(errors="replace"), _LAST_LINES)
     ended = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
     return f"{ended}: {said}"

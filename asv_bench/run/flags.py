@@ -1,219 +1,216 @@
-"""The flags of `scheduler` and `streaming`: a dataclass each, which is the command's signature."""
+"""The flags of `run`: a dataclass for each thing that they fill, and a flag for each field."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 
-F = TypeVar("F", bound="SchedulerFlags")
+from asv_bench.errors import Refused
 
-_MODEL = "Model"
-_PROMPTS = "Prompts"
-_SAMPLING = "Sampling"
-_ENGINE = "Engine"
-_FEEDING = "Feeding"
-_RUNS = "Runs and output"
+F = TypeVar("F", bound="RunFlags")
 
 
-def _option(name: str, help_text: str, panel: str, **extra: Any) -> Any:
-    return typer.Option(name, help=help_text, rich_help_panel=panel, **extra)
+@dataclass(frozen=True)
+class Flag:
+    """What the command line says of a field, beside its type and its default.
+
+    `names` are other names of the flag, as `typer.Option` takes them.
+    """
+
+    help: str
+    names: tuple[str, ...] = ()
+    least: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerFlags:
-    """What `python -m asv_bench scheduler` was asked for, as given."""
+def _flag(text: str, *names: str, least: float | None = None) -> Any:
+    return Flag(text, names, least)
 
-    hf_model_id: Annotated[
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFlags:
+    """Fields of `EngineConfig`; None leaves one to the workload, or to the engine."""
+
+    panel: ClassVar[str] = "Engine"
+
+    model: Annotated[
         str | None,
-        _option(
-            "--hf-model-id",
-            "Hub id, or random:NAME for a built-in model with seeded weights "
+        _flag(
+            "Hub id, local directory, or random:NAME for a built-in model with seeded weights "
             "(default: random:gpt2 on a GPU, random:gpt2-tiny on a CPU).",
-            _MODEL,
+            "--hf-model-id",
         ),
     ] = None
-    checkpoint_path: Annotated[
-        Path | None,
-        _option("--checkpoint-path", "Local model directory in Hugging Face format.", _MODEL),
-    ] = None
-    tokenizer_name: Annotated[
-        str | None,
-        _option("--tokenizer-name", "Tokenizer to use instead of the model's own.", _MODEL),
-    ] = None
-    device: Annotated[str, _option("--device", "auto, cpu, cuda or cuda:N.", _MODEL)] = "auto"
-    bf16: Annotated[bool, _option("--bf16", "The same as --dtype bfloat16.", _MODEL)] = False
-    dtype: Annotated[
-        str | None, _option("--dtype", "auto, float32, float16 or bfloat16.", _MODEL)
-    ] = None
-
-    workload: Annotated[
-        str | None,
-        _option("--workload", "Named workload that the other flags change.", _PROMPTS),
-    ] = None
-    quick: Annotated[
-        bool, _option("--quick", "The workload scaled down to seconds on two cores.", _PROMPTS)
-    ] = False
-    prompt: Annotated[str | None, _option("--prompt", "Text of every prompt.", _PROMPTS)] = None
-    prompts: Annotated[
-        list[str] | None,
-        _option(
-            "--prompts",
-            "Text of one prompt, given once for each, or @FILE with one a line; dealt in turn.",
-            _PROMPTS,
-        ),
-    ] = None
-    pretok: Annotated[
-        bool,
-        _option("--pretok/--no-pretok", "Tokenize before the clock starts, or within.", _PROMPTS),
-    ] = True
-    num_requests: Annotated[
-        int | None, _option("--num-requests", "Requests in a run.", _PROMPTS, min=1)
-    ] = None
-    max_new_tokens: Annotated[
-        int | None, _option("--max-new-tokens", "New tokens per request.", _PROMPTS, min=1)
-    ] = None
-
-    do_sample: Annotated[
-        bool, _option("--do-sample", "Sample; otherwise decoding is greedy.", _SAMPLING)
-    ] = False
-    temperature: Annotated[
-        float | None, _option("--temperature", "Needs --do-sample (default: 1).", _SAMPLING)
-    ] = None
-    top_k: Annotated[int | None, _option("--top-k", "Needs --do-sample.", _SAMPLING)] = None
-    top_p: Annotated[float | None, _option("--top-p", "Needs --do-sample.", _SAMPLING)] = None
-    stop_on_eos: Annotated[
-        bool,
-        _option("--stop-on-eos/--no-stop-on-eos", "End a request at the EOS token.", _SAMPLING),
-    ] = False
-    seed: Annotated[int, _option("--seed", "Seeds weights, sampling, arrivals.", _SAMPLING)] = 0
-
-    max_batch_size: Annotated[
-        int | None, _option("--max-batch-size", "Sequences that run at once.", _ENGINE, min=1)
-    ] = None
-    prefix_cache: Annotated[
-        bool, _option("--prefix-cache/--no-prefix-cache", "Reuse prompts' K and V.", _ENGINE)
-    ] = False
-    keep_prefix_cache_across_runs: Annotated[
-        bool,
-        _option(
-            "--keep-prefix-cache-across-runs",
-            "Runs share one engine and its prefix cache; otherwise each starts empty.",
-            _ENGINE,
-        ),
-    ] = False
-    paged_attn: Annotated[
-        bool,
-        _option("--paged-attn/--no-paged-attn", "Attention over KV blocks.", _ENGINE),
-    ] = True
-    cuda_graph: Annotated[
-        bool | None,
-        _option(
-            "--cuda-graph/--no-cuda-graph",
-            "Replay a CUDA graph a step, or launch kernel by kernel "
-            "(default: a graph where there is a GPU).",
-            _ENGINE,
-        ),
-    ] = None
-
-    mode: Annotated[str, _option("--mode", "naive, online, offline or all.", _RUNS)] = "online"
-    warmup_runs: Annotated[
-        int, _option("--warmup-runs", "Unmeasured runs before the others.", _RUNS, min=0)
-    ] = 1
-    repeat_runs: Annotated[int, _option("--repeat-runs", "Measured runs.", _RUNS, min=1)] = 3
-    print_per_run: Annotated[
-        bool, _option("--print-per-run", "Print a line for each measured run.", _RUNS)
-    ] = False
-    nvtx: Annotated[bool, _option("--nvtx", "Name the engine's ranges for profilers.", _RUNS)] = (
-        False
-    )
-    profile: Annotated[
-        bool,
-        _option("--profile", "Trace one more run, after the measured ones, with torch.", _RUNS),
-    ] = False
-    profile_dir: Annotated[
-        Path | None,
-        _option("--profile-dir", "Where traces go (default: reports/profile).", _RUNS),
-    ] = None
-    json: Annotated[
-        Path | None,
-        _option("--json", "Where the record goes (default: a new file in reports/runs).", _RUNS),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamingFlags(SchedulerFlags):
-    """What `python -m asv_bench streaming` was asked for, as given."""
-
-    prompt_repeats: Annotated[
-        str | None,
-        _option(
-            "--prompt-repeats",
-            'How often the prompt is repeated, dealt to the requests in turn, such as "1,4".',
-            _PROMPTS,
-        ),
-    ] = None
-    unique_prompts: Annotated[
-        bool, _option("--unique-prompts", "No two requests share a prompt.", _PROMPTS)
-    ] = False
-    pretok_base_token_ids: Annotated[
-        str | None,
-        _option(
-            "--pretok-base-token-ids", 'Token ids to repeat as prompt, such as "1,2".', _PROMPTS
-        ),
-    ] = None
-    tokenize_workers: Annotated[
-        int, _option("--tokenize-workers", "Threads that tokenize text.", _FEEDING, min=0)
-    ] = 0
-    stream_interval: Annotated[
-        int,
-        _option(
-            "--stream-interval",
-            "Tokens handed to a request's reader at a time; timings stay per token.",
-            _FEEDING,
-            min=1,
-        ),
-    ] = 1
-    submit_interval_ms: Annotated[
-        float, _option("--submit-interval-ms", "Mean time between requests.", _FEEDING, min=0)
-    ] = 0.0
-    submit_schedule: Annotated[
-        str,
-        _option("--submit-schedule", "uniform or poisson gaps between requests.", _FEEDING),
-    ] = "uniform"
-    prefill_max_batch_size: Annotated[
+    device: Annotated[str, _flag("auto, cpu, cuda or cuda:N.")] = "auto"
+    dtype: Annotated[str, _flag("auto, float32, float16 or bfloat16.")] = "auto"
+    block_size: Annotated[int, _flag("Tokens in a KV block.", least=1)] = 64
+    max_batch_size: Annotated[int | None, _flag("Sequences that run at once.", least=1)] = None
+    max_model_len: Annotated[int | None, _flag("Tokens of the longest sequence.", least=1)] = None
+    num_kv_blocks: Annotated[int | None, _flag("Blocks in the KV cache.", least=1)] = None
+    prefix_cache: Annotated[bool, _flag("Reuse prompts' K and V.", " /--no-prefix-cache")] = False
+    decode: Annotated[str, _flag("auto, eager or graph: one CUDA graph a step.")] = "auto"
+    fuse: Annotated[bool, _flag("Decode with fused kernels where they run the model.")] = True
+    admission: Annotated[str, _flag("fifo or pack.", "--prefill-admission-policy")] = "fifo"
+    admission_lookahead: Annotated[
         int | None,
-        _option("--prefill-max-batch-size", "Sequences prefilled together.", _ENGINE, min=1),
+        _flag("Requests that pack looks at.", "--prefill-admission-lookahead", least=1),
+    ] = None
+    force_fifo_every: Annotated[
+        int | None,
+        _flag("Rounds until pack goes in order.", "--prefill-force-fifo-every", least=1),
     ] = None
     prefill_max_tokens: Annotated[
-        int | None,
-        _option("--prefill-max-tokens", "Prompt tokens computed per step.", _ENGINE, min=1),
+        int | None, _flag("Prompt tokens computed in a step.", least=1)
     ] = None
-    prefill_admission_policy: Annotated[
-        str, _option("--prefill-admission-policy", "fifo or pack.", _ENGINE)
-    ] = "fifo"
-    prefill_admission_lookahead: Annotated[
-        int | None,
-        _option("--prefill-admission-lookahead", "Requests that pack looks at.", _ENGINE, min=1),
+    prefill_max_batch_size: Annotated[
+        int | None, _flag("Sequences prefilled together.", least=1)
     ] = None
-    prefill_force_fifo_every: Annotated[
-        int | None,
-        _option("--prefill-force-fifo-every", "Rounds until pack goes in order.", _ENGINE, min=1),
-    ] = None
-    max_active_requests: Annotated[
-        int | None, _option("--max-active-requests", "Requests that hold a row.", _ENGINE, min=1)
-    ] = None
+    max_active_requests: Annotated[int | None, _flag("Requests that hold a row.", least=1)] = None
     max_inflight_requests: Annotated[
-        int | None,
-        _option("--max-inflight-requests", "Requests submitted and unfinished.", _FEEDING, min=1),
+        int | None, _flag("Requests submitted and unfinished.", least=1)
     ] = None
-    decode_first: Annotated[
-        bool, _option("--decode-first", "Decode before the prefill of the same step.", _ENGINE)
+    decode_first: Annotated[bool, _flag("Decode before the prefill of the same step.")] = False
+    steps_in_flight: Annotated[
+        int | None, _flag("Launches whose tokens the host need not have seen.", least=0)
+    ] = None
+    seed: Annotated[int, _flag("Seeds weights, sampling and arrivals.")] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingFlags(EngineFlags):
+    """Fields of `SamplingParams`."""
+
+    panel: ClassVar[str] = "Sampling"
+
+    max_new_tokens: Annotated[int | None, _flag("New tokens of a request.", least=1)] = None
+    temperature: Annotated[float | None, _flag("Sample, above 0 (default: greedy).", least=0)] = (
+        None
+    )
+    top_k: Annotated[int | None, _flag("Likeliest tokens to sample among.", least=0)] = None
+    top_p: Annotated[float | None, _flag("Probability to sample among.")] = None
+    ignore_eos: Annotated[
+        bool, _flag("Go on after the EOS token.", "--no-stop-on-eos/--stop-on-eos")
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptFlags(SamplingFlags):
+    """What is submitted."""
+
+    panel: ClassVar[str] = "Prompts"
+
+    quick: Annotated[bool, _flag("The workload scaled down to seconds on two cores.")] = False
+    num_requests: Annotated[int | None, _flag("Requests in a run.", least=1)] = None
+    prompt: Annotated[str | None, _flag("Text of every prompt.")] = None
+    prompts: Annotated[
+        list[str] | None,
+        _flag("Text of one prompt, given once for each, or @FILE with one a line."),
+    ] = None
+    prompt_repeats: Annotated[
+        str | None,
+        _flag('How often the prompt is repeated, dealt to requests in turn, such as "1,4".'),
+    ] = None
+    unique_prompts: Annotated[bool, _flag("No two requests share a prompt.")] = False
+    pretok: Annotated[bool, _flag("Tokenize before the clock starts, or within.")] = True
+    pretok_base_token_ids: Annotated[
+        str | None, _flag('Token ids to repeat as prompt, such as "1,2".')
+    ] = None
+    tokenizer_name: Annotated[str | None, _flag("Tokenizer to use instead of the model's own.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedFlags(PromptFlags):
+    """When it is submitted, and who reads the tokens."""
+
+    panel: ClassVar[str] = "Feeding"
+
+    submit_interval_ms: Annotated[float, _flag("Mean time between requests.", least=0)] = 0.0
+    submit_schedule: Annotated[str, _flag("uniform or poisson gaps between requests.")] = "uniform"
+    tokenize_workers: Annotated[int, _flag("Threads that tokenize text.", least=0)] = 0
+    stream_interval: Annotated[
+        int | None,
+        _flag(
+            "Tokens handed to a request's reader at a time; timings stay per token "
+            "(default: 1 where the workload streams, else nobody reads).",
+            least=1,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(FeedFlags):
+    """Everything that `run` takes."""
+
+    panel: ClassVar[str] = "Runs and output"
+
+    mode: Annotated[str, _flag("naive, online, offline or all.")] = "online"
+    warmup_runs: Annotated[int, _flag("Unmeasured runs before the others.", least=0)] = 1
+    repeat_runs: Annotated[int, _flag("Measured runs.", least=1)] = 3
+    keep_prefix_cache_across_runs: Annotated[
+        bool, _flag("Runs share one engine and its prefix cache; otherwise each starts empty.")
     ] = False
+    print_per_run: Annotated[bool, _flag("Print a line for each measured run.")] = False
+    nvtx: Annotated[bool, _flag("Name the engine's ranges for profilers.")] = False
+    profile: Annotated[bool, _flag("Trace one more run with torch, unmeasured.")] = False
+    profile_dir: Annotated[Path | None, _flag("Where traces go (default: reports/profile).")] = None
+    json: Annotated[
+        Path | None, _flag("Where the record goes (default: a new file in reports/runs).")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetFlags(RunFlags):
+    """Flags of `scheduler` and `streaming`: those of `run`, and the spellings of the write-ups."""
+
+    panel: ClassVar[str] = "As the write-ups spell it"
+
+    workload: Annotated[str | None, _flag("Named workload that the other flags change.")] = None
+    checkpoint_path: Annotated[Path | None, _flag("--model: a local directory.")] = None
+    bf16: Annotated[bool, _flag("--dtype bfloat16.")] = False
+    do_sample: Annotated[bool, _flag("Sample, at --temperature or 1; otherwise greedy.")] = False
+    paged_attn: Annotated[bool, _flag("Attention over KV blocks; there is no other.")] = True
+    cuda_graph: Annotated[bool | None, _flag("--decode graph, or --decode eager.")] = None
+
+    def plain(self) -> RunFlags:
+        """The same in the spelling of `run`.
+
+        Raises
+        ------
+        Refused
+            If one of the write-ups' flags cannot be honoured, or contradicts another one.
+        """
+        if not self.paged_attn:
+            raise Refused(
+                "--no-paged-attn cannot be had: the engine keeps K and V in blocks and has no "
+                "other attention."
+            )
+        if self.bf16 and self.dtype not in ("auto", "bfloat16"):
+            raise Refused(f"--bf16 and --dtype {self.dtype} contradict each other; give one.")
+        if self.model and self.checkpoint_path:
+            raise Refused("--hf-model-id and --checkpoint-path both name a model; give one.")
+        if self.checkpoint_path and not self.checkpoint_path.is_dir():
+            raise Refused(f"--checkpoint-path {self.checkpoint_path} is not a directory.")
+        if not self.do_sample and self.temperature is not None:
+            raise Refused("--temperature has no effect on greedy decoding; add --do-sample.")
+        if self.do_sample and self.temperature == 0:
+            raise Refused("--temperature must be above 0 to sample; leave out --do-sample.")
+        plain = {entry.name: getattr(self, entry.name) for entry in fields(RunFlags)}
+        flags = RunFlags(**plain)
+        if self.checkpoint_path:
+            flags = replace(flags, model=str(self.checkpoint_path))
+        if self.bf16:
+            flags = replace(flags, dtype="bfloat16")
+        if self.do_sample:
+            flags = replace(flags, temperature=self.temperature or 1.0)
+        if self.cuda_graph is not None:
+            flags = replace(flags, decode="graph" if self.cuda_graph else "eager")
+        return flags
 
 
 def add_command(
@@ -225,15 +222,42 @@ def add_command(
         body(flags(**given))
 
     hints = get_type_hints(flags, include_extras=True)
-    parameters = [
-        inspect.Parameter(
-            entry.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if entry.default is MISSING else entry.default,
-            annotation=hints[entry.name],
-        )
-        for entry in fields(flags)
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = hints
+    defaults = {entry.name: entry.default for entry in fields(flags)}
+    panels = {
+        name: owner.panel
+        for owner in flags.__mro__
+        if issubclass(owner, EngineFlags)
+        for name in owner.__annotations__
+    }
+    options = {
+        name: _option(name, hints[name], default, panels[name])
+        for name, default in defaults.items()
+    }
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=options[name],
+            )
+            for name, default in defaults.items()
+        ]
+    )
+    command.__annotations__ = options
     app.command(name, help=help_text)(command)
+
+
+def _option(name: str, hint: Any, default: object, panel: str) -> Any:
+    """A field's type with its option of the command line; what is off needs no flag for off."""
+    kind, flag = hint.__origin__, hint.__metadata__[0]
+    spelled = name.replace("_", "-")
+    is_on_and_off = kind in (bool, bool | None) and default is not False
+    option = typer.Option(
+        f"--{spelled}/--no-{spelled}" if is_on_and_off else f"--{spelled}",
+        *flag.names,
+        help=flag.help,
+        min=flag.least,
+        rich_help_panel=panel,
+    )
+    return Annotated[kind, option]

@@ -13,7 +13,6 @@ import numpy as np
 
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe, floor_ms, fraction_of_floor, step_bytes
-from asv_bench.run.flags import StreamingFlags
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.drive import require_complete, run_requests
@@ -171,7 +170,7 @@ class Measurement:
             encode=self._encode(),
             consumer=stream,
         )
-        if not settings.flags.stop_on_eos:
+        if settings.flags.ignore_eos:
             require_complete(sample, settings.workload.new_tokens)
         return sample
 
@@ -195,11 +194,10 @@ class Measurement:
         return str(self._engine.dtype).removeprefix("torch.")
 
     def _stream(self) -> TokenStream | None:
-        flags = self._settings.flags
-        if not isinstance(flags, StreamingFlags):
+        interval, tokenizer = self._settings.delivery, self._settings.tokenizer
+        if interval is None:
             return None
-        tokenizer = self._settings.tokenizer
-        return TokenStream(flags.stream_interval, None if tokenizer is None else tokenizer.decode)
+        return TokenStream(interval, None if tokenizer is None else tokenizer.decode)
 
     def _encode(self) -> Callable[[str], list[int]] | None:
         tokenizer = self._settings.tokenizer
@@ -211,7 +209,7 @@ class Measurement:
         fields, flags = self._settings.sampling, self._settings.flags
         # Each request draws its own numbers, and the same ones in every run.
         return [
-            SamplingParams(**fields, seed=flags.seed + index if flags.do_sample else None)
+            SamplingParams(**fields, seed=flags.seed + index if flags.temperature else None)
             for index in range(len(self._prompts))
         ]
 

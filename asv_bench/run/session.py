@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +17,7 @@ from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.workloads.run_sample import RunSample
 
 
-def measure_and_report(settings: Settings, columns: Sequence[str], console: Console) -> Path:
+def measure_and_report(settings: Settings, console: Console) -> Path:
     """Measure every mode of `settings`, print its tables, write its record; returns its path."""
     flags = settings.flags
     traces = (flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None
@@ -59,6 +58,8 @@ def measure_and_report(settings: Settings, columns: Sequence[str], console: Cons
     record.results["read_bandwidth"] = None if bandwidth is None else bandwidth.to_json()
     record.results["modes"] = {result.mode: result.to_json() for result in results}
 
+    # Requests that are streamed have percentiles, which readers see.
+    columns = ("p50", "mean") if settings.delivery is None else ("p50", "p95", "p99", "mean")
     machine = record.machine.gpu or record.machine.cpu
     title = f"{settings.workload.name} on {machine}, {threads_text(record.threads)}"
     for result in results:

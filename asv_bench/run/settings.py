@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import util
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import chosen_device
-from asv_bench.run.flags import SchedulerFlags, StreamingFlags
+from asv_bench.run.flags import EngineFlags, RunFlags
 from asv_bench.workloads.drive import Feed
 from asv_bench.workloads.named import WORKLOADS, Workload, default_model, workload_named
 from asv_bench.workloads.prompts import (
@@ -42,7 +43,7 @@ class Settings:
     Attributes
     ----------
     command, flags
-        What was asked for.
+        Who asked for it, and how.
     device
         "cpu" or a CUDA device, with "auto" decided.
     workload
@@ -60,7 +61,7 @@ class Settings:
     """
 
     command: str
-    flags: SchedulerFlags
+    flags: RunFlags
     device: str
     workload: Workload
     engine: dict[str, Any]
@@ -69,6 +70,11 @@ class Settings:
     tokenizer: PromptTokenizer | None
     feed: Feed
     modes: tuple[Mode, ...]
+
+    @property
+    def delivery(self) -> int | None:
+        """Tokens that a reader of each request gets at a time; None where nobody reads."""
+        return self.flags.stream_interval or (1 if self.workload.is_streamed else None)
 
     @property
     def fresh_engine_per_run(self) -> bool:
@@ -91,8 +97,8 @@ class Settings:
         }
 
 
-def settle(command: str, flags: SchedulerFlags) -> Settings:
-    """Decide every option of a measurement.
+def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
+    """Decide every option of a measurement of the workload called `name`.
 
     With `--nvtx` the engine that this process imports from now on has its ranges.
 
@@ -101,20 +107,20 @@ def settle(command: str, flags: SchedulerFlags) -> Settings:
     Refused
         If a flag cannot be honoured, alone or beside the others.
     """
+    base = workload_named(name)
     _refuse_what_cannot_be(flags)
     device = chosen_device(flags.device)
-    if flags.cuda_graph and not device.startswith("cuda"):
+    if flags.decode == "graph" and not device.startswith("cuda"):
         raise Refused(
-            f"--cuda-graph needs a GPU and the device is {device!r}; leave it out, or choose "
+            f"--decode graph needs a GPU and the device is {device!r}; leave it out, or choose "
             f"--device cuda."
         )
     if flags.nvtx:
         os.environ[NVTX_VARIABLE] = "1"
-    model = _model(flags, device)
+    model = flags.model or default_model(device)
     tokenizer = load_tokenizer(flags.tokenizer_name) if flags.tokenizer_name else None
     if tokenizer is None and _wants_text(flags):
         tokenizer = model_tokenizer(model)
-    base = workload_named(flags.workload or command)
     if flags.quick:
         base = base.quick()
     base = replace(
@@ -139,31 +145,16 @@ def settle(command: str, flags: SchedulerFlags) -> Settings:
     )
 
 
-def _refuse_what_cannot_be(flags: SchedulerFlags) -> None:
+def _refuse_what_cannot_be(flags: RunFlags) -> None:
     _one_of("--mode", flags.mode, (*MODES, "all"))
-    _one_of("--dtype", flags.dtype, (None, "auto", "float32", "float16", "bfloat16"))
-    if not flags.paged_attn:
-        raise Refused(
-            "--no-paged-attn cannot be had: the engine keeps K and V in blocks and has no other "
-            "attention."
-        )
-    if flags.bf16 and flags.dtype not in (None, "bfloat16"):
-        raise Refused(f"--bf16 and --dtype {flags.dtype} contradict each other; give one.")
-    if flags.hf_model_id and flags.checkpoint_path:
-        raise Refused("--hf-model-id and --checkpoint-path both name a model; give one.")
-    if flags.checkpoint_path and not flags.checkpoint_path.is_dir():
-        raise Refused(f"--checkpoint-path {flags.checkpoint_path} is not a directory.")
+    _one_of("--submit-schedule", flags.submit_schedule, SCHEDULES)
     if flags.keep_prefix_cache_across_runs and not flags.prefix_cache:
         raise Refused("--keep-prefix-cache-across-runs needs --prefix-cache.")
-    if not flags.do_sample:
-        for name in ("temperature", "top_k", "top_p"):
-            if getattr(flags, name) is not None:
-                raise Refused(
-                    f"--{name.replace('_', '-')} has no effect on greedy decoding; add "
-                    f"--do-sample or leave it out."
-                )
-    elif flags.temperature is not None and flags.temperature <= 0:
-        raise Refused("--temperature must be above 0 to sample; leave out --do-sample for greedy.")
+    if not flags.temperature:
+        _refuse_given(flags, ("top_k", "top_p"), "has no effect on greedy decoding; sample, too.")
+    if flags.admission == "fifo":
+        pack = ("admission_lookahead", "force_fifo_every")
+        _refuse_given(flags, pack, "belongs to --admission pack.")
     if flags.profile_dir and not flags.profile:
         raise Refused("--profile-dir says where traces go; add --profile to make one.")
     if flags.nvtx and util.find_spec("nvtx") is None:
@@ -171,33 +162,17 @@ def _refuse_what_cannot_be(flags: SchedulerFlags) -> None:
     ranges = sys.modules.get("engine.running.ranges")
     if flags.nvtx and ranges is not None and not ranges.ENABLED:
         raise Refused("--nvtx comes too late: the engine was imported without its ranges.")
-    if isinstance(flags, StreamingFlags):
-        _refuse_streaming(flags)
-
-
-def _refuse_streaming(flags: StreamingFlags) -> None:
     if flags.mode != "online":
-        for name, asked_for in (
-            ("submit_interval_ms", flags.submit_interval_ms > 0),
-            ("submit_schedule", flags.submit_schedule != "uniform"),
-            ("max_inflight_requests", flags.max_inflight_requests is not None),
-            ("tokenize_workers", flags.tokenize_workers > 0 and not flags.pretok),
-        ):
-            if asked_for:
-                raise Refused(
-                    f"--{name.replace('_', '-')} is about requests that arrive while others run; "
-                    f"choose --mode online, not {flags.mode}."
-                )
-    _one_of("--submit-schedule", flags.submit_schedule, SCHEDULES)
+        arriving = ("submit_interval_ms", "submit_schedule", "max_inflight_requests")
+        workers = () if flags.pretok else ("tokenize_workers",)
+        _refuse_given(
+            flags,
+            (*arriving, *workers),
+            f"is about requests that arrive while others run; choose --mode online, not "
+            f"{flags.mode}.",
+        )
     if flags.submit_schedule == "poisson" and flags.submit_interval_ms == 0:
         raise Refused("--submit-schedule poisson needs --submit-interval-ms above 0.")
-    _one_of("--prefill-admission-policy", flags.prefill_admission_policy, ("fifo", "pack"))
-    if flags.prefill_admission_policy == "fifo":
-        for name in ("prefill_admission_lookahead", "prefill_force_fifo_every"):
-            if getattr(flags, name) is not None:
-                raise Refused(
-                    f"--{name.replace('_', '-')} belongs to --prefill-admission-policy pack."
-                )
     if flags.pretok_base_token_ids is not None:
         if flags.prompt is not None or flags.prompts:
             raise Refused("--pretok-base-token-ids and --prompt both say what is submitted.")
@@ -205,35 +180,34 @@ def _refuse_streaming(flags: StreamingFlags) -> None:
             raise Refused("--pretok-base-token-ids leaves nothing to tokenize.")
 
 
-def _wants_text(flags: SchedulerFlags) -> bool:
+def _refuse_given(flags: RunFlags, names: Sequence[str], why: str) -> None:
+    """Refuse flags that were set to something else than their default."""
+    for name in names:
+        if getattr(flags, name) != getattr(RunFlags, name):
+            raise Refused(f"--{name.replace('_', '-')} {why}")
+
+
+def _one_of(flag: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise Refused(f"{flag} is {value!r}; it must be one of {', '.join(allowed)}.")
+
+
+def _wants_text(flags: RunFlags) -> bool:
     """Whether anything that was asked for is about text rather than ids."""
-    workers = isinstance(flags, StreamingFlags) and flags.tokenize_workers > 0
     named = flags.prompt is not None or bool(flags.prompts) or flags.tokenizer_name is not None
-    return named or workers or not flags.pretok
+    return named or flags.tokenize_workers > 0 or not flags.pretok
 
 
-def _model(flags: SchedulerFlags, device: str) -> str:
-    if flags.checkpoint_path:
-        return str(flags.checkpoint_path)
-    return flags.hf_model_id or default_model("cuda" if device.startswith("cuda") else "cpu")
-
-
-def _plan(
-    flags: SchedulerFlags, workload: Workload, tokenizer: PromptTokenizer | None
-) -> PromptPlan:
-    repeats, base_ids, workers = workload.prompt_lengths, None, 0
-    unique = workload.unique_prompts
-    if isinstance(flags, StreamingFlags):
-        workers = flags.tokenize_workers
-        unique = unique or flags.unique_prompts
-        if flags.prompt_repeats is not None:
-            repeats = read_numbers("--prompt-repeats", flags.prompt_repeats, least=1)
-        if flags.pretok_base_token_ids is not None:
-            base_ids = read_numbers("--pretok-base-token-ids", flags.pretok_base_token_ids, least=0)
-    count = workload.num_requests
-    if base_ids is not None:
-        return from_token_ids(base_ids, repeats, count, unique=unique)
+def _plan(flags: RunFlags, workload: Workload, tokenizer: PromptTokenizer | None) -> PromptPlan:
+    count, repeats = workload.num_requests, workload.prompt_lengths
+    if flags.prompt_repeats is not None:
+        repeats = read_numbers("--prompt-repeats", flags.prompt_repeats, least=1)
+    unique = workload.unique_prompts or flags.unique_prompts
+    if flags.pretok_base_token_ids is not None:
+        ids = read_numbers("--pretok-base-token-ids", flags.pretok_base_token_ids, least=0)
+        return from_token_ids(ids, repeats, count, unique=unique)
     if _wants_text(flags):
+        workers = flags.tokenize_workers
         if tokenizer is None and (workers or not flags.pretok):
             raise Refused(
                 f"--{'tokenize-workers' if workers else 'no-pretok'} is about text, and the model "
@@ -266,55 +240,29 @@ def _shaped(base: Workload, plan: PromptPlan) -> Workload:
     return replace(base, name="custom", prompt_lengths=lengths)
 
 
-def _engine_fields(
-    flags: SchedulerFlags, workload: Workload, model: str, device: str
-) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "model": model,
-        "device": device,
-        "dtype": "bfloat16" if flags.bf16 else flags.dtype or "auto",
-        "decode": {None: "auto", True: "graph", False: "eager"}[flags.cuda_graph],
-        "seed": flags.seed,
-        **workload.engine_settings(),
-    }
+def _engine_fields(flags: RunFlags, workload: Workload, model: str, device: str) -> dict[str, Any]:
+    given = {entry.name: getattr(flags, entry.name) for entry in fields(EngineFlags)}
+    settings = workload.engine_settings(flags.block_size)
     if flags.prefix_cache:
-        settings["prefix_cache"] = True
         # As much room again for what the cache keeps of finished requests.
         settings["num_kv_blocks"] *= 2
-    if isinstance(flags, StreamingFlags):
-        optional = {
-            "prefill_max_batch_size": flags.prefill_max_batch_size,
-            "prefill_max_tokens": flags.prefill_max_tokens,
-            "admission_lookahead": flags.prefill_admission_lookahead,
-            "force_fifo_every": flags.prefill_force_fifo_every,
-            "max_active_requests": flags.max_active_requests,
-            "max_inflight_requests": flags.max_inflight_requests,
-        }
-        settings |= {name: value for name, value in optional.items() if value is not None}
-        settings |= {
-            "admission": flags.prefill_admission_policy,
-            "decode_first": flags.decode_first,
-        }
-    return settings
+    settings |= {name: value for name, value in given.items() if value is not None}
+    return settings | {"model": model, "device": device}
 
 
-def _sampling_fields(flags: SchedulerFlags, workload: Workload) -> dict[str, Any]:
-    sampling: dict[str, Any] = {
+def _sampling_fields(flags: RunFlags, workload: Workload) -> dict[str, Any]:
+    sampling = {
         "max_new_tokens": workload.new_tokens,
-        "ignore_eos": not flags.stop_on_eos,
+        "ignore_eos": flags.ignore_eos,
+        "temperature": flags.temperature,
+        "top_k": flags.top_k,
+        "top_p": flags.top_p,
     }
-    if flags.do_sample:
-        sampling["temperature"] = 1.0 if flags.temperature is None else flags.temperature
-        sampling["top_k"] = flags.top_k or 0
-        sampling["top_p"] = 1.0 if flags.top_p is None else flags.top_p
-    return sampling
+    return {name: value for name, value in sampling.items() if value is not None}
 
 
-def _feed(flags: SchedulerFlags, workload: Workload) -> Feed:
-    count = workload.num_requests
-    if not isinstance(flags, StreamingFlags):
-        return Feed(due_s=[0.0] * count)
-    interval = flags.submit_interval_ms / 1e3
+def _feed(flags: RunFlags, workload: Workload) -> Feed:
+    count, interval = workload.num_requests, flags.submit_interval_ms / 1e3
     gaps = np.full(count, interval)
     if flags.submit_schedule == "poisson":
         gaps = np.random.default_rng(flags.seed).exponential(interval, count)
@@ -324,10 +272,3 @@ def _feed(flags: SchedulerFlags, workload: Workload) -> Feed:
         max_inflight=flags.max_inflight_requests,
         workers=0 if flags.pretok else flags.tokenize_workers,
     )
-
-
-def _one_of(flag: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    if value not in allowed:
-        names = ", ".join(str(entry) for entry in allowed if entry)
-        raise Refused(f"{flag} is {value!r}; it must be one of {names}.")
-    return value

@@ -21,7 +21,8 @@ class Workload:
     """Requests of fixed lengths, decoded greedily to the last token whatever the model says.
 
     `prompt_lengths` are dealt out in turn: request i has `prompt_lengths[i % n]` tokens.
-    Prompts repeat one token unless `unique_prompts` asks for different ones.
+    Prompts repeat one token unless `unique_prompts` asks for different ones. Where it
+    `is_streamed`, somebody reads each token as it comes.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Workload:
     new_tokens: int
     unique_prompts: bool = False
     prefill_batch_size: int | None = None
+    is_streamed: bool = False
 
     def prompt_length(self, index: int) -> int:
         """Tokens in the prompt of request `index`."""
@@ -71,6 +73,13 @@ class Workload:
         return float(np.mean([self.prompt_length(index) for index in range(self.num_requests)]))
 
     @property
+    def sentence(self) -> str:
+        """What it submits."""
+        prompts = " and ".join(map(str, self.prompt_lengths))
+        requests = "1 request" if self.num_requests == 1 else f"{self.num_requests} requests"
+        return f"{requests} of {prompts} + {self.new_tokens} tokens, batch {self.batch_size}."
+
+    @property
     def total_new_tokens(self) -> int:
         """Token ids that a complete run generates."""
         return self.num_requests * self.new_tokens
@@ -88,15 +97,15 @@ class Workload:
             for index in range(self.num_requests)
         ]
 
-    def engine_settings(self) -> dict[str, Any]:
+    def engine_settings(self, block_size: int = BLOCK_SIZE) -> dict[str, Any]:
         """`EngineConfig` fields that this workload fixes.
 
         The cache holds every resident sequence at its full length and one block each beyond,
         so that neither waiting nor preemption is part of the measurement.
         """
-        blocks_each = -(-self.max_length // BLOCK_SIZE) + 1
+        blocks_each = -(-self.max_length // block_size) + 1
         return {
-            "block_size": BLOCK_SIZE,
+            "block_size": block_size,
             "max_batch_size": self.batch_size,
             "max_model_len": self.max_length,
             "num_kv_blocks": self.resident * blocks_each,
@@ -135,8 +144,8 @@ WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
         Workload("scheduler", 64, 64, (1,), 512),
-        Workload("streaming", 128, 128, (1, 4), 128, prefill_batch_size=128),
-        Workload("streaming-small", 128, 8, (1, 4), 128),
+        Workload("streaming", 128, 128, (1, 4), 128, prefill_batch_size=128, is_streamed=True),
+        Workload("streaming-small", 128, 8, (1, 4), 128, is_streamed=True),
         Workload("wide", 256, 256, (128,), 256, unique_prompts=True),
         Workload("single", 1, 1, (1,), 512, unique_prompts=True),
     )
@@ -159,4 +168,4 @@ def workload_named(name: str) -> Workload:
 
 def default_model(device: str) -> str:
     """The built-in model a device is measured with: one that it finishes in reasonable time."""
-    return "random:gpt2" if device == "cuda" else "random:gpt2-tiny"
+    return "random:gpt2" if device.startswith("cuda") else "random:gpt2-tiny"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ import asv_bench.run.headline as headline
 from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed
 from asv_bench.memory.floor import weight_elements
+from asv_bench.output.record import write_json
 from asv_bench.output.tables import headline_table, markdown
 from asv_bench.peers.child import PeerTask, measure_peer, require_engine_tokens, run_figures
-from asv_bench.peers.jobs import PeerJob, measure_peers, merged_rows, peer_jobs, run_peer_job
 from asv_bench.peers.model import load_peer_model
 from asv_bench.peers.runs import DYNAMIC, PEERS, STATIC, run_peer
+from asv_bench.run import jobs
+from asv_bench.run.jobs import Job, Measured, measure_jobs, peer_jobs, run_job
 from asv_bench.workloads.drive import run_workload
 from asv_bench.workloads.named import Workload
 from asv_bench.workloads.run_sample import RequestTrace, RunSample
@@ -51,7 +54,8 @@ def figures(workload: str, engine: str, step_ms: float) -> dict[str, Any]:
     )
 
 
-def measured(job: PeerJob, step_ms: float = 1.0) -> dict[str, Any]:
+def left_by(job: Job, step_ms: float = 1.0) -> dict[str, Any]:
+    """The record of a process."""
     return {
         "task": {},
         "transformers": "5",
@@ -59,9 +63,28 @@ def measured(job: PeerJob, step_ms: float = 1.0) -> dict[str, Any]:
         "compiled": True,
         "warm_up_s": 1.0,
         "gpu_state": {"before": None, "after": None},
-        "figures": figures(job.task.workload, job.task.peer, step_ms),
+        "figures": figures(job.workload, job.engine, step_ms),
         "samples": [],
     }
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Job], dict[str, Any]]], None]:
+    """Let a function stand for the processes; what it returns is what they leave."""
+
+    def install(leave: Callable[[Job], dict[str, Any]]) -> None:
+        def run(job: Job, record: Path) -> dict[str, Any]:
+            content = leave(job)
+            write_json(record, content)
+            return content
+
+        monkeypatch.setattr(jobs, "run_job", run)
+
+    return install
+
+
+def rows(measured: Measured) -> list[tuple[str, float]]:
+    return [(row["engine"], row["step_ms"]) for row in measured.rows()]
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -173,8 +196,8 @@ def test_a_run_that_is_cut_short_is_no_measurement(peer_model: Any) -> None:
 
 
 def test_peers_take_turns_and_compile_once() -> None:
-    jobs = peer_jobs(["wide", "single"], 2, model=MODEL, device="cpu")
-    assert [(job.process, job.task.workload, job.task.peer) for job in jobs] == [
+    turns = peer_jobs(["wide", "single"], 2, model=MODEL, device="cpu", quick=True)
+    assert [(job.process, job.workload, job.engine) for job in turns] == [
         (0, "wide", DYNAMIC),
         (0, "wide", STATIC),
         (0, "single", DYNAMIC),
@@ -184,97 +207,92 @@ def test_peers_take_turns_and_compile_once() -> None:
     ]
 
 
-def test_a_failed_peer_costs_its_own_row(tmp_path: Path) -> None:
+def wide(processes: int) -> list[Job]:
+    return peer_jobs(["wide"], processes, model=MODEL, device="cuda", quick=False)
+
+
+def test_a_failed_peer_costs_its_own_row(tmp_path: Path, script: Any) -> None:
     asked: list[str] = []
 
-    def run_job(job: PeerJob) -> dict[str, Any]:
+    def leave(job: Job) -> dict[str, Any]:
         asked.append(job.label)
-        if job.task.peer == DYNAMIC and job.process == 1:
+        if job.engine == DYNAMIC and job.process == 1:
             raise MeasurementFailed(f"{job.label} could not be measured.")
-        return measured(job)
+        return left_by(job)
 
-    jobs = peer_jobs(["wide"], 3, model=MODEL, device="cuda")
-    outcome = measure_peers(jobs, tmp_path, Console(quiet=True), run_job)
+    script(leave)
+    measured = measure_jobs(wide(3), tmp_path, Console(quiet=True))
     # Neither is the third process started, nor the first one's figure kept.
     assert len(asked) == 3
-    assert [row["engine"] for row in outcome.rows] == [STATIC]
-    assert outcome.notes == [f"{DYNAMIC} on wide, process 2 could not be measured."]
+    assert rows(measured) == [(STATIC, 1.0)]
+    assert measured.notes == [f"{DYNAMIC} on wide, process 2 could not be measured."]
 
 
-def test_rows_are_medians_over_processes(tmp_path: Path) -> None:
-    def run_job(job: PeerJob) -> dict[str, Any]:
-        return measured(job, step_ms=(5.0, 1.0, 2.0)[job.process])
-
-    jobs = peer_jobs(["wide"], 3, model=MODEL, device="cuda")
-    outcome = measure_peers(jobs, tmp_path, Console(quiet=True), run_job)
-    assert [(row["engine"], row["step_ms"]) for row in outcome.rows] == [
-        (DYNAMIC, 2.0),
-        (STATIC, 5.0),
+def test_rows_are_medians_over_processes_and_handed_on_as_they_come(
+    tmp_path: Path, script: Any
+) -> None:
+    """So that a session that is cut short has written what it measured."""
+    seen: list[tuple[int, list[tuple[str, float]]]] = []
+    script(lambda job: left_by(job, step_ms=(5.0, 1.0, 2.0)[job.process]))
+    measure_jobs(
+        wide(3),
+        tmp_path,
+        Console(quiet=True),
+        lambda measured, ended: seen.append((ended, rows(measured))),
+    )
+    assert seen == [
+        (2, [(DYNAMIC, 5.0), (STATIC, 5.0)]),
+        (3, [(DYNAMIC, 3.0), (STATIC, 5.0)]),
+        (4, [(DYNAMIC, 2.0), (STATIC, 5.0)]),
     ]
     assert len(list(tmp_path.glob("wide-*.json"))) == 4
 
 
-def test_rows_are_handed_on_as_they_come(tmp_path: Path) -> None:
-    """So that a session that is cut short has written what it measured."""
-    seen: list[list[tuple[str, float]]] = []
-
-    def run_job(job: PeerJob) -> dict[str, Any]:
-        if job.task.peer == DYNAMIC and job.process == 1:
-            raise MeasurementFailed("It failed.")
-        return measured(job, step_ms=5.0)
-
-    def on_rows(rows: list[dict[str, Any]]) -> None:
-        seen.append([(row["engine"], row["step_ms"]) for row in rows])
-
-    jobs = peer_jobs(["wide"], 2, model=MODEL, device="cuda")
-    measure_peers(jobs, tmp_path, Console(quiet=True), run_job, on_rows)
-    assert seen == [[(DYNAMIC, 5.0)], [(DYNAMIC, 5.0), (STATIC, 5.0)], [(STATIC, 5.0)]]
-
-
-def test_processes_that_have_run_do_not_run_again(tmp_path: Path) -> None:
+def test_processes_that_have_run_do_not_run_again(tmp_path: Path, script: Any) -> None:
     """Those that failed do: what kept them may have gone."""
-    jobs = peer_jobs(["wide"], 2, model=MODEL, device="cuda")
 
-    def failing(job: PeerJob) -> dict[str, Any]:
-        if job.task.peer == STATIC:
+    def failing(job: Job) -> dict[str, Any]:
+        if job.engine == STATIC:
             raise MeasurementFailed("It failed.")
-        return measured(job, step_ms=5.0 + job.process)
+        return left_by(job, step_ms=5.0 + job.process)
 
-    measure_peers(jobs, tmp_path, Console(quiet=True), failing)
+    script(failing)
+    measure_jobs(wide(2), tmp_path, Console(quiet=True))
     ran: list[str] = []
 
-    def run_job(job: PeerJob) -> dict[str, Any]:
-        ran.append(job.task.peer)
-        return measured(job, step_ms=1.0)
+    def leave(job: Job) -> dict[str, Any]:
+        ran.append(job.engine)
+        return left_by(job, step_ms=1.0)
 
-    outcome = measure_peers(jobs, tmp_path, Console(quiet=True), run_job)
+    script(leave)
+    measured = measure_jobs(wide(2), tmp_path, Console(quiet=True))
     assert ran == [STATIC]
-    assert [(row["engine"], row["step_ms"]) for row in outcome.rows] == [
-        (DYNAMIC, 5.5),
-        (STATIC, 1.0),
-    ]
+    assert rows(measured) == [(DYNAMIC, 5.5), (STATIC, 1.0)]
 
 
-def test_a_missing_compiler_is_said() -> None:
-    [job] = [job for job in peer_jobs(["wide"], 1, model=MODEL, device="cuda")][1:]
+def test_a_missing_compiler_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = wide(1)[1]
 
-    def execute(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        assert json.loads(command[-1])["peer"] == STATIC
+    def run_apart(command: list[str]) -> subprocess.CompletedProcess[str]:
+        assert json.loads(command[-2])["peer"] == STATIC
         said = "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found\n"
         return subprocess.CompletedProcess(command, 1, "", said)
 
+    monkeypatch.setattr(jobs, "run_apart", run_apart)
     with pytest.raises(MeasurementFailed, match=r"static on wide, process 1 .* no working C or"):
-        run_peer_job(job, execute)
+        run_job(job, tmp_path / "x.json")
 
 
 def test_rows_stand_beside_the_engines() -> None:
-    rows = [figures(name, "kvtrail", 1.0) for name in ("wide", "single")]
-    rows += [figures(name, peer, 2.0) for peer in reversed(PEERS) for name in ("single", "wide")]
-    merged = merged_rows(rows)
-    assert [(row["workload"], row["engine"]) for row in merged] == [
+    measured = Measured()
+    for engine in ("kvtrail", *reversed(PEERS)):
+        for name in ("wide", "single"):
+            row = figures(name, engine, 1.0 if engine == "kvtrail" else 2.0)
+            measured.by_row[name, engine] = [{"figures": row}]
+    assert [(row["workload"], row["engine"]) for row in measured.rows()] == [
         (name, engine) for name in ("wide", "single") for engine in ("kvtrail", DYNAMIC, STATIC)
     ]
-    text = markdown(headline_table(merged, "a machine"))
+    text = markdown(headline_table(measured.rows(), "a machine"))
     lines = text.splitlines()
     assert lines[0] == "a machine"
     assert lines[2].startswith("| workload | engine | batch | step ms |")
@@ -302,5 +320,5 @@ def test_headline_measures_peers_in_the_same_session(
     assert all(row["step_ms"] > 0 and row["ttft_ms"] > 0 for row in rows)
     assert table.read_text().count("single-quick") == 3
     (record,) = (tmp_path / "runs").glob("headline-*.json")
-    peers = json.loads(record.read_text())["results"]["peers"]
-    assert [entry["compiled"] for entry in peers] == [False, False]
+    processes = json.loads(record.read_text())["results"]["processes"]
+    assert [entry.get("compiled") for entry in processes] == [None, False, False]

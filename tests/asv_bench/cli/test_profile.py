@@ -181,14 +181,16 @@ def test_graphs_are_traced_beside_a_window_with_ranges(
 ) -> None:
     ran: list[tuple[str, str]] = []
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def run_apart(
+        command: list[str], variables: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         window = json.loads(command[-1])
-        ran.append((window["decode"], options["env"]["KVTRAIL_NVTX"]))
+        ran.append((window["decode"], variables["KVTRAIL_NVTX"]))
         Path(window["trace"]).write_bytes(gzip.compress(b'{"traceEvents": []}'))
         decoded = Decoded(steps=4, decode=window["decode"], step_us=1.0)
         return subprocess.CompletedProcess(command, 0, json.dumps(decoded.to_json()), "")
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr("asv_bench.explain.profilers.run_apart", run_apart)
     outcomes = torch_traces(replace(WINDOW, device=device, decode=decode), tmp_path)
     assert ran == windows
     assert len({path for outcome in outcomes for path in outcome.files}) == len(windows)

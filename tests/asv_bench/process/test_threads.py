@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.explain import profilers
-from asv_bench.explain.profile_child import Window
+from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY, Record
-from asv_bench.peers.jobs import peer_jobs, run_peer_job
 from asv_bench.process.kept_processes import begun_run, resumed_run
 from asv_bench.process.measured_process import CPU, Place, ScriptRunner
+from asv_bench.process.run_apart import run_apart
 from asv_bench.process.threads import measured_environment, measured_threads, threads_text
-from asv_bench.run.headline import Job, run_job
 
 GIVEN = [(None, "1"), ("", "1"), ("3", "3")]
 
@@ -32,48 +27,14 @@ def give(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
 
 
-def started_by_headline(execute: Callable[..., Any]) -> None:
-    run_job(Job("wide", 0, Path("x.json"), ()), execute)
-
-
-def started_by_peers(execute: Callable[..., Any]) -> None:
-    run_peer_job(peer_jobs(["wide"], 1, model="random:gpt2-tiny", device="cpu")[0], execute)
-
-
-def started_by_profile(execute: Callable[..., Any]) -> None:
-    window = Window(
-        workload="scheduler",
-        quick=True,
-        model="random:gpt2-tiny",
-        device="cpu",
-        dtype="auto",
-        decode="auto",
-        steps=4,
-        trace=None,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profilers.subprocess, "run", execute)
-        profilers.torch_trace(window, Path("trace.json"), ranges=True)
-
-
 @pytest.mark.parametrize(("given", "threads"), GIVEN)
-@pytest.mark.parametrize("start", [started_by_headline, started_by_peers, started_by_profile])
-def test_whoever_starts_a_measured_process_gives_it_the_same_threads(
-    monkeypatch: pytest.MonkeyPatch,
-    start: Callable[[Callable[..., Any]], None],
-    given: str | None,
-    threads: str,
+def test_the_process_of_a_command_has_the_number(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str
 ) -> None:
     give(monkeypatch, given)
-    started: list[str] = []
-
-    def execute(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        started.append(options["env"]["OMP_NUM_THREADS"])
-        return subprocess.CompletedProcess(command, 1, "", "it ends here\n")
-
-    with pytest.raises(MeasurementFailed, match="it ends here"):
-        start(execute)
-    assert started == [threads]
+    code = "import os, sys; print(os.environ['OMP_NUM_THREADS'], os.environ['X'])"
+    done = run_apart([sys.executable, "-c", code], {"X": "y"})
+    assert done.stdout.split() == [threads, "y"]
 
 
 @pytest.mark.parametrize(("given", "threads"), GIVEN)

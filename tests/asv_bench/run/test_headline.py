@@ -12,17 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 import asv_bench.run.headline as headline
+import asv_bench.run.jobs as jobs
 from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import WorkingTree, write_json
 from asv_bench.process.machine import machine_facts
-from asv_bench.run.headline import (
-    HEADLINE,
-    Job,
-    committed_target,
-    run_job,
-)
+from asv_bench.run.headline import HEADLINE, committed_target
 from asv_bench.run.headline_rows import child_figures, headline_row, throttle_warnings
+from asv_bench.run.jobs import Job, engine_jobs, run_job
 
 ROW = {
     "workload",
@@ -62,8 +59,8 @@ def child_record(step_ms: float = 0.4, floor_ms: float | None = 0.2) -> dict[str
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job("wide", 0, tmp_path / "wide-0.json", ("--device", "cpu"))
+def job() -> Job:
+    return engine_jobs(["wide"], 1, ["--device", "cpu"])[0]
 
 
 def test_only_a_reference_machine_writes_the_committed_file() -> None:
@@ -114,17 +111,21 @@ def test_a_throttled_gpu_is_reported(job: Job) -> None:
     assert throttle_warnings(job.label, record["gpu_state"]) == []
     record["gpu_state"]["after"] = {"throttled": True, "clock_events": ["sw_power_cap"]}
     (sentence,) = throttle_warnings(job.label, record["gpu_state"])
-    assert "wide, process 1" in sentence
+    assert "kvtrail on wide, process 1" in sentence
     assert "throttled after the runs (sw_power_cap)" in sentence
 
 
-def test_a_failed_process_is_not_a_figure(job: Job) -> None:
-    def execute(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        assert command[command.index("--workload") + 1] == "wide"
+def test_a_failed_process_is_not_a_figure(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_apart(command: list[str]) -> subprocess.CompletedProcess[str]:
+        assert command[1:5] == ["-m", "asv_bench", "run", "wide"]
+        assert command[-2:] == ["--json", str(tmp_path / "x.json")]
         return subprocess.CompletedProcess(command, 1, "", "error: no memory left.\n")
 
-    with pytest.raises(MeasurementFailed, match=r"exit code 1:\nerror: no memory left"):
-        run_job(job, execute)
+    monkeypatch.setattr(jobs, "run_apart", run_apart)
+    with pytest.raises(MeasurementFailed, match=r"exit code 1.* said:\nerror: no memory left"):
+        run_job(job, tmp_path / "x.json")
 
 
 def test_workloads_take_turns_and_the_file_has_the_schema(
@@ -132,13 +133,13 @@ def test_workloads_take_turns_and_the_file_has_the_schema(
 ) -> None:
     order: list[tuple[str, int]] = []
 
-    def run_job(job: Job) -> dict[str, Any]:
+    def run_job(job: Job, record: Path) -> dict[str, Any]:
         order.append((job.workload, job.process))
-        record = child_record(step_ms=1.0 + job.process)
-        record["settings"]["workload"]["name"] = job.workload
-        return record
+        content = child_record(step_ms=1.0 + job.process)
+        content["settings"]["workload"]["name"] = job.workload
+        return content
 
-    monkeypatch.setattr(headline, "run_job", run_job)
+    monkeypatch.setattr(jobs, "run_job", run_job)
     monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "runs")
     output = tmp_path / "own.json"
     arguments = ["--output", str(output), "--processes", "3", "--workloads", "wide,single"]
@@ -151,7 +152,7 @@ def test_workloads_take_turns_and_the_file_has_the_schema(
     assert [row["workload"] for row in content["rows"]] == ["wide", "single"]
     assert all(set(row) == ROW and row["step_ms"] == 2.0 for row in content["rows"])
     (record,) = (tmp_path / "runs").glob("headline-*.json")
-    assert len(json.loads(record.read_text())["results"]["processes"]["wide"]) == 3
+    assert len(json.loads(record.read_text())["results"]["processes"]) == 6
 
 
 def test_what_was_measured_before_a_failure_is_written(
@@ -159,27 +160,27 @@ def test_what_was_measured_before_a_failure_is_written(
 ) -> None:
     """Whole rounds of the workloads only, so that all rows are medians of as many processes."""
 
-    def run_job(job: Job) -> dict[str, Any]:
+    def run_job(job: Job, record: Path) -> dict[str, Any]:
         if (job.workload, job.process) == ("single", 2):
             raise MeasurementFailed("no memory left")
-        record = child_record(step_ms=1.0 + 2 * job.process)
-        record["settings"]["workload"]["name"] = job.workload
-        return record
+        content = child_record(step_ms=1.0 + 2 * job.process)
+        content["settings"]["workload"]["name"] = job.workload
+        return content
 
-    monkeypatch.setattr(headline, "run_job", run_job)
+    monkeypatch.setattr(jobs, "run_job", run_job)
     monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "runs")
     output = tmp_path / "own.json"
     arguments = ["--output", str(output), "--workloads", "wide,single"]
     done = CliRunner().invoke(build_app(), ["headline", *arguments])
     assert isinstance(done.exception, MeasurementFailed)
     content = json.loads(output.read_text())
-    assert content["incomplete"] == "2 of 5 processes of the engine"
+    assert content["incomplete"] == "4 of 10 processes"
     assert [(row["workload"], row["step_ms"]) for row in content["rows"]] == [
         ("wide", 2.0),
         ("single", 2.0),
     ]
     title, _, *table = output.with_suffix(".md").read_text().splitlines()
-    assert title.endswith(", 2 of 5 processes of the engine")
+    assert title.endswith(", 4 of 10 processes")
     assert [line.split(" | ")[3] for line in table[2:]] == ["2.000", "2.000"]
 
 
@@ -196,16 +197,16 @@ def scripted_jobs(monkeypatch: pytest.MonkeyPatch, most: int) -> list[tuple[str,
     """Processes that leave their records as real ones do; all after `most` of them fail."""
     ran: list[tuple[str, int]] = []
 
-    def run_job(job: Job) -> dict[str, Any]:
+    def run_job(job: Job, record: Path) -> dict[str, Any]:
         if len(ran) == most:
             raise MeasurementFailed("no time left")
         ran.append((job.workload, job.process))
-        record = child_record(step_ms=1.0 + 2 * job.process)
-        record["settings"]["workload"]["name"] = job.workload
-        write_json(job.record, record)
-        return record
+        content = child_record(step_ms=1.0 + 2 * job.process)
+        content["settings"]["workload"]["name"] = job.workload
+        write_json(record, content)
+        return content
 
-    monkeypatch.setattr(headline, "run_job", run_job)
+    monkeypatch.setattr(jobs, "run_job", run_job)
     return ran
 
 
@@ -240,9 +241,9 @@ def test_what_a_process_left_wrong_is_named_and_measured_again(
     arguments += ["--workloads", "wide,single"]
     scripted_jobs(monkeypatch, most=3)
     CliRunner().invoke(build_app(), arguments)
-    (torn,) = kept_runs.glob("*/wide-0.json")
+    (torn,) = kept_runs.glob("*/wide-kvtrail-0.json")
     torn.write_text(torn.read_text()[:50])
-    (foreign,) = kept_runs.glob("*/single-0.json")
+    (foreign,) = kept_runs.glob("*/single-kvtrail-0.json")
     foreign.write_text("{}")
     other = kept_runs / "headline-of-another" / "run.json"
     other.parent.mkdir()
@@ -263,7 +264,7 @@ def test_only_the_same_run_is_resumed(
     arguments = ["headline", "--output", str(tmp_path / "own.json"), "--workloads", "single"]
     scripted_jobs(monkeypatch, most=1)
     CliRunner().invoke(build_app(), arguments)
-    assert len(list(kept_runs.glob("*/single-0.json"))) == 1
+    assert len(list(kept_runs.glob("*/single-kvtrail-0.json"))) == 1
     ran = scripted_jobs(monkeypatch, most=99)
 
     def refusal(*more: str) -> str:
@@ -277,12 +278,6 @@ def test_only_the_same_run_is_resumed(
     monkeypatch.setattr(headline, "working_tree", lambda: WorkingTree("0" * 40, ("engine/x.py",)))
     assert "the tree differs from its commit" in refusal()
     assert ran == []
-
-
-def test_streaming_is_measured_by_the_streaming_command(tmp_path: Path) -> None:
-    for workload, command in (("streaming", "streaming"), ("single", "scheduler")):
-        arguments = Job(workload, 0, tmp_path / "x.json", ()).command()
-        assert arguments[1:6] == ["-m", "asv_bench", command, "--workload", workload]
 
 
 def test_a_real_process_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

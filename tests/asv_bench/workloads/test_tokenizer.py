@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from asv_bench.errors import Refused
-from asv_bench.run.flags import SchedulerFlags
+from asv_bench.run.flags import RunFlags
 from asv_bench.run.settings import settle
 from asv_bench.workloads.tokenizer import load_tokenizer, model_tokenizer
 
@@ -32,7 +32,7 @@ def test_prompts_are_tokenized_as_the_engine_tokenizes_them(tmp_path: Path) -> N
         assert tokenizer.encode(text) == [1, 2, 3] * 5
         assert tokenizer.encode("Hello") == [1]
     given = {**SMALL, "tokenizer_name": str(tmp_path), "prompt": text.strip()}
-    assert settle("scheduler", SchedulerFlags(**given)).plan.lengths == (15,) * 3
+    assert settle("scheduler", RunFlags(**given)).plan.lengths == (15,) * 3
 
 
 def test_a_model_of_a_vocabulary_and_merges_has_a_tokenizer(tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ def test_a_model_of_a_vocabulary_and_merges_has_a_tokenizer(tmp_path: Path) -> N
     assert tokenizer is not None
     assert tokenizer.encode("ab<call>b") == [2, 3, 1]
     assert tokenizer.decode([2, 3, 1]) == "ab<call>b"
-    given = {**SMALL, "checkpoint_path": tmp_path, "prompt": "abab<call>"}
-    assert settle("scheduler", SchedulerFlags(**given)).plan.lengths == (3,) * 3
+    given = {**SMALL, "model": str(tmp_path), "prompt": "abab<call>"}
+    assert settle("scheduler", RunFlags(**given)).plan.lengths == (3,) * 3
     assert model_tokenizer("random:gpt2-tiny") is None
     (tmp_path / "vocab.json").write_text("{")
     with pytest.raises(Refused, match="cannot be loaded: transformers cannot read a tokenizer in"):

@@ -1,4 +1,4 @@
-"""`scheduler`: every flag does what its name says or is refused, and the record says it all."""
+"""`run` and its presets: what they print, and the record that says it all."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app, main
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import read_trace
 from asv_bench.output.record import REPOSITORY
-from asv_bench.run.flags import SchedulerFlags
+from asv_bench.run.flags import RunFlags
 from asv_bench.run.measure import Measurement
 from asv_bench.run.settings import settle
+from asv_bench.workloads.named import WORKLOADS
 from asv_bench.workloads.run_sample import RunSample
 
 # The names that the write-ups use.
@@ -29,6 +30,10 @@ FLAGS = """
 --num-requests --max-batch-size --max-new-tokens --temperature --top-k --top-p --do-sample
 --no-stop-on-eos --mode --no-prefix-cache --keep-prefix-cache-across-runs --profile
 --profile-dir --warmup-runs --repeat-runs --print-per-run --paged-attn --cuda-graph
+--prompt-repeats --unique-prompts --pretok-base-token-ids --tokenize-workers --stream-interval
+--submit-interval-ms --submit-schedule --prefill-max-batch-size --prefill-max-tokens
+--prefill-admission-policy --prefill-admission-lookahead --prefill-force-fifo-every
+--max-active-requests --max-inflight-requests --decode-first --nvtx
 """
 
 SMALL: dict[str, Any] = {
@@ -41,10 +46,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(build_app(), ["scheduler", *arguments])
-
-
 def options(command: str) -> set[str]:
     group: Any = typer.main.get_command(build_app())
     return {
@@ -54,139 +55,50 @@ def options(command: str) -> set[str]:
     }
 
 
-def measured(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+def measured(tmp_path: Path, *arguments: str, command: str = "scheduler") -> dict[str, Any]:
     path = tmp_path / "run.json"
     small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-    done = run(*small, "--json", str(path), *arguments)
+    done = CliRunner().invoke(
+        build_app(),
+        [*command.split(), *small, "--json", str(path), *arguments],
+        env={"COLUMNS": "120"},
+    )
     assert done.exit_code == 0, done.output + repr(done.exception)
     content: dict[str, Any] = json.loads(path.read_text())
     content["printed"] = done.output
     return content
 
 
-def test_every_flag_of_the_write_ups_is_there() -> None:
-    assert set(FLAGS.split()) <= options("scheduler")
+def measured_stream(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    return measured(tmp_path, "--num-requests=4", *arguments, command="streaming")
 
 
-def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
-    settings = settle("scheduler", SchedulerFlags(device="cpu"))
-    assert settings.workload.name == "scheduler"
-    assert settings.plan.lengths == (1,) * 64
-    assert settings.modes == ("online",)
-    assert settings.engine["max_batch_size"] == 64
-    assert not settings.engine["prefix_cache"]
-    assert settings.sampling == {"max_new_tokens": 512, "ignore_eos": True}
-    assert (settings.flags.warmup_runs, settings.flags.repeat_runs) == (1, 3)
+@pytest.mark.parametrize("command", ["scheduler", "streaming"])
+def test_every_flag_of_the_write_ups_is_there(command: str) -> None:
+    assert set(FLAGS.split()) <= options(command)
 
 
-def test_a_changed_workload_loses_its_name() -> None:
-    assert settle("scheduler", SchedulerFlags(device="cpu", num_requests=9)).workload.name == (
-        "custom"
-    )
-    quick = settle("scheduler", SchedulerFlags(device="cpu", quick=True, workload="wide"))
-    assert quick.workload.name == "wide-quick"
+def test_every_workload_is_listed_and_can_be_run() -> None:
+    listed = CliRunner().invoke(build_app(), ["run", "--list"]).output.splitlines()
+    assert [line.split()[0] for line in listed] == list(WORKLOADS)
+    group: Any = typer.main.get_command(build_app())
+    assert set(group.commands["run"].commands) == {*WORKLOADS, "headline"}
 
 
-# What each flag changes: (given, the part of the settings, what it must be there).
-EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
-    "hf_model_id": ({"hf_model_id": "random:gpt2"}, "engine.model", "random:gpt2"),
-    "checkpoint_path": ({"checkpoint_path": Path("/")}, "engine.model", "/"),
-    "device": ({"device": "cuda:1"}, "engine.device", "cuda:1"),
-    "bf16": ({"bf16": True}, "engine.dtype", "bfloat16"),
-    "dtype": ({"dtype": "float16"}, "engine.dtype", "float16"),
-    "workload": ({"workload": "single"}, "workload.batch_size", 1),
-    "quick": ({"quick": True}, "workload.new_tokens", 32),
-    "prompt": ({"prompt": "a b c"}, "workload.mean_context", 3 + 5 / 2),
-    "prompts": ({"prompts": ["a", "b c"]}, "plan.lengths", (1, 2, 1)),
-    "num_requests": ({"num_requests": 7}, "workload.num_requests", 7),
-    "max_new_tokens": ({"max_new_tokens": 9}, "sampling.max_new_tokens", 9),
-    "do_sample": ({"do_sample": True}, "sampling.temperature", 1.0),
-    "temperature": ({"do_sample": True, "temperature": 0.5}, "sampling.temperature", 0.5),
-    "top_k": ({"do_sample": True, "top_k": 4}, "sampling.top_k", 4),
-    "top_p": ({"do_sample": True, "top_p": 0.5}, "sampling.top_p", 0.5),
-    "stop_on_eos": ({"stop_on_eos": True}, "sampling.ignore_eos", False),
-    "seed": ({"seed": 11}, "engine.seed", 11),
-    "max_batch_size": ({"max_batch_size": 2}, "engine.max_batch_size", 2),
-    "prefix_cache": ({"prefix_cache": True}, "fresh_engine_per_run", True),
-    "keep_prefix_cache_across_runs": (
-        {"prefix_cache": True, "keep_prefix_cache_across_runs": True},
-        "fresh_engine_per_run",
-        False,
-    ),
-    "cuda_graph": ({"device": "cuda", "cuda_graph": True}, "engine.decode", "graph"),
-    "mode": ({"mode": "all"}, "modes", ("naive", "online", "offline")),
-}
-# Flags whose effect a test of their own below shows.
-SHOWN_ELSEWHERE = {
-    "tokenizer_name",
-    "pretok",
-    "paged_attn",
-    "warmup_runs",
-    "repeat_runs",
-    "print_per_run",
-    "nvtx",
-    "profile",
-    "profile_dir",
-    "json",
-}
+def test_a_preset_is_the_workload_that_it_is_called_after(tmp_path: Path) -> None:
+    preset = measured(tmp_path)
+    run = measured(tmp_path, command="run scheduler")
+    assert (preset["command"], run["command"]) == ("scheduler", "run")
+    for part in ("workload", "engine", "sampling", "modes", "flags"):
+        assert preset["settings"][part] == run["settings"][part]
+    wide = measured(tmp_path, "--workload=wide", "--quick")
+    assert wide["settings"]["workload"]["prompt_lengths"] == [16]
 
 
-def test_no_flag_is_left_out_of_these_tests() -> None:
-    assert {entry.name for entry in fields(SchedulerFlags)} == EFFECTS.keys() | SHOWN_ELSEWHERE
-
-
-@pytest.mark.parametrize("name", EFFECTS)
-def test_effect(name: str) -> None:
-    given, where, expected = EFFECTS[name]
-    base = {} if name in ("quick", "workload") else SMALL
-    value: Any = settle("scheduler", SchedulerFlags(**{**base, **given}))
-    plain: Any = settle("scheduler", SchedulerFlags(**base))
-    for part in where.split("."):
-        value = value[part] if isinstance(value, dict) else getattr(value, part)
-        plain = plain.get(part) if isinstance(plain, dict) else getattr(plain, part)
-    assert value == expected
-    if name != "keep_prefix_cache_across_runs":
-        assert plain != expected
-
-
-def test_eager_decoding_can_be_asked_for() -> None:
-    flags = SchedulerFlags(**{**SMALL, "cuda_graph": False})
-    assert settle("scheduler", flags).engine["decode"] == "eager"
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"paged_attn": False}, "--no-paged-attn cannot be had"),
-        ({"cuda_graph": True}, "--cuda-graph needs a GPU"),
-        ({"bf16": True, "dtype": "float16"}, "contradict"),
-        ({"dtype": "int4"}, "--dtype is 'int4'; it must be one of auto, float32"),
-        ({"mode": "turbo"}, "--mode is 'turbo'; it must be one of naive, online, offline, all"),
-        ({"workload": "huge"}, "no workload 'huge'"),
-        ({"hf_model_id": "gpt2", "checkpoint_path": Path("/")}, "both name a model"),
-        ({"checkpoint_path": Path("/nowhere")}, "/nowhere is not a directory"),
-        ({"temperature": 0.7}, "--temperature has no effect on greedy decoding"),
-        ({"top_k": 5}, "--top-k has no effect"),
-        ({"top_p": 0.5}, "--top-p has no effect"),
-        ({"do_sample": True, "temperature": 0.0}, "must be above 0"),
-        ({"keep_prefix_cache_across_runs": True}, "needs --prefix-cache"),
-        ({"profile_dir": Path("x")}, "add --profile"),
-        ({"prompt": "a", "prompts": ["b"]}, "--prompt and --prompts"),
-        ({"prompt": "  "}, "a prompt is empty"),
-        ({"prompt": "caf\udce9"}, "is no UTF-8; give text"),
-        ({"prompts": ["one", "\ud83e"]}, "is no UTF-8; give text"),
-        ({"prompts": ["@/nowhere/prompts.txt"]}, "cannot be read"),
-        ({"pretok": False}, "has no tokenizer; name one"),
-        ({"tokenizer_name": "/nowhere/at/all/really"}, "cannot be loaded"),
-        ({"nvtx": True}, "--nvtx comes too late"),
-    ],
-)
-def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], sentence: str) -> None:
-    from engine.running import ranges
-
-    assert not ranges.ENABLED
-    with pytest.raises(Refused, match=sentence):
-        settle("scheduler", SchedulerFlags(**{**SMALL, **given}))
+def test_flags_are_shown_with_the_panel_of_what_they_fill() -> None:
+    shown = CliRunner().invoke(build_app(), ["run", "wide", "--help"], env={"COLUMNS": "120"})
+    panels = [line.strip("╭╮─ ") for line in shown.output.splitlines() if line.startswith("╭")]
+    assert panels[1:] == ["Engine", "Sampling", "Prompts", "Feeding", "Runs and output"]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +130,7 @@ def test_a_failed_measurement_exits_with_one(
     def fail(*arguments: Any) -> None:
         raise MeasurementFailed("request [0] ended with 'error'.")
 
-    monkeypatch.setattr("asv_bench.cli.scheduler.measure_and_report", fail)
+    monkeypatch.setattr("asv_bench.cli.run.measure_and_report", fail)
     monkeypatch.setattr(sys, "argv", ["asv_bench", "scheduler", "--device", "cpu"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -230,7 +142,7 @@ def test_a_bug_is_not_passed_off_as_a_refusal(monkeypatch: pytest.MonkeyPatch) -
     def fail(*arguments: Any) -> None:
         raise ValueError("shapes do not match")
 
-    monkeypatch.setattr("asv_bench.cli.scheduler.measure_and_report", fail)
+    monkeypatch.setattr("asv_bench.cli.run.measure_and_report", fail)
     monkeypatch.setattr(sys, "argv", ["asv_bench", "scheduler", "--device", "cpu"])
     with pytest.raises(ValueError, match="shapes"):
         main()
@@ -281,12 +193,6 @@ def test_a_prompt_without_a_tokenizer_is_said_to_be_fixed_ids(tmp_path: Path) ->
     assert content["settings"]["workload"]["prompt_lengths"] == [3, 3, 3]
 
 
-def test_prompts_can_come_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("one\n\ntwo words\n")
-    flags = SchedulerFlags(**{**SMALL, "prompts": [f"@{tmp_path / 'prompts.txt'}"]})
-    assert settle("scheduler", flags).plan.lengths == (1, 2, 1)
-
-
 @pytest.mark.parametrize(("kept", "engines"), [(True, 1), (False, 3)])
 def test_a_prefix_cache_outlives_a_run_only_where_that_is_asked_for(
     kept: bool, engines: int
@@ -299,7 +205,7 @@ def test_a_prefix_cache_outlives_a_run_only_where_that_is_asked_for(
         built.append(Engine(config))
         return built[-1]
 
-    flags = SchedulerFlags(
+    flags = RunFlags(
         **{**SMALL, "prefix_cache": True, "keep_prefix_cache_across_runs": kept, "repeat_runs": 2}
     )
     measurement = Measurement(settle("scheduler", flags), build)
@@ -308,14 +214,8 @@ def test_a_prefix_cache_outlives_a_run_only_where_that_is_asked_for(
     assert len({sample.token_digest for sample in result.samples}) == 1
 
 
-def test_a_prefix_cache_has_room_beside_the_running_requests() -> None:
-    plain = settle("scheduler", SchedulerFlags(**SMALL)).engine["num_kv_blocks"]
-    cached = settle("scheduler", SchedulerFlags(**SMALL, prefix_cache=True)).engine
-    assert cached["num_kv_blocks"] == 2 * plain
-
-
 def test_warm_up_runs_are_run_and_not_measured() -> None:
-    flags = SchedulerFlags(**{**SMALL, "warmup_runs": 2, "repeat_runs": 3})
+    flags = RunFlags(**{**SMALL, "warmup_runs": 2, "repeat_runs": 3})
     heard: list[RunSample | None] = []
     result = Measurement(settle("scheduler", flags)).run_mode("offline", heard.append)
     assert heard == [None, None, *result.samples]
@@ -339,6 +239,7 @@ def test_every_command_is_registered() -> None:
         "profile",
         "report",
         "roofline",
+        "run",
         "scheduler",
         "streaming",
         "tune",
@@ -365,3 +266,51 @@ def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) ->
     summary = read_trace(trace)
     assert {"schedule", "forward", "sampling"} <= {entry.name for entry in summary.ranges}
     assert len(json.loads((tmp_path / "run.json").read_text())["samples"]) == 1
+
+
+def test_tokenizing_workers_change_no_token(word_tokenizer: Path, tmp_path: Path) -> None:
+    text = ["--tokenizer-name", str(word_tokenizer), "--prompt", "Hello world"]
+    before = measured_stream(tmp_path, *text)
+    within = measured_stream(tmp_path, *text, "--no-pretok", "--tokenize-workers=2")
+    inline = measured_stream(tmp_path, *text, "--no-pretok")
+    digests = {content["samples"][0]["token_digest"] for content in (before, within, inline)}
+    assert len(digests) == 1
+
+
+def test_the_table_and_the_record_have_the_percentiles(tmp_path: Path) -> None:
+    content = measured_stream(tmp_path, "--stream-interval=2", "--repeat-runs=2")
+    result = content["results"]["modes"]["online"]
+    gaps = [
+        1e3 * (later - earlier)
+        for sample in content["samples"]
+        for request in sample["requests"]
+        for earlier, later in zip(
+            request["token_times_s"], request["token_times_s"][1:], strict=False
+        )
+    ]
+    assert len(gaps) == 2 * 4 * 4
+    # Times in the record are rounded to 0.1 us.
+    assert result["itl_ms"]["p99"] == pytest.approx(np.percentile(gaps, 99), abs=1e-3)
+    first = [
+        1e3 * (request["token_times_s"][0] - request["submitted_s"])
+        for sample in content["samples"]
+        for request in sample["requests"]
+    ]
+    assert result["ttft_ms"]["p95"] == pytest.approx(np.percentile(first, 95), abs=1e-3)
+    assert result["delivery_gap_ms"]["p50"] > result["itl_ms"]["p50"]
+    for word in ("p50", "p95", "p99", "TTFT", "TPOT", "ITL", "gap between deliveries"):
+        assert word in content["printed"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--max-inflight-requests=2", "--submit-interval-ms=1", "--decode-first"],
+        ["--prefill-admission-policy=pack", "--prefill-admission-lookahead=3"],
+        ["--prefill-max-tokens=2", "--prefill-max-batch-size=1", "--max-active-requests=2"],
+        ["--prefix-cache", "--repeat-runs=2"],
+    ],
+)
+def test_settings_of_the_engine_change_no_token(arguments: list[str], tmp_path: Path) -> None:
+    plain = measured_stream(tmp_path)["samples"][0]["token_digest"]
+    assert measured_stream(tmp_path, *arguments)["samples"][-1]["token_digest"] == plain

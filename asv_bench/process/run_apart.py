@@ -1,0 +1,64 @@
+"""Processes of commands that measure: in a session of their own, which ends with its first one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.threads import measured_environment
+
+
+def run_apart(
+    command: Sequence[str], variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a measuring process in the repository's root to its end, and return what it said.
+
+    It has as many threads as any measured process. Ctrl-C here ends it and whatever it started.
+    """
+    environment = {**measured_environment(), **(variables or {})}
+    process = start_group(
+        command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        said, complained = (text.decode(errors="replace") for text in process.communicate())
+    finally:
+        end_group(process)
+    return subprocess.CompletedProcess(list(command), process.returncode, said, complained)
+
+
+def start_group(
+    command: Sequence[str], *, stdout: int | IO[bytes], stderr: int, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start a process that Ctrl-C at the terminal does not reach; `end_group` ends it."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        **options,
+    )
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started, such as compilers, if they run still."""
+    kill_group(process)
+    process.wait()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started, without waiting."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def last_words(text: str, lines: int = 8) -> str:
+    """The last lines of what a process said."""
+    said = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(said[-lines:]) or "it said nothing"

@@ -1,0 +1,254 @@
+"""Flags of `run`: each does what its name says, or is refused in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asv_bench.errors import Refused
+from asv_bench.run.flags import EngineFlags, PresetFlags, RunFlags
+from asv_bench.run.settings import Settings, settle
+from asv_bench.workloads.prompts import made_unique
+
+SMALL: dict[str, Any] = {
+    "device": "cpu",
+    "num_requests": 4,
+    "max_batch_size": 4,
+    "max_new_tokens": 5,
+    "warmup_runs": 0,
+    "repeat_runs": 1,
+}
+PACK = {"admission": "pack"}
+
+
+def streaming(**given: Any) -> Settings:
+    return settle("streaming", RunFlags(**{**SMALL, **given}))
+
+
+def part(settings: Any, where: str) -> Any:
+    for name in where.split("."):
+        settings = settings.get(name) if isinstance(settings, dict) else getattr(settings, name)
+    return settings
+
+
+def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
+    settings = settle("scheduler", RunFlags(device="cpu"))
+    assert settings.workload.name == "scheduler"
+    assert settings.plan.lengths == (1,) * 64
+    assert settings.modes == ("online",)
+    assert settings.engine["max_batch_size"] == 64
+    assert not settings.engine["prefix_cache"]
+    assert settings.sampling == {"max_new_tokens": 512, "ignore_eos": True}
+    assert (settings.flags.warmup_runs, settings.flags.repeat_runs) == (1, 3)
+    assert settings.delivery is None
+    settings = settle("streaming", RunFlags(device="cpu"))
+    assert settings.workload.name == "streaming"
+    assert settings.plan.lengths == (1, 4) * 64
+    assert settings.engine["prefill_max_batch_size"] == 128
+    assert settings.engine["admission"] == "fifo"
+    assert set(settings.feed.due_s) == {0.0}
+    assert settings.feed.max_inflight is None
+    assert settings.delivery == 1
+
+
+def test_a_changed_workload_loses_its_name() -> None:
+    changed = settle("scheduler", RunFlags(device="cpu", num_requests=9))
+    assert changed.workload.name == "custom"
+    assert settle("wide", RunFlags(device="cpu", quick=True)).workload.name == "wide-quick"
+
+
+# What each flag changes: (given, the part of the settings, what it must be there).
+EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "model": ({"model": "random:gpt2"}, "engine.model", "random:gpt2"),
+    "device": ({"device": "cuda:1"}, "engine.device", "cuda:1"),
+    "dtype": ({"dtype": "float16"}, "engine.dtype", "float16"),
+    "block_size": ({"block_size": 2}, "engine.num_kv_blocks", 4 * 6),
+    "max_batch_size": ({"max_batch_size": 2}, "engine.max_batch_size", 2),
+    "max_model_len": ({"max_model_len": 30}, "engine.max_model_len", 30),
+    "num_kv_blocks": ({"num_kv_blocks": 30}, "engine.num_kv_blocks", 30),
+    "prefix_cache": ({"prefix_cache": True}, "fresh_engine_per_run", True),
+    "decode": ({"device": "cuda", "decode": "graph"}, "engine.decode", "graph"),
+    "fuse": ({"fuse": False}, "engine.fuse", False),
+    "admission": (PACK, "engine.admission", "pack"),
+    "admission_lookahead": ({**PACK, "admission_lookahead": 3}, "engine.admission_lookahead", 3),
+    "force_fifo_every": ({**PACK, "force_fifo_every": 6}, "engine.force_fifo_every", 6),
+    "prefill_max_tokens": ({"prefill_max_tokens": 32}, "engine.prefill_max_tokens", 32),
+    "prefill_max_batch_size": ({"prefill_max_batch_size": 3}, "engine.prefill_max_batch_size", 3),
+    "max_active_requests": ({"max_active_requests": 2}, "engine.max_active_requests", 2),
+    "max_inflight_requests": ({"max_inflight_requests": 3}, "feed.max_inflight", 3),
+    "decode_first": ({"decode_first": True}, "engine.decode_first", True),
+    "steps_in_flight": ({"steps_in_flight": 2}, "engine.steps_in_flight", 2),
+    "seed": ({"seed": 11}, "engine.seed", 11),
+    "max_new_tokens": ({"max_new_tokens": 9}, "sampling.max_new_tokens", 9),
+    "temperature": ({"temperature": 0.5}, "sampling.temperature", 0.5),
+    "top_k": ({"temperature": 1.0, "top_k": 4}, "sampling.top_k", 4),
+    "top_p": ({"temperature": 1.0, "top_p": 0.5}, "sampling.top_p", 0.5),
+    "ignore_eos": ({"ignore_eos": False}, "sampling.ignore_eos", False),
+    "quick": ({"quick": True, "max_new_tokens": None}, "workload.new_tokens", 32),
+    "num_requests": ({"num_requests": 7}, "workload.num_requests", 7),
+    "prompt": ({"prompt": "a b c"}, "workload.mean_context", (3 + 12) / 2 + 5 / 2),
+    "prompts": ({"prompts": ["a", "b c"], "prompt_repeats": "1"}, "plan.lengths", (1, 2, 1, 2)),
+    "prompt_repeats": ({"prompt_repeats": "2,3"}, "plan.lengths", (2, 3, 2, 3)),
+    "pretok_base_token_ids": ({"pretok_base_token_ids": "5,6"}, "plan.lengths", (2, 8, 2, 8)),
+    "submit_interval_ms": ({"submit_interval_ms": 2.0}, "feed.due_s", [0.0, 0.002, 0.004, 0.006]),
+    "stream_interval": ({"stream_interval": 3}, "delivery", 3),
+    "mode": ({"mode": "all"}, "modes", ("naive", "online", "offline")),
+}
+# Flags whose effect another test shows, here or beside the command.
+SHOWN_ELSEWHERE = {
+    *("unique_prompts", "tokenize_workers", "submit_schedule", "tokenizer_name", "pretok"),
+    *("warmup_runs", "repeat_runs", "print_per_run", "nvtx", "profile", "profile_dir", "json"),
+    "keep_prefix_cache_across_runs",
+}
+
+
+def test_no_flag_is_left_out_of_these_tests() -> None:
+    assert {entry.name for entry in fields(RunFlags)} == EFFECTS.keys() | SHOWN_ELSEWHERE
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_effect(name: str) -> None:
+    given, where, expected = EFFECTS[name]
+    assert part(streaming(**given), where) == expected
+    assert part(streaming(), where) != expected
+
+
+def test_each_field_of_the_engines_configuration_is_a_flag() -> None:
+    from engine import EngineConfig
+
+    names = {entry.name for entry in fields(EngineConfig)}
+    assert {entry.name for entry in fields(EngineFlags)} == names
+    given = {key: value for effect in EFFECTS.values() for key, value in effect[0].items()}
+    chosen = {name: value for name, value in given.items() if name in names}
+    config = EngineConfig(**streaming(**(chosen | {"device": "cuda"})).engine)
+    assert config.max_inflight_requests == 3
+    assert config.prefill_max_batch_size == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ({"checkpoint_path": Path("/")}, {"model": "/"}),
+        ({"bf16": True}, {"dtype": "bfloat16"}),
+        ({"do_sample": True}, {"temperature": 1.0}),
+        ({"do_sample": True, "temperature": 0.5, "top_k": 3}, {"temperature": 0.5, "top_k": 3}),
+        ({"cuda_graph": True}, {"decode": "graph"}),
+        ({"cuda_graph": False}, {"decode": "eager"}),
+        ({"paged_attn": True, "seed": 3}, {"seed": 3}),
+    ],
+)
+def test_spellings_of_the_write_ups(given: dict[str, Any], plain: dict[str, Any]) -> None:
+    assert PresetFlags(**given).plain() == RunFlags(**plain)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"paged_attn": False}, "--no-paged-attn cannot be had"),
+        ({"bf16": True, "dtype": "float16"}, "contradict"),
+        ({"model": "gpt2", "checkpoint_path": Path("/")}, "both name a model"),
+        ({"checkpoint_path": Path("/nowhere")}, "/nowhere is not a directory"),
+        ({"temperature": 0.7}, "--temperature has no effect on greedy decoding"),
+        ({"do_sample": True, "temperature": 0.0}, "must be above 0"),
+    ],
+)
+def test_spellings_that_cannot_be_honoured(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        PresetFlags(**given).plain()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"decode": "graph"}, "--decode graph needs a GPU"),
+        ({"mode": "turbo"}, "--mode is 'turbo'; it must be one of naive, online, offline, all"),
+        ({"top_k": 5}, "--top-k has no effect"),
+        ({"top_p": 0.5}, "--top-p has no effect"),
+        ({"keep_prefix_cache_across_runs": True}, "needs --prefix-cache"),
+        ({"profile_dir": Path("x")}, "add --profile"),
+        ({"prompt": "a", "prompts": ["b"]}, "--prompt and --prompts"),
+        ({"prompt": "  "}, "a prompt is empty"),
+        ({"prompt": "caf\udce9"}, "is no UTF-8; give text"),
+        ({"prompts": ["one", "\ud83e"]}, "is no UTF-8; give text"),
+        ({"prompts": ["@/nowhere/prompts.txt"]}, "cannot be read"),
+        ({"pretok": False}, "has no tokenizer; name one"),
+        ({"tokenizer_name": "/nowhere/at/all/really"}, "cannot be loaded"),
+        ({"nvtx": True}, "--nvtx comes too late"),
+        ({"mode": "offline", "submit_interval_ms": 1.0}, "--submit-interval-ms is about requests"),
+        ({"mode": "all", "max_inflight_requests": 2}, "--max-inflight-requests is about requests"),
+        ({"mode": "naive", "submit_schedule": "poisson"}, "--submit-schedule is about requests"),
+        ({"submit_schedule": "poisson"}, "poisson needs --submit-interval-ms"),
+        ({"submit_schedule": "tidal"}, "must be one of uniform, poisson"),
+        ({"admission_lookahead": 4}, "--admission-lookahead belongs to --admission pack"),
+        ({"force_fifo_every": 4}, "--force-fifo-every belongs to --admission pack"),
+        ({"pretok_base_token_ids": "1", "prompt": "a"}, "both say what is submitted"),
+        ({"pretok_base_token_ids": "1", "pretok": False}, "leaves nothing to tokenize"),
+        ({"pretok_base_token_ids": "1,x"}, "whole numbers of at least 0"),
+        ({"prompt_repeats": "0,2"}, "whole numbers of at least 1"),
+        ({"tokenize_workers": 2}, "--tokenize-workers is about text"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], sentence: str) -> None:
+    from engine.running import ranges
+
+    assert not ranges.ENABLED
+    with pytest.raises(Refused, match=sentence):
+        streaming(**given)
+
+
+def test_an_unknown_workload_is_refused() -> None:
+    with pytest.raises(Refused, match="no workload 'huge'"):
+        settle("huge", RunFlags())
+
+
+def test_a_prefix_cache_has_room_beside_the_running_requests() -> None:
+    plain = streaming().engine["num_kv_blocks"]
+    assert streaming(prefix_cache=True).engine["num_kv_blocks"] == 2 * plain
+
+
+def test_poisson_arrivals_have_the_mean_gap_and_are_the_same_each_time() -> None:
+    flags = RunFlags(
+        device="cpu", num_requests=4000, submit_interval_ms=10.0, submit_schedule="poisson"
+    )
+    due = np.array(settle("streaming", flags).feed.due_s)
+    gaps = np.diff(due)
+    assert due[0] == 0.0
+    assert gaps.mean() == pytest.approx(0.010, rel=0.1)
+    assert gaps.std() == pytest.approx(0.010, rel=0.15)
+    assert settle("streaming", flags).feed.due_s == due.tolist()
+
+
+def test_unique_prompts_keep_their_lengths() -> None:
+    plan = streaming(num_requests=40, unique_prompts=True).plan
+    prompts = [prompt for prompt in plan.build(64) if not isinstance(prompt, str)]
+    assert len({tuple(prompt) for prompt in prompts}) == 40
+    assert plan.lengths == (1, 4) * 20
+    assert all(0 <= token_id < 64 for prompt in prompts for token_id in prompt)
+    with pytest.raises(Refused, match="only 5 different prompts of 1 tokens"):
+        made_unique([[0]] * 6, 5)
+
+
+def test_base_token_ids_are_repeated() -> None:
+    settings = streaming(pretok_base_token_ids="5,6", prompt_repeats="1,2")
+    assert settings.plan.build(64)[:2] == [[5, 6], [5, 6, 5, 6]]
+
+
+def test_prompts_can_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("one\n\ntwo words\n")
+    settings = settle("scheduler", RunFlags(**SMALL, prompts=[f"@{tmp_path / 'prompts.txt'}"]))
+    assert settings.plan.lengths == (1, 2, 1, 2)
+
+
+def test_text_is_tokenized_before_the_clock_or_within(word_tokenizer: Path) -> None:
+    given = {"tokenizer_name": str(word_tokenizer), "prompt": "Hello big world"}
+    before = streaming(**given, prompt_repeats="1")
+    assert before.plan.build(64) == [[1, 2, 3]] * 4
+    within = streaming(**given, pretok=False, tokenize_workers=2)
+    assert within.plan.build(64)[:2] == ["Hello big world", " ".join(["Hello big world"] * 4)]
+    assert within.feed.workers == 2
+    assert before.plan.lengths == (3,) * 4
+    assert within.plan.lengths == (3, 12) * 2
