@@ -20,7 +20,7 @@ from engine.scheduling.prefill_plan import PrefillPlan
 from engine.transport.device_rows import KNOWN_TAIL, DecodeState
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_ring import TokenRing
-from kernels import kv_append, paged_attention_decode, paged_attention_prefill
+from kernels.attention.plans import Append, Attend, plan_append, plan_decode, plan_prefill
 
 if TYPE_CHECKING:
     from engine.fused.step import FusedDecode
@@ -118,20 +118,12 @@ class ModelRunner:
         block_index = torch.where(is_running, block_index, -1)
         block_offset = positions % self._block_size
         context_lens = torch.where(is_running, positions + 1, 0)
-
-        def attend(
-            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-        ) -> torch.Tensor:
-            keys, values, scale = self._layers[layer]
-            with span("append"):
-                kv_append(keys, values, key, value, block_index, block_offset)
-            with span("attention"):
-                return paged_attention_decode(
-                    query, keys, values, block_tables, context_lens, scale=scale
-                )
-
+        keys, values, _ = self._layers[0]
+        append = plan_append(keys, num_rows, block_index, block_offset)
+        heads = self._model.config.num_heads
+        attend = plan_decode(keys, values, heads, block_tables, context_lens)
         with span("forward"):
-            hidden = self._model.forward(token_ids, positions, attend)
+            hidden = self._forward(token_ids, positions, append, attend)
             logits = self._model.logits(hidden)
         with span("sampling"):
             tokens = sample_greedy(logits)
@@ -194,25 +186,16 @@ class ModelRunner:
         Launches device work only, and the same for any plan of one shape, so that it can be
         captured in a CUDA graph.
         """
-
-        def attend(
-            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-        ) -> torch.Tensor:
-            keys, values, scale = self._layers[layer]
-            with span("append"):
-                kv_append(keys, values, key, value, inputs.block_index, inputs.block_offset)
-            with span("attention"):
-                return paged_attention_prefill(
-                    query,
-                    keys,
-                    values,
-                    inputs.block_tables,
-                    inputs.context_lens,
-                    inputs.query_start_loc,
-                    scale=scale,
-                )
-
-        hidden = self._model.forward(inputs.token_ids, inputs.positions, attend)
+        keys = self._layers[0][0]
+        append = plan_append(keys, len(inputs.token_ids), inputs.block_index, inputs.block_offset)
+        attend = plan_prefill(
+            keys,
+            len(inputs.token_ids),
+            inputs.block_tables,
+            inputs.context_lens,
+            inputs.query_start_loc,
+        )
+        hidden = self._forward(inputs.token_ids, inputs.positions, append, attend)
         return hidden.index_select(0, inputs.sampled_tokens)
 
     def sample_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> bool:
@@ -252,6 +235,22 @@ class ModelRunner:
         # Equal rows need not make equal logits, and all that repeats a place must write one token.
         tokens = torch.where(places == places[0], tokens[0], tokens)
         self._deliver(places, inputs.sampled_positions[:count], tokens)
+
+    def _forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, append: Append, attend: Attend
+    ) -> torch.Tensor:
+        """Run all layers over T tokens [T]; their last hidden states [T, E]."""
+
+        def append_and_attend(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            keys, values, scale = self._layers[layer]
+            with span("append"):
+                append(keys, values, key, value)
+            with span("attention"):
+                return attend(query, keys, values, scale, query.new_empty(query.shape))
+
+        return self._model.forward(token_ids, positions, append_and_attend)
 
     def _draw(
         self, hidden: torch.Tensor, places: slice | torch.Tensor, positions: torch.Tensor

@@ -1,8 +1,6 @@
-"""Argument checks of the three operations.
+"""Checks of shapes, dtypes, devices and strides: of the public operations' arguments.
 
-Shapes, dtypes, devices and strides are checked on every call and cost a few microseconds. Values
-(block numbers, positions, lengths) live in tensors: they are checked where reading them does not
-stop the device, that is on the CPU, and on a GPU only under ``KVTRAIL_CHECK_VALUES=1``.
+What index tensors hold is checked by `kernels.attention.value_checks`.
 """
 
 from __future__ import annotations
@@ -11,13 +9,8 @@ import math
 
 import torch
 
-from kernels.attention.value_checks import (
-    check_append_values,
-    check_prefill_values,
-    host_array,
-    used_blocks,
-)
-from kernels.backend import reads_values, uses_triton
+from kernels.attention.value_checks import host_array, used_blocks
+from kernels.backend import reads_values
 from kernels.errors import KernelArgumentError
 
 MAX_HEAD_DIM = 256
@@ -56,8 +49,6 @@ def check_append(
             f"but has {batch_idx.shape[0]}"
         )
     _check_position(pos, rows, block_size, batch_idx is None, k_cache)
-    if reads_values(k_cache):
-        check_append_values(k_cache.shape[0], block_size, batch, block_idx, pos, batch_idx)
 
 
 def check_decode(
@@ -76,8 +67,6 @@ def check_decode(
             f"query must have one row per sequence, {context_lens.shape[0]} by context_lens, "
             f"but has {query.shape[0]}"
         )
-    if uses_triton(k_cache) and reads_values(k_cache):
-        used_blocks(k_cache.shape[0], k_cache.shape[2], block_tables, context_lens)
 
 
 def check_prefill(
@@ -97,15 +86,6 @@ def check_prefill(
         raise KernelArgumentError(
             f"query_start_loc must have one entry more than context_lens, {sequences + 1}, "
             f"but has {query_start_loc.shape[0]}"
-        )
-    if reads_values(k_cache):
-        check_prefill_values(
-            k_cache.shape[0],
-            k_cache.shape[2],
-            query.shape[0],
-            block_tables,
-            context_lens,
-            query_start_loc,
         )
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from kernels.attention.checks import check_fused_attention
-from kernels.attention.torch_ops import torch_append, torch_decode
+from kernels.attention.torch_ops import TorchAppend, TorchDecode
 from kernels.attention.value_checks import used_blocks
 from kernels.backend import device_of, ring_serves, uses_triton
 from kernels.tiles.table import RingTile
@@ -107,6 +107,7 @@ def fused_attention(
     return out
 
 
+@torch.no_grad()
 def _append_then_attend(
     qkv: torch.Tensor,
     k_cache: torch.Tensor,
@@ -124,12 +125,12 @@ def _append_then_attend(
     columns = torch.where(runs, positions // block_size, 0).to(torch.int64)
     blocks = torch.where(runs, block_tables.gather(1, columns[:, None])[:, 0], -1)
     slots = torch.where(runs, positions % block_size, 0)
-    torch_append(k_cache, v_cache, key, value, blocks, slots, None)
+    TorchAppend(blocks, slots, None)(k_cache, v_cache, key, value)
     lengths, used = used_blocks(
         num_blocks, block_size, block_tables, torch.where(runs, positions + 1, 0)
     )
-    attended = out.view(query.shape)
-    torch_decode(query, k_cache, v_cache, lengths, used, scale, attended)
+    attend = TorchDecode(k_cache, lengths, used)
+    attend(query, k_cache, v_cache, scale, out.view(query.shape))
 
 
 def split_heads(

@@ -1,15 +1,11 @@
-"""The three operations, checked and sent to the implementation that serves the device."""
+"""The three operations: checked, planned and carried out for one layer."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 
 from kernels.attention.checks import check_append, check_decode, check_prefill
-from kernels.attention.torch_ops import torch_append, torch_decode, torch_prefill
-from kernels.attention.value_checks import used_blocks
-from kernels.backend import device_of, ring_serves, uses_triton
+from kernels.attention.plans import plan_append, plan_decode, plan_prefill
 
 
 def kv_append(
@@ -53,13 +49,9 @@ def kv_append(
         and two rows bound for one slot (on a GPU only with ``KVTRAIL_CHECK_VALUES=1``).
     """
     check_append(k_cache, v_cache, key, value, block_idx, pos, batch_idx)
-    if uses_triton(k_cache):
-        from kernels.attention.append import launch_append
-
-        with device_of(k_cache):
-            launch_append(k_cache, v_cache, key, value, block_idx, pos, batch_idx)
-    else:
-        torch_append(k_cache, v_cache, key, value, block_idx, pos, batch_idx)
+    with torch.no_grad():
+        append = plan_append(k_cache, key.shape[0], block_idx, pos, batch_idx)
+        append(k_cache, v_cache, key, value)
 
 
 def paged_attention_decode(
@@ -111,21 +103,9 @@ def paged_attention_decode(
     factor = query.shape[2] ** -0.5 if scale is None else scale
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    if uses_triton(k_cache):
-        launch: Callable[..., None]
-        group = query.shape[1] // k_cache.shape[1]
-        if ring_serves(k_cache, v_cache, group, append=False):
-            from kernels.attention.hopper.ring_launch import launch_ring_decode as launch
-        else:
-            from kernels.attention.decode import launch_decode as launch
-
-        with device_of(k_cache):
-            launch(query, k_cache, v_cache, block_tables, context_lens, factor, out)
-    else:
-        num_blocks, _, block_size, _ = k_cache.shape
-        lengths, blocks = used_blocks(num_blocks, block_size, block_tables, context_lens)
-        torch_decode(query, k_cache, v_cache, lengths, blocks, factor, out)
-    return out
+    with torch.no_grad():
+        attend = plan_decode(k_cache, v_cache, query.shape[1], block_tables, context_lens)
+        return attend(query, k_cache, v_cache, factor, out)
 
 
 def paged_attention_prefill(
@@ -175,15 +155,6 @@ def paged_attention_prefill(
     factor = query.shape[2] ** -0.5 if scale is None else scale
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    if uses_triton(k_cache):
-        from kernels.attention.prefill import launch_prefill
-
-        with device_of(k_cache):
-            launch_prefill(
-                query, k_cache, v_cache, block_tables, context_lens, query_start_loc, factor, out
-            )
-    else:
-        torch_prefill(
-            query, k_cache, v_cache, block_tables, context_lens, query_start_loc, factor, out
-        )
-    return out
+    with torch.no_grad():
+        attend = plan_prefill(k_cache, query.shape[0], block_tables, context_lens, query_start_loc)
+        return attend(query, k_cache, v_cache, factor, out)

@@ -1,9 +1,12 @@
 """The operations in torch: what runs where there is no GPU.
 
-Two things dominate on a CPU. Small batches cost what the number of torch calls costs, so index
-work is done in numpy. Large ones cost page faults, because the allocator returns a large buffer
-to the system as soon as it is freed; so pages are gathered into a scratch buffer that is kept,
-a few sequences at a time, small enough to stay in the processor's cache.
+Two things dominate on a CPU. Small batches cost what the number of torch calls costs: so index work
+is done in numpy, and once for all layers of a step. Large ones cost page faults, because the
+allocator returns a large buffer to the system as soon as it is freed: so pages are gathered into a
+scratch buffer that is kept, a few sequences at a time, small enough to stay in the processor's
+cache.
+
+Gradients must be off: callers see to that.
 """
 
 from __future__ import annotations
@@ -25,172 +28,211 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
-    def take(self, name: str, dtype: torch.dtype, rows: int, width: int) -> torch.Tensor:
+    def take(self, name: str, dtype: torch.dtype, size: int) -> torch.Tensor:
         buffer = self._buffers.get((name, dtype))
-        if buffer is None or buffer.numel() < rows * width:
-            size = max(rows * width, _SCRATCH_ELEMENTS)
+        if buffer is None or buffer.numel() < size:
             # Made in inference mode, a tensor could not be written to outside it later.
             with torch.inference_mode(False):
-                buffer = torch.empty(size, dtype=dtype)
+                buffer = torch.empty(max(size, _SCRATCH_ELEMENTS), dtype=dtype)
             self._buffers[name, dtype] = buffer
-        return buffer[: rows * width].view(rows, width)
+        return buffer[:size]
 
 
 _scratch = _Scratch()
 
 
-@torch.no_grad()
-def torch_append(
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    block_idx: torch.Tensor,
-    pos: int | torch.Tensor,
-    batch_idx: torch.Tensor | None,
-) -> None:
-    """`kernels.kv_append` for checked arguments."""
-    blocks = host_array(block_idx)
-    rows = None if batch_idx is None else host_array(batch_idx)
-    positions = np.asarray(pos) if isinstance(pos, int) else host_array(pos)
-    if positions.size != blocks.size:
-        positions = np.broadcast_to(positions.reshape(-1), blocks.shape)
-    if blocks.size and int(blocks.min()) < 0:
-        kept = np.flatnonzero(blocks >= 0).astype(np.int32)
-        rows = kept if rows is None else rows[kept]
-        blocks, positions = blocks[kept], positions[kept]
-    if rows is not None:
-        selected = torch.from_numpy(rows.astype(np.int64))
-        key, value = key.index_select(0, selected), value.index_select(0, selected)
-    slots = (
-        torch.from_numpy(blocks.astype(np.int64)),
-        torch.from_numpy(positions.astype(np.int64).reshape(-1)),
-    )
-    k_cache.transpose(1, 2).index_put_(slots, key)
-    v_cache.transpose(1, 2).index_put_(slots, value)
+class TorchAppend:
+    """`kernels.kv_append` of checked rows into any layer's cache."""
 
-
-@torch.no_grad()
-def torch_decode(
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    lengths: Ints,
-    blocks: Ints,
-    scale: float,
-    out: torch.Tensor,
-) -> None:
-    """`kernels.paged_attention_decode` over the blocks that `used_blocks` found, into `out`."""
-    _, kv_heads, block_size, head_dim = k_cache.shape
-    sequence_elements = max(1, blocks.shape[1] * kv_heads * block_size * head_dim)
-    step = max(1, _SCRATCH_ELEMENTS // sequence_elements)
-    for first in range(0, len(lengths), step):
-        chunk = slice(first, first + step)
-        _decode_chunk(
-            query[chunk], k_cache, v_cache, lengths[chunk], blocks[chunk], scale, out[chunk]
+    def __init__(
+        self, block_idx: torch.Tensor, pos: int | torch.Tensor, batch_idx: torch.Tensor | None
+    ) -> None:
+        blocks = host_array(block_idx)
+        rows = None if batch_idx is None else host_array(batch_idx)
+        positions = np.asarray(pos) if isinstance(pos, int) else host_array(pos)
+        if positions.size != blocks.size:
+            positions = np.broadcast_to(positions.reshape(-1), blocks.shape)
+        if blocks.size and int(blocks.min()) < 0:
+            kept = np.flatnonzero(blocks >= 0).astype(np.int32)
+            rows = kept if rows is None else rows[kept]
+            blocks, positions = blocks[kept], positions[kept]
+        self._rows = None if rows is None else torch.from_numpy(rows.astype(np.int64))
+        self._slots = (
+            torch.from_numpy(blocks.astype(np.int64)),
+            torch.from_numpy(positions.astype(np.int64).reshape(-1)),
         )
 
-
-def _decode_chunk(
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    lengths: Ints,
-    blocks: Ints,
-    scale: float,
-    out: torch.Tensor,
-) -> None:
-    batch, query_heads, head_dim = query.shape
-    kv_heads = k_cache.shape[1]
-    shortest, longest = int(lengths.min()), int(lengths.max())
-    if longest == 0:
-        out.zero_()
-        return
-    columns = -(-longest // k_cache.shape[2])
-    keys, values = _gather(k_cache, v_cache, blocks[:, :columns], longest)
-    groups = query.reshape(batch * kv_heads, query_heads // kv_heads, head_dim)
-    if query.dtype != torch.float32:
-        groups, keys, values = groups.float(), keys.float(), values.float()
-    scores = torch.bmm(groups, keys.transpose(1, 2)).mul_(scale)
-    if shortest != longest:
-        # A block's unused slots may hold anything, NaN too: mask the score, and zero the value,
-        # because a weight of zero times NaN is NaN.
-        beyond = torch.from_numpy(np.arange(shortest, longest) >= lengths[:, None])
-        tail_scores = scores.view(batch, kv_heads, -1, longest)[..., shortest:]
-        tail_scores.masked_fill_(beyond[:, None, None], float("-inf"))
-        tail_values = values[:, shortest:].unflatten(0, (batch, kv_heads))
-        tail_values.masked_fill_(beyond[:, None, :, None], 0.0)
-    attended = torch.bmm(torch.softmax(scores, dim=-1), values)
-    out.copy_(attended.view(batch, query_heads, head_dim))
-    if shortest == 0:
-        out[torch.from_numpy(lengths == 0)] = 0.0
+    def __call__(
+        self,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+    ) -> None:
+        """Write the rows of `key` and `value`, ``[B, H_kv, D]`` each, to their slots."""
+        if self._rows is not None:
+            key, value = key.index_select(0, self._rows), value.index_select(0, self._rows)
+        k_cache.transpose(1, 2).index_put_(self._slots, key)
+        v_cache.transpose(1, 2).index_put_(self._slots, value)
 
 
-@torch.no_grad()
-def torch_prefill(
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    context_lens: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    scale: float,
-    out: torch.Tensor,
-) -> None:
-    """`kernels.paged_attention_prefill` for checked arguments, into `out`."""
-    lengths = host_array(context_lens).tolist()
-    starts = host_array(query_start_loc).tolist()
-    tables = host_array(block_tables)
-    block_size = k_cache.shape[2]
-    for b, length in enumerate(lengths):
-        first, last = starts[b], starts[b + 1]
-        if first == last:
-            continue
-        blocks = tables[b : b + 1, : -(-length // block_size)]
-        keys, values = _gather(k_cache, v_cache, blocks, length)
-        chunk = query[first:last].transpose(0, 1)
+class TorchDecode:
+    """`kernels.paged_attention_decode` over what `used_blocks` found, in any layer's cache."""
+
+    def __init__(self, k_cache: torch.Tensor, lengths: Ints, blocks: Ints) -> None:
+        _, kv_heads, block_size, head_dim = k_cache.shape
+        sequence_elements = max(1, blocks.shape[1] * kv_heads * block_size * head_dim)
+        step = max(1, _SCRATCH_ELEMENTS // sequence_elements)
+        self._chunks = [
+            _DecodeChunk(k_cache, first, lengths[first : first + step], blocks[first:])
+            for first in range(0, len(lengths), step)
+        ]
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        scale: float,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Attend into `out`, which is returned."""
+        for chunk in self._chunks:
+            chunk.attend(query[chunk.rows], k_cache, v_cache, scale, out[chunk.rows])
+        return out
+
+
+class _DecodeChunk:
+    """Sequences from number `first` on whose contexts fit into the scratch together."""
+
+    def __init__(self, k_cache: torch.Tensor, first: int, lengths: Ints, blocks: Ints) -> None:
+        self.rows = slice(first, first + len(lengths))
+        self._shortest, self._longest = int(lengths.min()), int(lengths.max())
+        columns = -(-self._longest // k_cache.shape[2])
+        self._pages = _Pages(k_cache, blocks[: len(lengths), :columns], self._longest)
+        places = np.arange(self._shortest, self._longest)
+        self._beyond = torch.from_numpy(places >= lengths[:, None])
+        self._is_empty = torch.from_numpy(lengths == 0)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        scale: float,
+        out: torch.Tensor,
+    ) -> None:
+        if self._longest == 0:
+            out.zero_()
+            return
+        batch, query_heads, head_dim = query.shape
+        kv_heads = k_cache.shape[1]
+        keys, values = self._pages.gather(k_cache, v_cache)
+        groups = query.reshape(batch * kv_heads, query_heads // kv_heads, head_dim)
         if query.dtype != torch.float32:
-            chunk, keys, values = chunk.float(), keys.float(), values.float()
-        count = last - first
-        mask = None
-        if 1 < count < length:
-            mask = torch.ones(count, length, dtype=torch.bool).tril_(length - count)
-        attended = F.scaled_dot_product_attention(
-            chunk[None],
-            keys[None],
-            values[None],
-            attn_mask=mask,
-            is_causal=count == length,
-            scale=scale,
-            enable_gqa=chunk.shape[0] != keys.shape[0],
-        )
-        out[first:last] = attended[0].transpose(0, 1)
+            groups, keys, values = groups.float(), keys.float(), values.float()
+        scores = torch.bmm(groups, keys.transpose(1, 2)).mul_(scale)
+        shortest, longest = self._shortest, self._longest
+        if shortest != longest:
+            # A block's unused slots may hold anything, NaN too: mask the score, and zero the value,
+            # because a weight of zero times NaN is NaN.
+            tail_scores = scores.view(batch, kv_heads, -1, longest)[..., shortest:]
+            tail_scores.masked_fill_(self._beyond[:, None, None], float("-inf"))
+            tail_values = values[:, shortest:].unflatten(0, (batch, kv_heads))
+            tail_values.masked_fill_(self._beyond[:, None, :, None], 0.0)
+        attended = torch.bmm(torch.softmax(scores, dim=-1), values)
+        out.copy_(attended.view(batch, query_heads, head_dim))
+        if shortest == 0:
+            out[self._is_empty] = 0.0
 
 
-def _gather(
-    k_cache: torch.Tensor, v_cache: torch.Tensor, blocks: Ints, longest: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first `longest` tokens of each row of `blocks`.
+class TorchPrefill:
+    """`kernels.paged_attention_prefill` of checked chunks, over any layer's cache."""
 
-    Keys and values, ``[B * H_kv, longest, D]`` each: views of this thread's scratch,
-    overwritten by the next call.
-    """
-    num_blocks, kv_heads, block_size, head_dim = k_cache.shape
-    batch, columns = blocks.shape
-    if k_cache.is_contiguous():
-        # A (block, head) pair is one row, so one selection gives the heads-first layout.
-        pairs = blocks.astype(np.int64)[:, None, :] * kv_heads + np.arange(kv_heads)[:, None]
-        rows = torch.from_numpy(pairs.reshape(-1))
-        flat = (num_blocks * kv_heads, block_size * head_dim)
-        k_rows, v_rows = k_cache.view(flat), v_cache.view(flat)
-    else:
-        rows = torch.arange(batch * kv_heads * columns)
-        selected = torch.from_numpy(blocks.astype(np.int64))
-        k_rows = k_cache[selected].transpose(1, 2).reshape(len(rows), block_size * head_dim)
-        v_rows = v_cache[selected].transpose(1, 2).reshape(len(rows), block_size * head_dim)
-    shape = (batch * kv_heads, columns * block_size, head_dim)
-    keys = _scratch.take("keys", k_cache.dtype, len(rows), block_size * head_dim)
-    values = _scratch.take("values", k_cache.dtype, len(rows), block_size * head_dim)
-    torch.index_select(k_rows, 0, rows, out=keys)
-    torch.index_select(v_rows, 0, rows, out=values)
-    return keys.view(shape)[:, :longest], values.view(shape)[:, :longest]
+    def __init__(
+        self,
+        k_cache: torch.Tensor,
+        block_tables: torch.Tensor,
+        context_lens: torch.Tensor,
+        query_start_loc: torch.Tensor,
+    ) -> None:
+        starts = host_array(query_start_loc).tolist()
+        lengths = host_array(context_lens).tolist()
+        tables = host_array(block_tables)
+        block_size = k_cache.shape[2]
+        self._chunks = []
+        for first, last, length, blocks in zip(
+            starts[:-1], starts[1:], lengths, tables, strict=True
+        ):
+            count = last - first
+            if count == 0:
+                continue
+            mask = None
+            if 1 < count < length:
+                mask = torch.ones(count, length, dtype=torch.bool).tril_(length - count)
+            pages = _Pages(k_cache, blocks[None, : -(-length // block_size)], length)
+            self._chunks.append((slice(first, last), pages, mask))
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        scale: float,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Attend into `out`, which is returned."""
+        for rows, pages, mask in self._chunks:
+            keys, values = pages.gather(k_cache, v_cache)
+            chunk = query[rows].transpose(0, 1)
+            if query.dtype != torch.float32:
+                chunk, keys, values = chunk.float(), keys.float(), values.float()
+            attended = F.scaled_dot_product_attention(
+                chunk[None],
+                keys[None],
+                values[None],
+                attn_mask=mask,
+                is_causal=chunk.shape[1] == keys.shape[1],
+                scale=scale,
+                enable_gqa=chunk.shape[0] != keys.shape[0],
+            )
+            out[rows] = attended[0].transpose(0, 1)
+        return out
+
+
+class _Pages:
+    """Pages ``[B, columns]`` that hold the first `longest` tokens of B sequences."""
+
+    def __init__(self, k_cache: torch.Tensor, blocks: Ints, longest: int) -> None:
+        _, kv_heads, block_size, head_dim = k_cache.shape
+        batch, columns = blocks.shape
+        self._longest = longest
+        self._by_page = (batch, kv_heads, columns, block_size, head_dim)
+        self._by_token = (batch * kv_heads, columns * block_size, head_dim)
+        self._size = batch * kv_heads * columns * block_size * head_dim
+        self._is_flat = k_cache.is_contiguous()
+        selected = blocks.astype(np.int64)
+        if self._is_flat:
+            # A (block, head) pair is one row, so one selection gives the heads-first layout.
+            selected = selected[:, None, :] * kv_heads + np.arange(kv_heads)[:, None]
+        self._selected = torch.from_numpy(selected.reshape(-1))
+
+    def gather(
+        self, k_cache: torch.Tensor, v_cache: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, ``[B * H_kv, longest, D]`` each.
+
+        Views of this thread's scratch, overwritten by the next call.
+        """
+        return self._take("keys", k_cache), self._take("values", v_cache)
+
+    def _take(self, name: str, cache: torch.Tensor) -> torch.Tensor:
+        gathered = _scratch.take(name, cache.dtype, self._size)
+        if self._is_flat:
+            pages = cache.view(-1, cache.shape[2] * cache.shape[3])
+            torch.index_select(pages, 0, self._selected, out=gathered.view(len(self._selected), -1))
+        else:
+            pages = cache.index_select(0, self._selected)
+            batch, _, columns = self._by_page[:3]
+            gathered.view(self._by_page).copy_(pages.unflatten(0, (batch, columns)).transpose(1, 2))
+        return gathered.view(self._by_token)[:, : self._longest]

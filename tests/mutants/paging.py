@@ -376,7 +376,7 @@ MUTANTS = (
     ),
     Mutant(
         TORCH,
-        "        out.zero_()\n",
+        "            out.zero_()\n",
         "",
         "empty contexts leave their rows undefined",
         DECODE_TESTS,
