@@ -62,6 +62,9 @@ TRITONS = (
 MOST_PROCESSES = 8 if TORCH.has_gpu else 4
 SPREAD = ("--numprocesses=auto", f"--maxprocesses={MOST_PROCESSES}", "--dist=loadgroup")
 
+# Every reference is resolved, every warning is an error, and all of them are shown.
+STRICT = ("--nitpicky", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet")
+
 EACH_TRITON = nox.parametrize("triton", [nox.param(t, id=t.name) for t in TRITONS])
 
 
@@ -117,6 +120,13 @@ def types(session: nox.Session) -> None:
     """Check types with mypy, strictly."""
     _provide(session, "types")
     session.run("mypy", *(session.posargs or TYPED))
+
+
+@nox.session(python=PYTHON, requires=["stack"], default=False)
+def docs(session: nox.Session) -> None:
+    """Build the documentation into build/docs; any warning fails."""
+    _provide(session, "docs")
+    session.run("sphinx-build", *STRICT, "docs", "build/docs", *session.posargs, env=_compiled())
 
 
 @nox.session(python=PYTHON, requires=["stack"])

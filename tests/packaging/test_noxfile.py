@@ -25,6 +25,7 @@ HEAVY = {
     "changes",
     "codegen",
     "compare",
+    "docs",
     "headline",
     "memcheck",
     "counters",

@@ -1,0 +1,154 @@
+"""What the JSON record of a measuring command holds.
+
+The types below say it once. The page, the schema file that the site offers, and the test of real
+records are all made from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+
+class Closed(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the record in which every field is named here."""
+
+
+class Machine(Closed):
+    """The machine that measured. Null where a machine has no such part."""
+
+    name: Annotated[str, Meta(description="Reference machine, or `own-` and its hardware.")]
+    cpu: Annotated[str, Meta(description="Model of the processor.")]
+    cores: Annotated[int, Meta(description="Cores that the operating system shows.")]
+    memory_gib: Annotated[float | None, Meta(description="Memory, GiB.")]
+    os: Annotated[str, Meta(description="Name and version of the distribution.")]
+    kernel: Annotated[str, Meta(description="Release of the kernel.")]
+    python: Annotated[str, Meta(description="Version of Python.")]
+    torch: Annotated[str | None, Meta(description="Version of torch.")]
+    triton: Annotated[str | None, Meta(description="Version of Triton.")]
+    numpy: Annotated[str | None, Meta(description="Version of numpy.")]
+    cuda: Annotated[str | None, Meta(description="CUDA that torch was built for.")]
+    gpu: Annotated[str | None, Meta(description="Name of the first GPU.")]
+    gpu_count: Annotated[int, Meta(description="GPUs that CUDA may see.")]
+    gpu_memory_gib: Annotated[float | None, Meta(description="Memory of the first GPU, GiB.")]
+    driver: Annotated[str | None, Meta(description="Version of the GPU driver.")]
+    sm_clock_max_mhz: Annotated[int | None, Meta(description="Highest clock, MHz.")]
+    memory_clock_max_mhz: Annotated[int | None, Meta(description="Highest memory clock, MHz.")]
+    power_limit_w: Annotated[float | None, Meta(description="Power limit, W.")]
+    state: Annotated[dict[str, Any] | None, Meta(description="The GPU's state at the start.")]
+    reference: Annotated[bool, Meta(description="Whether git keeps results of this machine.")]
+
+
+class Comparison(Closed):
+    """One benchmark, compared between two commits."""
+
+    benchmark: Annotated[str, Meta(description="Name with parameters.")]
+    base: Annotated[str, Meta(description="Hash of the older commit.")]
+    head: Annotated[str, Meta(description="Hash of the newer commit.")]
+    verdict: Annotated[
+        Literal["slower", "faster", "equivalent", "inconclusive", "failed", "not measured", "same"],
+        Meta(description="The answer."),
+    ]
+    effect: Annotated[float | None, Meta(description="head / base - 1; null without pairs.")]
+    interval: Annotated[
+        list[float] | None, Meta(description="Confidence interval of the effect: low, high.")
+    ]
+    confidence: Annotated[float | None, Meta(description="Of the interval, such as 0.95.")]
+    p: Annotated[float | None, Meta(description="Exact two-sided p-value of a difference.")]
+    wilcoxon_p: Annotated[float | None, Meta(description="Of Wilcoxon's signed-rank test alone.")]
+    equivalence_p: Annotated[
+        float | None, Meta(description="Larger p-value of the two tests against the margin.")
+    ]
+    pairs_used: Annotated[int, Meta(description="Pairs that the verdict rests on.")]
+    pairs_discarded: Annotated[int, Meta(description="Pairs thrown away, such as throttled ones.")]
+    base_value: Annotated[float | None, Meta(description="Median of the base's processes.")]
+    head_value: Annotated[float | None, Meta(description="Median of the head's processes.")]
+    reason: Annotated[str, Meta(description="A sentence where the verdict needs one, else empty.")]
+
+
+class GpuStates(Closed):
+    """The GPU before and after measuring; null without a GPU."""
+
+    before: Annotated[dict[str, Any] | None, Meta(description="Clocks, temperature, power.")]
+    after: Annotated[dict[str, Any] | None, Meta(description="The same at the end.")]
+
+
+class Results(Struct):
+    """Figures derived from the samples. Each command adds its own; these are `compare`'s."""
+
+    comparisons: Annotated[
+        list[Comparison], Meta(description="One entry a benchmark, in the order asked for.")
+    ] = []
+    exit_code: Annotated[int | None, Meta(description="The command's exit code.")] = None
+    outcome: Annotated[str | None, Meta(description="The exit code in a word.")] = None
+    gate: Annotated[str | None, Meta(description="Verdicts with an exit code of their own.")] = None
+    interrupted: Annotated[bool, Meta(description="Whether the run was cut short.")] = False
+    seconds: Annotated[float | None, Meta(description="How long measuring took, s.")] = None
+
+
+class Record(Closed):
+    """What every measuring command leaves behind."""
+
+    schema: Annotated[int, Meta(description="Version of this format.")]
+    command: Annotated[str, Meta(description="The command's name.")]
+    argv: Annotated[list[str], Meta(description="Its arguments, without folders of the machine.")]
+    started: Annotated[str, Meta(description="Date and time in UTC, ISO 8601.")]
+    commit: Annotated[str | None, Meta(description="The commit checked out; null outside git.")]
+    dirty: Annotated[bool, Meta(description="Whether the working tree differed from it.")]
+    changed: Annotated[list[str], Meta(description="Paths that differed.")]
+    machine: Annotated[Machine, Meta(description="Hardware and versions.")]
+    gpu_state: Annotated[GpuStates, Meta(description="The GPU before and after.")]
+    settings: Annotated[dict[str, Any], Meta(description="All options, defaults included.")]
+    notes: Annotated[list[str], Meta(description="Sentences to know when reading the figures.")]
+    results: Annotated[Results, Meta(description="Figures derived from the samples.")]
+    samples: Annotated[list[dict[str, Any]], Meta(description="Every raw sample.")]
+    threads: Annotated[int, Meta(description="Threads of each measured process.")] = 1
+    surroundings: Annotated[
+        dict[str, Any] | None, Meta(description="What else the machine did before.")
+    ] = None
+    warnings: Annotated[list[str], Meta(description="Why figures may be doubtful.")] = []
+
+
+_NAMES: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
+PARTS = (Record, Machine, GpuStates, Results, Comparison)
+
+
+def schema() -> dict[str, Any]:
+    """The record as a JSON Schema."""
+    return msgspec.json.schema(Record)
+
+
+def markdown() -> str:
+    """A section and a table for each part of the record."""
+    return "\n".join(_section(part) for part in PARTS)
+
+
+def _section(part: type[Struct]) -> str:
+    rows = ["| field | type | meaning |", "| --- | --- | --- |"]
+    for name, hint in get_type_hints(part, include_extras=True).items():
+        kind, meta = get_args(hint)
+        rows.append(f"| `{name}` | {_type_name(kind)} | {meta.description} |")
+    return "\n".join([f"## {part.__name__}", "", part.__doc__ or "", "", *rows, ""])
+
+
+def _type_name(kind: Any) -> str:
+    origin = get_origin(kind)
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if origin is Literal:
+        return ", ".join(f'`"{value}"`' for value in get_args(kind))
+    if origin is list:
+        return f"array of {_type_name(get_args(kind)[0])}"
+    if origin is dict:
+        return "object"
+    if origin is None:
+        return f"[{kind.__name__}](#{kind.__name__.lower()})"
+    return " or ".join(_type_name(one) for one in get_args(kind))
