@@ -1,8 +1,6 @@
-"""How often the procedure of `compare` errs, on noise.
+"""How often `compare` errs, on simulated processes.
 
-Run as `python -m asv_bench.lab.calibration.simulate`.
-
-It runs the procedure itself, looks, replacements and all, on simulated processes.
+`python -m asv_bench.lab.calibration.simulate` runs the very procedure that compares real commits.
 """
 
 from __future__ import annotations
@@ -10,28 +8,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress as ProgressBar
-from rich.table import Table
 
+from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
 from asv_bench.compare.comparison import compare_commits
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.tables import percentage
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, Noise, SimulatedPairs
-from asv_bench.output.console import add_figure_columns, make_console, print_table
-from asv_bench.output.record import Record
+from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, NOISES, Noise, SimulatedPairs
+from asv_bench.output.progress import Progress
+from asv_bench.output.record import Record, require_places
+from asv_bench.output.table import Column, Table, digits, percent
+from asv_bench.output.table_files import TableFiles
 
 EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05)
-NOISES = {
-    "ordinary": Noise(),
-    "quiet": Noise(process=0.003, drift=0.003),
-    "heavy": Noise(tail=3.0, drift=0.02, outliers=0.05),
-}
-"""`ordinary` is a machine on which other things run, `quiet` a GPU with nothing else to do."""
+VERDICTS = (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
+COLUMNS = (
+    Column("noise", "noise", kind="text"),
+    Column("benchmarks", "benchmarks"),
+    Column("effect", "true effect", show=percent(1, signed=True)),
+    *(Column(str(verdict), str(verdict), show=percent(1)) for verdict in VERDICTS),
+    Column("false_alarms", "false alarms", show=percent(1)),
+    Column("mean_pairs", "pairs", show=digits(1)),
+    Column("coverage", "coverage", show=percent(1)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,7 @@ def simulate(
     """Compare commits that differ by `effect` in the first of some benchmarks, `runs` times."""
     plan = plan or ComparisonPlan()
     effects = {f"benchmark {number}": 0.0 for number in range(benchmarks)}
-    first = next(iter(effects))
-    effects[first] = effect
+    effects["benchmark 0"] = effect
     answers: list[Comparison] = []
     false_alarms = 0
     for run in range(runs):
@@ -110,68 +110,54 @@ def simulate(
     )
 
 
-def _covers(answer: Comparison, effect: float) -> bool:
-    return answer.interval is not None and answer.interval[0] <= effect <= answer.interval[1]
-
-
 def run(
     runs: Annotated[int, typer.Option(min=1, help="Comparisons for each effect and noise.")] = 1000,
-    json: Annotated[
-        Path | None, typer.Option(help="Where the record goes (default: reports/runs).")
-    ] = None,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Simulate every effect under every noise, and several benchmarks at once."""
-    console = make_console()
-    plan = ComparisonPlan()
+    require_places(json)
+    files = TableFiles(markdown=markdown, csv=csv, record=json)
+    ordinary = next(iter(NOISES))
     cases = [(name, effect, 1) for name in NOISES for effect in EFFECTS]
-    cases += [(next(iter(NOISES)), 0.0, 10), (next(iter(NOISES)), 0.03, 10)]
-    record = Record("simulate", {"runs": runs, "plan": plan.to_json()})
+    cases += [(ordinary, 0.0, 10), (ordinary, 0.03, 10)]
+    record = Record("simulate", {"runs": runs, "plan": ComparisonPlan().to_json()})
     tallies: list[Tally] = []
-    with ProgressBar(console=console, transient=True) as progress:
-        task = progress.add_task("simulating", total=len(cases))
+    with Progress(files.console, "simulating", len(cases), "cases", is_apart=False) as progress:
         for number, (name, effect, benchmarks) in enumerate(cases):
             tallies.append(
                 simulate(effect, NOISES[name], runs, name=name, benchmarks=benchmarks, seed=number)
             )
-            progress.advance(task)
+            progress.advance()
     record.results = {
-        "noises": {name: noise.to_json() for name, noise in NOISES.items()},
+        "noises": {name: asdict(noise) for name, noise in NOISES.items()},
         "tallies": [asdict(tally) for tally in tallies],
     }
-    print_table(console, tally_table(tallies))
-    console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    files.show(tally_table(tallies))
+    files.console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
 
 
 def tally_table(tallies: Sequence[Tally]) -> Table:
     """A row for each tally."""
-    table = Table(
-        title=f"verdicts of {tallies[0].runs} simulated comparisons each",
-        title_justify="left",
-        caption="; ".join(f"{name}: {_described(noise)}" for name, noise in NOISES.items()),
-    )
-    table.add_column("noise", overflow="fold")
-    add_figure_columns(table, "benchmarks", "true effect")
-    verdicts = (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
-    add_figure_columns(table, *verdicts, "false alarms", "pairs", "coverage")
-    for tally in tallies:
-        table.add_row(
+    rows = [
+        (
             tally.noise,
-            str(tally.benchmarks),
-            percentage(tally.effect, 1, signed=True),
-            *(percentage(tally.rate(verdict), 1) for verdict in verdicts),
-            percentage(tally.false_alarms / tally.runs, 1),
-            f"{tally.mean_pairs:.1f}",
-            percentage(tally.coverage, 1),
+            tally.benchmarks,
+            tally.effect,
+            *(tally.rate(verdict) for verdict in VERDICTS),
+            tally.false_alarms / tally.runs,
+            tally.mean_pairs,
+            tally.coverage,
         )
-    return table
+        for tally in tallies
+    ]
+    title = f"verdicts of {tallies[0].runs} simulated comparisons each"
+    return Table(COLUMNS, rows, title, "; ".join(f"{name}: {NOISES[name]}" for name in NOISES))
 
 
-def _described(noise: Noise) -> str:
-    tail = "" if noise.tail is None else f", t with {noise.tail:.0f} degrees of freedom"
-    return (
-        f"{percentage(noise.process, 1)} a process{tail}, drift of {percentage(noise.drift, 1)}, "
-        f"{percentage(noise.outliers, 0)} outliers of {percentage(noise.outlier_size, 0)}"
-    )
+def _covers(answer: Comparison, effect: float) -> bool:
+    return answer.interval is not None and answer.interval[0] <= effect <= answer.interval[1]
 
 
 if __name__ == "__main__":

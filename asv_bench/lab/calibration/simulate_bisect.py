@@ -1,26 +1,67 @@
-"""How often a bisection is right, by simulation.
+"""How often a bisection is right, on simulated commits.
 
-Run as `python -m asv_bench.lab.calibration.simulate_bisect`.
-
-It runs the procedure itself, on simulated processes.
+`python -m asv_bench.lab.calibration.simulate_bisect` runs the very procedure that bisects real
+commits.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from asv_bench.bisect.finding import Finding, Outcome
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.lab.calibration.simulate import NOISES
-from asv_bench.lab.calibration.simulated_bisects import Scenario, bisect_often, bisect_table
-from asv_bench.lab.calibration.simulated_noise import Noise
-from asv_bench.output.console import make_console
-from asv_bench.output.record import write_json
+from asv_bench.bisect.search import find_first_changed
+from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
+from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
+from asv_bench.lab.calibration.simulated_noise import NOISES, Noise
+from asv_bench.output.progress import Progress
+from asv_bench.output.record import Record, require_places
+from asv_bench.output.table import Column, Table, digits
+from asv_bench.output.table_files import TableFiles
+
+GOOD = "good"
+_STEPS = 1_000
+"""Sets the stream that places steps apart from those of the devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is bisected.
+
+    Attributes
+    ----------
+    name
+        For the table.
+    effects
+        Of the steps that lie at random places, as fractions; none: there is nothing to find.
+    commits
+        Candidates.
+    devices
+        On which pairs are measured at the same time.
+    unmeasurable
+        Share of the commits between the ends that cannot be measured.
+    jitter
+        Standard deviation of what each commit does to its own time only, by another memory layout
+        for instance.
+    noise
+        Of the processes.
+    """
+
+    name: str
+    effects: tuple[float, ...]
+    commits: int = 64
+    devices: int = 1
+    unmeasurable: float = 0.0
+    jitter: float = 0.0
+    noise: Noise = field(default_factory=Noise)
+
 
 SCENARIOS = (
     Scenario("2 %", (0.02,)),
@@ -33,61 +74,116 @@ SCENARIOS = (
     Scenario("3 %, heavy noise", (0.03,), noise=NOISES["heavy"]),
     Scenario("3 % and 4 %", (0.03, 0.04)),
 )
+COLUMNS = (
+    Column("scenario", "range", kind="text"),
+    Column("runs", "runs"),
+    Column("right", "right"),
+    Column("wrong_commit", "wrong commit"),
+    Column("inconclusive", "inconclusive"),
+    Column("pairs_p50", "pairs: median", show=digits(0)),
+    Column("pairs_p95", "95 % below", show=digits(0)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One bisection: its answer, whether that was right, and the pairs that it took."""
+
+    finding: Finding
+    right: bool
+    pairs: int
+
+
+def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -> Trial:
+    """Bisect one range of simulated commits.
+
+    An answer is right where it is confirmed and names a commit with a step, alone or among
+    neighbours that cannot be measured; without a step, where it says that there is none. An
+    inconclusive answer is never right.
+    """
+    draws = np.random.default_rng([seed, _STEPS])
+    commits = [f"commit {number}" for number in range(scenario.commits)]
+    places = draws.choice(scenario.commits, size=len(scenario.effects), replace=False)
+    log_times = {GOOD: 0.0}
+    for number, commit in enumerate(commits):
+        reached = [
+            math.log1p(effect)
+            for place, effect in zip(places, scenario.effects, strict=True)
+            if number >= place
+        ]
+        log_times[commit] = math.fsum(reached) + scenario.jitter * draws.standard_normal()
+    for commit in commits[:-1]:
+        if draws.random() < scenario.unmeasurable:
+            del log_times[commit]
+    names = [f"device {number}" for number in range(scenario.devices)]
+    source = SimulatedCommits(log_times, scenario.noise, seed, names)
+    finding = find_first_changed(lambda part: source, GOOD, commits, SIMULATED_BENCHMARK, plan=plan)
+    if scenario.effects:
+        culprits = {commits[place] for place in places}
+        right = finding.outcome is Outcome.FOUND and bool(culprits & set(finding.suspects))
+    else:
+        right = finding.outcome is Outcome.NONE
+    return Trial(finding, right, sum(source.measured.values()))
+
+
+def bisect_often(
+    scenario: Scenario, runs: int, seed: int, on_run: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Bisect `runs` ranges and count; returns a row of the report as JSON-ready values."""
+    trials: list[Trial] = []
+    for run in range(runs):
+        trials.append(bisect_once(scenario, seed + run))
+        on_run()
+    outcomes = Counter(str(trial.finding.outcome) for trial in trials)
+    pairs = [trial.pairs for trial in trials]
+    return {
+        **asdict(scenario),
+        "scenario": scenario.name,
+        "runs": runs,
+        "right": sum(trial.right for trial in trials),
+        "wrong_commit": sum(
+            not trial.right for trial in trials if trial.finding.outcome is Outcome.FOUND
+        ),
+        "inconclusive": outcomes[str(Outcome.INCONCLUSIVE)],
+        "outcomes": dict(outcomes),
+        "said_more_than_one_step": sum(bool(trial.finding.remark) for trial in trials),
+        "pairs_mean": round(float(np.mean(pairs)), 1),
+        "pairs_p50": float(np.median(pairs)),
+        "pairs_p95": float(np.percentile(pairs, 95)),
+        "pairs_most": max(pairs),
+    }
 
 
 def run(
     runs: Annotated[int, typer.Option(min=1, help="Bisections for each range.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Where the counts go; a .md beside it too.")
-    ] = None,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Bisect simulated ranges of 64 commits, and count how often the answer was right."""
+    require_places(json)
+    files = TableFiles(markdown=markdown, csv=csv, record=json)
+    record = Record("simulate_bisect", {"runs": runs, "seed": seed, "plan": SearchPlan().to_json()})
     rows: list[dict[str, Any]] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=make_console(stderr=True)) as progress:
+    total = runs * len(SCENARIOS)
+    with Progress(files.console, "bisecting", total, "ranges", is_apart=False) as progress:
         for scenario in SCENARIOS:
-            task = progress.add_task(scenario.name, total=runs)
-            advance = partial(progress.advance, task)
-            rows.append(bisect_often(scenario, runs, seed, advance))
-    table = bisect_table(rows)
-    print(table)
-    if json is not None:
-        command = f"python -m asv_bench.lab.calibration.simulate_bisect --runs {runs} --seed {seed}"
-        content = {
-            "command": command,
-            "date": datetime.now(UTC).date().isoformat(),
-            "plan": SearchPlan().to_json(),
-            "rows": rows,
-        }
-        write_json(json, content, indent=2)
-        json.with_suffix(".md").write_text(_page(table, command))
+            progress.name(scenario.name)
+            rows.append(bisect_often(scenario, runs, seed, progress.advance))
+    record.results = {"rows": rows}
+    files.show(bisect_table(rows))
+    files.console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
 
 
-def _page(table: str, command: str) -> str:
-    return (
-        f"# Bisection of simulated ranges\n\n"
-        f"Each range has 64 commits, and its steps at random places. Noise: "
-        f"{described(Noise())}; heavy: {described(NOISES['heavy'])}. "
-        f"Right is a confirmed commit that has a step, and without steps the answer that there is "
-        f"none: an inconclusive answer is never right. Pairs are those of the two comparisons and "
-        f"of the search together.\n\n{table}\n\nMade by `{command}`.\n"
+def bisect_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """A row for each scenario."""
+    caption = (
+        f"Noise: {Noise()}; heavy: {NOISES['heavy']}. Right: a confirmed commit that has a step, "
+        "or without steps the answer that there is none."
     )
-
-
-def described(noise: Noise) -> str:
-    """The noise in words."""
-    tail = "" if noise.tail is None else f" (t with {noise.tail:.0f} degrees of freedom)"
-    return (
-        f"{noise.process:.0%}{tail} a process, a drift of {noise.drift:.0%} with a correlation of "
-        f"{noise.memory}, {noise.outliers:.0%} of processes slower by {noise.outlier_size:.0%} in "
-        f"the mean"
-    )
+    cells = [[row[column.key] for column in COLUMNS] for row in rows]
+    return Table(COLUMNS, cells, "simulated bisections", caption)
 
 
 if __name__ == "__main__":

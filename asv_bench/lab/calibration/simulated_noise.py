@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,9 +61,20 @@ class Noise:
         scale = self.process / math.sqrt(self.tail / (self.tail - 2))
         return scale * random.standard_t(self.tail, count)
 
-    def to_json(self) -> dict[str, Any]:
-        """The parameters as JSON-ready values."""
-        return asdict(self)
+    def __str__(self) -> str:
+        tail = "" if self.tail is None else f", t with {self.tail:.0f} degrees of freedom"
+        return (
+            f"{self.process:.1%} a process{tail}, drift of {self.drift:.1%}, "
+            f"{self.outliers:.0%} outliers of {self.outlier_size:.0%}"
+        )
+
+
+NOISES = {
+    "ordinary": Noise(),
+    "quiet": Noise(process=0.003, drift=0.003),
+    "heavy": Noise(tail=3.0, drift=0.02, outliers=0.05),
+}
+"""`ordinary` is a machine on which other things run, `quiet` a GPU with nothing else to do."""
 
 
 class SimulatedPairs:

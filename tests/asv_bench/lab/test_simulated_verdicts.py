@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.lab.calibration import simulate as simulate_module
-from asv_bench.lab.calibration.simulate import NOISES, Tally, simulate
-from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, Noise, SimulatedPairs
+from asv_bench.lab.calibration import simulate_bisect
+from asv_bench.lab.calibration.simulate import Tally, simulate
+from asv_bench.lab.calibration.simulate_bisect import Scenario
+from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, NOISES, Noise, SimulatedPairs
 
 RUNS = 300
 
@@ -117,7 +120,7 @@ def test_the_command_prints_a_table_and_writes_its_counts(
 ) -> None:
     monkeypatch.setattr(simulate_module, "EFFECTS", (0.0, 0.05))
     monkeypatch.setattr(simulate_module, "NOISES", {"quiet": NOISES["quiet"]})
-    app = simulate_module.typer.Typer()
+    app = typer.Typer()
     app.command()(simulate_module.run)
     path = tmp_path / "simulation.json"
     done = CliRunner().invoke(app, ["--runs", "5", "--json", str(path)])
@@ -128,3 +131,19 @@ def test_the_command_prints_a_table_and_writes_its_counts(
     ]
     assert tallies[1]["verdicts"] == {"slower": 5}
     assert "+5.0 %" in done.output
+
+
+def test_simulated_bisections_are_counted_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenarios = (Scenario("5 %", (0.05,), commits=8), Scenario("nothing", (), commits=8))
+    monkeypatch.setattr(simulate_bisect, "SCENARIOS", scenarios)
+    app = typer.Typer()
+    app.command()(simulate_bisect.run)
+    record, page = tmp_path / "record.json", tmp_path / "page.md"
+    arguments = ["--runs", "2", "--json", str(record), "--markdown", str(page)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(record.read_text())["results"]["rows"]
+    assert [row["right"] for row in rows] == [2, 2]
+    assert "| nothing | 2 | 2 | 0 | 0 |" in page.read_text()
