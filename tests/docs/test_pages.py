@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,12 @@ def test_files_that_documents_name_exist(page: Path) -> None:
     assert not [path for path in files if not (ROOT / path).exists()]
     folders = re.findall(r"`((?:engine|kernels|asv_bench|tests|docs)(?:/\w+)*)/?`", text)
     assert not [path for path in folders if not (ROOT / path).is_dir()]
+
+
+@PAGES
+def test_modules_that_documents_run_exist(page: Path) -> None:
+    modules = re.findall(r"python -m (asv_bench[\w.]*)", page.read_text("utf-8"))
+    assert not [module for module in modules if find_spec(module.rstrip(".")) is None]
 
 
 def test_every_variable_is_documented_and_every_documented_one_is_read() -> None:
