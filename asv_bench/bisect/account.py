@@ -11,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from asv_bench.bisect.finding import Direction, Finding, Guess, Outcome, Probe, Stage
-from asv_bench.compare.tables import percentage
 from asv_bench.compare.verdict import Comparison
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import add_figure_columns
 from asv_bench.output.progress import Progress, clock
-from asv_bench.output.tables import MISSING
+from asv_bench.output.table import MISSING, percentage
 
 _SUBJECT = 60
 _DOING = {

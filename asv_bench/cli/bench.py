@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import Full, ListBenchmarks, Patterns, Yes
+from asv_bench.cli.options import (
+    CsvPath,
+    Full,
+    ListBenchmarks,
+    MarkdownPath,
+    Patterns,
+    RecordPath,
+    Yes,
+)
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.snapshots import measured_changes, snapshot
 from asv_bench.history.asv_measuring import (
@@ -21,10 +29,11 @@ from asv_bench.history.asv_measuring import (
 from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.estimate import agree_to
-from asv_bench.output.console import make_console, print_sentences, print_table
+from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.figure_table import figure_table
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
 from asv_bench.process.threads import measured_threads, threads_text
@@ -53,6 +62,9 @@ def bench(
         bool, typer.Option("--require-gpu", help="Fail unless a benchmark ran on a GPU.")
     ] = False,
     yes: Yes = False,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure the working tree as it stands.
@@ -74,7 +86,8 @@ def bench(
     level = QUICK if quick else FULL if full else STANDARD
     selection = level.changed(benchmark or (), rounds)
     require_project(REPOSITORY)
-    console = make_console()
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    console = files.console
     with checkout_lock(REPOSITORY):
         project, commit, described = tree_to_measure(working_tree(REPOSITORY))
         facts = machine_facts()
@@ -88,10 +101,9 @@ def bench(
     # Not at the top: every command would wait for matplotlib.
     from asv_bench.pages.site import build_page
 
-    table = figure_table(figure_rows(measured.figures), title_of(facts, commit), console.width)
-    print_table(console, table)
+    files.show(figure_table(figure_rows(measured.figures), title_of(facts, commit)))
     record.warn(console, process_contradictions(measured.figures))
-    path = write_record(record, project, measured)
+    path = write_record(record, project, measured, json)
     complaints: list[str] = []
     page = build_page(REPOSITORY, complaints)
     print_sentences(console, complaints)

@@ -11,11 +11,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import Anyway, Devices, RecordPath
+from asv_bench.cli.options import Anyway, CsvPath, Devices, MarkdownPath, RecordPath
 from asv_bench.cli.report import branch_to_show
 from asv_bench.compare.bench_setup import (
     BenchSetup,
@@ -33,7 +31,6 @@ from asv_bench.compare.confirmation import (
     entry_named,
 )
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.tables import percentage
 from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
 from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
@@ -51,14 +48,11 @@ from asv_bench.history.asv_results import (
 from asv_bench.history.change_points import Change, Point, changes_in, points_of
 from asv_bench.history.sessions import SESSIONS, read_ratios
 from asv_bench.history.triage import Triaged
-from asv_bench.output.console import (
-    add_figure_columns,
-    make_console,
-    print_sentences,
-    print_table,
-)
+from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.table import Cell, Column, Row, Table, interval, percent
+from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, machine_facts
@@ -114,6 +108,8 @@ def changes(
     ] = None,
     devices: Devices = None,
     json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Find changes in stored results, confirm them, and build the triage page.
 
@@ -127,7 +123,8 @@ def changes(
         With 3 where a regression was confirmed, 1 where a comparison failed and none was, 130
         after an interruption.
     """
-    console = make_console()
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    console = files.console
     page_path = REPOSITORY / "reports" / "pages" / "changes.html"
     require_places(json, page_path)
     require_packages("jinja2", "matplotlib", "ruptures", "scipy")
@@ -154,8 +151,8 @@ def changes(
         )
         for change, points in found
     ]
-    if triaged:
-        print_table(console, change_table(triaged))
+    if triaged or markdown or csv:
+        files.show(change_table(triaged))
     else:
         console.print("no series moved by 1 % or more")
     for reason in dict.fromkeys(
@@ -407,37 +404,49 @@ def bisection_of(change: Change, confirmation: Confirmation) -> str:
     )
 
 
+COLUMNS = (
+    Column("benchmark", "benchmark and commit", kind="name"),
+    Column("commit", "commit", kind="data"),
+    Column("after", "after", kind="data"),
+    Column("up_to", "up to", kind="data"),
+    Column("machine", "machine"),
+    Column("change", "change", show=percent(1, signed=True)),
+    Column("interval", "interval", show=interval(1), parts=("low", "high")),
+    Column("compared", "compared", show=percent(2, signed=True)),
+    Column("standing", "standing"),
+)
+
+
 def change_table(triaged: Sequence[Triaged]) -> Table:
     """A row for each change; of a machine with changes in several environments, with which."""
     environments: dict[str, list[EnvironmentFacts]] = {}
     for entry in triaged:
         environments.setdefault(entry.change.machine, []).append(entry.change.environment)
-    table = Table(
+    return Table(
+        COLUMNS,
+        [_row(entry, environments[entry.change.machine]) for entry in triaged],
         title="changes in the stored histories",
-        title_justify="left",
         caption="A candidate is a change of level in stored figures; only a comparison of the "
         "commits around it makes it a regression or an improvement.",
     )
-    table.add_column("benchmark and commit", no_wrap=True)
-    add_figure_columns(table, "machine", "change", "interval", "compared", "standing")
-    for entry in triaged:
-        change = entry.change
-        name = Text(entry.title)
-        name.append(f"\n{change.commit.short} {change.commit.subject}", style="dim")
-        if not change.is_placed:
-            name.append(f"\nor another after {change.since.short}, up to {change.until.short}")
-        apart = differing(change.environment, environments[change.machine])
-        if apart:
-            name.append(f"\nwith {apart}")
-        low, high = (percentage(bound, 1, signed=True) for bound in change.interval)
-        effect = entry.confirmation.comparison.effect if entry.confirmation else None
-        style = STYLES[entry.confirmation.standing] if entry.confirmation else "yellow"
-        table.add_row(
-            name,
-            change.machine,
-            percentage(change.effect, 1, signed=True),
-            f"{low} to {high}",
-            "-" if effect is None else percentage(effect, 2, signed=True),
-            Text(entry.standing, style),
-        )
-    return table
+
+
+def _row(entry: Triaged, environments: Sequence[EnvironmentFacts]) -> Row:
+    change, confirmation = entry.change, entry.confirmation
+    note = f"{change.commit.short} {change.commit.subject}"
+    if not change.is_placed:
+        note += f"\nor another after {change.since.short}, up to {change.until.short}"
+    apart = differing(change.environment, environments)
+    if apart:
+        note += f"\nwith {apart}"
+    return (
+        Cell(entry.title, note=note),
+        change.commit.hash,
+        change.since.hash,
+        change.until.hash,
+        change.machine,
+        change.effect,
+        change.interval,
+        confirmation.comparison.effect if confirmation else None,
+        Cell(entry.standing, STYLES[confirmation.standing] if confirmation else "yellow"),
+    )

@@ -13,9 +13,11 @@ from rich.console import Console
 from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.cli.options import (
     Anyway,
+    CsvPath,
     Devices,
     ListBenchmarks,
     Margin,
+    MarkdownPath,
     RecordPath,
     RequireGpu,
     insist_on_gpu,
@@ -28,12 +30,12 @@ from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
-from asv_bench.output.console import make_console, print_table
 from asv_bench.output.contradictions import spread_sentences
-from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.progress import clock
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.table import Table
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.threads import threads_text
@@ -85,9 +87,8 @@ def compare(
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     json: RecordPath = None,
-    markdown_path: Annotated[
-        Path | None, typer.Option("--markdown", help="Where a summary in markdown goes.")
-    ] = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Compare two commits and say what came of it.
@@ -100,9 +101,8 @@ def compare(
         With the code that the verdicts call for.
     """
     closing = parse_gate(gate)
-    require_places(json, markdown_path)
     plan = _plan(pairs, quick).with_margin(margin / 100)
-    console = make_console()
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     setup = set_up(REPOSITORY, benchmark or (), devices)
     if require_gpu:
         insist_on_gpu(setup.devices)
@@ -112,7 +112,7 @@ def compare(
     with checkout_lock(REPOSITORY):
         # The working tree's snapshot is a file of the checkout too.
         older, newer = (known.get(name) or setup.sources.resolve(name) for name in names)
-        comparing = Comparing(setup, older, newer, plan, console)
+        comparing = Comparing(setup, older, newer, plan, files)
         if not anyway and setup.sources.are_same(older.hash, newer.hash):
             comparing.call_same()
         else:
@@ -120,9 +120,7 @@ def compare(
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
     path = comparing.write_record(json, gate, code)
-    console.print(f"record: {path}")
-    if markdown_path is not None:
-        write_text(markdown_path, comparing.markdown(), suffix=".md")
+    files.console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)
 
@@ -148,12 +146,18 @@ class Comparing:
     """One comparison from its first process to its record."""
 
     def __init__(
-        self, setup: BenchSetup, base: Commit, head: Commit, plan: ComparisonPlan, console: Console
+        self,
+        setup: BenchSetup,
+        base: Commit,
+        head: Commit,
+        plan: ComparisonPlan,
+        files: TableFiles,
     ) -> None:
         self._setup = setup
         self._base, self._head = base, head
         self._plan = plan
-        self._console = console
+        self._files = files
+        self._console = files.console
         self._pairs: dict[str, list[Pair]] = {name: [] for name in setup.benchmarks}
         self._units = {entry.name: entry.unit for entry in setup.entries}
         self._record = Record(
@@ -222,26 +226,25 @@ class Comparing:
         return exit_code([comparison.verdict for comparison in self.comparisons], gate)
 
     def print_answer(self) -> None:
-        """Print the table, the reasons and the answer in a line."""
+        """Show the table, the reasons and the answer in a line."""
         title = f"{self._head.short} against {self._base.short} on {self._where}"
-        print_table(
-            self._console, comparison_table(self.comparisons, self._units, title, self._plan)
-        )
+        table = comparison_table(self.comparisons, self._units, title, self._plan)
+        self._files.show(table, page=self._page(table))
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
         answer = headline(self.comparisons)
         self._console.print(answer, style="bold")
 
-    def markdown(self) -> str:
-        """The comparison for a pull request."""
+    def _page(self, table: Table) -> str:
+        """The comparison in Markdown, for a pull request."""
         machine = self._record.machine
         facts = [
             f"{self._where}, {threads_text(self._record.threads)}, torch {machine.torch}, Triton "
             f"{machine.triton}, Python {machine.python}; {self.seconds:.0f} s.",
             *(["Interrupted before its end."] if self.is_interrupted else []),
         ]
-        return markdown(self._base, self._head, self.comparisons, self._units, self._plan, facts)
+        return markdown(self._base, self._head, self.comparisons, table, facts)
 
     def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
         """Write every pair with its samples, and the verdicts; return where."""

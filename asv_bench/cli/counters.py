@@ -25,7 +25,7 @@ from asv_bench.lab.counters.counters import Counters, broken_rules, kernel_count
 from asv_bench.output.console import add_figure_columns, make_console, print_table
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree, write_json
-from asv_bench.output.tables import MISSING
+from asv_bench.output.table import MISSING
 
 NO_BASELINE = 3
 """The exit code where counters were made and there was nothing to compare them with."""

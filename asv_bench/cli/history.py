@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import Anyway, Full, ListBenchmarks, Patterns, Yes
+from asv_bench.cli.options import (
+    Anyway,
+    CsvPath,
+    Full,
+    ListBenchmarks,
+    MarkdownPath,
+    Patterns,
+    RecordPath,
+    Yes,
+)
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
@@ -27,8 +36,8 @@ from asv_bench.history.asv_selection import FULL, Selection
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.sessions import SESSIONS, write_session
 from asv_bench.history.table import history_tables
-from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.threads import measured_threads, threads_text
@@ -81,6 +90,9 @@ def history(
     ] = None,
     anyway: Anyway = False,
     yes: Yes = False,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure the commits of all ranges, print how the main figures moved and build the pages.
@@ -102,7 +114,8 @@ def history(
     pinned = None if reference is None else CommitSources(REPOSITORY).resolve(reference).hash
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
-    console = make_console()
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    console = files.console
     if len(runs) < len(found) and not anyway:
         console.print(
             f"{len(found) - len(runs)} of {len(found)} commits are not measured, as their engine "
@@ -124,10 +137,9 @@ def history(
     for commit in commits:
         if commit not in with_figures:
             console.print(f"{commit[:8]} gave no figure: it lacks what the benchmarks measure")
-    for table in history_tables(measured.figures, REPOSITORY):
-        print_table(console, table)
+    files.show(*history_tables(measured.figures, REPOSITORY))
     record.warn(console, process_contradictions(measured.figures))
-    path = write_record(record, project, measured)
+    path = write_record(record, project, measured, json)
     console.print(f"record: {path}")
     if pinned is not None:
         session = write_session(REPOSITORY / "reports" / SESSIONS, pinned, measured.figures)

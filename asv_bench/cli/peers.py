@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
 from asv_bench.errors import MeasurementFailed
-from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import Record, require_places
+from asv_bench.output.table_files import TableFiles
 from asv_bench.output.tables import headline_table
 from asv_bench.peers.child import REPEATS
 from asv_bench.peers.runs import PEERS
@@ -17,6 +17,11 @@ from asv_bench.process.machine import chosen_device
 from asv_bench.run.headline import PEER_PROCESSES, keep, workload_names
 from asv_bench.run.jobs import measure_jobs, peer_jobs
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model
+
+CAPTION = (
+    "Step and tokens/s are medians of runs without a streamer; TTFT, TPOT and ITL are of a run "
+    "with one."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -43,9 +48,9 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="The workloads scaled down.")] = False,
-    json: Annotated[
-        Path | None, typer.Option(help="Where the record goes (default: in reports/runs).")
-    ] = None,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Measure the peers; those that fail cost their own rows.
 
@@ -63,19 +68,15 @@ def run(
         "quick": quick,
         "repeats": repeats,
     }
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     record = Record("peers", {"workloads": list(names), "processes": processes, **task})
+    console = files.console
     folder = record.default_path().with_suffix("")
     require_places(json, folder / "process.json")
-    console = make_console()
     record.look_around(console, [place])
     measured = measure_jobs(peer_jobs(names, processes, **task), folder, console)
     if not measured.by_row:
         raise MeasurementFailed(f"none of {', '.join(PEERS)} could be measured: see above.")
     path = keep(record, measured, console, json)
-    table = headline_table(measured.rows(), record.title(str(task["model"])))
-    table.caption = (
-        "Step and tokens/s are medians of runs without a streamer; TTFT, TPOT and ITL are of a run "
-        "with one."
-    )
-    print_table(console, table)
+    files.show(headline_table(measured.rows(), record.title(str(task["model"])), CAPTION))
     console.print(f"record: {path}, samples in {folder}", soft_wrap=True)

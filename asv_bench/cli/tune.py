@@ -16,7 +16,8 @@ from asv_bench.errors import Refused
 from asv_bench.output.console import add_figure_columns, make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places
-from asv_bench.output.tables import MISSING, figure, percent
+from asv_bench.output.table import MISSING
+from asv_bench.output.tables import figure, percent
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
 from asv_bench.workloads.named import default_model
 

@@ -1,19 +1,25 @@
-"""Comparisons as a person reads them: a table, sentences, and markdown for a pull request."""
+"""Comparisons as a person reads them: a table, sentences, and Markdown for a pull request."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-
-from rich.table import Table
-from rich.text import Text
+from dataclasses import replace
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit
-from asv_bench.output.console import add_figure_columns
 from asv_bench.output.figure_rows import duration
-from asv_bench.output.tables import MISSING
+from asv_bench.output.table import (
+    MISSING,
+    Cell,
+    Column,
+    Row,
+    Table,
+    inline,
+    interval,
+    percent,
+    percentage,
+)
 
 STYLES = {
     Verdict.SLOWER: "bold red",
@@ -24,22 +30,32 @@ STYLES = {
     Verdict.NOT_MEASURED: "dim",
     Verdict.SAME: "green",
 }
-_HEADERS = ("verdict", "effect", "interval", "base", "head", "pairs", "p")
+
+
+def _pairs(numbers: tuple[int, int]) -> str:
+    used, discarded = numbers
+    return f"{used} (+{discarded} discarded)" if discarded else str(used)
+
+
+COLUMNS = (
+    Column("benchmark", "benchmark", kind="name"),
+    Column("verdict", "verdict"),
+    Column("effect", "effect", show=percent(2, signed=True)),
+    Column("interval", "interval", show=interval(2), parts=("low", "high")),
+    Column("base", "base"),
+    Column("head", "head"),
+    Column("pairs", "pairs", show=_pairs, parts=("used", "discarded")),
+    Column("p", "p", show="{:.2g}".format),
+    Column("unit", "unit", kind="data"),
+)
 
 
 def comparison_table(
     comparisons: Sequence[Comparison], units: Mapping[str, str], title: str, plan: ComparisonPlan
 ) -> Table:
     """A row for each benchmark; `units` are by benchmark."""
-    table = Table(title=title, title_justify="left", caption=definition(plan))
-    table.add_column("benchmark", no_wrap=True)
-    add_figure_columns(table, *_HEADERS)
-    for comparison in comparisons:
-        verdict, *figures = _cells(comparison, units[comparison.benchmark])
-        table.add_row(
-            Text(comparison.benchmark), Text(verdict, STYLES[comparison.verdict]), *figures
-        )
-    return table
+    rows = [_row(comparison, units[comparison.benchmark]) for comparison in comparisons]
+    return Table(COLUMNS, rows, title, definition(plan))
 
 
 def definition(plan: ComparisonPlan) -> str:
@@ -56,17 +72,12 @@ def markdown(
     base: Commit,
     head: Commit,
     comparisons: Sequence[Comparison],
-    units: Mapping[str, str],
-    plan: ComparisonPlan,
+    table: Table,
     facts: Sequence[str],
 ) -> str:
-    """The comparison as a page of GitHub's markdown; `facts` are sentences below the table."""
-    rows = [
-        (f"`{comparison.benchmark}`", *_cells(comparison, units[comparison.benchmark]))
-        for comparison in comparisons
-    ]
+    """The comparison as a page of GitHub's Markdown; `facts` are sentences below its `table`."""
     reasons = [
-        f"- `{comparison.benchmark}`: {_inline(comparison.reason)}"
+        f"- {inline(comparison.benchmark)}: {inline(comparison.reason)}"
         for comparison in comparisons
         if comparison.reason
     ]
@@ -75,12 +86,9 @@ def markdown(
         "",
         f"{_described(head)} against {_described(base)}",
         "",
-        f"| benchmark | {' | '.join(_HEADERS)} |",
-        f"| --- | --- |{' ---: |' * (len(_HEADERS) - 1)}",
-        *(f"| {' | '.join(cells)} |" for cells in rows),
-        "",
+        replace(table, title="", caption="").to_markdown(),
         *([*reasons, ""] if reasons else []),
-        f"<sub>{definition(plan)} {' '.join(facts)}</sub>",
+        f"<sub>{table.caption} {' '.join(facts)}</sub>",
         "",
     ]
     return "\n".join(lines)
@@ -111,34 +119,27 @@ _BY_CONCERN = (
 )
 
 
-def percentage(fraction: float, digits: int, *, signed: bool = False) -> str:
-    """A fraction as a percentage, with its sign where that is asked for."""
-    if math.isinf(fraction):
-        return "∞" if fraction > 0 else "-∞"
-    return f"{100 * fraction:{'+' if signed else ''}.{digits}f} %"
-
-
-def _cells(comparison: Comparison, unit: str) -> tuple[str, ...]:
-    pairs = str(comparison.pairs_used)
-    if comparison.pairs_discarded:
-        pairs += f" (+{comparison.pairs_discarded} discarded)"
+def _row(comparison: Comparison, unit: str) -> Row:
+    base, head = (
+        Cell(value, text=_value(value, unit))
+        for value in (comparison.base_value, comparison.head_value)
+    )
     return (
-        str(comparison.verdict),
-        MISSING if comparison.effect is None else percentage(comparison.effect, 2, signed=True),
-        interval_text(comparison),
-        _value(comparison.base_value, unit),
-        _value(comparison.head_value, unit),
-        pairs,
-        MISSING if comparison.p is None else f"{comparison.p:.2g}",
+        comparison.benchmark,
+        Cell(str(comparison.verdict), STYLES[comparison.verdict]),
+        comparison.effect,
+        comparison.interval,
+        base,
+        head,
+        (comparison.pairs_used, comparison.pairs_discarded),
+        comparison.p,
+        unit,
     )
 
 
 def interval_text(comparison: Comparison) -> str:
     """The interval of the effect in per cent, or a dash where there is none."""
-    if comparison.interval is None:
-        return MISSING
-    low, high = (percentage(bound, 2, signed=True) for bound in comparison.interval)
-    return f"{low} to {high}"
+    return MISSING if comparison.interval is None else interval(2)(comparison.interval)
 
 
 def _value(value: float | None, unit: str) -> str:
@@ -148,12 +149,4 @@ def _value(value: float | None, unit: str) -> str:
 
 
 def _described(commit: Commit) -> str:
-    return f"**{commit.short}** {_inline(commit.subject)}"
-
-
-def _inline(text: str) -> str:
-    """Text in one line of which markdown and HTML make nothing."""
-    line = " ".join(text.split())
-    for special in r"\`*_[]<>|#":
-        line = line.replace(special, f"\\{special}")
-    return line
+    return f"**{commit.short}** {inline(commit.subject)}"

@@ -12,7 +12,8 @@ from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import DeviceTime, WorkTime
 from asv_bench.output.console import add_figure_columns
 from asv_bench.output.contradictions import ADVICE
-from asv_bench.output.tables import MISSING, figure, percent
+from asv_bench.output.table import MISSING
+from asv_bench.output.tables import figure, percent
 
 SHOWN = 20
 PLAUSIBLE_TRACE = 2.5

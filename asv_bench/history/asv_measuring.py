@@ -60,11 +60,13 @@ def record_of(
     return Record(command, settings, machine=facts, tree=working_tree(project.root))
 
 
-def write_record(record: Record, project: AsvProject, measured: Measured) -> Path:
+def write_record(
+    record: Record, project: AsvProject, measured: Measured, path: Path | None = None
+) -> Path:
     """Write it with every sample of this run; returns where."""
     record.results["failed"] = list(measured.failed)
     record.samples = [asdict(figure) for figure in measured.figures]
-    return record.write(project.root / "reports" / "runs" / record.default_path().name)
+    return record.write(path or project.root / "reports" / "runs" / record.default_path().name)
 
 
 def expected_time(

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
-
 from asv_bench.git.commits import commits_in_order
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.history.asv_results import Figure, dates_of
-from asv_bench.output.console import add_figure_columns
 from asv_bench.output.figure_rows import COLUMNS, TITLES, Reading, Row, figure_rows
-from asv_bench.output.figure_table import MISSING
+from asv_bench.output.table import Cell, Column, Table, percentage
 
 MAIN = "scheduler"
 MOST_TABLES = 4
@@ -70,25 +66,26 @@ def _table(title: str, rows: Sequence[tuple[Commit, Row | None]]) -> Table:
         for column in COLUMNS
         if any(row is not None and column in row.readings for _, row in rows)
     ]
-    table = Table(title=title, caption=NO_VERDICT)
-    table.add_column("commit and subject", overflow="fold")
-    add_figure_columns(table, *(TITLES[column] for column in used))
+    cells = []
     above: Mapping[str, Reading] = {}
     for commit, row in rows:
         readings = {} if row is None else row.readings
-        name = Text(commit.short)
-        if commit.subject:
-            name.append(f" {commit.subject}", style="dim")
-        table.add_row(name, *(_cell(column, readings, above) for column in used))
+        name = Cell(commit.hash, note=commit.subject, text=commit.short)
+        cells.append((name, *(_cell(column, readings, above) for column in used), commit.subject))
         above = readings
-    return table
+    columns = (
+        Column("commit", "commit and subject", kind="text"),
+        *(Column(column, TITLES[column]) for column in used),
+        Column("subject", "subject", kind="data"),
+    )
+    return Table(columns, cells, title, NO_VERDICT)
 
 
-def _cell(column: str, readings: Mapping[str, Reading], above: Mapping[str, Reading]) -> Text:
+def _cell(column: str, readings: Mapping[str, Reading], above: Mapping[str, Reading]) -> Cell:
     if column not in readings:
-        return Text(MISSING, style="dim")
-    cell = Text(readings[column].text(column))
+        return Cell(None)
+    reading = readings[column]
+    note = ""
     if column in above and above[column].value:
-        difference = readings[column].value / above[column].value - 1
-        cell.append(f"\n{100 * difference:+.1f} %", style="dim")
-    return cell
+        note = percentage(reading.value / above[column].value - 1, 1, signed=True)
+    return Cell(reading.value, note=note, text=reading.text(column))

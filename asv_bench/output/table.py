@@ -219,7 +219,7 @@ def inline(text: str) -> str:
     """Text in one line of which neither Markdown nor HTML make anything."""
     line = " ".join(text.split())
     # An underscore within a word is one in GitHub's Markdown, too.
-    return re.sub(r"[\\`*\[\]<>|]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line)
+    return re.sub(r"[\\`*\[\]<>|#]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line)
 
 
 def _cell(cell: Any) -> Cell:

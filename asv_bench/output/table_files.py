@@ -11,7 +11,7 @@ from rich.console import Console
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable, write_text
-from asv_bench.output.record import RUNS, write_json
+from asv_bench.output.record import require_places, write_json
 from asv_bench.output.table import Table, rows_of, to_csv
 
 
@@ -60,7 +60,8 @@ class TableFiles:
         Refused
             If a file cannot be written.
         """
-        return cls(None, markdown, csv, record or RUNS / "record.json")
+        require_places(record)
+        return cls(None, markdown, csv, record)
 
     def __iter__(self) -> Iterator[Path]:
         """The files that were named."""

@@ -1,18 +1,17 @@
-"""Tables that the measuring commands print."""
+"""Tables that several measuring commands print."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
+from rich.table import Table as RichTable
 
-from asv_bench.output.console import add_figure_columns
+from asv_bench.output.table import MISSING, Cell, Column, Row, Table, digits
+from asv_bench.output.table import percent as in_percent
 from asv_bench.run.measure import ModeResult
 from asv_bench.stats.percentiles import Summary
 from asv_bench.workloads.run_sample import RunSample
-
-MISSING = "-"
 
 # (result name, label, digits after the point), in the order they are printed.
 RUN_FIGURES = (
@@ -28,6 +27,18 @@ REQUEST_FIGURES = (
     ("itl_ms", "ITL, ms", 3),
     ("latency_ms", "latency, ms", 1),
 )
+HEADLINE_COLUMNS = (
+    Column("workload", "workload", kind="name"),
+    Column("engine", "engine", kind="name"),
+    Column("batch", "batch", show=str),
+    Column("step_ms", "step", "ms", digits(3)),
+    Column("tokens_per_s", "tokens/s", show=digits(0)),
+    Column("ttft_ms", "TTFT", "ms", digits(2)),
+    Column("tpot_ms", "TPOT", "ms", digits(3)),
+    Column("itl_p99_ms", "ITL p99", "ms", digits(3)),
+    Column("floor_ms", "floor", "ms", digits(3)),
+    Column("fraction_of_floor", "of floor", show=in_percent(1)),
+)
 
 
 def figure(value: float | None, digits: int) -> str:
@@ -37,7 +48,7 @@ def figure(value: float | None, digits: int) -> str:
 
 def percent(fraction: float | None) -> str:
     """A fraction as a percentage, or a dash where there is none."""
-    return MISSING if fraction is None else f"{100 * fraction:.1f} %"
+    return MISSING if fraction is None else in_percent(1)(fraction)
 
 
 def mode_table(title: str, result: ModeResult, columns: Sequence[str]) -> Table:
@@ -45,28 +56,31 @@ def mode_table(title: str, result: ModeResult, columns: Sequence[str]) -> Table:
 
     Of whole runs only median and mean are shown: a handful of runs has no 99th percentile.
     """
-    table = Table(title=f"{title}, {result.mode}", title_justify="left")
-    table.add_column("figure")
-    add_figure_columns(table, *columns)
     summaries: dict[str, Summary] = {**result.over_runs(), **result.over_requests()}
-    for figures, known in ((RUN_FIGURES, ("p50", "mean")), (REQUEST_FIGURES, columns)):
-        for name, label, digits in figures:
-            cells = (
-                figure(getattr(summaries[name], column), digits) if column in known else ""
-                for column in columns
-            )
-            table.add_row(label, *cells)
-    if result.delivery_gap_ms is not None:
-        table.add_row(
-            "gap between deliveries, ms",
-            *(figure(getattr(result.delivery_gap_ms, column), 3) for column in columns),
+
+    def row(label: str, summary: Summary, count: int, known: Sequence[str] = columns) -> Row:
+        return label, *(
+            _cell(getattr(summary, name), count) if name in known else Cell(None, text="")
+            for name in columns
         )
-    table.add_section()
-    table.add_row("step, ms (total time / tokens each)", figure(result.step_ms, 3))
+
+    def alone(label: str, cell: Cell) -> Row:
+        return label, cell, *(Cell(None, text="") for _ in columns[1:])
+
+    rows = [
+        row(label, summaries[name], count, known)
+        for figures, known in ((RUN_FIGURES, ("p50", "mean")), (REQUEST_FIGURES, columns))
+        for name, label, count in figures
+    ]
+    if result.delivery_gap_ms is not None:
+        rows.append(row("gap between deliveries, ms", result.delivery_gap_ms, 3))
+    rows += [(), alone("step, ms (total time / tokens each)", _cell(result.step_ms, 3))]
     if result.floor_ms is not None:
-        table.add_row("floor of a step, ms", figure(result.floor_ms, 3))
-        table.add_row("fraction of floor", percent(result.fraction_of_floor))
-    return table
+        fraction = result.fraction_of_floor
+        rows.append(alone("floor of a step, ms", _cell(result.floor_ms, 3)))
+        rows.append(alone("fraction of floor", Cell(fraction, text=percent(fraction))))
+    shown = (Column("figure", "figure", kind="text"), *(Column(name, name) for name in columns))
+    return Table(shown, rows, f"{title}, {result.mode}")
 
 
 def run_line(number: int, sample: RunSample) -> str:
@@ -81,34 +95,16 @@ def run_line(number: int, sample: RunSample) -> str:
     )
 
 
-def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+def headline_table(rows: Sequence[Mapping[str, Any]], title: str, caption: str = "") -> Table:
     """The rows of `headline.json` as a table."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("workload", no_wrap=True)
-    table.add_column("engine", no_wrap=True)
-    add_figure_columns(
-        table,
-        *("batch", "step\nms", "tokens/s", "TTFT\nms", "TPOT\nms", "ITL p99\nms", "floor\nms"),
-        "of floor",
-    )
-    for row in rows:
-        table.add_row(
-            str(row["workload"]),
-            str(row["engine"]),
-            str(row["batch"]),
-            figure(row["step_ms"], 3),
-            figure(row["tokens_per_s"], 0),
-            figure(row["ttft_ms"], 2),
-            figure(row["tpot_ms"], 3),
-            figure(row["itl_p99_ms"], 3),
-            figure(row["floor_ms"], 3),
-            percent(row["fraction_of_floor"]),
-        )
-    return table
+    cells = [[row[column.key] for column in HEADLINE_COLUMNS] for row in rows]
+    return Table(HEADLINE_COLUMNS, cells, title, caption)
 
 
-def markdown(table: Table) -> str:
+def markdown(table: Table | RichTable) -> str:
     """A table as Markdown, with its title above and its caption below."""
+    if isinstance(table, Table):
+        return table.to_markdown()
     headers = [str(column.header).replace("\n", " ") for column in table.columns]
     rules = ["---:" if column.justify == "right" else "---" for column in table.columns]
     rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
@@ -116,3 +112,7 @@ def markdown(table: Table) -> str:
     parts = [str(part) for part in (table.title,) if part] + ["\n".join(lines)]
     parts += [str(part) for part in (table.caption,) if part]
     return "\n\n".join(parts) + "\n"
+
+
+def _cell(value: float | None, count: int) -> Cell:
+    return Cell(value, text=figure(value, count))

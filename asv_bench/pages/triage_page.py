@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from asv_bench.compare.confirmation import Standing
-from asv_bench.compare.tables import percentage
 from asv_bench.history.asv_results import EnvironmentFacts, differing
 from asv_bench.history.triage import Triaged
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import duration
-from asv_bench.output.tables import MISSING
+from asv_bench.output.table import MISSING, percentage
 from asv_bench.pages.plots import plot_history
 from asv_bench.pages.site import page_templates
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_sentences, print_table
@@ -20,6 +19,7 @@ from asv_bench.output.record import (
     working_tree,
     write_json,
 )
+from asv_bench.output.table import Table
 from asv_bench.output.tables import headline_table, markdown
 from asv_bench.process.kept_processes import begun_run, finish_run, resumed_run
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts

@@ -10,12 +10,12 @@ from typing import Any
 from rich.table import Table
 
 from asv_bench.compare.plan import DEFAULT_MARGIN
-from asv_bench.compare.tables import percentage
 from asv_bench.errors import Refused
 from asv_bench.output.console import add_figure_columns
 from asv_bench.output.record import SCHEMA
 from asv_bench.output.stored_json import UnreadableFile, read_stored, require_schema
-from asv_bench.output.tables import MISSING, markdown
+from asv_bench.output.table import MISSING, percentage
+from asv_bench.output.tables import markdown
 
 Json = Mapping[str, Any]
 

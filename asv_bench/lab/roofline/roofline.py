@@ -13,7 +13,8 @@ from rich.table import Table
 from asv_bench.lab.roofline.step_timeline import StepKernel, TimedStep
 from asv_bench.lab.roofline.step_traffic import Traffic
 from asv_bench.output.console import add_figure_columns
-from asv_bench.output.tables import MISSING, figure, percent
+from asv_bench.output.table import MISSING
+from asv_bench.output.tables import figure, percent
 
 
 @dataclass(frozen=True, slots=True)

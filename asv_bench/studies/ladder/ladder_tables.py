@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from asv_bench.output.console import add_figure_columns
-from asv_bench.output.tables import MISSING
+from asv_bench.output.table import MISSING
 from asv_bench.studies.ladder.claims import FIGURES
 from asv_bench.studies.ladder.rung_counters import COUNTERS
 

@@ -31,6 +31,7 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
+from asv_bench.output.table_files import TableFiles
 
 STEP = r"Toy\.track_step"
 
@@ -105,7 +106,7 @@ def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
     assert "toy.Toy.track_step(8)" in said
     assert "+100.00 %" in said
     page = (tmp_path / "pages" / "summary.md").read_text()
-    assert "| `toy.Toy.track_step(8)` | slower | +100.00 % | +100.00 % to +100.00 % |" in page
+    assert "| toy.Toy.track_step(8) | slower | +100.00 % | +100.00 % to +100.00 % |" in page
     assert r"step 2 \<b\>" in page
 
     # Both figures came from the same processes, and each process was a new one.
@@ -300,7 +301,7 @@ def test_an_interruption_leaves_the_answers_that_were_given() -> None:
         pairs=lambda: nullcontext(source),
     )
     commits = Commit(BASE, "older"), Commit(HEAD, "newer")
-    comparing = Comparing(setup, *commits, plan, Console(file=io.StringIO()))
+    comparing = Comparing(setup, *commits, plan, TableFiles())
     comparing.run()
     assert comparing.is_interrupted
     noisy, slower = comparing.comparisons

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from asv_bench.history.asv_results import Figure, Series, differing, read_results
+from asv_bench.output.console import print_table
 from asv_bench.output.figure_rows import Reading, duration, figure_rows
 from asv_bench.output.figure_table import figure_table
 
@@ -259,7 +260,7 @@ def test_a_table_fits_its_terminal_and_loses_nothing(width: int) -> None:
     ]
     floor = figure_of("decode.Decode.track_time_over_floor", {"batch": "64"}, 4.0, 4.0, 5.0)
     console = Console(width=width, file=io.StringIO())
-    console.print(figure_table(figure_rows([*figures, floor]), "a title", width))
+    print_table(console, figure_table(figure_rows([*figures, floor]), "a title"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text

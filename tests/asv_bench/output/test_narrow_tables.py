@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from asv_bench.bisect.account import commit_table
 from asv_bench.bisect.finding import Direction, Finding, Outcome
@@ -28,6 +28,7 @@ from asv_bench.lab.counters.counter_baselines import Difference
 from asv_bench.output.console import print_table
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.figure_table import figure_table
+from asv_bench.output.table import Table
 from asv_bench.output.tables import headline_table
 from asv_bench.studies.ladder.ladder_tables import COUNTERS, claim_table, rung_table
 
@@ -38,7 +39,7 @@ NAMES = [
 ]
 SUBJECT = "Take parts of the engine from wherever the measured commit happens to have them today"
 HASHES = [f"{number:08x}" + "0" * 32 for number in range(0xABC0, 0xABC3)]
-Made = tuple[Table, list[str]]
+Made = tuple[Table | RichTable, list[str]]
 """A table, and what must be in one piece in one line."""
 
 
@@ -104,7 +105,7 @@ def figures(commit: str) -> list[Figure]:
 
 def benchmarked() -> Made:
     title = f"{HASHES[0][:8]} on AMD EPYC (random:gpt2-tiny, float32; 1 thread; torch 2.13.0+cpu)"
-    table = figure_table(figure_rows(figures(HASHES[0])), title, 80)
+    table = figure_table(figure_rows(figures(HASHES[0])), title)
     return table, ["1.33 s", "±3.7 %", "decode, context 900", "decode attention, gpt2-b64-c512"]
 
 
@@ -131,7 +132,7 @@ def headlines() -> Made:
     return table, ["streaming-small", "transformers-dynamic", "1,234,567", "1,234.567"]
 
 
-def windows(device: DeviceTime | None) -> list[Table]:
+def windows(device: DeviceTime | None) -> list[RichTable]:
     kernel = "vectorized_layer_norm_kernel_of_half_precision_and_more"
     summary = TraceSummary(
         [RangeTime("block_tables", 4, 45678.9, 45678.9, 40)],
