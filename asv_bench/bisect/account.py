@@ -132,8 +132,7 @@ def commit_table(finding: Finding, probes: Sequence[Probe], commits: Sequence[Co
     )
     table.add_column("commit and subject", overflow="fold")
     add_figure_columns(table, "pairs", "difference", "probability")
-    posterior = finding.posterior or {}
-    unmeasurable = finding.unmeasurable or {}
+    posterior, unmeasurable = finding.posterior, finding.unmeasurable
     for commit in commits:
         probability = posterior.get(commit.hash)
         likely = probability is not None and probability >= 0.005
@@ -172,7 +171,7 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
         lines.append(f"{last.head[:8]} against {last.base[:8]}, before it: {_compared(last)}.")
     if finding.remark:
         lines.append(finding.remark)
-    for commit, reason in (finding.unmeasurable or {}).items():
+    for commit, reason in finding.unmeasurable.items():
         lines.append(f"{commit[:8]} was left out, it cannot be measured: {reason}")
     return lines
 

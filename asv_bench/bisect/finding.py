@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -94,19 +94,7 @@ class Probe:
 
     def to_json(self) -> dict[str, Any]:
         """The probe as JSON-ready values."""
-        return {
-            "stage": str(self.stage),
-            "reference": self.reference,
-            "commit": self.commit,
-            "failure": self.failure,
-            "guess": None
-            if self.guess is None
-            else {
-                "commits": list(self.guess.commits),
-                "probability": self.guess.probability,
-            },
-            "pair": None if self.pair is None else self.pair.to_json(),
-        }
+        return {**asdict(self), "pair": None if self.pair is None else self.pair.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,30 +134,11 @@ class Finding:
     gate: Comparison
     suspects: tuple[str, ...] = ()
     probability: float | None = None
-    posterior: dict[str, float] | None = None
+    posterior: dict[str, float] = field(default_factory=dict)
     confirmations: tuple[Comparison, ...] = ()
-    unmeasurable: dict[str, str] | None = None
+    unmeasurable: dict[str, str] = field(default_factory=dict)
     remark: str = ""
-
-    @property
-    def confirmation(self) -> Comparison | None:
-        """The comparison of the culprit with the commit before it, if there is a culprit."""
-        return self.confirmations[-1] if self.suspects and self.confirmations else None
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON-ready values."""
-        return {
-            "outcome": str(self.outcome),
-            "direction": str(self.direction),
-            "benchmark": self.benchmark,
-            "good": self.good,
-            "bad": self.bad,
-            "reason": self.reason,
-            "remark": self.remark,
-            "suspects": list(self.suspects),
-            "probability": self.probability,
-            "gate": self.gate.to_json(),
-            "confirmations": [comparison.to_json() for comparison in self.confirmations],
-            "unmeasurable": self.unmeasurable or {},
-            "posterior": self.posterior or {},
-        }
+        return asdict(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -12,10 +12,11 @@ from asv_bench.bisect.finding import Direction, Finding, Guess, Outcome, Probe, 
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.compare.comparison import (
     MOST_FAILURES,
+    CommitComparison,
     Progress,
-    compare_commits,
     summarize_pairs,
 )
+from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -108,7 +109,6 @@ class _Search:
         self._posterior = FirstBad(len(self._candidates))
         self._unmeasurable: dict[str, str] = {}
         self._failures: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
         self._pairs = 0
         self._confirmations: list[Comparison] = []
 
@@ -155,10 +155,9 @@ class _Search:
                 self._observe(before, after, pair)
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
-        [comparison] = compare_commits(
-            self._source_of(part), base, head, [self._benchmark], plan, on_pair
-        )
-        return comparison
+        comparison = CommitComparison(base, head, [self._benchmark], plan)
+        [answer] = comparison.run(self._source_of(part), on_pair)
+        return answer
 
     def _confirm(self, suspects: Suspects) -> Comparison:
         """Compare the newest of the suspects with the commit before the oldest."""
@@ -228,50 +227,19 @@ class _Search:
         return pair
 
     def _probe_until_certain(self) -> None:
-        source = self._source_of("search")
-        idle = list(source.devices)
-        running: dict[Future[Mapping[str, Pair]], tuple[str, int]] = {}
-        with ThreadPoolExecutor(len(idle)) as pool:
-            try:
-                while True:
-                    while idle and self._goes_on(len(running)):
-                        pending = [commit for _, commit in running.values()]
-                        commit = self._posterior.most_informative(pending)
-                        device = idle.pop(0)
-                        future = self._submit(source, commit, device, pool)
-                        running[future] = (device, commit)
-                    if not running:
-                        return
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        device, commit = running.pop(future)
-                        idle.append(device)
-                        self._take(future, commit)
-            except BaseException:
-                # The threads wait for processes, and leaving the pool waits for the threads.
-                source.stop()
-                raise
+        PairPool(self._source_of("search")).measure(self._next_pair, self._take)
 
-    def _goes_on(self, running: int) -> bool:
-        uncertain = self._posterior.suspects().probability < self._plan.certain
-        return uncertain and self._pairs + running < self._plan.most_pairs
+    def _next_pair(self, running: Sequence[PairRequest]) -> PairRequest | None:
+        is_certain = self._posterior.suspects().probability >= self._plan.certain
+        if is_certain or self._pairs + len(running) >= self._plan.most_pairs:
+            return None
+        pending = [self._candidates.index(request.head) for request in running]
+        commit = self._candidates[self._posterior.most_informative(pending)]
+        return PairRequest(self._good, commit, (self._benchmark,))
 
-    def _submit(
-        self, source: PairSource, commit: int, device: str, pool: ThreadPoolExecutor
-    ) -> Future[Mapping[str, Pair]]:
-        turn = self._turns.get(device, 0)
-        self._turns[device] = turn + 1
-        return pool.submit(
-            source.pair,
-            self._good,
-            self._candidates[commit],
-            head_first=turn % 4 in (1, 2),
-            benchmarks=(self._benchmark,),
-            device=device,
-        )
-
-    def _take(self, future: Future[Mapping[str, Pair]], index: int) -> None:
-        commit = self._candidates[index]
+    def _take(self, request: PairRequest, future: Future[Mapping[str, Pair]]) -> None:
+        commit = request.head
+        index = self._candidates.index(commit)
         self._pairs += 1
         try:
             pair = future.result()[self._benchmark]
@@ -339,7 +307,7 @@ class _Search:
         suspects: Suspects | None,
         remark: str = "",
     ) -> Finding:
-        posterior = None
+        posterior: dict[str, float] = {}
         if suspects is not None:
             by_index = zip(self._candidates, self._posterior.probabilities, strict=False)
             posterior = {commit: float(probability) for commit, probability in by_index}

@@ -28,7 +28,7 @@ from asv_bench.cli.options import (
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN
-from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
+from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.commits import commits_between, first_of_each_run
@@ -198,14 +198,14 @@ class Bisecting:
     def call_same(self) -> ExitCode:
         """Answer without measuring: both ends have the same engine and kernels."""
         bad = self._commits[-1].hash
-        gate = Comparison(self._benchmark, self._good, bad, Verdict.SAME, reason=NOTHING_TO_MEASURE)
+        gate = Comparison.of_same(self._benchmark, self._good, bad)
         self.finding = Finding(
             Outcome.NONE,
             self._direction,
             self._benchmark,
             self._good,
             bad,
-            reason=NOTHING_TO_MEASURE,
+            reason=gate.reason,
             gate=gate,
         )
         return ExitCode.GOOD

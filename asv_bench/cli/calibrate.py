@@ -16,8 +16,8 @@ from rich.console import Console
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import CsvPath, Devices, MarkdownPath, RecordPath
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.comparison import Progress as Compared
-from asv_bench.compare.comparison import compare_commits
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -235,9 +235,9 @@ class Calibration:
                 ]
                 progress.show(now.kept)
 
-            [comparison] = compare_commits(
-                source, base.hash, head.hash, self._setup.benchmarks, self._plan, on_pair
-            )
+            (comparison,) = CommitComparison(
+                base.hash, head.hash, self._setup.benchmarks, self._plan
+            ).run(source, on_pair)
         step = comparison.base_value
         effect = head.seconds / step if step and head.hash != base.hash else 0.0
         self._console.print(f"{name}: {comparison.verdict}", highlight=False)

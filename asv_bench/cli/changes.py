@@ -22,7 +22,7 @@ from asv_bench.compare.bench_setup import (
     termination_as_interrupt,
 )
 from asv_bench.compare.catalog import Entry
-from asv_bench.compare.comparison import Progress, summarize_pairs
+from asv_bench.compare.comparison import Progress
 from asv_bench.compare.confirmation import (
     Confirmation,
     Standing,
@@ -30,8 +30,7 @@ from asv_bench.compare.confirmation import (
     confirm,
     entry_named,
 )
-from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
+from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
 from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
 from asv_bench.git.commits import commits_on_line
@@ -292,8 +291,6 @@ class Confirming:
         self._anyway = anyway
         self._record = record
         self._console = console
-        self._pairs: dict[tuple[str, str, str], list[Pair]] = {}
-        self._answers: dict[tuple[str, str, str], Comparison] = {}
         self.confirmed: dict[Change, Confirmation] = {}
         self.is_interrupted = False
 
@@ -306,48 +303,29 @@ class Confirming:
         suspicions = self._suspicions(found, setup.entries if setup else ())
         if setup is None or not suspicions:
             return
-        if not self._anyway:
-            self._call_same(suspicions.values(), CommitSources(REPOSITORY))
-        open_ones = [one for one in suspicions.values() if _key(one) not in self._answers]
+        same = {} if self._anyway else _same(suspicions.values(), CommitSources(REPOSITORY))
+        open_ones = [one for one in suspicions.values() if one not in same]
         if open_ones:
             self._record.look_around(self._console, devices_named(devices))
         what = (
             f"comparing the commits around {len(open_ones)} changes, "
             f"{threads_text(self._record.threads)} a process"
         )
-        try:
-            with termination_as_interrupt(), Bar(self._console, what, unit="pairs") as bar:
+        with termination_as_interrupt(), Bar(self._console, what, unit="pairs") as bar:
 
-                def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
-                    for name, pair in measured.items():
-                        key = (pair.base.commit, pair.head.commit, name)
-                        self._pairs.setdefault(key, []).append(pair)
-                        self._record.samples.append(pair.to_json())
-                    bar.show(len(self._record.samples))
+            def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
+                self._record.samples.extend(pair.to_json() for pair in measured.values())
+                bar.show(len(self._record.samples))
 
-                def on_answer(answer: Comparison) -> None:
-                    self._answers[answer.base, answer.head, answer.benchmark] = answer
-
-                confirm(open_ones, setup.pairs_of, None, on_pair, on_answer)
-        except KeyboardInterrupt:
-            self.is_interrupted = True
+            confirmed = confirm(open_ones, setup.pairs_of, on_pair)
+        self.is_interrupted = confirmed.is_interrupted
+        if self.is_interrupted:
             self._record.notes.append(INTERRUPTED)
             self._console.print(INTERRUPTED)
+        standing = same | {one.suspicion: one for one in confirmed.confirmations}
         for change, suspicion in suspicions.items():
-            comparison = self._comparison_of(suspicion)
-            if comparison is not None:
-                self.confirmed[change] = Confirmation(suspicion, comparison)
-
-    def _call_same(self, suspicions: Iterable[Suspicion], sources: CommitSources) -> None:
-        """Answer those whose commits have the same engine and kernels: no commit moved them."""
-        for suspicion in suspicions:
-            # A commit that the repository lacks is compared, and said to be lacking then.
-            with contextlib.suppress(GitError):
-                if sources.are_same(suspicion.before, suspicion.after):
-                    before, after, name = key = _key(suspicion)
-                    self._answers[key] = Comparison(
-                        name, before, after, Verdict.SAME, reason=NOTHING_TO_MEASURE
-                    )
+            if suspicion in standing:
+                self.confirmed[change] = standing[suspicion]
 
     def _suspicions(
         self, found: Sequence[Change], entries: Sequence[Entry]
@@ -365,23 +343,17 @@ class Confirming:
             )
         return suspicions
 
-    def _comparison_of(self, suspicion: Suspicion) -> Comparison | None:
-        """Its answer, or what pairs show where it was interrupted; None where it never began."""
-        key = _key(suspicion)
-        pairs = self._pairs.get(key)
-        if key in self._answers or not pairs:
-            return self._answers.get(key)
-        return summarize_pairs(
-            *key,
-            [pair for pair in pairs if pair.discarded is None],
-            ComparisonPlan(),
-            discarded=sum(pair.discarded is not None for pair in pairs),
-            reason="The comparison was interrupted.",
-        )
 
-
-def _key(suspicion: Suspicion) -> tuple[str, str, str]:
-    return suspicion.before, suspicion.after, suspicion.benchmark
+def _same(suspicions: Iterable[Suspicion], sources: CommitSources) -> dict[Suspicion, Confirmation]:
+    """Those whose commits have the same engine and kernels: no commit moved them."""
+    found: dict[Suspicion, Confirmation] = {}
+    for one in suspicions:
+        # A commit that the repository lacks is compared, and said to be lacking then.
+        with contextlib.suppress(GitError):
+            if sources.are_same(one.before, one.after):
+                answer = Comparison.of_same(one.benchmark, one.before, one.after)
+                found[one] = Confirmation(one, answer)
+    return found
 
 
 def exit_code_of(triaged: Sequence[Triaged]) -> ExitCode:

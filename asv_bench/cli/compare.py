@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.cli.options import (
@@ -23,16 +22,15 @@ from asv_bench.cli.options import (
     insist_on_gpu,
 )
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
-from asv_bench.compare.comparison import Progress, compare_commits, summarize_pairs
+from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.tables import comparison_table, headline, markdown
-from asv_bench.compare.verdict import NOTHING_TO_MEASURE, Comparison, Verdict
+from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.progress import clock
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
@@ -158,7 +156,7 @@ class Comparing:
         self._plan = plan
         self._files = files
         self._console = files.console
-        self._pairs: dict[str, list[Pair]] = {name: [] for name in setup.benchmarks}
+        self._comparison = CommitComparison(base.hash, head.hash, setup.benchmarks, plan)
         self._units = {entry.name: entry.unit for entry in setup.entries}
         self._record = Record(
             "compare",
@@ -170,7 +168,6 @@ class Comparing:
                 "plan": plan.to_json(),
             },
         )
-        self._answers: dict[str, Comparison] = {}
         self.comparisons: list[Comparison] = []
         self.is_interrupted = False
         self.seconds = 0.0
@@ -178,7 +175,8 @@ class Comparing:
     def call_same(self) -> None:
         """Answer without measuring: both commits have the same engine and kernels."""
         self._print_commits()
-        self.comparisons = self._answers_so_far(Verdict.SAME, NOTHING_TO_MEASURE)
+        ends = self._base.hash, self._head.hash
+        self.comparisons = [Comparison.of_same(name, *ends) for name in self._setup.benchmarks]
 
     def run(self) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
@@ -186,39 +184,19 @@ class Comparing:
         self._console.print(self._setup.sentence())
         self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
+        comparison, plan = self._comparison, self._plan
+        bar = Bar(self._console, "warming up, both commits run once", plan.cap, "pairs at most")
         try:
-            with (
-                termination_as_interrupt(),
-                self._setup.pairs() as source,
-                _PairProgress(self._console, self._plan) as progress,
-            ):
+            with termination_as_interrupt(), self._setup.pairs() as source, bar:
 
                 def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
-                    for name, pair in measured.items():
-                        self._pairs[name].append(pair)
-                        self._record.samples.append(pair.to_json())
-                    progress.show(now)
+                    self._record.samples.extend(pair.to_json() for pair in measured.values())
+                    bar.show(now.kept, f"comparing, next look at {now.next_look}")
 
-                def on_answer(answer: Comparison) -> None:
-                    self._answers[answer.benchmark] = answer
-
-                self.comparisons = compare_commits(
-                    source,
-                    self._base.hash,
-                    self._head.hash,
-                    self._setup.benchmarks,
-                    self._plan,
-                    on_pair,
-                    on_answer,
-                )
-        except KeyboardInterrupt:
-            self.is_interrupted = True
-            self.comparisons = self._answers_so_far(
-                Verdict.INCONCLUSIVE, "The comparison was interrupted."
-            )
-        except CommitUnusable as error:
-            verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
-            self.comparisons = self._answers_so_far(verdict, str(error))
+                self.comparisons = comparison.run(source, on_pair)
+        except (KeyboardInterrupt, CommitUnusable) as error:
+            self.is_interrupted = isinstance(error, KeyboardInterrupt)
+            self.comparisons = comparison.answers_after(error)
         self.seconds = time.monotonic() - begun
 
     def exit_code(self, gate: frozenset[Verdict]) -> ExitCode:
@@ -275,57 +253,9 @@ class Comparing:
     def _contradictions(self) -> list[str]:
         """What to know where processes of one commit gave figures far apart."""
         values: dict[str, list[float]] = {}
-        for name, pairs in self._pairs.items():
-            kept = [pair for pair in pairs if pair.discarded is None]
-            for side, commit in (("base", self._base), ("head", self._head)):
-                readings = (pair.base if side == "base" else pair.head for pair in kept)
-                values[f"{name} of {side} {commit.short}"] = [one.value for one in readings]
+        for name in self._setup.benchmarks:
+            kept = self._comparison.kept_pairs(name)
+            values[f"{name} of base {self._base.short}"] = [pair.base.value for pair in kept]
+            values[f"{name} of head {self._head.short}"] = [pair.head.value for pair in kept]
         unit = "s" if set(self._units.values()) == {"seconds"} else ""
         return spread_sentences(values, "processes", unit)
-
-    def _answers_so_far(self, verdict: Verdict, reason: str) -> list[Comparison]:
-        """The answers that were given, and `verdict` for every benchmark without one."""
-        return [
-            self._answers.get(name)
-            or summarize_pairs(
-                self._base.hash,
-                self._head.hash,
-                name,
-                [pair for pair in pairs if pair.discarded is None],
-                self._plan,
-                verdict,
-                discarded=sum(pair.discarded is not None for pair in pairs),
-                reason=reason,
-            )
-            for name, pairs in self._pairs.items()
-        ]
-
-
-class _PairProgress:
-    """Pairs with the time that is left at most."""
-
-    def __init__(self, console: Console, plan: ComparisonPlan) -> None:
-        self._begun = time.monotonic()
-        self._first: tuple[float, int] | None = None
-        self._bar = Bar(console, "warming up, both commits run once", plan.cap, "pairs at most")
-
-    def __enter__(self) -> _PairProgress:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.__exit__()
-
-    def show(self, now: Progress) -> None:
-        """Say what is done."""
-        at = time.monotonic()
-        # From the first pair on: warming up may compile kernels, and says nothing about the rest.
-        since, before = self._first or (self._begun, 0)
-        self._first = self._first or (at, now.measured)
-        left = time_left((at - since) / (now.measured - before), now)
-        self._bar.show(now.kept, f"comparing, next look at {now.next_look}", left=left)
-
-
-def time_left(seconds: float, now: Progress) -> str:
-    """How long the rest takes at most, where a pair takes so many seconds."""
-    return f"at most {clock(seconds * (now.cap - now.kept))} left"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from asv_bench.compare.judging import judge, weigh
+from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.process.samples import Absence, Pair, PairSource, SampleFailed
+from asv_bench.process.samples import Absence, CommitUnusable, Pair, PairSource, SampleFailed
 
 MOST_FAILURES = 3
 """Failed processes of a commit that can be measured, after which its benchmarks are given up."""
@@ -41,8 +42,6 @@ class Progress:
 
 OnPair = Callable[[Progress, Mapping[str, Pair]], None]
 """Called in the caller's thread after each pair, with what it measured."""
-OnAnswer = Callable[[Comparison], None]
-"""Called in the caller's thread when a benchmark has its answer."""
 
 
 @dataclass(slots=True)
@@ -53,50 +52,6 @@ class _Case:
     discarded: list[Pair] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     answer: Comparison | None = None
-
-
-def compare_commits(
-    source: PairSource,
-    base: str,
-    head: str,
-    benchmarks: Sequence[str],
-    plan: ComparisonPlan | None = None,
-    on_pair: OnPair | None = None,
-    on_answer: OnAnswer | None = None,
-) -> list[Comparison]:
-    """Compare two commits until every benchmark has a clear answer or the plan's cap is reached.
-
-    Pairs alternate in order (base first, head first, head first, base first), on each of the
-    source's devices by itself, so that a drift of the machine favours neither commit. Pairs that
-    the source discards are replaced. A benchmark with a clear answer is measured no further.
-
-    Parameters
-    ----------
-    source
-        Measures pairs.
-    base, head
-        Full hashes; a positive effect means that `head` is slower.
-    benchmarks
-        Names with parameters.
-    plan
-        None: the standard one.
-    on_pair
-        Told of every pair.
-    on_answer
-        Told of every answer, so that those given before an interruption are not lost.
-
-    Returns
-    -------
-    list of Comparison
-        One for each benchmark, in their order.
-
-    Raises
-    ------
-    CommitUnusable
-        If one of the commits cannot be measured.
-    """
-    plan = plan or ComparisonPlan()
-    return _Comparing(source, base, head, benchmarks, plan, on_pair, on_answer).run()
 
 
 def summarize_pairs(
@@ -133,46 +88,78 @@ def summarize_pairs(
     )
 
 
-class _Comparing:
+class CommitComparison:
+    """Two commits on their way to an answer for each benchmark.
+
+    Parameters
+    ----------
+    base, head
+        Full hashes; a positive effect means that `head` is slower.
+    benchmarks
+        Names with parameters.
+    plan
+        None: the standard one.
+    """
+
     def __init__(
-        self,
-        source: PairSource,
-        base: str,
-        head: str,
-        benchmarks: Sequence[str],
-        plan: ComparisonPlan,
-        on_pair: OnPair | None,
-        on_answer: OnAnswer | None,
+        self, base: str, head: str, benchmarks: Sequence[str], plan: ComparisonPlan | None = None
     ) -> None:
-        self._source = source
         self._base, self._head = base, head
-        self._plan = plan
-        self._on_pair = on_pair
-        self._on_answer = on_answer
+        self._plan = plan or ComparisonPlan()
         self._cases = {name: _Case() for name in benchmarks}
         self._measured = 0
-        self._next_look = plan.looks[0]
-        # Devices start in turn with either order, so that few pairs on many are balanced too.
-        self._turns = {device: 2 * index for index, device in enumerate(source.devices)}
+        self._next_look = self._plan.looks[0]
+        self._on_pair: OnPair | None = None
 
-    def run(self) -> list[Comparison]:
+    def run(self, source: PairSource, on_pair: OnPair | None = None) -> list[Comparison]:
+        """Measure until every benchmark has a clear answer or the plan's cap is reached.
+
+        Pairs that the source discards are replaced. A benchmark with a clear answer is measured no
+        further.
+
+        Parameters
+        ----------
+        source
+            Measures pairs.
+        on_pair
+            Told of every pair.
+
+        Returns
+        -------
+        list of Comparison
+            One for each benchmark, in their order.
+
+        Raises
+        ------
+        CommitUnusable
+            If one of the commits cannot be measured.
+        """
+        self._on_pair = on_pair
         for commit in (self._base, self._head):
-            for name, absence in self._source.prepare(commit).items():
+            for name, absence in source.prepare(commit).items():
                 self._leave_out(name, commit, absence)
-        with ThreadPoolExecutor(len(self._source.devices)) as pool:
-            try:
-                for look, pairs in enumerate(self._plan.looks):
-                    if not self._open():
-                        break
-                    self._next_look = pairs
-                    self._gather(pairs, pool)
-                    self._look(look, pairs)
-            except BaseException:
-                # The threads wait for processes, and leaving the pool waits for the threads.
-                self._source.stop()
-                raise
-        answers = [case.answer for case in self._cases.values()]
-        return [answer for answer in answers if answer is not None]
+        pool = PairPool(source)
+        for look, wanted in enumerate(self._plan.looks):
+            if not self._open():
+                break
+            self._next_look = wanted
+            pool.measure(self._next_pair, self._take)
+            self._look(look, wanted)
+        return [case.answer for case in self._cases.values() if case.answer is not None]
+
+    def answers_after(self, error: KeyboardInterrupt | CommitUnusable) -> list[Comparison]:
+        """The answers given before `run` raised, and an answer that says why for all others."""
+        verdict, reason = Verdict.INCONCLUSIVE, "The comparison was interrupted."
+        if isinstance(error, CommitUnusable):
+            verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
+            reason = str(error)
+        for name in self._open():
+            self._close(name, self._cases[name].kept, verdict, reason)
+        return [case.answer for case in self._cases.values() if case.answer is not None]
+
+    def kept_pairs(self, benchmark: str) -> Sequence[Pair]:
+        """The pairs of a benchmark that were not discarded, in the order they came in."""
+        return self._cases[benchmark].kept
 
     def _leave_out(self, name: str, commit: str, absence: Absence) -> None:
         case = self._cases.get(name)
@@ -193,33 +180,12 @@ class _Comparing:
                 lacks = max(lacks, wanted - len(case.kept))
         return lacks
 
-    def _gather(self, wanted: int, pool: ThreadPoolExecutor) -> None:
-        running: dict[Future[Mapping[str, Pair]], str] = {}
-        idle = list(self._source.devices)
-        while True:
-            while idle and len(running) < self._missing(wanted):
-                device = idle.pop(0)
-                running[self._submit(device, pool)] = device
-            if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                idle.append(running.pop(future))
-                self._take(future)
+    def _next_pair(self, running: Sequence[PairRequest]) -> PairRequest | None:
+        if len(running) >= self._missing(self._next_look):
+            return None
+        return PairRequest(self._base, self._head, tuple(self._open()))
 
-    def _submit(self, device: str, pool: ThreadPoolExecutor) -> Future[Mapping[str, Pair]]:
-        head_first = self._turns[device] % 4 in (1, 2)
-        self._turns[device] += 1
-        return pool.submit(
-            self._source.pair,
-            self._base,
-            self._head,
-            head_first=head_first,
-            benchmarks=tuple(self._open()),
-            device=device,
-        )
-
-    def _take(self, future: Future[Mapping[str, Pair]]) -> None:
+    def _take(self, _: PairRequest, future: Future[Mapping[str, Pair]]) -> None:
         self._measured += 1
         try:
             pairs = future.result()
@@ -288,5 +254,3 @@ class _Comparing:
             discarded=len(case.discarded) + len(case.failures),
             reason=reason,
         )
-        if self._on_answer is not None:
-            self._on_answer(case.answer)

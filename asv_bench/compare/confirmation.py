@@ -9,8 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from asv_bench.compare.catalog import Entry
-from asv_bench.compare.comparison import OnAnswer, OnPair, compare_commits
-from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.comparison import CommitComparison, OnPair
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.process.samples import CommitUnusable, PairSource
@@ -81,14 +80,22 @@ class Confirmation:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What comparing suspicions came to, and whether Ctrl-C ended it before its end."""
+
+    confirmations: list[Confirmation]
+    is_interrupted: bool
+
+
 def confirm(
     suspicions: Sequence[Suspicion],
     pairs_of: Callable[[Sequence[str]], AbstractContextManager[PairSource]],
-    plan: ComparisonPlan | None = None,
     on_pair: OnPair | None = None,
-    on_answer: OnAnswer | None = None,
-) -> list[Confirmation]:
+) -> Confirmed:
     """Compare the commits around each suspicion, those of the same commits together.
+
+    Holm's procedure covers the benchmarks of the same two commits.
 
     Parameters
     ----------
@@ -96,17 +103,13 @@ def confirm(
         What stored results suggest.
     pairs_of
         Gives a source of pairs of these benchmarks (`BenchSetup.pairs_of`).
-    plan
-        Of each comparison; Holm's procedure covers the benchmarks of the same two commits.
     on_pair
         Told of every pair.
-    on_answer
-        Told of every answer, so that those given before an interruption are not lost.
 
     Returns
     -------
-    list of Confirmation
-        One for each suspicion, in their order.
+    Confirmed
+        In the order of the suspicions; after Ctrl-C those that were begun.
     """
     around: dict[tuple[str, str], list[str]] = {}
     for suspicion in suspicions:
@@ -114,22 +117,26 @@ def confirm(
         if suspicion.benchmark not in benchmarks:
             benchmarks.append(suspicion.benchmark)
     found: dict[tuple[str, str, str], Comparison] = {}
+    is_interrupted = False
     for (before, after), benchmarks in around.items():
+        comparison = CommitComparison(before, after, benchmarks)
         try:
             with pairs_of(benchmarks) as source:
-                compared = compare_commits(
-                    source, before, after, benchmarks, plan, on_pair, on_answer
-                )
-        except CommitUnusable as error:
-            verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
-            compared = [
-                Comparison(name, before, after, verdict, reason=str(error)) for name in benchmarks
-            ]
-            if on_answer is not None:
-                for answer in compared:
-                    on_answer(answer)
+                compared = comparison.run(source, on_pair)
+        except (CommitUnusable, KeyboardInterrupt) as error:
+            compared = comparison.answers_after(error)
+            if isinstance(error, KeyboardInterrupt):
+                is_interrupted = True
+                compared = [one for one in compared if one.pairs_used or one.pairs_discarded]
         found |= {(before, after, entry.benchmark): entry for entry in compared}
-    return [Confirmation(one, found[one.before, one.after, one.benchmark]) for one in suspicions]
+        if is_interrupted:
+            break
+    confirmations = [
+        Confirmation(one, found[key])
+        for one in suspicions
+        if (key := (one.before, one.after, one.benchmark)) in found
+    ]
+    return Confirmed(confirmations, is_interrupted)
 
 
 def entry_named(entries: Sequence[Entry], benchmark: str, values: Sequence[str]) -> Entry:

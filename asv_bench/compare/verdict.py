@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -85,22 +85,11 @@ class Comparison:
     head_value: float | None = None
     reason: str = ""
 
+    @classmethod
+    def of_same(cls, benchmark: str, base: str, head: str) -> Comparison:
+        """That of commits with the same engine and kernels, which are not measured."""
+        return cls(benchmark, base, head, Verdict.SAME, reason=NOTHING_TO_MEASURE)
+
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON-ready values."""
-        return {
-            "benchmark": self.benchmark,
-            "base": self.base,
-            "head": self.head,
-            "verdict": str(self.verdict),
-            "effect": self.effect,
-            "interval": None if self.interval is None else list(self.interval),
-            "confidence": self.confidence,
-            "p": self.p,
-            "wilcoxon_p": self.wilcoxon_p,
-            "equivalence_p": self.equivalence_p,
-            "pairs_used": self.pairs_used,
-            "pairs_discarded": self.pairs_discarded,
-            "base_value": self.base_value,
-            "head_value": self.head_value,
-            "reason": self.reason,
-        }
+        return asdict(self)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
-from asv_bench.compare.comparison import compare_commits
+from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, NOISES, Noise, SimulatedPairs
@@ -91,7 +91,7 @@ def simulate(
     false_alarms = 0
     for run in range(runs):
         source = SimulatedPairs(effects, noise, seed=1_000_003 * seed + run)
-        compared = compare_commits(source, BASE, HEAD, list(effects), plan)
+        compared = CommitComparison(BASE, HEAD, list(effects), plan).run(source)
         answers.append(compared[0])
         false_alarms += any(
             comparison.verdict in (Verdict.SLOWER, Verdict.FASTER)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from asv_bench.compare.comparison import compare_commits
+from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed
 from asv_bench.process.measured_process import Place
@@ -194,9 +194,8 @@ def try_claims(
             if measured:
                 samples.extend(pair.to_json() for pair in source.whole(seed, measured[seed]))
 
-        [comparison] = compare_commits(
-            source, trial.base.label, trial.head.label, [seed], plan, on_pair
-        )
+        ends = trial.base.label, trial.head.label
+        [comparison] = CommitComparison(*ends, [seed], plan).run(source, on_pair)
         source.close(seed)
         found.append(find(trial, comparison, source.pairs[seed], plan))
         watcher.found(found[-1])

@@ -80,8 +80,7 @@ def test_the_first_slow_commit_is_found_and_confirmed_against_its_parent(place: 
     assert finding.probability is not None
     assert finding.probability >= 0.99
     parent = GOOD if place == 0 else COMMITS[place - 1]
-    confirmation = finding.confirmation
-    assert confirmation is not None
+    [confirmation] = finding.confirmations
     assert (confirmation.base, confirmation.head) == (parent, COMMITS[place])
     assert confirmation.verdict is Verdict.SLOWER
     assert confirmation.effect == pytest.approx(0.03, abs=0.004)
@@ -117,8 +116,7 @@ def test_what_made_it_faster_is_found_where_that_is_asked() -> None:
     finding, _, _ = search({9: -0.05}, direction=Direction.IMPROVEMENT)
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == (COMMITS[9],)
-    assert finding.confirmation is not None
-    assert finding.confirmation.effect == pytest.approx(-0.05, abs=0.005)
+    assert finding.confirmations[-1].effect == pytest.approx(-0.05, abs=0.005)
 
 
 def test_ends_of_which_nothing_can_be_told_are_said_to_be_inconclusive() -> None:
@@ -137,9 +135,8 @@ def test_commits_that_cannot_be_measured_are_left_out_and_said() -> None:
     finding, probes, _ = search({}, machine=SimulatedCommits(log_times, QUIET, 1))
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == tuple(COMMITS[12:16])
-    assert finding.confirmation is not None
-    assert finding.confirmation.base == COMMITS[11]
-    assert finding.confirmation.head == COMMITS[15]
+    assert finding.confirmations[-1].base == COMMITS[11]
+    assert finding.confirmations[-1].head == COMMITS[15]
     assert finding.unmeasurable is not None
     assert set(COMMITS[12:15]) <= set(finding.unmeasurable) <= {*COMMITS[12:15], COMMITS[20]}
     failed = [probe for probe in probes if probe.pair is None]
@@ -191,8 +188,7 @@ def test_another_load_is_no_second_step(factor: float) -> None:
     machine = Loaded(times({13: 0.05}), gate, factor)
     finding, probes, asked = search({}, machine=machine)
     assert finding.suspects == (COMMITS[13],)
-    confirmation = finding.confirmation
-    assert confirmation is not None
+    [confirmation] = finding.confirmations
     assert finding.gate.effect == pytest.approx(0.05, abs=0.005)
     assert confirmation.effect == pytest.approx(1.05**factor - 1, abs=0.005)
     assert finding.remark == ""
@@ -208,8 +204,7 @@ def test_a_culprit_of_less_than_the_minimum_is_found_where_it_did_most_of_the_ra
     finding, _, _ = search({8: 0.009, 31: 0.004})
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == (COMMITS[8],)
-    confirmation = finding.confirmation
-    assert confirmation is not None
+    [confirmation] = finding.confirmations
     assert confirmation.effect is not None
     assert confirmation.effect < SearchPlan().confirmation.minimum_effect
 

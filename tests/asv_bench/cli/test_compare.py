@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -11,27 +10,18 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
-from simulated_pairs import BASE, HEAD, ScriptedPairs
 from toy_project import ROOT, ToyProject, git, make_project
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.cli import compare as compare_module
-from asv_bench.cli.compare import Comparing, time_left
-from asv_bench.compare.comparison import Progress
-from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
-from asv_bench.git.repository import Commit
-from asv_bench.output.table_files import TableFiles
 
 STEP = r"Toy\.track_step"
 
@@ -262,54 +252,6 @@ def test_a_gpu_that_is_demanded_must_be_there(
     code, said, _ = compare(toy.root, "HEAD", "HEAD", "-b", STEP, "--require-gpu")
     assert code == 1
     assert "there is no GPU" in said
-
-
-def test_the_time_left_is_that_of_the_pairs_left() -> None:
-    now = Progress(measured=9, kept=8, next_look=12, cap=24, open_benchmarks=("b",))
-    assert time_left(10.0, now) == "at most 2:40 left"
-
-
-def test_progress_does_not_count_the_warming_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter((0.0, 100.0, 110.0, 120.0))
-    monkeypatch.setattr(compare_module.time, "monotonic", lambda: next(clock))
-    # A dumb terminal, such as the tests may run in, is shown no progress.
-    monkeypatch.setenv("TERM", "xterm")
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=120)
-    with compare_module._PairProgress(console, ComparisonPlan()) as progress:
-        for measured in (1, 2, 3):
-            progress.show(Progress(measured, measured, 12, 24, ("b",)))
-    assert "at most 3:30 left" in output.getvalue()
-
-
-def test_an_interruption_leaves_the_answers_that_were_given() -> None:
-    plan = ComparisonPlan()
-    interrupted_at = plan.looks[-1] - 2
-
-    def ratio(name: str, number: int) -> float:
-        if number == interrupted_at:
-            raise KeyboardInterrupt
-        scatter = (-1) ** (number // 2)
-        return {"slower": 1.03 + 0.001 * scatter, "noisy": 1.0 + 0.2 * scatter}[name]
-
-    source = ScriptedPairs(ratio, benchmarks=("noisy", "slower"))
-    setup = SimpleNamespace(
-        benchmarks=source.benchmarks,
-        entries=[],
-        devices=source.devices,
-        sentence=lambda: "measuring",
-        pairs=lambda: nullcontext(source),
-    )
-    commits = Commit(BASE, "older"), Commit(HEAD, "newer")
-    comparing = Comparing(setup, *commits, plan, TableFiles())
-    comparing.run()
-    assert comparing.is_interrupted
-    noisy, slower = comparing.comparisons
-    assert (noisy.verdict, noisy.pairs_used) == (Verdict.INCONCLUSIVE, interrupted_at)
-    assert slower.verdict is Verdict.SLOWER
-    assert slower.pairs_used < interrupted_at
-    assert "interrupted" in noisy.reason
-    assert not slower.reason
 
 
 @pytest.mark.parametrize(("pairs", "benchmarks"), [("14", 9), ("15", 19), ("16", 33)])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of
 
-from asv_bench.compare.comparison import Progress, compare_commits, summarize_pairs
+from asv_bench.compare.comparison import CommitComparison, Progress, summarize_pairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -27,7 +27,7 @@ def ratio_of(effects: Mapping[str, float], noise: float = 1.0):
 
 
 def compare(source: ScriptedPairs, plan: ComparisonPlan = PLAN, **extra) -> list[Comparison]:
-    return compare_commits(source, BASE, HEAD, source.benchmarks, plan, **extra)
+    return CommitComparison(BASE, HEAD, source.benchmarks, plan).run(source, **extra)
 
 
 @pytest.mark.parametrize(
@@ -224,13 +224,37 @@ def test_progress_is_told_after_each_pair() -> None:
     assert heard[2][1]["b"].discarded == "hot"
 
 
-def test_every_answer_is_told_when_it_is_given() -> None:
-    told: list[tuple[str, int]] = []
-    source = ScriptedPairs(ratio_of({"a": 0.0098, "b": 0.03}), benchmarks=("a", "b"))
-    source.absent = {HEAD: {"a": Absence("it is not there", has_failed=False)}}
-    answers = compare(source, on_answer=lambda one: told.append((one.benchmark, len(source.asked))))
-    assert told == [("a", 0), ("b", PLAN.looks[0])]
-    assert [answer.benchmark for answer in answers] == ["a", "b"]
+def test_after_an_interruption_answers_stand_and_others_say_why() -> None:
+    interrupted_at = PLAN.cap - 2
+
+    def ratio(name: str, number: int) -> float:
+        if number == interrupted_at:
+            raise KeyboardInterrupt
+        scatter = (-1) ** (number // 2)
+        return {"slower": 1.03 + 0.001 * scatter, "noisy": 1.0 + 0.2 * scatter}[name]
+
+    source = ScriptedPairs(ratio, benchmarks=("noisy", "slower"))
+    comparison = CommitComparison(BASE, HEAD, source.benchmarks, PLAN)
+    with pytest.raises(KeyboardInterrupt) as interruption:
+        comparison.run(source)
+    noisy, slower = comparison.answers_after(interruption.value)
+    assert (noisy.verdict, noisy.pairs_used) == (Verdict.INCONCLUSIVE, interrupted_at)
+    assert "interrupted" in noisy.reason
+    assert slower.verdict is Verdict.SLOWER
+    assert slower.pairs_used < interrupted_at
+    assert not slower.reason
+
+
+@pytest.mark.parametrize(
+    ("is_lacking", "verdict"), [(True, Verdict.NOT_MEASURED), (False, Verdict.FAILED)]
+)
+def test_a_commit_that_is_unusable_is_every_benchmarks_answer(
+    is_lacking: bool, verdict: Verdict
+) -> None:
+    error = CommitUnusable(HEAD, "it cannot be imported", is_lacking=is_lacking)
+    answers = CommitComparison(BASE, HEAD, ["a", "b"]).answers_after(error)
+    assert [answer.verdict for answer in answers] == [verdict, verdict]
+    assert "it cannot be imported" in answers[0].reason
 
 
 def test_an_interruption_stops_what_is_running_at_once() -> None:

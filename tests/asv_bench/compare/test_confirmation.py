@@ -44,7 +44,7 @@ def test_each_suspicion_gets_its_standing_and_equal_commits_one_comparison() -> 
         Suspicion("unclear", BASE, HEAD, 0.03),
     ]
     sources = Sources()
-    found = confirm(suspicions, sources)
+    found = confirm(suspicions, sources).confirmations
     assert [entry.suspicion for entry in found] == suspicions
     assert [entry.standing for entry in found] == [
         Standing.REGRESSION,
@@ -61,7 +61,8 @@ def test_each_suspicion_gets_its_standing_and_equal_commits_one_comparison() -> 
 
 def test_a_commit_that_is_unusable_now_is_no_verdict_and_stops_nothing() -> None:
     suspicions = [Suspicion("slow", BASE, OTHER, 0.05), Suspicion("slow", BASE, HEAD, 0.05)]
-    found = confirm(suspicions, Sources(unusable={OTHER: "it has no engine"}))
+    sources = Sources(unusable={OTHER: "it has no engine"})
+    found = confirm(suspicions, sources).confirmations
     assert [entry.standing for entry in found] == [Standing.NOT_COMPARED, Standing.REGRESSION]
     assert "it has no engine" in found[0].comparison.reason
 

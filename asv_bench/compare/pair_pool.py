@@ -1,0 +1,74 @@
+"""Measuring pairs on all devices of a source at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from asv_bench.process.samples import Pair, PairSource
+
+
+@dataclass(frozen=True, slots=True)
+class PairRequest:
+    """A pair to measure: full hashes of its two commits, and the benchmarks."""
+
+    base: str
+    head: str
+    benchmarks: tuple[str, ...]
+
+
+NextPair = Callable[[Sequence[PairRequest]], PairRequest | None]
+"""Given the pairs that are being measured, says which to begin now; None: none."""
+TakePair = Callable[[PairRequest, "Future[Mapping[str, Pair]]"], None]
+"""Called in the caller's thread with each pair that is measured, or has failed."""
+
+
+class PairPool:
+    """Hands out pairs to the devices of a source.
+
+    Pairs alternate in order (base first, head first, head first, base first), on each device by
+    itself, so that a drift of the machine favours neither commit.
+    """
+
+    def __init__(self, source: PairSource) -> None:
+        self._source = source
+        # Devices start in turn with either order, so that few pairs on many are balanced too.
+        self._turns = {device: 2 * index for index, device in enumerate(source.devices)}
+
+    def measure(self, next_pair: NextPair, take: TakePair) -> None:
+        """Measure until `next_pair` wants nothing more and every pair is taken."""
+        running: dict[Future[Mapping[str, Pair]], tuple[str, PairRequest]] = {}
+        idle = list(self._source.devices)
+        with ThreadPoolExecutor(len(idle)) as pool:
+            try:
+                while True:
+                    while idle:
+                        request = next_pair([request for _, request in running.values()])
+                        if request is None:
+                            break
+                        device = idle.pop(0)
+                        running[pool.submit(self._pair, request, device)] = device, request
+                    if not running:
+                        return
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        device, request = running.pop(future)
+                        idle.append(device)
+                        take(request, future)
+            except BaseException:
+                # The threads wait for processes, and leaving the pool waits for the threads.
+                self._source.stop()
+                raise
+
+    def _pair(self, request: PairRequest, device: str) -> Mapping[str, Pair]:
+        # A device measures one pair at a time, so only one thread is at its turns.
+        head_first = self._turns[device] % 4 in (1, 2)
+        self._turns[device] += 1
+        return self._source.pair(
+            request.base,
+            request.head,
+            head_first=head_first,
+            benchmarks=request.benchmarks,
+            device=device,
+        )
