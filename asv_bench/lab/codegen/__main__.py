@@ -1,8 +1,8 @@
-"""``python -m asv_bench.lab.codegen``: see `asv_bench.lab.codegen.check`."""
+"""`python -m asv_bench.lab.codegen`: see `asv_bench.lab.codegen.check`."""
 
-import sys
+import typer
 
-from asv_bench.lab.codegen.check import main
+from asv_bench.lab.codegen.check import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(run)

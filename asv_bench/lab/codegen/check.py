@@ -1,4 +1,4 @@
-"""``python -m asv_bench.lab.codegen``: compile every kernel for sm_90 and check the result.
+"""`python -m asv_bench.lab.codegen`: compile every kernel for sm_90 and check the result.
 
 Two sets: what the engine launches for GPT-2 at every batch bucket, as it launches it, and the plain
 kernels for the head shapes and dtypes of other models. Needs no GPU. Exits 1 with one sentence for
@@ -7,67 +7,79 @@ each broken rule.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
+from typing import Annotated
 from unittest.mock import patch
 
+import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from asv_bench.cli.options import CsvPath, JsonPath, MarkdownPath
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
 from asv_bench.lab.codegen import launched_kernels as launched
 from asv_bench.lab.codegen.compiled import KernelFigures, compile_launched, compile_variant
-from asv_bench.lab.codegen.rules import KNOWN_EXCEPTIONS, violations
-from asv_bench.output.console import add_figure_columns, make_console, print_table
+from asv_bench.lab.codegen.rules import violations
+from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
+from asv_bench.output.table import Column, Table, digits
+from asv_bench.output.table_files import TableFiles
+
+
+def _span(rows: Sequence[int]) -> str:
+    """The least and the greatest bucket; empty for kernels that no fused step launches."""
+    return "-".join(map(str, sorted({*rows[:1], *rows[-1:]})))
+
 
 COLUMNS = (
-    ("regs", "registers"),
-    ("spills", "spill_instructions"),
-    ("stack\nB", "stack_bytes"),
-    ("shared\nB", "shared_bytes"),
-    ("SASS", "instructions"),
-    ("tensor\ncore", "tensor_core"),
-    ("async\ncopy", "async_copies"),
-    ("CPU\ns", "compile_s"),
+    Column("name", "variant", kind="name"),
+    Column("registers", "regs"),
+    Column("spill_instructions", "spills"),
+    Column("stack_bytes", "stack", "B"),
+    Column("shared_bytes", "shared", "B", str),
+    Column("instructions", "SASS", show=str),
+    Column("tensor_core", "tensor", "core"),
+    Column("async_copies", "async", "copy"),
+    Column("compile_s", "CPU", "s", digits(1)),
+    Column("cubin_sha256", "cubin", show=lambda digest: digest[:8]),
+    Column("rows", "batch", show=_span),
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the check; 0 when every rule holds, 1 when one is broken, 2 when it cannot run."""
-    options = _parser().parse_args(arguments)
-    console = make_console()
+def run(
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only variants with this in their name.")
+    ] = None,
+    json: JsonPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
+) -> None:
+    """Compile every kernel variant for sm_90, GPU or not, and check what came out.
+
+    Raises
+    ------
+    typer.Exit
+        With 1 when a rule is broken, 2 when the check cannot run.
+    """
     complaints = make_console(stderr=True)
     try:
-        figures, failures = compile_all(options.only, console)
+        files = TableFiles(json, markdown, csv)
+        figures, failures = compile_all(only or (), files.console)
     except BenchError as error:
-        complaints.print(f"codegen: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 2
+        print_sentences(complaints, [f"codegen: {error}"])
+        raise typer.Exit(2) from error
     broken = [sentence for one in figures for sentence in violations(one, triton_version())]
-    broken += failures
-    print_table(console, figure_table(figures))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report(figures, broken), indent=1) + "\n", "utf-8")
-        console.print(f"figures written to {options.json}", highlight=False, soft_wrap=True)
-    for sentence in broken:
-        complaints.print(f"codegen: {sentence}", markup=False, highlight=False, soft_wrap=True)
-    if not broken:
-        console.print(f"{len(figures)} variants compiled for sm_90; every rule holds")
-    for line in _exceptions_met(figures):
-        console.print(line, highlight=False, soft_wrap=True)
-    return 1 if broken else 0
+    files.show(figure_table(figures))
+    print_sentences(complaints, [f"codegen: {sentence}" for sentence in broken + failures])
+    if broken or failures:
+        raise typer.Exit(1)
+    files.console.print(f"{len(figures)} variants compiled for sm_90; every rule holds")
 
 
 def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigures], list[str]]:
@@ -172,56 +184,7 @@ def triton_version() -> str:
     return version
 
 
-def _exceptions_met(figures: Iterable[KernelFigures]) -> list[str]:
-    """A line for each known exception among these kernels on this Triton."""
-    names = {one.name for one in figures}
-    return [
-        f"known exception on Triton {one.triton}: {one.kernel} uses {one.stack_bytes} bytes of "
-        f"stack, because {one.reason}"
-        for one in KNOWN_EXCEPTIONS
-        if one.kernel in names and triton_version().startswith(f"{one.triton}.")
-    ]
-
-
 def figure_table(figures: Iterable[KernelFigures]) -> Table:
     """The figures as people read them."""
-    table = Table(title="kernels compiled for sm_90", title_justify="left")
-    table.add_column("variant", no_wrap=True)
-    add_figure_columns(table, *(title for title, _ in COLUMNS), "cubin", "batch")
-    for one in figures:
-        values = asdict(one)
-        cells = [str(values[field]) for _, field in COLUMNS]
-        table.add_row(one.name, *cells, one.cubin_sha256[:8], _span(one.rows))
-    return table
-
-
-def _span(rows: Sequence[int]) -> str:
-    """The least and the greatest bucket; empty for kernels that no fused step launches."""
-    return "" if not rows else str(rows[0]) if len(rows) == 1 else f"{rows[0]}-{rows[-1]}"
-
-
-def report(figures: Iterable[KernelFigures], broken: Sequence[str]) -> dict[str, object]:
-    """The figures as JSON keeps them."""
-    return {
-        "target": "sm_90",
-        "triton": triton_version(),
-        "python": platform.python_version(),
-        "kernels": [asdict(one) for one in figures],
-        "violations": list(broken),
-    }
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m asv_bench.lab.codegen",
-        description="Compile every kernel variant for sm_90, GPU or not, and check what came out.",
-    )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="only variants with TEXT in their name; may be given several times",
-    )
-    return parser
+    rows = [[getattr(one, column.key) for column in COLUMNS] for one in figures]
+    return Table(COLUMNS, rows, "kernels compiled for sm_90")

@@ -20,7 +20,6 @@ from asv_bench.lab.codegen.sass import (
     TENSOR_CORE,
     disassemble,
 )
-from asv_bench.lab.codegen.target import target
 
 if TYPE_CHECKING:
     from asv_bench.lab.codegen.launched_kernels import LaunchedKernel
@@ -80,39 +79,21 @@ def compile_variant(variant: KernelVariant) -> KernelFigures:
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
     )
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
-    return _figures(
-        source,
-        options,
-        name=variant.name,
-        dtype=variant.dtype,
-        family=variant.family,
-        is_dependent=bool(variant.constants.get("PDL")),
-    )
+    dependent = bool(variant.constants.get("PDL"))
+    named = (variant.name, variant.dtype, variant.family, dependent, ())
+    return _figures(source, options, named)
 
 
 def compile_launched(kernel: LaunchedKernel) -> KernelFigures:
     """Compile a kernel as the engine launches it for sm_90 and read the result."""
-    return _figures(
-        kernel.source,
-        kernel.options,
-        name=kernel.name,
-        dtype=kernel.dtype,
-        family=kernel.family,
-        is_dependent=kernel.is_dependent,
-        rows=tuple(kernel.rows),
-    )
+    named = (kernel.name, kernel.dtype, kernel.family, kernel.is_dependent, tuple(kernel.rows))
+    return _figures(kernel.source, kernel.options, named)
 
 
 def _figures(
-    source: Any,
-    options: Mapping[str, Any],
-    *,
-    name: str,
-    dtype: str,
-    family: str,
-    is_dependent: bool,
-    rows: tuple[int, ...] = (),
+    source: Any, options: Mapping[str, Any], named: tuple[str, str, str, bool, tuple[int, ...]]
 ) -> KernelFigures:
+    """Compile a source; `named` are the first fields of the figures."""
     import triton
     from triton.errors import TritonError
 
@@ -122,42 +103,41 @@ def _figures(
     except TritonError as error:
         causes = [str(cause).splitlines()[0] for cause in _chain(error) if str(cause)]
         raise MeasurementFailed(
-            f"{name} does not compile on Triton {triton.__version__}: {causes[-1]}"
+            f"{named[0]} does not compile on Triton {triton.__version__}: {causes[-1]}"
         ) from error
     seconds = _cpu_seconds() - started
     cubin: bytes = compiled.asm["cubin"]
     code = disassemble(cubin)
     loops = code.in_loops()
     early = code.before(DEPENDENCY_WAIT)
-    loads = [one.access_bytes for one in code.matching(GLOBAL_LOAD)]
-    stores = [one.access_bytes for one in code.matching(GLOBAL_STORE)]
     return KernelFigures(
-        name=name,
-        dtype=dtype,
-        family=family,
-        is_dependent=is_dependent,
-        rows=rows,
+        *named,
         registers=code.registers,
         stack_bytes=code.stack_bytes + code.local_bytes,
-        spill_instructions=len(code.matching(LOCAL_MEMORY)),
+        spill_instructions=code.count(LOCAL_MEMORY),
         shared_bytes=compiled.metadata.shared,
         instructions=len(code.instructions),
-        tensor_core=len(code.matching(TENSOR_CORE)),
-        async_copies=len(code.matching(ASYNC_COPY)),
-        loop_tensor_core=len(loops.matching(TENSOR_CORE)),
-        loop_async_copies=len(loops.matching(ASYNC_COPY)),
-        loop_narrowest_load=min(
-            (one.access_bytes for one in loops.matching(GLOBAL_LOAD)), default=0
-        ),
-        widest_load=max(loads, default=0),
-        narrowest_store=min(stores, default=0),
-        dependency_waits=len(code.matching(DEPENDENCY_WAIT)),
-        accesses_before_wait=len(early.matching(GLOBAL_LOAD)) + len(early.matching(GLOBAL_STORE)),
-        consumer_releases=len(code.matching(CONSUMER_RELEASE)),
+        tensor_core=code.count(TENSOR_CORE),
+        async_copies=code.count(ASYNC_COPY),
+        loop_tensor_core=loops.count(TENSOR_CORE),
+        loop_async_copies=loops.count(ASYNC_COPY),
+        loop_narrowest_load=min(loops.widths(GLOBAL_LOAD), default=0),
+        widest_load=max(code.widths(GLOBAL_LOAD), default=0),
+        narrowest_store=min(code.widths(GLOBAL_STORE), default=0),
+        dependency_waits=code.count(DEPENDENCY_WAIT),
+        accesses_before_wait=early.count(GLOBAL_LOAD) + early.count(GLOBAL_STORE),
+        consumer_releases=code.count(CONSUMER_RELEASE),
         float_atomics=len(FLOAT_ATOMIC.findall(compiled.asm["ptx"])),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compile_s=round(seconds, 3),
     )
+
+
+def target() -> Any:
+    """Triton's description of a Hopper GPU."""
+    from triton.backends.compiler import GPUTarget
+
+    return GPUTarget("cuda", 90, 32)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -169,9 +149,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process and its finished children, ptxas among them.
-
-    Wall time would measure whatever else the machine is doing.
-    """
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """CPU time of this process and its finished children, ptxas among them."""
+    return sum(os.times()[:4])

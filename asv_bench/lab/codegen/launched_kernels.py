@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.codegen.target import target
+from asv_bench.lab.codegen.compiled import target
 from asv_bench.lab.counters.pretend_cuda import HOPPER, Launch, Traffic, pretended_cuda
 
 MODEL = "random:gpt2"

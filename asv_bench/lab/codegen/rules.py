@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 from asv_bench.lab.codegen.compiled import KernelFigures
 
@@ -13,84 +12,62 @@ VECTOR_BYTES = 16
 SCALAR_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class KnownException:
-    """A kernel that keeps something in local memory on one Triton, exactly so much, and why.
-
-    Attributes
-    ----------
-    triton
-        Major and minor version.
-    """
-
-    kernel: str
-    triton: str
-    stack_bytes: int
-    spill_instructions: int
-    reason: str
-
-
-_ONLY_3_8 = "only Triton 3.8 does so, neither 3.7 nor 3.9, and it is not what GPT-2 runs on Hopper"
-_FEW_REGISTERS = (
-    "ptxas gives it 80 registers and keeps what goes beyond them outside its loop; it is for GPUs "
-    "without Hopper's kernels"
-)
-KNOWN_EXCEPTIONS = (
-    *(
-        KnownException(f"linear_tiles-{shape}-even", triton, stack, spills, _FEW_REGISTERS)
-        for shape, triton, stack, spills in (
-            ("N768-K768-M32-n64-k64-stats0", "3.6", 8, 2),
-            ("N768-K768-M32-n64-k64-stats0", "3.7", 8, 2),
-            ("N2304-K768-M32-n64-k64-stats12", "3.9", 16, 6),
-            ("N768-K3072-M32-n64-k64-split4-stats0", "3.9", 16, 4),
-        )
-    ),
-    KnownException("decode-append-serial-gpt2-bf16", "3.8", 8, 4, _ONLY_3_8),
-    KnownException("decode-append-serial-llama-1b-bf16", "3.8", 8, 4, _ONLY_3_8),
-    KnownException("decode-append-serial-llama-8b-fp32", "3.8", 8, 2, _ONLY_3_8),
-)
+KNOWN_SPILLS: dict[tuple[str, str], tuple[int, int]] = {
+    # ptxas gives these 80 registers and keeps the rest outside the loop; they are for GPUs without
+    # Hopper's kernels.
+    ("linear_tiles-N768-K768-M32-n64-k64-stats0-even", "3.6"): (8, 2),
+    ("linear_tiles-N768-K768-M32-n64-k64-stats0-even", "3.7"): (8, 2),
+    ("linear_tiles-N2304-K768-M32-n64-k64-stats12-even", "3.9"): (16, 6),
+    ("linear_tiles-N768-K3072-M32-n64-k64-split4-stats0-even", "3.9"): (16, 4),
+    # Only Triton 3.8 does so, and GPT-2 on Hopper runs none of these.
+    ("decode-append-serial-gpt2-bf16", "3.8"): (8, 4),
+    ("decode-append-serial-llama-1b-bf16", "3.8"): (8, 4),
+    ("decode-append-serial-llama-8b-fp32", "3.8"): (8, 2),
+}
+"""Kernels that may keep something in local memory, by name and Triton's major and minor version:
+bytes of stack and local-memory instructions."""
 
 
 def violations(
-    figures: KernelFigures, triton: str = "", known: Iterable[KnownException] = KNOWN_EXCEPTIONS
+    figures: KernelFigures,
+    triton: str = "",
+    known: Mapping[tuple[str, str], tuple[int, int]] = KNOWN_SPILLS,
 ) -> list[str]:
     """One sentence for each rule that a compiled kernel breaks.
 
     Parameters
     ----------
     triton
-        The version that compiled it, by which a known exception is found. An exception is as exact
-        as a rule: local memory that is other than it says breaks it, and none at all, too.
+        The version that compiled it.
+    known
+        See `KNOWN_SPILLS`. Local memory other than it says breaks a rule, and so does none at all.
     """
-    excepted = [
-        one
-        for one in known
-        if one.kernel == figures.name and triton.split(".")[:2] == one.triton.split(".")
-    ]
-    memory = _excepted_memory(figures, excepted[0]) if excepted else _local_memory(figures)
-    broken = (*memory, *_common_violations(figures), *_FAMILY_RULES[figures.family](figures))
+    version = ".".join(triton.split(".")[:2])
+    broken = (
+        *_local_memory(figures, version, known.get((figures.name, version))),
+        *_common_violations(figures),
+        *_FAMILY_RULES[figures.family](figures),
+    )
     return [f"{figures.name} {sentence}" for sentence in broken]
 
 
-def _local_memory(figures: KernelFigures) -> Iterator[str]:
-    if figures.spill_instructions:
-        yield f"spills registers ({figures.spill_instructions} local-memory instructions)"
-    if figures.stack_bytes:
-        yield f"uses a stack frame of {figures.stack_bytes} bytes"
-
-
-def _excepted_memory(figures: KernelFigures, known: KnownException) -> Iterator[str]:
-    found = (figures.stack_bytes, figures.spill_instructions)
-    if found == (0, 0):
+def _local_memory(
+    figures: KernelFigures, version: str, known: tuple[int, int] | None
+) -> Iterator[str]:
+    found = stack, spills = figures.stack_bytes, figures.spill_instructions
+    if found == (known or (0, 0)):
+        return
+    if known is None:
+        if spills:
+            yield f"spills registers ({spills} local-memory instructions)"
+        if stack:
+            yield f"uses a stack frame of {stack} bytes"
+    elif found == (0, 0):
+        yield f"no longer spills on Triton {version}: take it out of KNOWN_SPILLS in {__name__}"
+    else:
         yield (
-            f"no longer spills on Triton {known.triton}: take its exception out of "
-            "asv_bench.lab.codegen.rules"
-        )
-    elif found != (known.stack_bytes, known.spill_instructions):
-        yield (
-            f"uses {found[0]} bytes of stack and {found[1]} local-memory instructions on Triton "
-            f"{known.triton}, where the known exception is {known.stack_bytes} and "
-            f"{known.spill_instructions}"
+            f"uses {stack} bytes of stack and {spills} local-memory instructions on Triton "
+            f"{version}, where the known exception is {known[0]} and {known[1]}"
         )
 
 

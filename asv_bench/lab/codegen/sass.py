@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +59,14 @@ class Disassembly:
         """Instructions whose name begins with `pattern`."""
         return [one for one in self.instructions if pattern.match(one.name)]
 
+    def count(self, pattern: re.Pattern[str]) -> int:
+        """How many instructions have a name that begins with `pattern`."""
+        return len(self.matching(pattern))
+
+    def widths(self, pattern: re.Pattern[str]) -> list[int]:
+        """Bytes a thread moves with each matching load or store."""
+        return [one.access_bytes for one in self.matching(pattern)]
+
     def in_loops(self) -> Disassembly:
         """Only the instructions that some backward branch repeats."""
         loops = [
@@ -69,20 +77,16 @@ class Disassembly:
             # A branch to itself ends a kernel; it repeats nothing.
             and (target := int(found[1], 16)) < one.address
         ]
-        repeated = tuple(
-            one
-            for one in self.instructions
-            if any(first <= one.address <= last for first, last in loops)
-        )
-        return self._only(repeated)
+        return self._only(lambda address: any(first <= address <= last for first, last in loops))
 
     def before(self, pattern: re.Pattern[str]) -> Disassembly:
         """Only what stands before the first instruction that matches; nothing where none does."""
         first = min((one.address for one in self.matching(pattern)), default=0)
-        return self._only(tuple(one for one in self.instructions if one.address < first))
+        return self._only(lambda address: address < first)
 
-    def _only(self, instructions: tuple[Instruction, ...]) -> Disassembly:
-        return Disassembly(instructions, self.registers, self.stack_bytes, self.local_bytes)
+    def _only(self, is_wanted: Callable[[int], bool]) -> Disassembly:
+        wanted = tuple(one for one in self.instructions if is_wanted(one.address))
+        return replace(self, instructions=wanted)
 
 
 def disassemble(cubin: bytes) -> Disassembly:
@@ -110,7 +114,7 @@ def parse_sass(text: str) -> tuple[Instruction, ...]:
 
 
 def _cuobjdump(option: str, path: Path) -> str:
-    command: Sequence[str] = (str(_cuobjdump_path()), option, str(path))
+    command = [str(_cuobjdump_path()), option, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise MeasurementFailed(f"cuobjdump {option} failed: {done.stderr.strip()}")
