@@ -11,7 +11,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -19,12 +19,12 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.table import Column, Table, digits
 from asv_bench.process.machine import has_cuda_gpu
 
 _SANITIZER = "compute-sanitizer"
@@ -105,25 +105,33 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one check came to; `memory_errors` is None where memcheck did not run."""
+    """What one check, or a process of it, came to.
 
-    name: str
+    `memory_errors` is None where memcheck did not run.
+    """
+
     passed: int
     failed: int
     skipped: int
-    memory_errors: int | None
-    seconds: float
+    memory_errors: int | None = None
+    seconds: float = 0.0
 
     @property
     def is_clean(self) -> bool:
         """Whether tests ran, none failed, and no access was wrong."""
         return self.passed > 0 and not self.failed and not self.memory_errors
 
-    @property
-    def words(self) -> str:
-        """What came out, in half a line."""
+    def __str__(self) -> str:
         verdict = "clean" if self.is_clean else "not clean"
         return f"{verdict}, {self.passed} passed after {self.seconds:.0f} s"
+
+
+COLUMNS = (
+    Column("check", "check", kind="text"),
+    *(Column(name, name) for name in ("passed", "failed", "skipped")),
+    Column("memory_errors", "memory errors"),
+    Column("seconds", "seconds", show=digits(0)),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -168,34 +176,34 @@ def memcheck(
     jobs = jobs or min(os.cpu_count() or 1, _MOST_JOBS)
     console = make_console()
     record = Record("memcheck", {"checks": [asdict(check) for check in checks], "jobs": jobs})
-    outcomes: list[Outcome] = []
+    outcomes: dict[str, Outcome] = {}
     for check in checks:
         with Progress(console, check.name, unit="tests"):
-            outcomes.append(run_check(check, jobs))
-        console.print(f"{check.name}: {outcomes[-1].words}", highlight=False, soft_wrap=True)
-        record.results = {"checks": [asdict(outcome) for outcome in outcomes]}
+            outcomes[check.name] = run_check(check, jobs)
+        console.print(f"{check.name}: {outcomes[check.name]}", highlight=False, soft_wrap=True)
+        record.results = {
+            "checks": [{"name": name, **asdict(one)} for name, one in outcomes.items()]
+        }
         path = record.write(output)
-    print_table(console, _table(outcomes))
+    rows = [(name, *astuple(outcome)) for name, outcome in outcomes.items()]
+    print_table(console, Table(COLUMNS, rows, "GPU tests"))
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
-    unclean = [outcome.name for outcome in outcomes if not outcome.is_clean]
+    unclean = [name for name, outcome in outcomes.items() if not outcome.is_clean]
     if unclean:
         raise MeasurementFailed(f"not clean: {', '.join(unclean)}.")
 
 
 def run_check(check: Check, jobs: int) -> Outcome:
-    """Run one check; the output of processes that are not clean is shown.
+    """Run a check, its tests dealt out to `jobs` processes, since most of it is the host's time.
 
-    Most of a check is the host's time, so its tests are dealt out to `jobs` processes, each under a
-    sanitizer of its own where the check is sanitized.
+    The output of processes that are not clean is shown.
     """
     started = time.perf_counter()
     tests = _collect(check)
-    if not tests:
-        return Outcome(check.name, 0, 1, 0, None, time.perf_counter() - started)
     shares = [tests[first::jobs] for first in range(min(jobs, len(tests)))]
-    with ThreadPoolExecutor(len(shares)) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         outcomes = list(pool.map(partial(_run_share, check), shares))
-    return total(check, outcomes, time.perf_counter() - started)
+    return replace(total(outcomes), seconds=time.perf_counter() - started)
 
 
 def _collect(check: Check) -> list[str]:
@@ -208,13 +216,11 @@ def _collect(check: Check) -> list[str]:
 
 
 def _run_share(check: Check, tests: Sequence[str]) -> Outcome:
-    started = time.perf_counter()
     with TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         sanitizer = [_SANITIZER, "--tool", "memcheck"] if check.is_sanitized else []
         done = _run_pytest(check, [*tests, f"--junitxml={report}"], sanitizer)
-        seconds = time.perf_counter() - started
-        outcome = read_outcome(check, report, done.stdout, seconds)
+        outcome = read_outcome(check, report, done.stdout)
     if not outcome.is_clean:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
     return outcome
@@ -227,60 +233,38 @@ def _run_pytest(
     environment.pop("TRITON_INTERPRET", None)
     if check.is_uncached:
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    command = [*under, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [*under, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(
-        [*command, *arguments],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
     )
 
 
-def read_outcome(check: Check, report: Path, output: str, seconds: float) -> Outcome:
+def read_outcome(check: Check, report: Path, output: str) -> Outcome:
     """Count tests from pytest's JUnit report and errors from the sanitizer's last line.
 
     A run that left no report, or no summary of its errors, counts as one failure.
     """
-    passed = failed = skipped = 0
-    if report.is_file():
-        for suite in ElementTree.parse(report).getroot().iter("testsuite"):
-            counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors")}
-            skipped += int(suite.get("skipped", 0))
-            failed += counts["failures"] + counts["errors"]
-            passed += counts["tests"] - counts["failures"] - counts["errors"]
-        passed -= skipped
-    else:
-        failed = 1
-    memory_errors = None
-    if check.is_sanitized:
-        summary = _ERRORS.search(output)
-        memory_errors = int(summary.group(1)) if summary else None
-        failed += summary is None
-    return Outcome(check.name, passed, failed, skipped, memory_errors, seconds)
-
-
-def total(check: Check, outcomes: Sequence[Outcome], seconds: float) -> Outcome:
-    """What the processes of one check came to together, in so many seconds."""
-    errors = [outcome.memory_errors for outcome in outcomes]
-    known_errors = [count for count in errors if count is not None]
-    return Outcome(
-        check.name,
-        sum(outcome.passed for outcome in outcomes),
-        sum(outcome.failed for outcome in outcomes),
-        sum(outcome.skipped for outcome in outcomes),
-        sum(known_errors) if known_errors else None,
-        seconds,
+    if not report.is_file():
+        return Outcome(0, 1, 0)
+    suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
+    tests, failures, errors, skipped = (
+        sum(int(suite.get(key, 0)) for suite in suites)
+        for key in ("tests", "failures", "errors", "skipped")
     )
+    failed = failures + errors
+    outcome = Outcome(tests - failed - skipped, failed, skipped)
+    if not check.is_sanitized:
+        return outcome
+    summary = _ERRORS.search(output)
+    if summary is None:
+        return replace(outcome, failed=failed + 1)
+    return replace(outcome, memory_errors=int(summary.group(1)))
 
 
-def _table(outcomes: list[Outcome]) -> Table:
-    table = Table("check", title="GPU tests", title_justify="left")
-    for heading in ("passed", "failed", "skipped", "memory errors", "seconds"):
-        table.add_column(heading, justify="right")
-    for outcome in outcomes:
-        errors = "-" if outcome.memory_errors is None else str(outcome.memory_errors)
-        counts = (outcome.passed, outcome.failed, outcome.skipped)
-        table.add_row(outcome.name, *map(str, counts), errors, f"{outcome.seconds:.0f}")
-    return table
+def total(outcomes: Sequence[Outcome]) -> Outcome:
+    """What the processes of one check came to together; none of them is a failure."""
+    errors = [one.memory_errors for one in outcomes if one.memory_errors is not None]
+    passed, failed, skipped = (
+        sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped")
+    )
+    return Outcome(passed, failed if outcomes else 1, skipped, sum(errors) if errors else None)
