@@ -6,6 +6,7 @@ sample is enough and any step in a series is a change of the code. `nox -s count
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import ClassVar
 
@@ -14,10 +15,14 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.counters.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
 
-from .guard import check_identity
-from .sharing import Samples, SharesRuns, shared_figure, tracked
+from .sharing import Run, Samples, SharesRuns, shared
 
 KERNEL_BATCH = 64
+
+
+def _counted(figure: str, what: str, unit: str = "") -> Callable[..., Samples]:
+    """A count, the same in each process; its unit is called like the figure unless one is given."""
+    return shared(figure, what, unit=unit or figure, rounds=1)
 
 
 class Steps(SharesRuns):
@@ -26,72 +31,48 @@ class Steps(SharesRuns):
     params = ([path.name for path in PATHS], [8, 64])
     param_names: ClassVar = ["path", "batch"]
 
-    def setup(self, path: str, batch: int) -> None:
-        check_identity()
+    def prepare(self, path: str, batch: int) -> None:
         _require_options(*path_named(path).options, *(["fuse"] if path == "fused" else []))
 
-    @tracked(unit="operators", rounds=1)
-    def track_operators(self, path: str, batch: int) -> Samples:
-        """aten operators a step, those inside a captured graph left out."""
-        return _step_figure("operators", path, batch)
+    def run(self, path: str, batch: int) -> Run:
+        return f"counters-{path}-{batch}", lambda: _count(path, batch)
 
-    @tracked(unit="tensors", rounds=1)
-    def track_new_tensors(self, path: str, batch: int) -> Samples:
-        """Tensors in memory of their own that a step makes."""
-        return _step_figure("new_tensors", path, batch)
-
-    @tracked(unit="bytes", rounds=1)
-    def track_new_bytes(self, path: str, batch: int) -> Samples:
-        """Bytes of that memory."""
-        return _step_figure("new_bytes", path, batch)
-
-    @tracked(unit="copies", rounds=1)
-    def track_copies(self, path: str, batch: int) -> Samples:
-        """Copies between host and device a step, both ways."""
-        return _step_figure("copies", path, batch)
-
-    @tracked(unit="bytes", rounds=1)
-    def track_copied_bytes(self, path: str, batch: int) -> Samples:
-        """Bytes of those copies."""
-        return _step_figure("copied_bytes", path, batch)
-
-    @tracked(unit="launches", rounds=1)
-    def track_launches(self, path: str, batch: int) -> Samples:
-        """Triton kernels and graphs that the host launches a step."""
-        return _step_figure("launches", path, batch)
-
-    @tracked(unit="calls", rounds=1)
-    def track_python_calls(self, path: str, batch: int) -> Samples:
-        """Calls of the engine's own Python functions a step."""
-        return _step_figure("engine_python_calls", path, batch)
+    track_operators = _counted(
+        "operators", "aten operators a step, those inside a captured graph left out."
+    )
+    track_new_tensors = _counted(
+        "new_tensors", "Tensors in memory of their own that a step makes.", unit="tensors"
+    )
+    track_new_bytes = _counted("new_bytes", "Bytes of that memory.", unit="bytes")
+    track_copies = _counted("copies", "Copies between host and device a step, both ways.")
+    track_copied_bytes = _counted("copied_bytes", "Bytes of those copies.", unit="bytes")
+    track_launches = _counted("launches", "Triton kernels and graphs that the host launches.")
+    track_python_calls = _counted(
+        "engine_python_calls", "Calls of the engine's own Python functions a step.", unit="calls"
+    )
 
 
 class Kernels(SharesRuns):
     """The kernels that the engine launches for GPT-2, compiled for sm_90 without a GPU."""
 
-    def setup(self) -> None:
-        check_identity()
+    def prepare(self) -> None:
         _require_options("fuse")
 
-    @tracked(unit="instructions", rounds=1)
-    def track_instructions(self) -> Samples:
-        """Machine instructions of all of them."""
-        return shared_figure("kernels", "instructions", _compile)
+    def run(self) -> Run:
+        return "kernels", _compile
 
-    @tracked(unit="registers", rounds=1)
-    def track_most_registers(self) -> Samples:
-        """Registers a thread of the kernel that needs the most."""
-        return shared_figure("kernels", "most_registers", _compile)
-
-    @tracked(unit="instructions", rounds=1)
-    def track_spills(self) -> Samples:
-        """Instructions of all of them that move registers to local memory or back."""
-        return shared_figure("kernels", "spills", _compile)
-
-    @tracked(unit="bytes", rounds=1)
-    def track_most_shared_bytes(self) -> Samples:
-        """Shared memory of the kernel that needs the most."""
-        return shared_figure("kernels", "most_shared_bytes", _compile)
+    track_instructions = _counted("instructions", "Machine instructions of all of them.")
+    track_most_registers = _counted(
+        "most_registers", "Registers a thread of the kernel that needs the most.", unit="registers"
+    )
+    track_spills = _counted(
+        "spills",
+        "Instructions of all of them that move registers to local memory or back.",
+        unit="instructions",
+    )
+    track_most_shared_bytes = _counted(
+        "most_shared_bytes", "Shared memory of the kernel that needs the most.", unit="bytes"
+    )
 
 
 def _require_options(*names: str) -> None:
@@ -101,10 +82,6 @@ def _require_options(*names: str) -> None:
     missing = set(names) - {field.name for field in fields(EngineConfig)}
     if missing:
         raise SkipNotImplemented(f"this engine has no option {', '.join(sorted(missing))}")
-
-
-def _step_figure(figure: str, path: str, batch: int) -> Samples:
-    return shared_figure(f"counters-{path}-{batch}", figure, lambda: _count(path, batch))
 
 
 def _count(path: str, batch: int) -> dict[str, float]:

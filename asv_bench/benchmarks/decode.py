@@ -11,9 +11,16 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.workloads.named import Workload
 
-from .engine_runs import CPU_MODEL, MODELS, measure, require_model_here
-from .guard import check_identity
-from .sharing import Samples, SharesRuns, one_sample, shared_figure, tracked
+from .engine_runs import (
+    CPU_MODEL,
+    MODELS,
+    OVER_FLOOR,
+    OfModel,
+    measure,
+    require_gpu_model,
+    require_model_here,
+)
+from .sharing import Run, shared, tracked
 
 NEW_TOKENS = 224
 """More than 200 steps in which the whole batch decodes, after the prompts are in."""
@@ -25,76 +32,58 @@ CPU_TOKENS_AT_ONCE = 8 * 1024
 """Batch times context beyond which a CPU takes too long."""
 
 
-class Decode(SharesRuns):
+class Decode(OfModel):
     """Sequences that decode together, with `context` tokens each on average over the run."""
 
     params = (MODELS, [1, 8, 64, 256], [128, 512, 900])
     param_names: ClassVar = ["model", "batch", "context"]
 
-    def setup(self, model: str, batch: int, context: int) -> None:
-        check_identity()
+    def prepare(self, model: str, batch: int, context: int) -> None:
         require_model_here(model)
         if model == CPU_MODEL and batch * context > CPU_TOKENS_AT_ONCE:
             raise SkipNotImplemented(f"batch {batch} at context {context} is too much for a CPU")
 
-    @tracked()
-    def track_step_time(self, model: str, batch: int, context: int) -> Samples:
-        """Seconds of one decode step of the whole batch."""
-        return _figure("step_time", model, batch, context)
+    def run(self, model: str, batch: int, context: int) -> Run:
+        workload = decode_workload(batch, context)
+        return f"{workload.name}-{model}", lambda: measure(workload, model, warmup_tokens=32)
 
-    @tracked()
-    def track_tpot(self, model: str, batch: int, context: int) -> Samples:
-        """Time per output token: median over the sequences."""
-        return _figure("tpot", model, batch, context)
-
-    @tracked(unit="floors")
-    def track_time_over_floor(self, model: str, batch: int, context: int) -> Samples:
-        """Step time over the time that reading its bytes takes on this GPU; 1 is the floor."""
-        return _figure("time_over_floor", model, batch, context)
+    track_step_time = shared("step_time", "Seconds of one decode step of the whole batch.")
+    track_tpot = shared("tpot", "Time per output token: median over the sequences.")
+    track_time_over_floor = shared("time_over_floor", OVER_FLOOR, unit="floors")
 
 
-class BucketPadding(SharesRuns):
+class BucketPadding(OfModel):
     """A batch one above a captured size, in the graph of the next size and in one of its own."""
 
     params = (MODELS, [9, 17, 33, 65, 129])
     param_names: ClassVar = ["model", "batch"]
 
-    def setup(self, model: str, batch: int) -> None:
-        check_identity()
-        require_model_here(model)
-        if model == CPU_MODEL:
-            raise SkipNotImplemented("a CPU replays no graphs")
+    def prepare(self, model: str, batch: int) -> None:
+        require_gpu_model(model, "a CPU replays no graphs")
 
     @tracked()
-    def track_step_time(self, model: str, batch: int) -> Samples:
+    def track_step_time(self, model: str, batch: int) -> float:
         """Seconds of one step in an engine that has graphs for much larger batches."""
-        return _padding_figure("padded", model, batch, MOST_ROWS)
+        return _padded_step_s(model, batch, MOST_ROWS)
 
     @tracked()
-    def track_unpadded_step_time(self, model: str, batch: int) -> Samples:
+    def track_unpadded_step_time(self, model: str, batch: int) -> float:
         """Seconds of one step in an engine whose largest graph is of this very size."""
-        return _padding_figure("exact", model, batch, batch)
+        return _padded_step_s(model, batch, batch)
 
 
-class GraphCapture(SharesRuns):
+class GraphCapture(OfModel):
     """Capturing decode steps of up to 256 rows, and prefills, when an engine is built."""
 
-    params = (MODELS,)
-    param_names: ClassVar = ["model"]
     timeout = 300.0
 
-    def setup(self, model: str) -> None:
-        check_identity()
-        require_model_here(model)
-        if model == CPU_MODEL:
-            raise SkipNotImplemented("a CPU captures no graphs")
+    def prepare(self, model: str) -> None:
+        require_gpu_model(model, "a CPU captures no graphs")
 
     @tracked()
-    def track_time(self, model: str) -> Samples:
+    def track_time(self, model: str) -> float:
         """Seconds that captures add to building an engine, its kernels compiled."""
-        captures_s = capture_seconds(model)
-        check_identity()
-        return one_sample(captures_s)
+        return capture_seconds(model)
 
 
 def decode_workload(batch: int, context: int) -> Workload:
@@ -142,17 +131,6 @@ def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
     return seconds
 
 
-def _padding_figure(name: str, model: str, batch: int, most_rows: int) -> Samples:
+def _padded_step_s(model: str, batch: int, most_rows: int) -> float:
     workload = replace(decode_workload(batch, 256), batch_size=most_rows)
-    return shared_figure(
-        f"padding-{name}-{batch}", "step_time", lambda: measure(workload, model, warmup_tokens=32)
-    )
-
-
-def _figure(figure: str, model: str, batch: int, context: int) -> Samples:
-    workload = decode_workload(batch, context)
-    return shared_figure(
-        f"{workload.name}-{model}",
-        figure,
-        lambda: measure(workload, model, warmup_tokens=32),
-    )
+    return measure(workload, model, warmup_tokens=32)["step_time"]

@@ -6,7 +6,7 @@ All figures are seconds or ratios of times: asv knows no direction but "bigger i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,9 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.memory.floor import GPT2Shape, floor_ms, step_bytes
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.workloads.named import Workload
+from asv_bench.workloads.named import WORKLOADS, Workload
 
-from .guard import check_identity
+from .sharing import Run, SharesRuns
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import RunSample
@@ -32,6 +32,10 @@ skipped there."""
 PROMPT_IDS = {CPU_MODEL: 256, GPU_MODEL: 50257}
 """Prompt tokens are drawn below this id: all of GPT-2's vocabulary, and a part of the tiny one's
 that stays valid should its vocabulary change."""
+
+OVER_FLOOR = "Step time over the time that reading its bytes takes on this GPU; 1 is the floor."
+OVER_TOKENS = "Wall time of the whole run over the token ids that it generated."
+STEP = "Seconds of one decode step while all requests decode."
 
 STEPS_PER_WINDOW = 8
 """Steps that one reading of the step time spans. The engine may hand out the tokens of several
@@ -57,9 +61,33 @@ def require_model_here(model: str) -> None:
         raise SkipNotImplemented(f"{model} is not measured on {'the GPU' if on_gpu else 'a CPU'}")
 
 
-def sized_for(workload: Workload, model: str) -> Workload:
-    """The workload as it is measured with `model`: in full on the GPU's, small on the CPU's."""
-    return workload if model == GPU_MODEL else workload.quick()
+def require_gpu_model(model: str, why: str) -> None:
+    """Skip a model that this machine is not measured with, and the CPU's on a CPU, too.
+
+    Raises
+    ------
+    SkipNotImplemented
+        On a CPU, for the reason given.
+    """
+    require_model_here(model)
+    if model == CPU_MODEL:
+        raise SkipNotImplemented(why)
+
+
+class OfModel(SharesRuns):
+    """Base of benchmarks whose first parameter is the model."""
+
+    params: ClassVar[Any] = (MODELS,)
+    param_names: ClassVar = ["model"]
+
+    def prepare(self, model: str, *others: Any) -> None:
+        require_model_here(model)
+
+
+def run_of(name: str, model: str) -> Run:
+    """The run of a named workload: in full with the GPU's model, small with the CPU's."""
+    workload = WORKLOADS[name] if model == GPU_MODEL else WORKLOADS[name].quick()
+    return f"{workload.name}-{model}", lambda: measure(workload, model)
 
 
 def steady_step_s(sample: RunSample) -> float:
@@ -119,7 +147,6 @@ def measure(
     from asv_bench.workloads.drive import run_workload
     from engine import Engine
 
-    check_identity()
     device, dtype = ("cuda", "float16") if model == GPU_MODEL else ("cpu", "float32")
     engine = Engine(workload.engine_config(f"random:{model}", device=device, dtype=dtype))
     warmup = replace(workload, new_tokens=warmup_tokens or workload.new_tokens)

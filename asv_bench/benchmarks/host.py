@@ -25,12 +25,13 @@ from .engine_runs import (
     MODELS,
     PROMPT_IDS,
     RUNS_ON_CPU,
+    OfModel,
     least_disturbed,
+    require_gpu_model,
     require_model_here,
     steady_step_s,
 )
-from .guard import check_identity
-from .sharing import Samples, SharesRuns, one_sample, shared_figure, tracked
+from .sharing import Benchmark, Run, SharesRuns, shared, tracked
 
 if TYPE_CHECKING:
     from engine import KVBlockManager
@@ -41,7 +42,7 @@ BATCHES = [8, 64, 256]
 SMALL_BLOCK = 16
 
 
-class AppendBookkeeping:
+class AppendBookkeeping(Benchmark):
     """Finding the place of one new token for each of `batch` sequences.
 
     A reading spans as many appends as a block has tokens, so that each holds one block boundary.
@@ -49,44 +50,37 @@ class AppendBookkeeping:
 
     params = (["one_by_one", "batch", "array"], BATCHES)
     param_names: ClassVar = ["way", "batch"]
-    timeout = 120.0
 
-    def setup(self, way: str, batch: int) -> None:
-        check_identity()
+    def prepare(self, way: str, batch: int) -> None:
         blocks = engine_part("KVBlockManager")((CYCLES + 3) * batch, BLOCK_SIZE)
         self._append = _way_to_append(blocks, way, batch)
 
     @tracked()
-    def track_append(self, way: str, batch: int) -> Samples:
+    def track_append(self, way: str, batch: int) -> float:
         """Seconds for the whole batch, per token of each sequence."""
-        cycles = []
-        for _ in range(CYCLES + 1):
-            started = time.perf_counter()
+
+        def fill_a_block() -> None:
             for _ in range(BLOCK_SIZE):
                 self._append()
-            cycles.append((time.perf_counter() - started) / BLOCK_SIZE)
-        check_identity()
-        return one_sample(statistics.median(cycles[1:]))
+
+        return _median_s(fill_a_block) / BLOCK_SIZE
 
 
-class BlockMetadata:
+class BlockMetadata(Benchmark):
     """Giving blocks to sequences, sharing them and taking them back: reference counts."""
 
     params = (BATCHES,)
     param_names: ClassVar = ["batch"]
-    timeout = 120.0
 
-    def setup(self, batch: int) -> None:
-        check_identity()
+    def prepare(self, batch: int) -> None:
         self._blocks = engine_part("KVBlockManager")(8 * batch, BLOCK_SIZE)
 
     @tracked()
-    def track_hold_and_release(self, batch: int) -> Samples:
+    def track_hold_and_release(self, batch: int) -> float:
         """Seconds per sequence of 8 blocks: allocate, share with a second holder, free twice."""
         blocks = self._blocks
-        readings = []
-        for _ in range(CYCLES + 1):
-            started = time.perf_counter()
+
+        def hold_and_release() -> None:
             held = [blocks.allocate_blocks(8) for _ in range(batch)]
             for block_ids in held:
                 blocks.incref_blocks(block_ids)
@@ -94,63 +88,53 @@ class BlockMetadata:
                 blocks.free_blocks(block_ids)
             for block_ids in held:
                 blocks.free_blocks(block_ids)
-            readings.append((time.perf_counter() - started) / batch)
-        check_identity()
-        return one_sample(statistics.median(readings[1:]))
+
+        return _median_s(hold_and_release) / batch
 
 
-class BlockTables:
+class BlockTables(Benchmark):
     """The list of blocks of each sequence: building it for a prompt, and unsharing its end."""
 
     params = (BATCHES,)
     param_names: ClassVar = ["batch"]
-    timeout = 120.0
 
-    def setup(self, batch: int) -> None:
-        check_identity()
+    def prepare(self, batch: int) -> None:
         manager = engine_part("KVBlockManager")
         if not hasattr(manager, "extend"):
             raise SkipNotImplemented("this commit does not extend a block table by many tokens")
         self._blocks = manager(8 * batch, BLOCK_SIZE)
+        self._tables: list[list[int]] = []
 
     @tracked()
-    def track_build(self, batch: int) -> Samples:
+    def track_build(self, batch: int) -> float:
         """Seconds per sequence: the table of a prompt that ends within its 8th block."""
-        readings = []
-        for _ in range(CYCLES + 1):
-            started = time.perf_counter()
-            tables = self._tables(batch, 8 * BLOCK_SIZE - 1)
-            readings.append((time.perf_counter() - started) / batch)
-            self._free(tables)
-        check_identity()
-        return one_sample(statistics.median(readings[1:]))
+        return _median_s(lambda: self._build(batch, 8 * BLOCK_SIZE - 1), before=self._free) / batch
 
     @tracked()
-    def track_copy_on_write(self, batch: int) -> Samples:
+    def track_copy_on_write(self, batch: int) -> float:
         """Seconds per sequence: one token more where every sequence's last block is shared."""
-        readings = []
-        for _ in range(CYCLES + 1):
-            tables = self._tables(batch, BLOCK_SIZE // 2)
-            others = [list(block_ids) for block_ids in tables]
-            for block_ids in others:
+
+        def share() -> None:
+            self._free()
+            self._build(batch, BLOCK_SIZE // 2)
+            self._tables += [list(block_ids) for block_ids in self._tables]
+            for block_ids in self._tables[batch:]:
                 self._blocks.incref_blocks(block_ids)
-            started = time.perf_counter()
-            appended = self._blocks.append_token_batch(tables)
-            readings.append((time.perf_counter() - started) / batch)
-            if len(appended.copies) != batch:
-                raise RuntimeError(f"{len(appended.copies)} of {batch} shared blocks were copied.")
-            self._free(tables + others)
-        check_identity()
-        return one_sample(statistics.median(readings[1:]))
 
-    def _tables(self, batch: int, tokens: int) -> list[list[int]]:
-        tables: list[list[int]] = [[] for _ in range(batch)]
-        for block_ids in tables:
+        def append() -> None:
+            copies = self._blocks.append_token_batch(self._tables[:batch]).copies
+            if len(copies) != batch:
+                raise RuntimeError(f"{len(copies)} of {batch} shared blocks were copied.")
+
+        return _median_s(append, before=share) / batch
+
+    def _build(self, batch: int, tokens: int) -> None:
+        self._tables = [[] for _ in range(batch)]
+        for block_ids in self._tables:
             self._blocks.extend(block_ids, tokens)
-        return tables
 
-    def _free(self, tables: list[list[int]]) -> None:
-        for block_ids in tables:
+    def _free(self) -> None:
+        for block_ids in self._tables:
             self._blocks.free_blocks(block_ids)
 
 
@@ -160,51 +144,39 @@ class EngineStep(SharesRuns):
     params = ([8, 64],)
     param_names: ClassVar = ["batch"]
 
-    def setup(self, batch: int) -> None:
-        check_identity()
+    def run(self, batch: int) -> Run:
+        return f"engine-step-{batch}", lambda: _measure_steps(batch)
 
-    @tracked()
-    def track_step_time(self, batch: int) -> Samples:
-        """Seconds of one step in which every sequence decodes."""
-        return _step_figure("step_time", batch)
-
-    @tracked()
-    def track_boundary_step(self, batch: int) -> Samples:
-        """Seconds of a step in which every sequence begins a block and its block table grows."""
-        return _step_figure("boundary_step", batch)
+    track_step_time = shared("step_time", "Seconds of one step in which every sequence decodes.")
+    track_boundary_step = shared(
+        "boundary_step",
+        "Seconds of a step in which every sequence begins a block and its block table grows.",
+    )
 
 
-class HostShare(SharesRuns):
+class HostShare(OfModel):
     """The host's own work in a decode step on the GPU, which must hide behind the device's.
 
-    As on a CPU the least disturbed of several runs is kept. On one host, with nothing else on its
-    virtual cores, a step of 256 rows took 78 to 91 us in columns in some runs and 157 in others,
-    all its parts alike, and after sleeps one of 8 rows 195 rather than 62.
+    As on a CPU the least disturbed of several runs is kept.
     """
 
     params = (MODELS, BATCHES)
     param_names: ClassVar = ["model", "batch"]
 
-    def setup(self, model: str, batch: int) -> None:
-        check_identity()
-        require_model_here(model)
-        if model == CPU_MODEL:
-            raise SkipNotImplemented("on a CPU host and device are one")
+    def prepare(self, model: str, batch: int) -> None:
+        require_gpu_model(model, "on a CPU host and device are one")
 
-    @tracked()
-    def track_host_time(self, model: str, batch: int) -> Samples:
-        """Seconds of a step in which the host does not wait for the device."""
-        return _host_figure("host_time", model, batch)
+    def run(self, model: str, batch: int) -> Run:
+        return f"host-share-{batch}", lambda: _measure_host(model, batch)
 
-    @tracked()
-    def track_host_time_in_columns(self, model: str, batch: int) -> Samples:
-        """The same where tokens are taken in columns; commits that have events only skip it."""
-        return _host_figure("host_time_in_columns", model, batch)
-
-    @tracked()
-    def track_step_time(self, model: str, batch: int) -> Samples:
-        """Seconds of a step in which every sequence decodes."""
-        return _host_figure("step_time", model, batch)
+    track_host_time = shared(
+        "host_time", "Seconds of a step in which the host does not wait for the device."
+    )
+    track_host_time_in_columns = shared(
+        "host_time_in_columns",
+        "The same where tokens are taken in columns; commits that have events only skip it.",
+    )
+    track_step_time = shared("step_time", "Seconds of a step in which every sequence decodes.")
 
 
 class Startup(SharesRuns):
@@ -212,18 +184,13 @@ class Startup(SharesRuns):
 
     timeout = 300.0
 
-    def setup(self) -> None:
-        check_identity()
+    def run(self) -> Run:
+        return "startup", _start_engine
 
-    @tracked()
-    def track_import(self) -> Samples:
-        """Seconds that importing the engine adds to importing torch."""
-        return shared_figure("startup", "import", _start_engine)
-
-    @tracked()
-    def track_first_token(self) -> Samples:
-        """Seconds from the imported engine to the first token of a gpt2-tiny on the CPU."""
-        return shared_figure("startup", "first_token", _start_engine)
+    track_import = shared("import", "Seconds that importing the engine adds to importing torch.")
+    track_first_token = shared(
+        "first_token", "Seconds from the imported engine to the first token of a gpt2-tiny."
+    )
 
 
 class GpuStartup(SharesRuns):
@@ -234,19 +201,27 @@ class GpuStartup(SharesRuns):
 
     timeout = 300.0
 
-    def setup(self) -> None:
-        check_identity()
+    def prepare(self) -> None:
         require_model_here(GPU_MODEL)
 
-    @tracked()
-    def track_cold(self) -> Samples:
-        """Seconds from the imported engine to the first token where no kernel is compiled yet."""
-        return shared_figure("gpu-startup", "cold", _start_engine_on_gpu)
+    def run(self) -> Run:
+        return "gpu-startup", _start_engine_on_gpu
 
-    @tracked()
-    def track_warm(self) -> Samples:
-        """The same once an engine like it has run before."""
-        return shared_figure("gpu-startup", "warm", _start_engine_on_gpu)
+    track_cold = shared(
+        "cold", "Seconds from the imported engine to the first token; no kernel is compiled yet."
+    )
+    track_warm = shared("warm", "The same once an engine like it has run before.")
+
+
+def _median_s(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    """The median of some calls, after one that brings everything into the caches."""
+    readings = []
+    for _ in range(CYCLES + 1):
+        before()
+        started = time.perf_counter()
+        call()
+        readings.append(time.perf_counter() - started)
+    return statistics.median(readings[1:])
 
 
 def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[], object]:
@@ -266,10 +241,6 @@ def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[],
             blocks.append_token(sequence)
 
     return append_one_by_one
-
-
-def _step_figure(figure: str, batch: int) -> Samples:
-    return shared_figure(f"engine-step-{batch}", figure, lambda: _measure_steps(batch))
 
 
 def _measure_steps(batch: int) -> dict[str, float]:
@@ -300,10 +271,6 @@ def _measure_steps(batch: int) -> dict[str, float]:
     # blocks is not known from outside; it is the dearest one.
     by_phase = [float(np.median(gaps[phase::SMALL_BLOCK])) for phase in range(SMALL_BLOCK)]
     return {"step_time": steady_step_s(sample), "boundary_step": max(by_phase)}
-
-
-def _host_figure(figure: str, model: str, batch: int) -> Samples:
-    return shared_figure(f"host-share-{batch}", figure, lambda: _measure_host(model, batch))
 
 
 def _measure_host(model: str, batch: int) -> dict[str, float]:

@@ -15,8 +15,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_bench.subjects.engine_parts import engine_part
 
 from .engine_runs import CPU_MODEL
-from .guard import check_identity
-from .sharing import Samples, one_sample, tracked
+from .sharing import Benchmark, tracked
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -28,15 +27,13 @@ LONG_OUTPUT = 100
 MANY_STREAMS = 128
 
 
-class ManyStreams:
+class ManyStreams(Benchmark):
     """A step whose tokens go to so many streams, which share the requests of the batch."""
 
     params = ([1, MANY_STREAMS],)
     param_names: ClassVar = ["streams"]
-    timeout = 120.0
 
-    def setup(self, streams: int) -> None:
-        check_identity()
+    def prepare(self, streams: int) -> None:
         try:
             engine_part("Delivery")
         except ImportError as error:
@@ -54,71 +51,60 @@ class ManyStreams:
         self._streams = [self._engine.stream(group, params) for group in prompts]
 
     @tracked()
-    def track_step(self, streams: int) -> Samples:
+    def track_step(self, streams: int) -> float:
         """Seconds of a step of all requests, whose events wait in their streams."""
         for stream in self._streams:
             next(stream)
-        seconds = _step_s(self._engine)
-        check_identity()
-        return one_sample(seconds)
+        return _step_s(self._engine)
 
 
-class StopIdsOfOthers:
+class StopIdsOfOthers(Benchmark):
     """A step after a request has ended that brought many stop ids, nearly all of them equal."""
 
     params = ([1, MANY_STOP_IDS],)
     param_names: ClassVar = ["stop_ids"]
-    timeout = 120.0
 
-    def setup(self, stop_ids: int) -> None:
-        check_identity()
+    def prepare(self, stop_ids: int) -> None:
         self._engine = _engine()
         ids = (1, 2) * (stop_ids // 2) or (1,)
         self._engine.submit([5], _params(1, stop_token_ids=ids))
-        _run_to_end(self._engine)
+        while self._engine.has_unfinished:
+            self._engine.step()
 
     @tracked()
-    def track_step(self, stop_ids: int) -> Samples:
+    def track_step(self, stop_ids: int) -> float:
         """Seconds of a step of requests that have one stop id each."""
         for place in range(BATCH):
             self._engine.submit([1 + place], _params(LONG_OUTPUT, stop_token_ids=(0,)))
-        seconds = _step_s(self._engine)
-        check_identity()
-        return one_sample(seconds)
+        return _step_s(self._engine)
 
 
-class AbortOfWaiting:
+class AbortOfWaiting(Benchmark):
     """Ending requests that wait, the newest first."""
 
     params = ([500, 16_000],)
     param_names: ClassVar = ["waiting"]
-    timeout = 120.0
 
-    def setup(self, waiting: int) -> None:
-        check_identity()
+    def prepare(self, waiting: int) -> None:
         self._engine = _engine()
         self._ids = [self._engine.submit([1], _params(1)) for _ in range(waiting)]
 
     @tracked()
-    def track_abort(self, waiting: int) -> Samples:
+    def track_abort(self, waiting: int) -> float:
         """Seconds for each."""
         started = time.perf_counter()
         for request_id in reversed(self._ids):
             self._engine.abort(request_id)
-        seconds = (time.perf_counter() - started) / waiting
-        check_identity()
-        return one_sample(seconds)
+        return (time.perf_counter() - started) / waiting
 
 
-class LateRequest:
+class LateRequest(Benchmark):
     """One request alone, which came when all other rows were taken by some that have ended."""
 
     params = ([1, BATCH],)
     param_names: ClassVar = ["rows"]
-    timeout = 120.0
 
-    def setup(self, rows: int) -> None:
-        check_identity()
+    def prepare(self, rows: int) -> None:
         self._engine = _engine()
         for place in range(rows - 1):
             self._engine.submit([1 + place], _params(8))
@@ -128,22 +114,18 @@ class LateRequest:
             self._engine.step()
 
     @tracked()
-    def track_step(self, rows: int) -> Samples:
+    def track_step(self, rows: int) -> float:
         """Seconds of a step of it."""
-        seconds = _step_s(self._engine)
-        check_identity()
-        return one_sample(seconds)
+        return _step_s(self._engine)
 
 
-class BlockedPrompt:
+class BlockedPrompt(Benchmark):
     """A step of one request while another waits whose prompt finds no room in the KV cache."""
 
     params = ([80, 960],)
     param_names: ClassVar = ["prompt"]
-    timeout = 120.0
 
-    def setup(self, prompt: int) -> None:
-        check_identity()
+    def prepare(self, prompt: int) -> None:
         new_tokens = STEPS // 2 + STEPS // 4
         # A block a token: what both prompts begin with is looked up token by token.
         self._engine = _engine(
@@ -158,13 +140,12 @@ class BlockedPrompt:
         self._engine.submit([3] * half + [5] * half, _params(1))
 
     @tracked()
-    def track_step(self, prompt: int) -> Samples:
+    def track_step(self, prompt: int) -> float:
         """Seconds of a step of the one that runs."""
         seconds = _step_s(self._engine, STEPS // 2)
         if self._engine.num_unfinished != 2:
             raise RuntimeError(f"{self._engine.num_unfinished} requests are left, not 2.")
-        check_identity()
-        return one_sample(seconds)
+        return seconds
 
 
 def _engine(**options: Any) -> Engine:
@@ -179,11 +160,6 @@ def _params(new_tokens: int, **others: Any) -> Any:
     from engine import SamplingParams
 
     return SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, **others)
-
-
-def _run_to_end(engine: Engine) -> None:
-    while engine.has_unfinished:
-        engine.step()
 
 
 def _step_s(engine: Engine, steps: int = STEPS) -> float:

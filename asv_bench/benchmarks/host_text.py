@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from .guard import check_identity
-from .sharing import Samples, one_sample, tracked
+from .sharing import Benchmark, tracked
 
 if TYPE_CHECKING:
     from engine import Tokenizer
@@ -22,7 +21,7 @@ LENGTHS = [256, 1024, 4096]
 _BYTE_OF_NO_CHARACTER = 0xFF
 
 
-class TextStreams:
+class TextStreams(Benchmark):
     """A `TextStream` of `tokens` tokens, of text or of bytes that never become a character.
 
     Growth shows beside the other lengths: seconds per token are the same for each.
@@ -30,10 +29,8 @@ class TextStreams:
 
     params = (["words", "invalid_bytes"], LENGTHS)
     param_names: ClassVar = ["content", "tokens"]
-    timeout = 120.0
 
-    def setup(self, content: str, tokens: int) -> None:
-        check_identity()
+    def prepare(self, content: str, tokens: int) -> None:
         import engine
 
         if not hasattr(engine, "TextStream"):
@@ -44,7 +41,7 @@ class TextStreams:
         self._token_ids = _token_ids(self._tokenizer, content, tokens)
 
     @tracked()
-    def track_time(self, content: str, tokens: int) -> Samples:
+    def track_time(self, content: str, tokens: int) -> float:
         """Seconds per token, the end of the stream included."""
         readings = []
         for _ in range(READINGS + 1):
@@ -54,8 +51,7 @@ class TextStreams:
                 stream.push(token_id)
             stream.finish()
             readings.append((time.perf_counter() - started) / tokens)
-        check_identity()
-        return one_sample(statistics.median(readings[1:]))
+        return statistics.median(readings[1:])
 
 
 def _byte_tokenizer(directory: Path) -> Tokenizer:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .guard import check_identity
 from .kernel_calls import SHAPES, Shape, make_problem, measure_call, shape_for_here
-from .sharing import Samples, SharesRuns, shared_figure, tracked
+from .sharing import Run, SharesRuns, shared
 
 PREFILL_QUERIES = 64
 """Tokens of each sequence that a prefill chunk computes; the rest are cached already."""
+
+
+TIME = "Seconds per call, nothing cached."
 
 
 class Append(SharesRuns):
@@ -18,76 +20,51 @@ class Append(SharesRuns):
     params = (["full_batch", "identity", "generic"], list(SHAPES))
     param_names: ClassVar = ["kind", "shape"]
 
-    def setup(self, kind: str, shape: str) -> None:
-        check_identity()
+    def prepare(self, kind: str, shape: str) -> None:
         shape_for_here(shape)
 
-    @tracked()
-    def track_time(self, kind: str, shape: str) -> Samples:
-        """Seconds per call, nothing cached."""
-        return self._figure("time", kind, shape)
+    def run(self, kind: str, shape: str) -> Run:
+        return f"append-{kind}-{shape}", lambda: _append(kind, SHAPES[shape])
 
-    @tracked(unit="floors")
-    def track_time_over_floor(self, kind: str, shape: str) -> Samples:
-        """Time over that of moving the bytes read and written at the measured bandwidth."""
-        return self._figure("time_over_floor", kind, shape)
-
-    def _figure(self, figure: str, kind: str, shape: str) -> Samples:
-        run = f"append-{kind}-{shape}"
-        return shared_figure(run, figure, lambda: _append(kind, SHAPES[shape]))
+    track_time = shared("time", TIME)
+    track_time_over_floor = shared(
+        "time_over_floor",
+        "Time over that of moving the bytes read and written at the measured bandwidth.",
+        unit="floors",
+    )
 
 
-class DecodeAttention(SharesRuns):
-    """Attention of one new token of each sequence over its paged context."""
-
+class _Attention(SharesRuns):
     params = (list(SHAPES),)
     param_names: ClassVar = ["shape"]
 
-    def setup(self, shape: str) -> None:
-        check_identity()
+    def prepare(self, shape: str) -> None:
         shape_for_here(shape)
 
-    @tracked()
-    def track_time(self, shape: str) -> Samples:
-        """Seconds per call, nothing cached."""
-        return self._figure("time", shape)
-
-    @tracked(unit="floors")
-    def track_time_over_floor(self, shape: str) -> Samples:
-        """Time over that of reading K and V at the measured bandwidth."""
-        return self._figure("time_over_floor", shape)
-
-    def _figure(self, figure: str, shape: str) -> Samples:
-        run = f"decode-attention-{shape}"
-        return shared_figure(run, figure, lambda: _decode_attention(SHAPES[shape]))
+    track_time = shared("time", TIME)
+    track_time_over_floor = shared(
+        "time_over_floor",
+        "Time over that of moving K, V, and a prefill's queries and output, at the measured "
+        "bandwidth.",
+        unit="floors",
+    )
 
 
-class PrefillAttention(SharesRuns):
+class DecodeAttention(_Attention):
+    """Attention of one new token of each sequence over its paged context."""
+
+    def run(self, shape: str) -> Run:
+        return f"decode-attention-{shape}", lambda: _decode_attention(SHAPES[shape])
+
+
+class PrefillAttention(_Attention):
     """Attention of the last tokens of each sequence over its paged context, causal.
 
     With many tokens of each sequence arithmetic bounds it too, so its floor is a distant one.
     """
 
-    params = (list(SHAPES),)
-    param_names: ClassVar = ["shape"]
-
-    def setup(self, shape: str) -> None:
-        check_identity()
-        shape_for_here(shape)
-
-    @tracked()
-    def track_time(self, shape: str) -> Samples:
-        """Seconds per call, nothing cached."""
-        return self._figure("time", shape)
-
-    @tracked(unit="floors")
-    def track_time_over_floor(self, shape: str) -> Samples:
-        """Time over that of reading Q, K and V and writing the output, at measured bandwidth."""
-        return self._figure("time_over_floor", shape)
-
-    def _figure(self, figure: str, shape: str) -> Samples:
-        run = f"prefill-attention-{shape}"
-        return shared_figure(run, figure, lambda: _prefill_attention(SHAPES[shape]))
+    def run(self, shape: str) -> Run:
+        return f"prefill-attention-{shape}", lambda: _prefill_attention(SHAPES[shape])
 
 
 def _append(kind: str, shape: Shape) -> dict[str, float]:

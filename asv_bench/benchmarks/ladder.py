@@ -8,8 +8,7 @@ from typing import ClassVar
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from .engine_runs import GPU_MODEL, MODELS, require_model_here
-from .guard import check_identity
-from .sharing import Figures, Samples, SharesRuns, shared_figure, tracked
+from .sharing import Figures, Run, SharesRuns, shared
 
 RUNGS = [
     "0-rebuild",
@@ -33,20 +32,17 @@ class Ladder(SharesRuns):
     params = (RUNGS, MODELS)
     param_names: ClassVar = ["rung", "model"]
 
-    def setup(self, rung: str, model: str) -> None:
-        check_identity()
+    def prepare(self, rung: str, model: str) -> None:
         require_model_here(model)
         require_rung_here(rung, model)
 
-    @tracked()
-    def track_step_time(self, rung: str, model: str) -> Samples:
-        """Seconds of one decode step."""
-        return _figure("step_time", rung, model)
+    def run(self, rung: str, model: str) -> Run:
+        return f"ladder-{rung}-{model}", lambda: _measure(rung, model)
 
-    @tracked()
-    def track_decode_seconds_per_token(self, rung: str, model: str) -> Samples:
-        """Decode time over the token ids that were generated."""
-        return _figure("decode_seconds_per_token", rung, model)
+    track_step_time = shared("step_time", "Seconds of one decode step.")
+    track_decode_seconds_per_token = shared(
+        "decode_seconds_per_token", "Decode time over the token ids that were generated."
+    )
 
 
 def require_rung_here(label: str, model: str) -> None:
@@ -70,10 +66,6 @@ def require_rung_here(label: str, model: str) -> None:
     missing = rung.options.keys() - EngineConfig.__dataclass_fields__.keys()
     if missing:
         raise SkipNotImplemented(f"this commit's engine has no option {', '.join(missing)}")
-
-
-def _figure(figure: str, rung: str, model: str) -> Samples:
-    return shared_figure(f"ladder-{rung}-{model}", figure, lambda: _measure(rung, model))
 
 
 def _measure(rung: str, model: str) -> Figures:

@@ -12,12 +12,13 @@ here.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
@@ -25,7 +26,7 @@ from .guard import WrongEngineError, check_identity
 
 Samples: TypeAlias = dict[str, Any]
 Figures: TypeAlias = Mapping[str, float]
-Track = TypeVar("Track", bound=Callable[..., Samples])
+Run: TypeAlias = tuple[str, Callable[[], Figures]]
 
 ROUNDS = 12
 """Processes per figure, unless a command asks for fewer: below 12, asv's test has no power."""
@@ -33,8 +34,8 @@ ROUNDS = 12
 
 def tracked(
     *, unit: str = "seconds", version: str = "1", rounds: int = ROUNDS
-) -> Callable[[Track], Track]:
-    """Mark a `track_` method with what asv needs to know about it.
+) -> Callable[[Callable[..., float]], Callable[..., Samples]]:
+    """Make a benchmark of a method that returns its figure, and tell asv what it must know.
 
     Parameters
     ----------
@@ -46,12 +47,33 @@ def tracked(
         Processes that measure it, one sample each.
     """
 
-    def mark(function: Track) -> Track:
+    def mark(measure: Callable[..., float]) -> Callable[..., Samples]:
+        @functools.wraps(measure)
+        def track(*arguments: Any) -> Samples:
+            value = measure(*arguments)
+            # Imported by now, so this judges the very modules that were measured.
+            check_identity()
+            return one_sample(value)
+
         # As attributes of the function: asv reads `rounds` of a track benchmark nowhere else.
-        function.__dict__.update(unit=unit, version=version, rounds=rounds)
-        return function
+        track.__dict__.update(unit=unit, version=version, rounds=rounds)
+        return track
 
     return mark
+
+
+def shared(
+    figure: str, what: str, *, unit: str = "seconds", rounds: int = ROUNDS
+) -> Callable[..., Samples]:
+    """A benchmark that takes one figure of the run of its class, see `SharesRuns.run`."""
+
+    def track(self: SharesRuns, *values: Any) -> Samples:
+        name, measure = self.run(*values)
+        return shared_figure(name, self.named(figure, *values), measure)
+
+    track.__doc__ = what
+    track.__dict__.update(unit=unit, version="1", rounds=rounds)
+    return track
 
 
 def one_sample(value: float) -> Samples:
@@ -84,7 +106,6 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
     kept = _read(path)
     if kept is None or figure in kept["taken"]:
         figures = dict(measure())
-        # Imported by now, so this judges the very modules that were measured.
         check_identity()
         kept = {"commit": commit, "process": os.getpid(), "figures": figures, "taken": []}
     elif kept["commit"] != commit:
@@ -123,10 +144,32 @@ def _write(path: Path, kept: dict[str, Any]) -> None:
     unfinished.replace(path)
 
 
-class SharesRuns:
+class Benchmark:
+    """Base of all benchmarks: measures the commit under test, or skips."""
+
+    timeout = 120.0
+
+    def setup(self, *values: Any) -> None:
+        """Check what would be measured, and prepare it."""
+        check_identity()
+        self.prepare(*values)
+
+    def prepare(self, *values: Any, **_: Any) -> None:
+        """Skip values of the parameters that are not measured here; build what the others need."""
+
+
+class SharesRuns(Benchmark):
     """Base of benchmarks whose figures come from a shared run."""
 
     timeout = 600.0
 
     def setup_cache(self) -> None:
         """Nothing to prepare: having this makes asv give the benchmarks one directory."""
+
+    def run(self, *values: Any, **_: Any) -> Run:
+        """The name of the run for these values of the parameters, and what makes it."""
+        raise TypeError(f"{type(self).__name__} does not say what it runs.")
+
+    def named(self, figure: str, *values: Any, **_: Any) -> str:
+        """The name that the figure has in the run."""
+        return figure

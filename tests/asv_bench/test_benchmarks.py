@@ -34,7 +34,7 @@ from asv_bench.benchmarks import (
 )
 from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.benchmarks.guard import WrongEngineError
-from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared_figure, tracked
+from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared, shared_figure, tracked
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.counters.pretend_cuda import pretended_cuda
 from asv_bench.workloads.named import WORKLOADS
@@ -466,11 +466,14 @@ def test_a_figure_that_is_none_is_an_error(value: float) -> None:
 def test_a_tracked_method_keeps_its_attributes() -> None:
     class Tracked(SharesRuns):
         @tracked(unit="floors", version="3", rounds=5)
-        def track_it(self) -> dict[str, Any]:
-            return one_sample(1.0)
+        def track_it(self) -> float:
+            return 1.0
 
-    attributes = vars(Tracked.track_it)
-    assert attributes == {"unit": "floors", "version": "3", "rounds": 5}
+        track_other = shared("other", "Another one.", unit="calls", rounds=1)
+
+    kept = ("unit", "version", "rounds")
+    assert [getattr(Tracked.track_it, name) for name in kept] == ["floors", "3", 5]
+    assert [getattr(Tracked.track_other, name) for name in kept] == ["calls", "1", 1]
 
 
 def test_helpers_are_not_mistaken_for_benchmarks() -> None:
