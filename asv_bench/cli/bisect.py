@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json as json_format
 import time
 from pathlib import Path
 from typing import Annotated
@@ -23,10 +21,11 @@ from asv_bench.cli.options import (
     Margin,
     RecordPath,
     RequireGpu,
+    Resume,
     insist_on_gpu,
 )
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
+from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import MeasurementFailed, Refused
@@ -37,7 +36,6 @@ from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
 
 HELP = (
@@ -48,7 +46,6 @@ HELP = (
     "5: the benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: "
     "interrupted, and the same command goes on where it stopped."
 )
-STATES = REPOSITORY / ".asv" / "bisect"
 EXIT_CODES = {
     Outcome.FOUND: ExitCode.REGRESSION,
     Outcome.NONE: ExitCode.GOOD,
@@ -80,14 +77,7 @@ def bisect(
     ] = False,
     margin: Margin = 100 * DEFAULT_MARGIN,
     devices: Devices = None,
-    resume: Annotated[
-        bool | None,
-        typer.Option(
-            "--resume/--fresh",
-            help="Go on with the pairs of an earlier run of the same bisection, or start over "
-            "(default: go on where it was interrupted, start over where it had its answer).",
-        ),
-    ] = None,
+    resume: Resume = None,
     certain: Annotated[
         float, typer.Option("--certain", help="Probability at which a commit is confirmed.")
     ] = SearchPlan().certain,
@@ -114,7 +104,7 @@ def bisect(
         certain=certain,
         most_pairs=most_pairs,
     )
-    require_places(json, STATES / "pairs.jsonl")
+    require_places(json, FOLDER / "pairs.jsonl")
     setup = set_up(REPOSITORY, [benchmark] if benchmark else (), devices)
     if len(setup.entries) > 1:
         shown = ", ".join(setup.benchmarks[:6])
@@ -212,7 +202,7 @@ class Bisecting:
 
     def run(self, resume: bool | None) -> ExitCode:
         """Measure until there is an answer, Ctrl-C, or a failure that leaves none to be had."""
-        kept = self._state(resume)
+        kept = KeptFile.of_record(self._record, resume)
         for line in (
             f"bisecting {len(self._commits)} commits, {self._commits[0].short} to "
             f"{self._commits[-1].short}, for a {self._direction}",
@@ -298,44 +288,3 @@ class Bisecting:
         }
         self._record.samples = [probe.to_json() for probe in self._probes]
         return self._record.write(path)
-
-    def _state(self, resume: bool | None) -> KeptFile:
-        settings = {
-            **self._record.settings,
-            "commits": [commit.hash for commit in self._commits],
-            # Pairs measured elsewhere, or by another ruler, are of something else.
-            "devices": None,
-            "machine": _identity(),
-            "threads": self._record.threads,
-            "ruler": _ruler(REPOSITORY / "asv_bench"),
-        }
-        text = json_format.dumps(settings, sort_keys=True)
-        path = STATES / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
-        if resume and not path.exists():
-            raise Refused(
-                "--resume was given, but there are no pairs of this bisection: nothing was "
-                "measured, or the commits, the machine, the ruler or the options were others."
-            )
-        if resume is False:
-            path.unlink(missing_ok=True)
-        kept = KeptFile(path, settings)
-        if kept.finished and resume is None:
-            path.unlink()
-            kept = KeptFile(path, settings)
-        return kept
-
-
-def _identity() -> dict[str, object]:
-    """What of the machine decides whether figures can be taken together."""
-    facts = machine_facts()
-    names = ("name", "cpu", "cores", "gpu", "driver", "python", "torch", "triton", "cuda")
-    return {name: getattr(facts, name) for name in names}
-
-
-def _ruler(folder: Path) -> str:
-    """A hash of the ruler's sources."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

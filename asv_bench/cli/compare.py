@@ -19,17 +19,21 @@ from asv_bench.cli.options import (
     MarkdownPath,
     RecordPath,
     RequireGpu,
+    Resume,
     insist_on_gpu,
 )
 from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
 from asv_bench.compare.comparison import CommitComparison, Progress
+from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.tables import comparison_table, headline, markdown
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
+from asv_bench.output.console import print_sentences
 from asv_bench.output.contradictions import spread_sentences
+from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Table
@@ -42,8 +46,8 @@ HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
     "Commits with the same engine and kernels are not measured.\n\n"
     "Exit code 0: nothing the gate is for, or the same; 3: a regression; 4: inconclusive; 5: "
-    "nothing could be measured; 1: a failure; 2: refused; 130: interrupted, with what was measured "
-    "written down."
+    "nothing could be measured; 1: a failure; 2: refused; 130: interrupted, and the same command "
+    "goes on where it stopped."
 )
 
 
@@ -82,6 +86,7 @@ def compare(
             help="Verdicts that end with an exit code of their own, separated by commas, or none.",
         ),
     ] = f"{Verdict.SLOWER},{Verdict.INCONCLUSIVE}",
+    resume: Resume = None,
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     json: RecordPath = None,
@@ -99,6 +104,7 @@ def compare(
         With the code that the verdicts call for.
     """
     closing = parse_gate(gate)
+    require_writable(FOLDER / "pairs.jsonl")
     plan = _plan(pairs, quick).with_margin(margin / 100)
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     setup = set_up(REPOSITORY, benchmark or (), devices)
@@ -114,7 +120,7 @@ def compare(
         if not anyway and setup.sources.are_same(older.hash, newer.hash):
             comparing.call_same()
         else:
-            comparing.run()
+            comparing.run(resume)
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
     path = comparing.write_record(json, gate, code)
@@ -178,10 +184,14 @@ class Comparing:
         ends = self._base.hash, self._head.hash
         self.comparisons = [Comparison.of_same(name, *ends) for name in self._setup.benchmarks]
 
-    def run(self) -> None:
+    def run(self, resume: bool | None) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
         self._print_commits()
         self._console.print(self._setup.sentence())
+        kept = KeptFile.of_record(self._record, resume)
+        if kept.restored:
+            self._console.print(f"going on with {kept.restored} pairs of {kept.path.name}")
+        print_sentences(self._console, kept.complaints)
         self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
@@ -191,12 +201,16 @@ class Comparing:
 
                 def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
                     self._record.samples.extend(pair.to_json() for pair in measured.values())
-                    bar.show(now.kept, f"comparing, next look at {now.next_look}")
+                    # Kept pairs take no time, and say nothing of the time that is left.
+                    if now.measured > kept.restored:
+                        bar.show(now.kept, f"comparing, next look at {now.next_look}")
 
-                self.comparisons = comparison.run(source, on_pair)
+                self.comparisons = comparison.run(KeptPairs(source, kept, "pairs"), on_pair)
         except (KeyboardInterrupt, CommitUnusable) as error:
             self.is_interrupted = isinstance(error, KeyboardInterrupt)
             self.comparisons = comparison.answers_after(error)
+        if not self.is_interrupted:
+            kept.finish()
         self.seconds = time.monotonic() - begun
 
     def exit_code(self, gate: frozenset[Verdict]) -> ExitCode:

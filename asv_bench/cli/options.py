@@ -105,6 +105,14 @@ ListBenchmarks: TypeAlias = Annotated[
         help="Print the benchmarks that --benchmark can name on this machine, and end.",
     ),
 ]
+Resume: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--resume/--fresh",
+        help="Go on with the pairs of an earlier run of the same command, or start over "
+        "(default: go on where it was interrupted, start over where it had its answer).",
+    ),
+]
 Yes: TypeAlias = Annotated[
     bool, typer.Option("--yes", help="Begin without asking, however long it takes.")
 ]

@@ -1,22 +1,26 @@
-"""Pairs on disk: a bisection that was interrupted goes on with what it had measured.
+"""Pairs on disk: a command that was interrupted goes on with what it had measured.
 
-Each pair is appended to a file of JSON lines as soon as it is there. When the search runs again it
-asks for the same pairs again and is given them from the file, until there are no more of that kind;
-from then on it measures.
+Each pair is appended to a file of JSON lines as soon as it is there. A command that runs again asks
+for the same pairs again and is given them from the file, until there are no more of that kind; from
+then on it measures.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
+from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.stored_json import UnreadableFile, count, parsed_json, positive, text
+from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import (
     Absence,
     CommitUnusable,
@@ -26,11 +30,13 @@ from asv_bench.process.samples import (
     Reading,
 )
 
+FOLDER = REPOSITORY / ".asv" / "pairs"
+RULER = Path(__file__).resolve().parents[1]
 _Key = tuple[str, str, str]
 
 
 class KeptFile:
-    """The pairs of one bisection, in the order in which they were measured.
+    """What one command measured, in the order in which it was measured.
 
     Parameters
     ----------
@@ -42,16 +48,16 @@ class KeptFile:
     Raises
     ------
     Refused
-        If the file belongs to another bisection, or is not one of ours.
+        If the file is of something else, or is not one of ours.
 
     Attributes
     ----------
     restored
         How many pairs were read.
     finished
-        Whether the bisection had its answer.
+        Whether the command had its answer.
     complaints
-        A sentence for each line that is no entry of a bisection; it is left out.
+        A sentence for each line that is no entry of such a file; it is left out.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -61,6 +67,7 @@ class KeptFile:
         self.complaints: list[str] = []
         self._lock = threading.Lock()
         self._waiting: dict[_Key, deque[dict[str, Pair]]] = defaultdict(deque)
+        self._absences: dict[str, dict[str, Absence]] = {}
         self._unusable: dict[str, CommitUnusable] = {}
         wanted = json.loads(json.dumps(settings))
         if path.exists():
@@ -68,6 +75,47 @@ class KeptFile:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._append({"settings": wanted})
+
+    @classmethod
+    def of_record(cls, record: Record, resume: bool | None) -> KeptFile:
+        """The file of what a record is of: the same settings, machine, threads and ruler.
+
+        Parameters
+        ----------
+        record
+            With its settings.
+        resume
+            True: go on with what was measured before; False: start over; None: go on where that
+            was interrupted, start over where it had its answer.
+
+        Raises
+        ------
+        Refused
+            If nothing was measured before and `resume` is True, or as the class does.
+        """
+        settings = {
+            **record.settings,
+            "command": record.command,
+            # GPUs of one kind measure alike.
+            "devices": None,
+            "machine": _identity(record.machine),
+            "threads": record.threads,
+            "ruler": _ruler(),
+        }
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        path = FOLDER / f"{record.command}-{digest[:16]}.jsonl"
+        if resume and not path.exists():
+            raise Refused(
+                f"--resume was given, but there are no pairs of the same {record.command}: nothing "
+                f"was measured, or the commits, the machine, the ruler or the options were others."
+            )
+        if resume is False:
+            path.unlink(missing_ok=True)
+        kept = cls(path, settings)
+        if kept.finished and resume is None:
+            path.unlink()
+            kept = cls(path, settings)
+        return kept
 
     def _read(self, settings: Mapping[str, Any]) -> None:
         content = self.path.read_bytes()
@@ -82,19 +130,18 @@ class KeptFile:
             return
         first, *lines = whole.split(b"\n")
         try:
-            begun = parsed_json(self.path, "the state of a bisection", first, dict)
+            begun = parsed_json(self.path, "a file of kept pairs", first, dict)
         except UnreadableFile as error:
             raise Refused(f"{error} Remove it, or start over with --fresh.") from error
         if begun.get("settings") != settings:
             raise Refused(
-                f"{self.path} holds the pairs of another bisection; remove it, or start over "
-                f"with --fresh."
+                f"{self.path} holds the pairs of something else; remove it, or start over with "
+                f"--fresh."
             )
         for number, line in enumerate(lines, 2):
             try:
-                parsed_json(
-                    f"line {number} of {self.path}", "an entry of a bisection", line, self._take
-                )
+                where = f"line {number} of {self.path}"
+                parsed_json(where, "an entry of kept pairs", line, self._take)
             except UnreadableFile as error:
                 self.complaints.append(f"{error} It is left out.")
 
@@ -106,29 +153,46 @@ class KeptFile:
             is_lacking = entry["is_lacking"] is True
             error = CommitUnusable(commit, text(entry["reason"]), is_lacking=is_lacking)
             self._unusable[commit] = error
+        elif "prepared" in entry:
+            self._absences[text(entry["prepared"])] = {
+                name: Absence(text(absence["reason"]), absence["has_failed"] is True)
+                for name, absence in entry["absences"].items()
+            }
         else:
             pairs = {name: pair_from_json(pair) for name, pair in entry["pairs"].items()}
             part, base, head = (text(entry[name]) for name in ("part", "base", "head"))
             self._waiting[part, base, head].append(pairs)
             self.restored += 1
 
-    def take(self, key: _Key) -> Mapping[str, Pair] | None:
+    def next_pair(self, key: _Key) -> Mapping[str, Pair] | None:
         """The next pair of a kind that was kept; None where there are no more."""
         with self._lock:
             waiting = self._waiting.get(key)
             return waiting.popleft() if waiting else None
 
-    def refuse(self, commit: str) -> None:
-        """Raise CommitUnusable if the commit could not be measured before."""
+    def absences(self, commit: str) -> Mapping[str, Absence] | None:
+        """What a commit lacks; None where it was not prepared before.
+
+        Raises
+        ------
+        CommitUnusable
+            If it could not be measured before.
+        """
         error = self._unusable.get(commit)
         if error is not None:
             raise CommitUnusable(commit, error.reason, is_lacking=error.is_lacking)
+        return self._absences.get(commit)
 
-    def keep(self, key: _Key, pairs: Mapping[str, Pair]) -> None:
+    def keep_pairs(self, key: _Key, pairs: Mapping[str, Pair]) -> None:
         """Append what was measured."""
         part, base, head = key
         content = {name: pair.to_json() for name, pair in pairs.items()}
         self._append({"part": part, "base": base, "head": head, "pairs": content})
+
+    def keep_absences(self, commit: str, absences: Mapping[str, Absence]) -> None:
+        """Append that a commit can be measured, but for some benchmarks."""
+        content = {name: asdict(absence) for name, absence in absences.items()}
+        self._append({"prepared": commit, "absences": content})
 
     def keep_unusable(self, error: CommitUnusable) -> None:
         """Append that a commit cannot be measured."""
@@ -137,7 +201,7 @@ class KeptFile:
         )
 
     def finish(self) -> None:
-        """Note that the bisection has its answer: the next one starts over."""
+        """Note that the command has its answer: the next one starts over."""
         if not self.finished:
             self._append({"finished": True})
 
@@ -150,7 +214,7 @@ class KeptFile:
 
 
 class KeptPairs:
-    """A `PairSource` for one part of a search that gives kept pairs first and keeps new ones.
+    """A `PairSource` that gives kept pairs first and keeps new ones.
 
     Parameters
     ----------
@@ -159,7 +223,7 @@ class KeptPairs:
     kept
         Where pairs are.
     part
-        Of the search. Pairs of one part are never given to another.
+        Of what is measured. Pairs of one part are never given to another.
     """
 
     def __init__(self, source: PairSource, kept: KeptFile, part: str) -> None:
@@ -173,9 +237,16 @@ class KeptPairs:
         return self._source.devices
 
     def prepare(self, commit: str) -> Mapping[str, Absence]:
-        """Prepare a commit only when it is measured: kept pairs need none."""
-        self._kept.refuse(commit)
-        return {}
+        """See `PairSource.prepare`; a commit that was prepared before is when it is measured."""
+        absences = self._kept.absences(commit)
+        if absences is None:
+            try:
+                absences = self._source.prepare(commit)
+            except CommitUnusable as error:
+                self._kept.keep_unusable(error)
+                raise
+            self._kept.keep_absences(commit, absences)
+        return absences
 
     def pair(
         self,
@@ -188,12 +259,12 @@ class KeptPairs:
     ) -> Mapping[str, Pair]:
         """A kept pair, whatever its order and device, or a new one; see `PairSource.pair`."""
         key = (self._part, base, head)
-        while (kept := self._kept.take(key)) is not None:
+        while (kept := self._kept.next_pair(key)) is not None:
             wanted = kept if benchmarks is None else benchmarks
             if all(name in kept for name in wanted):
                 return {name: kept[name] for name in wanted}
-        self._kept.refuse(base)
-        self._kept.refuse(head)
+        for commit in (base, head):
+            self._kept.absences(commit)
         try:
             pairs = self._source.pair(
                 base, head, head_first=head_first, benchmarks=benchmarks, device=device
@@ -201,7 +272,7 @@ class KeptPairs:
         except CommitUnusable as error:
             self._kept.keep_unusable(error)
             raise
-        self._kept.keep(key, pairs)
+        self._kept.keep_pairs(key, pairs)
         return pairs
 
     def stop(self) -> None:
@@ -243,3 +314,18 @@ def _reading(content: Mapping[str, Any]) -> Reading:
     figures = {name: count(content[name]) for name in ("value", "started_at", "process_s")}
     samples = tuple(map(positive, content["samples"]))
     return Reading(**{**content, **figures, "samples": samples, "gpu": gpu})
+
+
+def _identity(facts: MachineFacts) -> dict[str, object]:
+    """What of the machine decides whether figures can be taken together."""
+    names = ("name", "cpu", "cores", "gpu", "driver", "python", "torch", "triton", "cuda")
+    return {name: getattr(facts, name) for name in names}
+
+
+def _ruler() -> str:
+    """A hash of the ruler's sources."""
+    digest = hashlib.sha256()
+    for path in sorted(RULER.rglob("*.py")):
+        digest.update(str(path.relative_to(RULER)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

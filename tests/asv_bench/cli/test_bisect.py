@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from asv_bench.__main__ import build_app
 from asv_bench.cli import bisect as command
 from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
@@ -79,7 +80,7 @@ class Bench:
         self.benchmarks = [SIMULATED_BENCHMARK]
         self.machine = self.with_step(None)
         monkeypatch.setattr(command, "REPOSITORY", root)
-        monkeypatch.setattr(command, "STATES", root / ".asv" / "bisect")
+        monkeypatch.setattr(kept_pairs, "FOLDER", root / ".asv" / "pairs")
         monkeypatch.setattr(command, "set_up", self.set_up)
 
     def with_step(
@@ -221,7 +222,7 @@ def test_other_options_are_another_bisection(bench: Bench) -> None:
     bench.with_step(8, after=18)
     bench.run()
     bench.with_step(8)
-    with pytest.raises(Refused, match="no pairs of this bisection"):
+    with pytest.raises(Refused, match="no pairs of the same bisect"):
         bench.run("--resume", "--certain", "0.999")
     assert bench.measured == 0
 

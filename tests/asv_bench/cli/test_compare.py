@@ -10,18 +10,23 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from simulated_pairs import BASE, HEAD, ScriptedPairs
 from toy_project import ROOT, ToyProject, git, make_project
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.cli import compare as compare_module
+from asv_bench.compare import kept_pairs
+from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
+from asv_bench.git.repository import Commit
 
 STEP = r"Toy\.track_step"
 
@@ -290,6 +295,48 @@ def children_of(folder: Path) -> list[str]:
     return found
 
 
+def test_an_interrupted_comparison_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(interrupted_at: int | None, *options: str) -> tuple[int, str, int]:
+        def ratio(_: str, number: int) -> float:
+            if number == interrupted_at:
+                raise KeyboardInterrupt
+            return 1.05 + 0.0001 * number
+
+        source = ScriptedPairs(ratio)
+        commits = {"a": Commit(BASE), "b": Commit(HEAD)}
+        setup = SimpleNamespace(
+            benchmarks=source.benchmarks,
+            entries=[SimpleNamespace(name="b", unit="seconds")],
+            devices=source.devices,
+            sentence=lambda: "measuring",
+            pairs=lambda: nullcontext(source),
+            sources=SimpleNamespace(resolve=commits.get, are_same=lambda *_: False, remarks=[]),
+        )
+        monkeypatch.setattr(compare_module, "set_up", lambda *_: setup)
+        options = ("--json", str(tmp_path / "record.json"), *options)
+        done = CliRunner().invoke(build_app(), ["compare", "a", "b", *options])
+        return done.exit_code, done.output, len(source.asked)
+
+    monkeypatch.setattr(compare_module, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path / "pairs")
+    assert run(5)[0] == 130
+    code, said, measured = run(None)
+    assert (code, measured) == (3, ComparisonPlan().looks[0] - 5)
+    assert "going on with 5 pairs" in said
+    # With its answer given, the same is asked anew, unless it is told otherwise.
+    assert run(None, "--resume")[2] == 0
+    assert run(None)[2] == ComparisonPlan().looks[0]
+    assert run(5)[0] == 130
+    assert run(None, "--fresh")[2] == ComparisonPlan().looks[0]
+
+
+def pairs_kept(root: Path) -> int:
+    paths = (root / ".asv" / "pairs").glob("*.jsonl")
+    return sum(path.read_text().count('"part":') for path in paths)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
     toy: ToyProject, number: signal.Signals, tmp_path: Path
@@ -310,10 +357,10 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     folder = toy.root / ".asv" / "verdicts"
-    deadline = time.monotonic() + 30
-    while not children_of(folder) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while not children_of(folder) or pairs_kept(toy.root) < 2:
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(4)
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130

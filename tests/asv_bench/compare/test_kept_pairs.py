@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from simulated_pairs import ScriptedPairs
 
 from asv_bench.bisect.finding import Outcome
 from asv_bench.bisect.search import find_first_changed
@@ -18,7 +19,7 @@ from asv_bench.compare.kept_pairs import KeptFile, KeptPairs, pair_from_json
 from asv_bench.errors import Refused
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
-from asv_bench.process.samples import CommitUnusable, GpuConditions, Pair, Reading
+from asv_bench.process.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
 
 SETTINGS = {"good": "a", "bad": "b", "looks": (1, 2)}
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,6 +63,16 @@ def test_a_commit_that_could_not_be_measured_is_not_tried_again(tmp_path: Path) 
     with pytest.raises(CommitUnusable, match="no time for it"):
         KeptPairs(able, KeptFile(path, SETTINGS), "search").pair("a", "gone", head_first=False)
     assert able.measured["simulated"] == 0
+
+
+def test_what_a_commit_lacks_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    lacking = {"b": {"gone": Absence("it is not there", has_failed=False)}}
+    first = ScriptedPairs(lambda *_: 1.0, absent=lacking)
+    KeptPairs(first, KeptFile(path, SETTINGS), "pairs").prepare("b")
+    again = ScriptedPairs(lambda *_: 1.0)
+    assert KeptPairs(again, KeptFile(path, SETTINGS), "pairs").prepare("b") == lacking["b"]
+    assert not again.prepared
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:
