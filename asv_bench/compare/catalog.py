@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.errors import NothingSelected
-from asv_bench.history.asv_selection import Selection
+from asv_bench.history.asv_selection import Selection, names_with_parameters
 
 _SHOWN = 6
 
@@ -37,12 +36,10 @@ def entries_of(descriptions: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """Every combination that there is, from asv's descriptions of the benchmarks."""
     entries: list[Entry] = []
     for description in descriptions:
-        name, unit = description["name"], description["unit"]
-        if not description["params"]:
-            entries.append(Entry(name, name, unit))
-            continue
-        for number, values in enumerate(itertools.product(*description["params"])):
-            entries.append(Entry(f"{name}({', '.join(values)})", f"{name}-{number}", unit))
+        identifier, params = description["name"], description["params"]
+        for number, name in enumerate(names_with_parameters(identifier, params)):
+            numbered = f"{identifier}-{number}" if params else identifier
+            entries.append(Entry(name, numbered, description["unit"]))
     return entries
 
 
@@ -64,10 +61,8 @@ def select(entries: Sequence[Entry], patterns: Sequence[str], *, has_gpu: bool) 
                 f"--benchmark {pattern!r} is found in none of the {len(entries)} benchmarks; their "
                 f"names are such as {shown}."
             )
-    here = wanted.on(has_gpu=has_gpu).patterns
-    selected = [
-        entry for entry in entries if any(re.search(pattern, entry.name) for pattern in here)
-    ]
+    here = wanted.on(has_gpu=has_gpu)
+    selected = [entry for entry in entries if here.includes(entry.name)]
     if not selected:
         where = "on a machine without a GPU" if has_gpu else "on a GPU"
         raise NothingSelected(f"what --benchmark names is measured {where} only.")

@@ -304,9 +304,8 @@ class _File:
                 columns = dict(zip(names, _list(row), strict=False))
                 if benchmark is None or columns.get("version") != benchmark.version:
                     continue
-                started = columns.get("started_at")
-                started_ms = 0 if started is None else moment(started)
-                found = [
+                started_ms = moment(columns.get("started_at") or 0)
+                of_row = [
                     Figure(
                         series=Series(name, tuple(zip(benchmark.param_names, params, strict=True))),
                         unit=benchmark.unit,
@@ -324,19 +323,19 @@ class _File:
                     f"{self.path}: {name} is no row of asv ({error}). It is left out."
                 )
             else:
-                figures += found
+                figures += of_row
         return tuple(figures)
 
     def _by_parameters(
         self, benchmark: Benchmark, columns: Mapping[str, Any]
     ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
         """Parameters, and the samples that are figures; none where the benchmark failed."""
-        combinations = list(itertools.product(*map(_list, _column(columns, "params", []))))
+        combinations = list(itertools.product(*map(_list, columns.get("params") or [])))
         # A column that is absent, or None as a whole, is None for every combination.
         nothing = [None] * len(combinations)
-        values, samples = (_column(columns, name, nothing) for name in ("result", "samples"))
+        values, samples = (_list(columns.get(name) or nothing) for name in ("result", "samples"))
         for texts, value, measured in zip(combinations, values, samples, strict=True):
-            params = tuple(plain(param) for param in texts)
+            params = tuple(map(plain, texts))
             if isinstance(value, float) and math.isnan(value):
                 continue
             # asv keeps the median alone where it was not asked for samples.
@@ -381,10 +380,6 @@ def plain(param: str) -> str:
         return param
     except ValueError:
         return text(param)
-
-
-def _column(columns: Mapping[str, Any], name: str, absent: list[Any]) -> list[Any]:
-    return absent if columns.get(name) is None else _list(columns[name])
 
 
 def _list(value: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.history.asv_results import NOT_RESULTS, Results, read_results
+from asv_bench.history.asv_selection import names_with_parameters
 from asv_bench.history.published_results import write_published
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.stored_json import read_stored
@@ -294,7 +295,7 @@ class AsvProject:
             any(re.search(regex, name) for regex in benchmarks)
             for benchmark in described.values()
             if isinstance(benchmark, dict)
-            for name in _names_with_parameters(benchmark)
+            for name in names_with_parameters(benchmark["name"], benchmark["params"])
         )
 
     def _log_of(self, command: str) -> Path:
@@ -323,10 +324,3 @@ def _free_name(target: Path) -> Path:
     """`target`, or the first of its numbered names that no earlier session has taken."""
     numbered = (target.with_stem(f"{target.stem}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([target], numbered) if not path.exists())
-
-
-def _names_with_parameters(benchmark: dict[str, Any]) -> list[str]:
-    if not benchmark["params"]:
-        return [benchmark["name"]]
-    combinations = itertools.product(*benchmark["params"])
-    return [f"{benchmark['name']}({', '.join(values)})" for values in combinations]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from asv_bench.errors import Refused
@@ -42,6 +43,10 @@ class Selection:
             raise Refused(f"--rounds is {rounds}; it must be at least 1.")
         return Selection(tuple(patterns) or self.patterns, rounds or self.rounds)
 
+    def includes(self, name: str) -> bool:
+        """Whether `name(parameters)` is selected."""
+        return any(re.search(pattern, name) for pattern in self.patterns)
+
     def on(self, *, has_gpu: bool) -> Selection:
         """The selection without what this machine would skip, each at the cost of a process."""
         foreign = _CPU_PARAMETERS if has_gpu else rf"{_GPU_PARAMETERS}|track_time_over_floor"
@@ -74,6 +79,12 @@ STANDARD = Selection(
     rounds=3,
 )
 FULL = Selection((r".",), rounds=12)
+
+
+def names_with_parameters(name: str, params: Iterable[Sequence[str]]) -> list[str]:
+    """A benchmark's name with each combination of its parameters, as asv prints it."""
+    combinations = itertools.product(*params)
+    return [f"{name}({', '.join(values)})" if values else name for values in combinations]
 
 
 def on_the_gpu(benchmark: str) -> bool:

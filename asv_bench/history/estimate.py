@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import json
+import contextlib
 import math
-import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import typer
 from rich.console import Console
 
 from asv_bench.errors import Refused
-from asv_bench.history.asv_selection import Selection
+from asv_bench.history.asv_selection import Selection, names_with_parameters
+from asv_bench.output.stored_json import UnreadableFile, positive, read_stored
 
 LONG_SECONDS = 3600.0
 """Work that is expected to take longer is begun only where the user has agreed."""
@@ -76,10 +76,11 @@ def estimate(results: Path, machine: str, commits: int, selection: Selection) ->
     selection
         What is measured of each, as it is on this machine.
     """
-    newest = sorted((results / machine).glob("*.json"), key=_time_of)[-_FILES:]
-    rounds = [
-        seconds for path in newest if (seconds := _round_of(path, selection.patterns)) is not None
-    ]
+    newest = sorted((results / machine).glob("*.json"), key=lambda path: path.stat().st_mtime)
+    rounds: list[float] = []
+    for path in newest[-_FILES:]:
+        with contextlib.suppress(UnreadableFile):
+            rounds.append(read_stored(path, "a result file of asv", partial(_round_of, selection)))
     round_s = statistics.median(rounds) if rounds else ASSUMED_SECONDS
     return Estimate(commits, selection.rounds, round_s, bool(rounds))
 
@@ -115,40 +116,19 @@ def long_time(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours < 10 else f"{round(seconds / 3600)} hours"
 
 
-def _time_of(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _round_of(path: Path, patterns: Sequence[str]) -> float | None:
-    """Seconds that the selected benchmarks took of a stored round; None where it tells nothing."""
-    try:
-        content = json.loads(path.read_text())
-        names = content["result_columns"]
-        rows = {
-            benchmark: dict(zip(names, row, strict=False))
-            for benchmark, row in content["results"].items()
-        }
-        seconds = sum(_seconds_of(name, row, patterns) for name, row in rows.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return seconds if 0 < seconds < math.inf else None
-
-
-def _seconds_of(benchmark: str, row: Mapping[str, Any], patterns: Sequence[str]) -> float:
-    """Of what one benchmark took, the share of its combinations that are selected."""
-    combinations = [
-        f"{benchmark}({', '.join(values)})" if values else benchmark
-        for values in itertools.product(*(row.get("params") or []))
-    ]
-    values = row.get("result") or [None] * len(combinations)
-    measured = [
-        name
-        for name, value in zip(combinations, values, strict=True)
-        if value is not None and not math.isnan(value)
-    ]
-    selected = [name for name in measured if any(re.search(pattern, name) for pattern in patterns)]
-    duration = float(row.get("duration") or 0.0)
-    return duration * len(selected) / len(measured) if measured else 0.0
+def _round_of(selection: Selection, content: Mapping[str, Any]) -> float:
+    """Seconds that the selected benchmarks took of a stored round, more than none."""
+    seconds = 0.0
+    for benchmark, values in content["results"].items():
+        row = dict(zip(content["result_columns"], values, strict=False))
+        names = names_with_parameters(benchmark, row.get("params") or [])
+        results = row.get("result") or [None] * len(names)
+        # asv stores NaN for combinations that it skipped.
+        measured = [
+            selection.includes(name)
+            for name, value in zip(names, results, strict=True)
+            if value is not None and not math.isnan(value)
+        ]
+        if measured:
+            seconds += (row.get("duration") or 0.0) * sum(measured) / len(measured)
+    return positive(seconds)
