@@ -14,6 +14,8 @@ import typer
 from asv_bench.__main__ import build_app
 
 PROGRAM = "kvtrail"
+MANY = 8
+"""Options from which on commands of a group that have the same ones are described together."""
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -36,19 +38,35 @@ def option_names(command: Any) -> set[str]:
 
 
 def markdown() -> str:
-    """The page: a section a command."""
-    return "\n".join(_section(name, command) for name, command in commands())
+    """The page: a section a command, and one for commands of a group with the same many options."""
+    sections: dict[tuple[str, ...], list[tuple[str, Any]]] = {}
+    for name, command in commands():
+        spelled = tuple(one.opts[0] for one in command.params)
+        group = name.rpartition(" ")[0]
+        key = (group, *spelled) if len(spelled) >= MANY else (name,)
+        sections.setdefault(key, []).append((name, command))
+    return "\n".join(_section(alike) for alike in sections.values())
 
 
-def _section(name: str, command: Any) -> str:
-    heading = "#" * (name.count(" ") + 1)
+def _section(alike: list[tuple[str, Any]]) -> str:
+    """One command, or several of a group whose options are the same."""
+    name, command = alike[0]
+    if len(alike) > 1:
+        name = f"{name.rpartition(' ')[0]} {'|'.join(one.rpartition(' ')[2] for one, _ in alike)}"
+    title = ", ".join(one.removeprefix(f"{PROGRAM} ") for one, _ in alike)
     shown = [one for one in command.params if not getattr(one, "hidden", False)]
     usage = [name, *(_name(one) for one in shown if not one.opts[0].startswith("-"))]
     if len(usage) - 1 < len(shown):
         usage.append("[OPTIONS]")
-    lines = [f"{heading} {name}", "", "```text", " ".join(usage), "```", ""]
-    lines += [_text(command.help or ""), ""]
+    lines = [f"## {title}", "", "```text", " ".join(usage), "```", ""]
+    for one, its_command in alike:
+        help_text = _text(its_command.help or "")
+        lines += [help_text if len(alike) == 1 else f"- `{one}`: {help_text}", ""]
+    panel = None
     for parameter in shown:
+        if parameter.rich_help_panel not in (panel, None):
+            panel = parameter.rich_help_panel
+            lines += [f"**{panel}**", ""]
         _, meaning = parameter.get_help_record(typer.Context(command)) or ("", "-")
         lines += [f"`{_term(parameter, command)}`", f": {_text(meaning)}", ""]
     return "\n".join(lines)
