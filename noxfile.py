@@ -16,6 +16,8 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / ".ci"))
 
+from resolution import project_requirements  # noqa: E402
+
 import host_torch  # noqa: E402
 
 nox.needs_version = ">=2025.10.14"
@@ -104,7 +106,7 @@ def stack(session: nox.Session) -> None:
     session.log(TORCH.sentence)
     if TORCH.host:
         host_torch.borrow(Path(session.env_dir), TORCH.host.site_directories)
-    _install(session, [*PYPROJECT["project"]["dependencies"], *_groups("bench")])
+    _install(session, project_requirements(PYPROJECT, ()))
 
 
 @nox.session

@@ -29,7 +29,7 @@ from resolution import (
 from host_torch import requirement_name
 
 SIZE_LIMIT_MIB = 48.0
-GROUPS = ("test", "bench", "lint", "types")
+GROUPS = ("test", "lint", "types")
 # Not of the project, but needed to start it where there is nothing: pip unpacks the rest.
 BOOTSTRAP = ("nox", "pip", "setuptools")
 # Compiled wheels too large for what they save there; the same release exists in pure Python.

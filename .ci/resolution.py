@@ -45,9 +45,16 @@ def read_requirements(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
+# The extras that sessions install; the reference of the parity tests is a group of its own.
+EXTRAS = ("engine", "history")
+
+
 def project_requirements(pyproject: dict[str, Any], groups: Iterable[str]) -> list[str]:
-    """List the runtime dependencies and those of the dependency groups, includes followed."""
-    requirements = list(pyproject["project"]["dependencies"])
+    """List the dependencies with `EXTRAS`, and those of the groups, includes followed."""
+    project = pyproject["project"]
+    requirements = list(project["dependencies"])
+    for extra in EXTRAS:
+        requirements += project.get("optional-dependencies", {}).get(extra, ())
     for group in groups:
         requirements += _group(pyproject["dependency-groups"], group)
     return list(dict.fromkeys(requirements))

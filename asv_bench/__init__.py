@@ -1,4 +1,7 @@
-"""The ruler: workloads, measurements and verdicts for kvtrail's engine.
+"""The ruler: workloads, measurements and verdicts.
 
-It is never part of the wheel, and touches the engine only through its public face.
+It touches kvtrail's engine only through its public face.
 """
+
+__version__ = "0.1.0"
+"""The release of the whole project; pyproject.toml reads it from here."""

@@ -13,6 +13,13 @@ _DISTRIBUTIONS = {
     "pynvml": "nvidia-ml-py",
 }
 """Modules whose package is called otherwise."""
+_EXTRAS = {
+    **dict.fromkeys(("huggingface-hub", "msgspec", "nvtx", "safetensors"), "engine"),
+    **dict.fromkeys(("tokenizers", "torch", "triton"), "engine"),
+    **dict.fromkeys(("asv", "jinja2", "matplotlib", "ruptures"), "history"),
+    "transformers": "transformers",
+}
+"""Packages that only an extra of kvtrail brings."""
 
 
 def require_packages(*modules: str) -> None:
@@ -32,9 +39,12 @@ def missing_package(module: str) -> str:
     """The sentence for a module that cannot be imported: its package, and how it gets here."""
     name = module.partition(".")[0]
     package = _DISTRIBUTIONS.get(name, name)
+    extra = _EXTRAS.get(package)
+    what = package if extra is None else f"'kvtrail[{extra}]'"
     return (
-        f"the package {package} is missing here; install it with `pip install {package}`, or run "
-        f"the command through nox, which installs what it needs (`nox -l` lists the sessions)."
+        f"the package {package} is missing here; install it with `pip install {what}`, or, in a "
+        f"checkout of kvtrail, run the command through nox, which installs what it needs "
+        f"(`nox -l` lists the sessions)."
     )
 
 

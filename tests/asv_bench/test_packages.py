@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from asv_bench.errors import Refused
-from asv_bench.packages import missing_sentence, require_packages
+from asv_bench.packages import missing_package, missing_sentence, require_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,3 +75,11 @@ def test_a_package_is_called_as_it_is_installed() -> None:
     sentence = missing_sentence(ModuleNotFoundError("x", name="pynvml"))
     assert sentence is not None
     assert "nvidia-ml-py" in sentence
+
+
+@pytest.mark.parametrize("group", ["engine", "history", "transformers"])
+def test_a_package_of_an_extra_is_installed_with_it(group: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in project["optional-dependencies"][group]:
+        name = Requirement(line).name
+        assert f"pip install 'kvtrail[{group}]'" in missing_package(name.replace("-", "_")), name

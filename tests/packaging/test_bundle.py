@@ -43,10 +43,13 @@ def repository(tmp_path: Path) -> Path:
 class TestWhatTravels:
     def test_groups_and_their_includes_are_asked_for(self):
         pyproject = {
-            "project": {"dependencies": ["a", "b"]},
+            "project": {
+                "dependencies": ["a", "b"],
+                "optional-dependencies": {"engine": ["e"], "other": ["f"]},
+            },
             "dependency-groups": {"x": ["c", {"include-group": "y"}], "y": ["d", "a"]},
         }
-        assert resolution.project_requirements(pyproject, ["x"]) == ["a", "b", "c", "d"]
+        assert resolution.project_requirements(pyproject, ["x"]) == ["a", "b", "e", "c", "d"]
 
     def test_host_versions_go_before_the_lock(self):
         lock = ["asv==0.6.6", "numpy==2.3.5", "scipy==1.17.1"]

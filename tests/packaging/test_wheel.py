@@ -1,4 +1,4 @@
-"""The wheel holds what is measured, nothing else, and works where it is installed."""
+"""The wheel holds the ruler, the engine and the kernels, and works where it is installed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
+from email.message import Message
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+import asv_bench
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("engine", "kernels")
+PACKAGES = ("asv_bench", "engine", "kernels")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -30,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, source)
     # The whole tree, so that a package that must not be in the wheel has its chance to be.
-    for name in (*PACKAGES, "asv_bench", "tests"):
+    for name in (*PACKAGES, "tests"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     out = tmp_path_factory.mktemp("wheel")
     # With setuptools at hand, no isolated build environment and so no network is needed.
@@ -40,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_holds_all_of_engine_and_kernels_and_nothing_else(wheel):
+def test_holds_all_of_the_packages_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     packed = {name for name in names if ".dist-info/" not in name}
     tracked = {
@@ -53,16 +59,71 @@ def test_holds_all_of_engine_and_kernels_and_nothing_else(wheel):
     assert {"engine/py.typed", "kernels/py.typed"} <= packed
 
 
-def test_metadata(wheel):
+def email_of(wheel: Path) -> Message:
+    """The wheel's metadata, which has the form of an e-mail."""
     archive = zipfile.ZipFile(wheel)
-    [name] = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
-    metadata = email.message_from_bytes(archive.read(name))
-    assert (metadata["Name"], metadata["Requires-Python"]) == ("kvtrail", ">=3.11")
-    assert metadata["License-Expression"] == "Apache-2.0"
-    required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
-    assert any(r.startswith("torch>=2.11") for r in required)
-    assert not any(r.startswith("transformers") for r in required), "not needed to run"
-    assert any(n.endswith("licenses/LICENSE") for n in archive.namelist())
+    [name] = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
+    return email.message_from_bytes(archive.read(name))
+
+
+def test_metadata(wheel):
+    found = email_of(wheel)
+    assert (found["Name"], found["Requires-Python"]) == ("kvtrail", ">=3.11")
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Version"] == asv_bench.__version__
+    required = [Requirement(line) for line in found.get_all("Requires-Dist")]
+    always = {one.name for one in required if one.marker is None}
+    assert always == {"numpy", "nvidia-ml-py", "rich", "scipy", "typer"}
+    by_extra = {
+        extra: {one.name for one in required if one.name not in always and _is_of(one, extra)}
+        for extra in found.get_all("Provides-Extra")
+    }
+    assert {"torch", "triton"} <= by_extra["engine"]
+    assert "asv" in by_extra["history"]
+    assert by_extra["transformers"] == {"transformers"}, "not needed to run"
+    assert any(n.endswith("licenses/LICENSE") for n in zipfile.ZipFile(wheel).namelist())
+
+
+def _is_of(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
+
+
+@pytest.fixture(scope="module")
+def without_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of an environment that `pip install kvtrail` makes."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
+    [packages] = environment.glob("lib/python*/site-packages")
+    # What pip would fetch is linked from here: tests have no network.
+    for name in needed_by(email_of(wheel).get_all("Requires-Dist")):
+        files = metadata.distribution(name).files or ()
+        for top in {file.parts[0] for file in files} - {".."}:
+            source = Path(metadata.distribution(name).locate_file(top))
+            if source.exists() and not (packages / top).exists():
+                (packages / top).symlink_to(source)
+    programs = environment / "bin"
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "-q")
+    run(*pip, "--no-deps", "--no-index", wheel, cwd=environment)
+    return programs
+
+
+def needed_by(lines: Iterable[str], seen: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The names of distributions that requirements ask for, and of all that those ask for."""
+    for line in lines:
+        one = Requirement(line)
+        wanted = one.marker is None or one.marker.evaluate({"extra": ""})
+        if wanted and one.name not in seen:
+            seen = needed_by(metadata.requires(one.name) or (), seen | {one.name})
+    return seen
+
+
+def test_the_command_needs_no_torch(without_torch: Path, tmp_path: Path) -> None:
+    kvtrail, python = without_torch / "kvtrail", without_torch / "python"
+    code = "from importlib.util import find_spec; print(find_spec('torch'), find_spec('asv'))"
+    assert run(python, "-c", code, cwd=tmp_path).split() == ["None", "None"]
+    assert "compare" in run(kvtrail, "--help", cwd=tmp_path)
+    for verb in ("compare", "bisect", "history"):
+        assert "--json" in run(kvtrail, verb, "--help", cwd=tmp_path)
 
 
 def test_installs_into_a_clean_environment(wheel, tmp_path):
