@@ -1,10 +1,8 @@
-"""Bisect planted slowdowns, and see who is right.
+"""Bisect planted slowdowns on this machine, and see whether `bisect` is right.
 
-Run as `python -m asv_bench.lab.calibration.bisect_trials`.
-
-Each trial makes a scratch clone with harmless commits and one commit that slows the decode step by
-a known time, or none; it runs `bisect` there, as a user would, and on request gives the same task
-to `asv find`. This repository's own history is only read.
+`python -m asv_bench.lab.calibration.bisect_trials` makes a scratch clone for each trial, with
+harmless commits and one commit that slows the decode step by a known time, or none, and runs
+`bisect` there. This repository's own history is only read.
 """
 
 from __future__ import annotations
@@ -15,44 +13,51 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from asv_bench.cli.options import CsvPath, Devices, Margin, MarkdownPath, RecordPath
 from asv_bench.compare.bench_setup import set_up
 from asv_bench.compare.plan import DEFAULT_MARGIN
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
-from asv_bench.history.asv_runs import AsvProject
 from asv_bench.lab.calibration.harmless_commits import make_harmless_change
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
-from asv_bench.lab.calibration.trial_page import trial_table, write_page
-from asv_bench.output.console import make_console, print_sentences, print_table
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.table import Cell, Column, Table, digits, percent
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.measured_process import Place
 
 STEP_TIME = r"^scheduler\.Scheduler\.track_step_time"
-"""What is bisected; asv finds it by the same name, and skips the model that is not for here."""
-
-KEPT = REPOSITORY / "reports" / "verdicts"
-"""Where the records of the reference machines are, and their page."""
+COLUMNS = (
+    Column("place", "trial", kind="text"),
+    Column("planted", "planted", show=percent(1, signed=True)),
+    Column("measured", "measured", show=percent(2, signed=True)),
+    Column("outcome", "bisect"),
+    Column("pairs", "pairs"),
+    Column("seconds", "seconds", show=digits(0)),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tool said of a range: the commit that it named, if any, and the seconds it took."""
+    """What `bisect` said of a range: the commit that it named, if any, and how it came to it."""
 
     named: str | None
     outcome: str
     seconds: float
+    measured: float | None
+    probability: float | None
+    pairs: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One range with a culprit, or without one, and what the tools said.
+    """One range with a culprit, or without one, and what `bisect` said.
 
     `place` counts from 1; `planted_s` is what the culprit adds to a step. Both are None without.
     """
@@ -63,25 +68,18 @@ class Trial:
     planted_s: float | None
     planted: float | None
     culprit: str | None
-    bisect: Answer
-    measured: float | None
-    probability: float | None
-    pairs: int
-    asv_find: Answer | None
+    answer: Answer
 
-    def is_right(self, answer: Answer) -> bool:
-        """Whether an answer names the culprit; where there is none, whether it says so."""
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer names the culprit; where there is none, whether it says so."""
         if self.culprit is None:
-            return answer.named is None and answer.outcome == "none"
-        return answer.named == self.culprit
+            return self.answer.named is None and self.answer.outcome == "none"
+        return self.answer.named == self.culprit
 
     def to_json(self) -> dict[str, Any]:
-        """The trial as JSON-ready values, with who was right."""
-        return {
-            **asdict(self),
-            "bisect_right": self.is_right(self.bisect),
-            "asv_find_right": None if self.asv_find is None else self.is_right(self.asv_find),
-        }
+        """The trial as JSON-ready values."""
+        return {**asdict(self), "is_right": self.is_right}
 
 
 def run(
@@ -90,99 +88,51 @@ def run(
     commits: Annotated[int, typer.Option(min=2, help="Commits in each range.")] = 32,
     effect: Annotated[float, typer.Option(help="What is planted, as a fraction.")] = 0.03,
     seed: Annotated[int, typer.Option(help="Of positions and harmless changes.")] = 0,
-    devices: Annotated[
-        str | None, typer.Option(help="As for bisect: numbers of GPUs, or all.")
-    ] = None,
-    margin: Annotated[
-        float, typer.Option(help="As for bisect: the difference that matters, in per cent.")
-    ] = 100 * DEFAULT_MARGIN,
-    asv_find: Annotated[
-        bool, typer.Option("--asv-find", help="Give the same task to asv find.")
-    ] = False,
-    folder: Annotated[
-        Path | None, typer.Option(help="Where clones go, which stay (default: they are removed).")
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Where the record goes (default: reports/runs).")
-    ] = None,
-    render: Annotated[
-        bool, typer.Option("--render", help="Write the page of the kept records; measure nothing.")
-    ] = False,
+    devices: Devices = None,
+    margin: Margin = 100 * DEFAULT_MARGIN,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
-    """Run the trials, print who was right, and write the record.
+    """Run the trials, print who was right, and write the record after each.
 
     Raises
     ------
     typer.Exit
         With 1 where a trial had no answer, which the record notes.
     """
-    if render:
-        complaints: list[str] = []
-        page = write_page(KEPT, complaints)
-        print_sentences(make_console(), [*complaints, f"page: {page}"])
-        return
     if not positions + nulls:
-        raise typer.BadParameter("--positions 0 --nulls 0 leaves nothing to search.")
-    console = make_console()
+        raise Refused("--positions 0 --nulls 0 leaves nothing to search.")
+    require_places(json)
+    files = TableFiles(markdown=markdown, csv=csv, record=json)
     setup = set_up(REPOSITORY, [STEP_TIME], devices)
-    settings = {
-        "positions": positions,
-        "nulls": nulls,
-        "commits": commits,
-        "effect": effect,
-        "seed": seed,
-        "benchmark": setup.benchmarks,
-        "devices": list(setup.devices),
-        "margin": margin,
-    }
-    record = Record("bisect_trials", settings)
+    settings = {"positions": positions, "nulls": nulls, "commits": commits, "effect": effect}
+    settings |= {"seed": seed, "margin": margin}
+    measured = {"benchmark": setup.benchmarks, "devices": list(setup.devices)}
+    record = Record("bisect_trials", {**settings, **measured})
     head = setup.sources.resolve("HEAD").hash
     with setup.pairs() as source:
         [pair] = source.pair(head, head, head_first=False).values()
-    step_s = (pair.base.value + pair.head.value) / 2
-    console.print(f"a step takes {1e3 * step_s:.3f} ms at {head[:8]}", highlight=False)
-    record.results["step_s"] = step_s
+    step_s = record.results["step_s"] = (pair.base.value + pair.head.value) / 2
+    options = ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])]
     for number in range(positions + nulls):
         planted_s = effect * step_s if number < positions else None
-        with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as temporary:
-            directory = Path(temporary if folder is None else folder) / f"trial-{number}"
-            clone = ScratchClone(directory, Place(setup.devices[0]))
+        with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as scratch:
+            clone = ScratchClone(Path(scratch) / "clone", Place(setup.devices[0]))
             try:
-                trial = run_trial(
-                    clone,
-                    seed + number,
-                    commits,
-                    planted_s,
-                    effect,
-                    ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])],
-                    asv_find=asv_find,
-                )
+                trial = run_trial(clone, seed + number, commits, planted_s, effect, options)
             except MeasurementFailed as error:
                 record.notes.append(f"Trial {number}: {error}")
-                record.write(json)
-                console.print(record.notes[-1], highlight=False, markup=False)
-                continue
-        note(trial, record, json)
-        verdict = "right" if trial.is_right(trial.bisect) else "WRONG"
-        console.print(
-            f"trial {number}: {trial.bisect.outcome}, {verdict}, {trial.pairs} pairs, "
-            f"{trial.bisect.seconds:.0f} s",
-            highlight=False,
-        )
-    print_table(console, trial_table(record.samples))
-    console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+                files.console.print(record.notes[-1], highlight=False, markup=False)
+            else:
+                record.samples.append(trial.to_json())
+                files.console.print(f"trial {number}: {trial.answer.outcome}", highlight=False)
+        record.results["right"] = sum(one["is_right"] for one in record.samples)
+        path = record.write(json)
+    files.show(trial_table(record.samples))
+    files.console.print(f"record: {path}", highlight=False, soft_wrap=True)
     if record.notes:
         raise typer.Exit(1)
-
-
-def note(trial: Trial, record: Record, path: Path | None) -> Path:
-    """Write the record with one more trial: the next takes minutes, and may be cut short."""
-    record.samples.append(trial.to_json())
-    record.results |= {
-        "bisect_right": sum(sample["bisect_right"] for sample in record.samples),
-        "trials": len(record.samples),
-    }
-    return record.write(path)
 
 
 def run_trial(
@@ -192,10 +142,8 @@ def run_trial(
     planted_s: float | None,
     effect: float,
     options: Sequence[str],
-    *,
-    asv_find: bool,
 ) -> Trial:
-    """Make one range in a fresh clone and let the tools search it."""
+    """Make one range in a fresh clone and bisect it."""
     choices = random.Random(seed)
     place = choices.randint(1, commits) if planted_s is not None else None
     # The good end has the planted work too, of no length: its own cost is not the culprit's.
@@ -208,28 +156,12 @@ def run_trial(
         else:
             clone.commit(make_harmless_change(clone.root, number, choices, PLANTED_IN))
     bad = Repository(clone.root).line("rev-parse", "--verify", "HEAD")
-    answer, record = bisect_in(clone.root, good, bad, options)
-    finding = record["results"]["finding"]
-    confirmations = finding["confirmations"]
-    return Trial(
-        seed=seed,
-        commits=commits,
-        place=place,
-        planted_s=planted_s,
-        planted=effect if culprit else None,
-        culprit=culprit,
-        bisect=answer,
-        measured=confirmations[-1]["effect"] if answer.named else finding["gate"]["effect"],
-        probability=finding["probability"],
-        pairs=sum(record["results"]["pairs"].values()),
-        asv_find=find_in(clone.root, good, bad) if asv_find else None,
-    )
+    answer = bisect_in(clone.root, good, bad, options)
+    return Trial(seed, commits, place, planted_s, effect if culprit else None, culprit, answer)
 
 
-def bisect_in(
-    root: Path, good: str, bad: str, options: Sequence[str]
-) -> tuple[Answer, dict[str, Any]]:
-    """Run `bisect` in a clone; returns what it named, and its record.
+def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> Answer:
+    """Run `bisect` in a clone.
 
     Raises
     ------
@@ -242,30 +174,42 @@ def bisect_in(
     begun = time.monotonic()
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - begun
-    record = json_format.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    if record is None or record["results"]["finding"] is None:
+    results = json_format.loads(path.read_text("utf-8"))["results"] if path.is_file() else {}
+    finding = results.get("finding")
+    if finding is None:
         raise MeasurementFailed(f"bisect gave no answer in {root}: {done.stdout}{done.stderr}")
-    finding = record["results"]["finding"]
-    found = finding["outcome"] == "found" and len(finding["suspects"]) == 1
-    named = finding["suspects"][0] if found else None
-    return Answer(named, finding["outcome"], seconds), record
+    suspects = finding["suspects"] if finding["outcome"] == "found" else []
+    named = suspects[0] if len(suspects) == 1 else None
+    comparison = finding["confirmations"][-1] if named else finding["gate"]
+    return Answer(
+        named,
+        finding["outcome"],
+        seconds,
+        comparison["effect"],
+        finding["probability"],
+        sum(results["pairs"].values()),
+    )
 
 
-def find_in(root: Path, good: str, bad: str) -> Answer:
-    """Run `asv find` in a clone; returns the commit that it blames."""
-    project = AsvProject(root, root, root / "reports" / "asv-find", branch="HEAD")
-    command = [sys.executable, "-m", "asv", "--config", str(project.write_config()), "find"]
-    command += ["--skip-save", f"{good}..{bad}", STEP_TIME]
-    begun = time.monotonic()
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - begun
-    said = done.stdout + done.stderr
-    lines = [line.strip(" ·") for line in said.splitlines() if line.strip(" ·")]
-    listed = Repository(root).line("rev-list", f"{good}..{bad}").split()
-    blamed = [line for line in lines if "regression found" in line.lower()]
-    named = next((commit for commit in listed if blamed and commit[:8] in blamed[-1]), None)
-    outcome = "found" if named else "none" if done.returncode == 0 else "failed"
-    return Answer(named, outcome if outcome != "failed" else f"failed: {lines[-1:]}", seconds)
+def trial_table(trials: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each trial, as `Trial.to_json` has them."""
+    rows = []
+    for trial in trials:
+        answer, place = trial["answer"], trial["place"]
+        where = "nothing planted" if place is None else f"commit {place}"
+        said = f"{'right' if trial['is_right'] else 'wrong'}, {answer['outcome']}"
+        rows.append(
+            (
+                Cell(place, text=f"{where} of {trial['commits']}"),
+                trial["planted"],
+                answer["measured"],
+                said,
+                answer["pairs"],
+                answer["seconds"],
+            )
+        )
+    caption = "Right: it names the culprit, or says that there is none where none was planted."
+    return Table(COLUMNS, rows, "bisection of planted slowdowns", caption)
 
 
 if __name__ == "__main__":

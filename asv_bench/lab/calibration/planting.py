@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
 from asv_bench.output.record import REPOSITORY
@@ -24,13 +26,12 @@ from asv_bench.process.threads import measured_environment
 PLANTED_IN = Path("engine") / "running" / "runner.py"
 """`ModelRunner.decode` is called for every step without a GPU, and for every captured one with."""
 
-_SPIN = """
+_PLANT = """
 
-def _plant(decode, cycles):
+def _plant(decode, length):
     def slower_decode(self, *arguments, **options):
         states = decode(self, *arguments, **options)
-        # An ordinary launch, after the step's last kernel: the next step's first one waits for it.
-        torch.cuda._sleep(cycles)
+        {work}
         return states
 
     return slower_decode
@@ -38,24 +39,12 @@ def _plant(decode, cycles):
 
 ModelRunner.decode = _plant(ModelRunner.decode, {length!r})
 """
-
-_WAIT = """
-
-def _plant(decode, seconds):
-    from time import perf_counter
-
-    def slower_decode(self, *arguments, **options):
-        states = decode(self, *arguments, **options)
-        until = perf_counter() + seconds
+# An ordinary launch, after the step's last kernel: the next step's first one waits for it.
+_SPIN = "torch.cuda._sleep(length)"
+_WAIT = """from time import perf_counter
+        until = perf_counter() + length
         while perf_counter() < until:
-            pass
-        return states
-
-    return slower_decode
-
-
-ModelRunner.decode = _plant(ModelRunner.decode, {length!r})
-"""
+            pass"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +100,12 @@ class ScratchClone:
 
     def plant(self, seconds: float) -> Planted:
         """Commit a step that is slower by about so many seconds, and measure by how many."""
-        length: float = seconds
-        template = _WAIT
+        length, work = seconds, _WAIT
         if self._place.is_gpu:
-            template = _SPIN
-            if self._spins is None:
-                self._spins = measure_spins(self._place)
-            length = self._spins.cycles_for(seconds)
+            self._spins = self._spins or measure_spins(self._place)
+            length, work = self._spins.cycles_for(seconds), _SPIN
             seconds = self._spins.seconds(length)
-        text = self._original + template.format(length=length)
+        text = self._original + _PLANT.format(length=length, work=work)
         (self.root / PLANTED_IN).write_text(text, encoding="utf-8")
         return Planted(
             self.commit(f"Make a decode step longer by {1e6 * seconds:.3g} µs"), length, seconds
@@ -146,26 +132,29 @@ class SpinTimes:
     by_cycles: dict[int, float]
 
     def seconds(self, cycles: float) -> float:
-        """What so many cycles add to a graph, beyond 0 cycles, between measured lengths."""
-        rate = self._seconds_per_cycle
-        nearest = min(self.by_cycles, key=lambda known: abs(known - cycles))
-        return self.by_cycles[nearest] - self.by_cycles[0] + (cycles - nearest) * rate
+        """What so many cycles add to a graph, beyond 0 cycles."""
+        return float(np.interp(cycles, *self._curve))
 
     def cycles_for(self, seconds: float) -> int:
-        """The cycles that add so many seconds."""
-        if seconds == 0:
-            return 0
-        rate = self._seconds_per_cycle
-        nearest = min(
-            self.by_cycles,
-            key=lambda known: abs(self.by_cycles[known] - self.by_cycles[0] - seconds),
-        )
-        return round(nearest + (seconds - self.seconds(nearest)) / rate)
+        """The cycles that add so many seconds.
+
+        Raises
+        ------
+        Refused
+            If no measured spin is as long.
+        """
+        cycles, added = self._curve
+        if seconds > added[-1]:
+            raise Refused(
+                f"{1e6 * seconds:.0f} µs cannot be planted: spins of up to "
+                f"{1e6 * added[-1]:.0f} µs were measured; plant a smaller slowdown."
+            )
+        return round(float(np.interp(seconds, added, cycles)))
 
     @property
-    def _seconds_per_cycle(self) -> float:
-        longest, shorter = sorted(self.by_cycles, reverse=True)[:2]
-        return (self.by_cycles[longest] - self.by_cycles[shorter]) / (longest - shorter)
+    def _curve(self) -> tuple[list[int], list[float]]:
+        cycles = sorted(self.by_cycles)
+        return cycles, [self.by_cycles[count] - self.by_cycles[0] for count in cycles]
 
 
 def measure_spins(place: Place) -> SpinTimes:

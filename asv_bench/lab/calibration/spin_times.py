@@ -12,7 +12,7 @@ import statistics
 
 import torch
 
-CYCLES = (0, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
+CYCLES = (0, *(1_000 << doublings for doublings in range(1, 11)))
 NODES = 200
 REPLAYS = 15
 WARMUPS = 5

@@ -122,7 +122,7 @@ def test_a_planted_spin_follows_the_step_on_the_device(
         "        return 'states'\n"
     )
     toy.commit("as on a GPU")
-    spins = SpinTimes({0: 1e-6, 1000: 1.5e-6, 2000: 2e-6})
+    spins = SpinTimes({0: 1e-6, 1000: 1.5e-6, 20_000: 11e-6})
     monkeypatch.setattr(planting, "measure_spins", lambda place: spins)
     clone = ScratchClone(tmp_path / "clone", Place("GPU-a"), toy.root)
     planted = clone.plant(5e-6)
@@ -135,14 +135,16 @@ def test_a_planted_spin_follows_the_step_on_the_device(
     assert clone.plant(0.0).length == 0
 
 
-def test_spins_that_are_not_proportional_are_read_from_the_nearest() -> None:
+def test_spins_that_are_not_proportional_are_read_between_measured_ones() -> None:
     # A short spin costs more than its cycles; long ones grow by 0.5 ns a cycle.
     spins = SpinTimes({0: 2e-6, 1000: 3.5e-6, 10_000: 8e-6, 20_000: 13e-6})
     assert spins.cycles_for(0.0) == 0
     assert spins.seconds(10_000) == pytest.approx(6e-6)
     assert spins.seconds(11_000) == pytest.approx(6.5e-6)
-    for seconds in (1.4e-6, 6.2e-6, 50e-6):
+    for seconds in (1.4e-6, 6.2e-6, 11e-6):
         assert spins.seconds(spins.cycles_for(seconds)) == pytest.approx(seconds, rel=1e-3)
+    with pytest.raises(Refused, match="50 µs cannot be planted: spins of up to 11 µs"):
+        spins.cycles_for(50e-6)
 
 
 def test_only_the_clone_is_changed(toy: ToyProject, tmp_path: Path) -> None:

@@ -16,13 +16,12 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.calibration import bisect_trials
-from asv_bench.lab.calibration.bisect_trials import Answer, Trial, note, run_trial
+from asv_bench.lab.calibration.bisect_trials import Answer, Trial, run_trial, trial_table
 from asv_bench.lab.calibration.harmless_commits import make_harmless_change
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
-from asv_bench.lab.calibration.trial_page import trial_table, write_page
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import REPOSITORY
 from asv_bench.process.measured_process import CPU, Place
 
 LOADS = """
@@ -39,14 +38,6 @@ print(engine.__class__.__module__, done.token_ids)
 """
 
 
-def names_and_calls(path: Path) -> str:
-    """What runs of a file: its tree without docstrings."""
-    tree = ast.parse(path.read_text())
-    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
-        del tree.body[0]
-    return ast.dump(tree)
-
-
 def test_sixty_harmless_changes_leave_an_engine_that_says_the_same(tmp_path: Path) -> None:
     for package in ("engine", "kernels"):
         shutil.copytree(REPOSITORY / package, tmp_path / package)
@@ -59,7 +50,6 @@ def test_sixty_harmless_changes_leave_an_engine_that_says_the_same(tmp_path: Pat
     assert len(set(subjects)) == 60
     assert {subject.split(" in ")[0] for subject in subjects} == {
         "Add comment",
-        "Extend docstring",
         "Rename private constant",
     }
     assert (tmp_path / PLANTED_IN).read_bytes() == kept
@@ -68,7 +58,7 @@ def test_sixty_harmless_changes_leave_an_engine_that_says_the_same(tmp_path: Pat
     renamed = " ".join(subject for subject in subjects if subject.startswith("Rename"))
     for path in changed:
         if str(path.relative_to(tmp_path)) not in renamed:
-            assert names_and_calls(path) == ast.dump(_without_docstring(ast.parse(before[path])))
+            assert ast.dump(ast.parse(path.read_text())) == ast.dump(ast.parse(before[path]))
 
     def said(folder: Path) -> str:
         return subprocess.run(
@@ -78,12 +68,6 @@ def test_sixty_harmless_changes_leave_an_engine_that_says_the_same(tmp_path: Pat
     assert said(tmp_path) == said(REPOSITORY)
 
 
-def _without_docstring(tree: ast.Module) -> ast.Module:
-    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
-        del tree.body[0]
-    return tree
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
     """Ranges that were bisected, by a tool that blames the last commit."""
@@ -91,15 +75,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
 
     def blame_last(root: Path, good: str, bad: str, options):
         ranges.append((root, good, bad))
-        comparison = {"effect": 0.03}
-        finding = {
-            "confirmations": [comparison],
-            "gate": comparison,
-            "probability": 0.99,
-        }
-        return Answer(bad, "found", 1.0), {
-            "results": {"finding": finding, "pairs": {"gate": 16, "search": 4}}
-        }
+        return Answer(bad, "found", 1.0, 0.03, 0.99, 20)
 
     monkeypatch.setattr(bisect_trials, "bisect_in", blame_last)
     return ranges
@@ -112,7 +88,7 @@ def git(root: Path, *arguments: str) -> str:
 
 def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -> None:
     clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, 6, 1e-4, 0.03, (), asv_find=False)
+    trial = run_trial(clone, 4, 6, 1e-4, 0.03, ())
     [(root, good, bad)] = asked
     assert trial.place == random.Random(4).randint(1, 6)
     listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
@@ -126,79 +102,38 @@ def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -
     assert lengths == ["0.0)"] * trial.place + ["0.0001)"] * (7 - trial.place)
     changed = git(root, "show", "--format=", "--name-only", trial.culprit)
     assert changed == str(PLANTED_IN)
-    assert trial.is_right(trial.bisect) == (trial.culprit == bad)
-    assert trial.pairs == 20
+    assert trial.is_right == (trial.culprit == bad)
 
 
 def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path, asked) -> None:
     trees = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run_trial(
-            ScratchClone(tmp_path / name, Place(CPU)), seed, 5, 1e-4, 0.03, (), asv_find=False
-        )
+        run_trial(ScratchClone(tmp_path / name, Place(CPU)), seed, 5, 1e-4, 0.03, ())
         trees.append(git(tmp_path / name, "rev-parse", "HEAD^{tree}"))
     assert trees[0] == trees[1] != trees[2]
 
 
 def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) -> None:
     clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, 3, None, 0.03, (), asv_find=False)
+    trial = run_trial(clone, 4, 3, None, 0.03, ())
     assert trial.culprit is None
     assert trial.place is None
-    assert not trial.is_right(trial.bisect)
-    assert trial.is_right(Answer(None, "none", 1.0))
-    assert not trial.is_right(Answer(None, "inconclusive", 1.0))
-    assert trial.to_json()["bisect_right"] is False
+    assert not trial.is_right
+    assert replace(trial, answer=replace(FOUND, named=None, outcome="none")).is_right
+    assert not replace(trial, answer=replace(FOUND, named=None, outcome="inconclusive")).is_right
 
 
-FOUND, OTHER = Answer("c", "found", 60.0), Answer("d", "found", 30.0)
-RIGHT = Trial(0, 32, 7, 1e-5, 0.03, "c", FOUND, 0.031, 0.995, 40, OTHER)
-
-
-def test_the_record_is_written_after_each_trial(tmp_path: Path) -> None:
-    record, path = Record("bisect_trials", {}), tmp_path / "trials.json"
-    for number, trial in enumerate((RIGHT, replace(RIGHT, bisect=OTHER)), 1):
-        assert note(trial, record, path) == path
-        written = json.loads(path.read_text())
-        assert written["results"] == {"trials": number, "bisect_right": 1}
-        assert len(written["samples"]) == number
+FOUND = Answer("c", "found", 60.0, 0.031, 0.995, 40)
+RIGHT = Trial(0, 32, 7, 1e-5, 0.03, "c", FOUND)
 
 
 def test_the_table_says_who_was_right() -> None:
-    table = trial_table([RIGHT.to_json()])
-    cells = [next(iter(column.cells)) for column in table.columns]
-    assert cells == [
-        "commit 7 of 32",
-        "+3.0 %",
-        "+3.10 %",
-        "right, found",
-        "40",
-        "60",
-        "wrong, found",
-        "30",
-    ]
-
-
-def test_the_page_has_every_record_that_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="holds no bisect-trials"):
-        write_page(tmp_path)
-    nothing = Trial(1, 32, None, None, None, None, Answer(None, "none", 9.0), 0.001, 0.99, 24, None)
-    for machine, trial in (("a", RIGHT), ("b", nothing)):
-        settings = {"benchmark": ["step"], "devices": ["cpu"], "margin": 2.0}
-        record = Record("bisect_trials", settings | {"positions": 1, "nulls": 1})
-        record.results["step_s"] = 1e-3
-        note(trial, record, tmp_path / f"bisect-trials-{machine}.json")
-    page = write_page(tmp_path).read_text()
-    first, second = page.partition("## b")[::2]
-    assert (
-        "| commit 7 of 32 | +3.0 % | +3.10 % | right, found | 40 | 60 | wrong, found | 30 |"
-        in first
-    )
-    assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 | - | - |" in second
-    assert "step, 1.000 ms" in second
-    assert "a difference of 2 % matters" in second
-    assert "Trials that were asked for and are not here: 1 without one." in first
-    assert "Trials that were asked for and are not here: 1 with a planted commit." in second
+    wrong = replace(RIGHT, answer=replace(FOUND, named="d"))
+    nothing = Trial(1, 32, None, None, None, None, Answer(None, "none", 9.0, 0.001, 0.99, 24))
+    page = trial_table([trial.to_json() for trial in (RIGHT, wrong, nothing)]).to_markdown()
+    assert "| commit 7 of 32 | +3.0 % | +3.10 % | right, found | 40 | 60 |" in page
+    assert "| wrong, found |" in page
+    assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 |" in page
 
 
 def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
@@ -207,7 +142,7 @@ def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
     def answer(clone: object, seed: int, *_: object, **__: object) -> Trial:
         if seed == 0:
             raise MeasurementFailed("bisect gave no answer.")
-        return replace(RIGHT, seed=seed, asv_find=None)
+        return replace(RIGHT, seed=seed)
 
     monkeypatch.setattr(bisect_trials, "run_trial", answer)
     reading = SimpleNamespace(value=1e-3)
@@ -225,5 +160,5 @@ def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
         bisect_trials.run(positions=2, nulls=0, json=path, devices=None)
     written = json.loads(path.read_text())
     assert [sample["seed"] for sample in written["samples"]] == [1]
-    page = write_page(tmp_path).read_text()
-    assert "not here: 1 with a planted commit.\n\nTrial 0: bisect gave no answer." in page
+    assert written["notes"] == ["Trial 0: bisect gave no answer."]
+    assert written["results"]["right"] == 1

@@ -21,7 +21,6 @@ from asv_bench.history.asv_results import dates_of, read_results
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.published_results import write_published
 from asv_bench.history.sessions import read_ratios
-from asv_bench.lab.calibration import trial_page
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.lab.counters.counter_baselines import differences, read_baseline
@@ -99,8 +98,6 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     pages = folder / "pages"
     pages.mkdir()
     shutil.copy(REPORTS / "ladder-cpu-2core.json", pages / "ladder-a.json")
-    trials = next((REPORTS / "verdicts").glob("bisect-trials-*.json"))
-    shutil.copy(trials, pages / "bisect-trials-a.json")
     process = folder / "process.json"
     process.write_text(json.dumps({"figures": FIGURES}))
     counters = folder / "counters.json"
@@ -117,7 +114,6 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
         "result": (next((asv / "h200").glob("d556*")), lambda: read_stored_results(asv)),
         "session": (sessions / "s.json", lambda: read_ratios(sessions.parent, "h200", [])),
         "ladder": (pages / "ladder-a.json", lambda: ladder_page.read_records(pages)),
-        "trials": (pages / "bisect-trials-a.json", lambda: trial_page.write_page(pages)),
         "process": (process, lambda: read_process(process)),
         "counters": (counters, lambda: read_counters(counters)),
         "kept pairs": (kept, lambda: read_kept(kept)),
@@ -125,7 +121,7 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
 
 
 KINDS = (
-    "benchmarks", "machine", "result", "session", "ladder", "trials", "process", "counters",
+    "benchmarks", "machine", "result", "session", "ladder", "process", "counters",
     "kept pairs",
 )  # fmt: skip
 
