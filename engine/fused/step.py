@@ -19,7 +19,7 @@ from engine.fused.weights import FusedBlock, fused_blocks, fused_head
 from engine.kv.memory import KVCache
 from engine.models.gpt2 import GPT2
 from engine.running.ranges import span
-from engine.transport.device_rows import DecodeState
+from engine.transport.device_rows import DeviceRows
 from engine.transport.token_ring import TokenRing
 from kernels.attention.fused import fused_attention
 from kernels.attention.row import row_attention, row_attention_serves
@@ -60,7 +60,7 @@ class FusedDecode:
     ----------
     model
         One for which `can_fuse` holds.
-    cache, state, ring
+    cache, rows, ring
         What steps read and write.
     table
         How the kernels are cut; None: as the committed table says.
@@ -70,13 +70,13 @@ class FusedDecode:
         self,
         model: GPT2,
         cache: KVCache,
-        state: DecodeState,
+        rows: DeviceRows,
         ring: TokenRing,
         table: ConfigTable | None = None,
     ) -> None:
         self._table = table or committed_table()
         self._model = model
-        self._state = state
+        self._rows = rows
         self._ring = ring
         self._blocks = fused_blocks(model, cache)
         self._head = fused_head(model)
@@ -97,7 +97,7 @@ class FusedDecode:
         As `ModelRunner.decode`: everything is read from the device's rows and written back there.
         Returns the residual stream [num_rows, E] before the final LayerNorm, valid until the next.
         """
-        rows = self._state.device_rows
+        rows = self._rows.fields
         buffers = self._buffers_for(num_rows)
         self._last_step = buffers
         tiles = buffers.tiles
@@ -230,7 +230,7 @@ class FusedDecode:
 
     def _reserve(self) -> SplitWorkspace:
         """Scratch for any number of rows, and where programs that share a tile meet."""
-        config, device, rows = self._model.config, self._model.device, self._state.num_rows
+        config, device, rows = self._model.config, self._model.device, self._rows.num_rows
         embed, inner = config.hidden_size, config.inner_size
         widths = {"x": embed, "qkv": 3 * embed, "attended": embed, "inner": inner}
         self._activations = {

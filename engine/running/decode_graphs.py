@@ -39,7 +39,7 @@ class DecodeGraphs:
     def __init__(self, runner: ModelRunner, max_batch_size: int) -> None:
         self._runner = runner
         self._buckets = bucket_sizes(max_batch_size)
-        self._budgets = torch.zeros_like(runner.state.device_rows.remaining[:max_batch_size])
+        self._budgets = torch.zeros_like(runner.rows.fields.remaining[:max_batch_size])
         self._draw_pool = GraphPool()
         self._draws: dict[int, torch.cuda.CUDAGraph | None] = {}
         self._graphs = self._capture()
@@ -55,7 +55,7 @@ class DecodeGraphs:
         """As `ModelRunner.budgets`, of all rows of the bucket; valid until the next call."""
         bucket = self._buckets[bisect_left(self._buckets, num_rows)]
         budgets = self._budgets[:bucket]
-        return budgets.copy_(self._runner.state.device_rows.remaining[:bucket])
+        return budgets.copy_(self._runner.rows.fields.remaining[:bucket])
 
     def redraw(self, states: torch.Tensor, budgets: torch.Tensor) -> None:
         """As `ModelRunner.redraw`, for what `decode` and `budgets` of one bucket returned."""

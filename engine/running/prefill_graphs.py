@@ -13,7 +13,7 @@ from engine.running.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
 from engine.running.ranges import span
 from engine.running.runner import ComputedPrompts, ModelRunner
 from engine.scheduling.prefill_plan import PrefillPlan
-from engine.transport.device_rows import DecodeState
+from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 
 _LEAST_BUCKET = 64
@@ -47,10 +47,10 @@ def sampled_bucket_sizes(most_prompts: int) -> list[int]:
     return [*sizes, most_prompts]
 
 
-def prefill_shapes(state: DecodeState, max_tokens: int) -> list[PrefillShape]:
-    """The shape of each bucket for the rows of `state`, ascending."""
+def prefill_shapes(rows: DeviceRows, max_tokens: int) -> list[PrefillShape]:
+    """The shape of each bucket for these rows, ascending."""
     return [
-        PrefillShape(size, min(size, state.num_rows), state.num_columns)
+        PrefillShape(size, min(size, rows.num_rows), rows.num_columns)
         for size in prefill_bucket_sizes(max_tokens)
     ]
 
@@ -115,9 +115,9 @@ class PrefillGraphs:
         self._staging = staging
         self._block_size = block_size
         self._sizes = prefill_bucket_sizes(max_tokens)
-        shapes = prefill_shapes(runner.state, max_tokens)
+        shapes = prefill_shapes(runner.rows, max_tokens)
         # All buckets read one buffer: a copy into it follows the prefill before in stream order.
-        self._packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.state.device)
+        self._packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.rows.device)
         self._buckets = self._capture(shapes)
 
     def compute(self, plan: PrefillPlan) -> ComputedPrompts:

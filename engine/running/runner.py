@@ -17,7 +17,7 @@ from engine.running.prefill_inputs import PrefillInputs, PrefillShape
 from engine.running.ranges import span
 from engine.running.sampler import INVALID_TOKEN, sample, sample_greedy
 from engine.scheduling.prefill_plan import PrefillPlan
-from engine.transport.device_rows import KNOWN_TAIL, DecodeState
+from engine.transport.device_rows import KNOWN_TAIL, DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_ring import TokenRing
 from kernels.attention.plans import Append, Attend, plan_append, plan_decode, plan_prefill
@@ -46,8 +46,8 @@ class ModelRunner:
         On its device, in its dtype.
     cache
         KV memory of all layers.
-    state
-        Rows of the running sequences.
+    rows
+        Those of the running sequences.
     ring
         Where sampled tokens go.
     staging
@@ -71,7 +71,7 @@ class ModelRunner:
         self,
         model: GPT2,
         cache: KVCache,
-        state: DecodeState,
+        rows: DeviceRows,
         ring: TokenRing,
         staging: StagingBuffers,
         block_size: int,
@@ -80,7 +80,7 @@ class ModelRunner:
         feeds_known: bool = False,
     ) -> None:
         self.enter_limit = KNOWN_TAIL if feeds_known else 1
-        self.state = state
+        self.rows = rows
         self.ring = ring
         self.cache = cache
         self._model = model
@@ -94,7 +94,7 @@ class ModelRunner:
         if fuse and can_fuse(model):
             from engine.fused.step import FusedDecode
 
-            self.fused = FusedDecode(model, cache, state, ring)
+            self.fused = FusedDecode(model, cache, rows, ring)
 
     def decode(self, num_rows: int) -> torch.Tensor:
         """The likeliest token for each of rows 0 to `num_rows - 1` that has budget left.
@@ -107,7 +107,7 @@ class ModelRunner:
         """
         if self.fused is not None:
             return self.fused.step(num_rows)
-        rows = self.state.device_rows
+        rows = self.rows.fields
         is_running = rows.remaining[:num_rows] > 0
         # A row that ended at the model's last position must not index beyond the embeddings.
         positions = torch.where(is_running, rows.position[:num_rows], 0)
@@ -145,7 +145,7 @@ class ModelRunner:
 
     def budgets(self, num_rows: int) -> torch.Tensor:
         """Tokens that rows 0 to `num_rows - 1` may sample yet, int32 [num_rows], for `redraw`."""
-        return self.state.device_rows.remaining[:num_rows].clone()
+        return self.rows.fields.remaining[:num_rows].clone()
 
     def redraw(self, states: torch.Tensor, budgets: torch.Tensor) -> None:
         """After `decode`, replace the likeliest token by a drawn one in the rows that sample.
@@ -160,7 +160,7 @@ class ModelRunner:
         budgets
             `budgets(N)` before it: rows that have spent none of it got no token.
         """
-        num_rows, rows = len(budgets), self.state.device_rows
+        num_rows, rows = len(budgets), self.rows.fields
         positions, last_token = rows.position[:num_rows], rows.last_token[:num_rows]
         hidden = states[:num_rows]
         if self.fused is not None:
@@ -217,7 +217,7 @@ class ModelRunner:
                 places = inputs.sampled_rows[:count].to(torch.int64)
                 positions = inputs.sampled_positions[:count]
                 drawn = self._draw(computed.hidden[:count], places, positions)
-                is_drawn = self.state.device_rows.temperature[places] > 0
+                is_drawn = self.rows.fields.temperature[places] > 0
                 greedy = self.ring.read_rows(places, positions)
                 self._deliver(places, positions, torch.where(is_drawn, drawn, greedy))
         return True
@@ -261,7 +261,7 @@ class ModelRunner:
         error: a greedy one needs neither the sorted vocabulary nor this memory. A capture fails
         instead, as its replays would draw nothing for ever.
         """
-        rows = self.state.device_rows
+        rows = self.rows.fields
         try:
             return sample(
                 self._model.logits(hidden),
@@ -279,4 +279,4 @@ class ModelRunner:
     def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
         """Send the tokens of the rows `places` to the host, and feed them to the next step."""
         self.ring.write_rows(places, positions, tokens)
-        self.state.device_rows.last_token[places] = tokens.clamp(min=0)
+        self.rows.fields.last_token[places] = tokens.clamp(min=0)

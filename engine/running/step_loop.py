@@ -26,7 +26,7 @@ from engine.running.runner import ModelRunner
 from engine.running.sampler import INVALID_TOKEN
 from engine.scheduling.rows import RowIndex, Rows
 from engine.scheduling.scheduler import Scheduler
-from engine.transport.device_rows import DecodeState
+from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_ring import TokenRing
 
@@ -88,26 +88,25 @@ class StepLoop:
             device=device,
             dtype=model.dtype,
         )
-        num_columns = -(-max_model_len // config.block_size)
-        self._state = DecodeState(num_rows, num_columns, device)
+        self.rows = Rows(num_rows, max_model_len, config.block_size)
+        self._device_rows = DeviceRows(self.rows.block_table, device)
         self._ring = TokenRing(num_rows, device)
         self._runner = ModelRunner(
             model,
             self._cache,
-            self._state,
+            self._device_rows,
             self._ring,
             self._staging,
             config.block_size,
             fuse=config.fuse,
             feeds_known=use_graphs,
         )
-        self.rows = Rows(num_rows, max_model_len)
         self.blocks = KVBlockManager(num_kv_blocks, config.block_size)
         self.scheduler = Scheduler(
             config,
             self.blocks,
             self.rows,
-            self._state,
+            self._device_rows,
             self._drain,
             enter_limit=self._runner.enter_limit,
         )
@@ -176,23 +175,22 @@ class StepLoop:
             # The device begins before the host has staged the rows, which only sampling reads.
             computed = (self._prefill_graphs or self._runner).compute(plan) if plan.chunks else None
         except torch.OutOfMemoryError:
-            self.scheduler.stage_rows(replace(plan, chunks=[]))
+            self.scheduler.commit(replace(plan, chunks=[]))
             failed = [chunk.request for chunk in plan.chunks]
             # The copies may have been for those that only enter.
             self._fail(failed + plan.entering if plan.copies else failed)
             return False
         with span("schedule"):
-            self.scheduler.stage_rows(plan)
+            self.scheduler.commit(plan)
         if computed is None:
             # Rows that only enter are sent with what the decode step changes.
             return False
-        self._flush()
+        self._send_rows()
         try:
             is_sampled = self._runner.sample_prompts(plan, computed)
         except torch.OutOfMemoryError:
             self._fail([chunk.request for chunk in plan.chunks])
             return False
-        self.scheduler.note_prefilled(plan)
         if is_sampled:
             rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
             self._track(np.array(rows, np.intp))
@@ -207,7 +205,7 @@ class StepLoop:
         try:
             if plan.copies:
                 self._copy_blocks(plan.copies)
-            self._flush()
+            self._send_rows()
             budgets = runner.budgets(plan.num_rows) if plan.is_sampled else None
             states = runner.decode(plan.num_rows)
             if budgets is not None:
@@ -225,7 +223,7 @@ class StepLoop:
         Without them there may be enough for the others, so the engine goes on.
         """
         # Also of rows whose last token this launch was to make, which the device still runs.
-        self._state.stage_stops(np.array([request.row for request in requests], np.intp))
+        self._device_rows.stop(np.array([request.row for request in requests], np.intp))
         self._drain()
         for request in requests:
             if request.request_id in self.unfinished:
@@ -249,9 +247,9 @@ class StepLoop:
         with span("copies"):
             self._cache.copy_blocks(copies, self._staging)
 
-    def _flush(self) -> None:
+    def _send_rows(self) -> None:
         with span("block_tables"):
-            self._state.flush()
+            self._device_rows.send()
 
     def _track(self, rows: RowIndex) -> None:
         ticket, held = self._ring.send(), self.rows

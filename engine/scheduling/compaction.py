@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from engine.kv.integrity import Int32Array
 from engine.scheduling.rows import Rows
-from engine.transport.device_rows import DecodeState, RowStarts
+from engine.transport.device_rows import DeviceRows
 
 LEAST_WIDTH_TO_LEAVE = 4
 """Steps that cover fewer rows take hardly longer than those of one."""
@@ -17,35 +17,22 @@ LEAST_STEPS_TO_MOVE_FOR = 8
 """Before a move the host waits for the device, which costs about one step; so many must follow."""
 
 
-def move_to_lowest_rows(rows: Rows, state: DecodeState, block_size: int) -> None:
+def move_to_lowest_rows(rows: Rows, device_rows: DeviceRows) -> None:
     """Move running sequences from the highest rows to the lowest that are free.
 
     All launched tokens must have been seen: the device is told each sequence's last one, as if it
-    entered anew. What is still to be launched finds every sequence in its new row.
+    started anew. What is still to be launched finds every sequence in its new row.
     """
     running, free = rows.running(), rows.free()
     count = min(len(running), len(free))
     sources, targets = running[::-1][:count], free[:count]
     is_lower = targets < sources
     sources, targets = sources[is_lower], targets[is_lower]
-    if not len(sources):
-        return
-    requests = [rows.holder(row) for row in sources.tolist()]
-    num_blocks = -(-rows.length[sources] // block_size)
-    held = zip(sources.tolist(), num_blocks.tolist(), strict=True)
-    starts = RowStarts(
-        rows=targets,
-        positions=rows.length[sources],
-        remaining=rows.budget[sources] - rows.launched[sources],
-        seeds=[one.seed for one in requests],
-        params=[one.params for one in requests],
-        block_ids=[state.block_table[row, :count].tolist() for row, count in held],
-        known_len=rows.known_len[sources],
-        uncomputed=[_tokens_to_feed(rows, row) for row in sources.tolist()],
-    )
-    rows.move(sources, targets)
-    state.stage_stops(sources)
-    state.stage_rows(starts)
+    if len(sources):
+        rows.move(sources, targets)
+        device_rows.stop(sources)
+        fed = [_tokens_to_feed(rows, row) for row in targets.tolist()]
+        device_rows.start(rows.starts(targets, fed))
 
 
 def _tokens_to_feed(rows: Rows, row: int) -> Int32Array:

@@ -1,4 +1,4 @@
-"""The host's side of the running sequences: counters in arrays, one place a row.
+"""The host's rows, one for each running sequence; the device's are `engine.transport.device_rows`.
 
 The decode loop reads and advances these with whole-batch numpy operations; Python touches single
 rows only when a sequence takes or leaves one.
@@ -13,7 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import IntegrityError
+from engine.kv.integrity import Int32Array
+from engine.kv.pool import EMPTY
 from engine.requests.request import Request
+from engine.transport.device_rows import RowStarts
 
 RowIndex: TypeAlias = npt.NDArray[np.intp]
 RowPlace: TypeAlias = RowIndex | slice
@@ -29,7 +32,16 @@ def place_of(rows: RowIndex) -> RowPlace:
 
 
 class Rows:
-    """Counters of R rows.
+    """Counters and block tables of R rows.
+
+    Parameters
+    ----------
+    num_rows
+        Sequences that can run at once.
+    max_model_len
+        Tokens of the longest sequence.
+    block_size
+        Tokens per KV block.
 
     Attributes
     ----------
@@ -48,8 +60,11 @@ class Rows:
         int32 [R], tokens that have a place in the KV cache.
     known_len
         int32 [R], tokens known when the row was taken; the rest are sampled.
+    block_table
+        int32 [R, C], the blocks of these tokens, once the row decodes; C is that of the longest
+        sequence. What stands behind them means nothing.
     last_block
-        int32 [R], the block that holds the last of them.
+        int32 [R], the last of these blocks.
     launched, received, budget
         int32 [R], output tokens asked of the device, seen by the host, and allowed.
     is_sampled
@@ -62,7 +77,8 @@ class Rows:
         int32 and float64 [R, max_model_len], the output seen so far.
     """
 
-    def __init__(self, num_rows: int, max_model_len: int) -> None:
+    def __init__(self, num_rows: int, max_model_len: int, block_size: int) -> None:
+        self.block_size = block_size
         self.changes = 0
         self.requests: list[Request | None] = [None] * num_rows
         self.request_ids = np.full(num_rows, -1, np.int64)
@@ -70,6 +86,8 @@ class Rows:
         self.decoding = np.zeros(num_rows, np.bool_)
         self.length = np.zeros(num_rows, np.int32)
         self.known_len = np.zeros(num_rows, np.int32)
+        num_columns = -(-max_model_len // block_size)
+        self.block_table = np.zeros((num_rows, num_columns), np.int32)
         self.last_block = np.full(num_rows, -1, np.int32)
         self.launched = np.zeros(num_rows, np.int32)
         self.received = np.zeros(num_rows, np.int32)
@@ -128,14 +146,45 @@ class Rows:
         self.is_sampled[rows] = [request.params.temperature > 0 for request in requests]
         self._set_stop_ids(rows, [request.stop_ids for request in requests])
 
-    def start_decoding(
-        self, rows: RowIndex, lengths: Sequence[int], last_blocks: Sequence[int]
-    ) -> None:
-        """Let rows, of whose tokens `lengths` are computed, run in the decode steps to come."""
+    def start_decoding(self, requests: Sequence[Request], rows: RowIndex) -> None:
+        """Let requests run in the decode steps to come, from what they have computed on.
+
+        Their blocks, which hold what they have computed, are the row's from now on.
+        """
         self.changes += 1
-        self.length[rows] = lengths
-        self.last_block[rows] = last_blocks
+        self.length[rows] = [request.num_computed for request in requests]
         self.decoding[rows] = True
+        for row, request in zip(rows.tolist(), requests, strict=True):
+            ids = request.block_ids
+            self.block_table[row, : len(ids)] = ids
+            self.last_block[row] = ids[-1] if ids else EMPTY
+            request.block_ids = []
+
+    def starts(self, rows: RowIndex, uncomputed: Sequence[Int32Array]) -> RowStarts:
+        """What the device must know of the sequences that start in `rows` [N]."""
+        requests = [self.holder(row) for row in rows.tolist()]
+        return RowStarts(
+            rows=rows,
+            positions=self.length[rows],
+            remaining=self.budget[rows] - self.launched[rows],
+            seeds=[request.seed for request in requests],
+            params=[request.params for request in requests],
+            num_blocks=self.num_blocks(rows),
+            known_len=self.known_len[rows],
+            uncomputed=uncomputed,
+        )
+
+    def num_blocks(self, rows: RowIndex) -> Int32Array:
+        """Blocks that the tokens of decoding `rows` [N] take, int32 [N]."""
+        return -(-self.length[rows] // self.block_size)
+
+    def blocks(self, rows: RowIndex) -> list[Int32Array]:
+        """The blocks of each of the decoding `rows`; copies."""
+        counts = self.num_blocks(rows).tolist()
+        return [
+            self.block_table[row, :count].copy()
+            for row, count in zip(rows.tolist(), counts, strict=True)
+        ]
 
     def running(self) -> RowIndex:
         """Rows that have output left to launch, ascending, intp [N]."""
@@ -173,6 +222,7 @@ class Rows:
             self.decoding,
             self.length,
             self.known_len,
+            self.block_table,
             self.last_block,
             self.launched,
             self.received,

@@ -15,8 +15,6 @@ import numpy as np
 from engine.config import EngineConfig
 from engine.errors import IntegrityError
 from engine.kv.blocks import BlockCopy, KVBlockManager
-from engine.kv.integrity import Int32Array
-from engine.kv.pool import EMPTY
 from engine.kv.prefix_cache import PrefixCache
 from engine.requests.request import Request
 from engine.scheduling.admission import make_admission
@@ -30,7 +28,7 @@ from engine.scheduling.decode_plan import AlikeSteps, DecodePlan
 from engine.scheduling.prefill_plan import PrefillChunk, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
 from engine.scheduling.waiting_queue import WaitingQueue
-from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
+from engine.transport.device_rows import DeviceRows
 
 DEFAULT_PREFILL_MAX_TOKENS = 8192
 """Bounds a prefill's activations; a longer prompt is computed in chunks.
@@ -53,7 +51,7 @@ class Scheduler:
         Limits and admission policy.
     blocks
         The pool of KV blocks.
-    rows, state
+    rows, device_rows
         The host's and the device's side of the running sequences.
     drain
         Waits until all launched tokens have been seen. Called before a preemption, because the
@@ -74,7 +72,7 @@ class Scheduler:
         config: EngineConfig,
         blocks: KVBlockManager,
         rows: Rows,
-        state: DecodeState,
+        device_rows: DeviceRows,
         drain: Callable[[], None],
         *,
         enter_limit: int = 1,
@@ -85,7 +83,7 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self._prefilling: list[Request] = []
         self._rows = rows
-        self._state = state
+        self._device_rows = device_rows
         self._drain = drain
         self._admission = make_admission(config)
         self.prefill_max_tokens = config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
@@ -150,8 +148,12 @@ class Scheduler:
             )
         return PrefillPlan(chunks, entering, copies) if chunks or entering else None
 
-    def note_prefilled(self, plan: PrefillPlan) -> None:
-        """Account for a launched prefill: completed prompts decode from now on."""
+    def commit(self, plan: PrefillPlan) -> None:
+        """Account for a launched prefill: what it completes and what enters decodes from now on.
+
+        What completed prompts sample next is read from the device's rows, so they must be sent
+        before it is launched.
+        """
         completed = []
         for chunk in plan.chunks:
             request = chunk.request
@@ -160,37 +162,13 @@ class Scheduler:
                 completed.append(request)
                 self._prefilling.remove(request)
                 self._offer_prefix(request, request.block_ids)
-        rows = _rows_of(completed)
-        self._rows.launched[rows] += 1
-        self._start_decoding(completed, rows)
-
-    def stage_rows(self, plan: PrefillPlan) -> None:
-        """Stage the device rows of the sequences that decode once the plan is launched."""
-        prefilled = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
-        requests = prefilled + plan.entering
-        rows, held = _rows_of(requests), self._rows
-        known_len = held.known_len[rows]
-        # A prefill computes all known tokens, and samples the first of the others itself.
-        positions = known_len.copy()
-        positions[len(prefilled) :] = [one.num_computed for one in plan.entering]
-        remaining = held.budget[rows] - held.launched[rows]
-        remaining[: len(prefilled)] -= 1
-        self._state.stage_rows(
-            RowStarts(
-                rows=rows,
-                positions=positions,
-                remaining=remaining,
-                seeds=[one.seed for one in requests],
-                params=[one.params for one in requests],
-                block_ids=[one.block_ids for one in requests],
-                known_len=known_len,
-                uncomputed=[
-                    *[NO_TOKENS] * len(prefilled),
-                    *(one.known_tokens[one.num_computed :] for one in plan.entering),
-                ],
-            )
-        )
-        self._start_decoding(plan.entering, rows[len(prefilled) :])
+        starting, held = completed + plan.entering, self._rows
+        rows = _rows_of(starting)
+        # A prefill samples the first token itself.
+        held.launched[rows[: len(completed)]] += 1
+        uncomputed = [one.known_tokens[one.num_computed :] for one in starting]
+        held.start_decoding(starting, rows)
+        self._device_rows.start(held.starts(rows, uncomputed))
 
     def plan_decode(self) -> DecodePlan | None:
         """Give every running row a place for one more token, preempting where none is left."""
@@ -215,8 +193,9 @@ class Scheduler:
         if len(changed):
             changed_rows = running[changed]
             columns = rows.length[changed_rows] // self.blocks.block_size
-            self._state.stage_blocks(changed_rows, columns, append.block_index[changed])
+            rows.block_table[changed_rows, columns] = append.block_index[changed]
             rows.last_block[changed_rows] = append.block_index[changed]
+            self._device_rows.note_blocks(changed_rows, columns)
         length = rows.length[running] + 1
         rows.length[running] = length
         beyond_known = length - rows.known_len[running]
@@ -224,8 +203,9 @@ class Scheduler:
         rows.launched[sampling] += 1
         if self.prefix_cache is not None:
             # Rows that entered with tokens to compute and feed the last of them in this step.
-            for row in running[beyond_known == 0].tolist():
-                self._offer_prefix(rows.holder(row), self._blocks_of(row).tolist())
+            completed = running[beyond_known == 0]
+            for row, block_ids in zip(completed.tolist(), rows.blocks(completed), strict=True):
+                self._offer_prefix(rows.holder(row), block_ids.tolist())
         is_sampled = bool(np.count_nonzero(rows.is_sampled[running]))
         plan = DecodePlan(running, sampling, append.copies, is_sampled)
         self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
@@ -245,16 +225,16 @@ class Scheduler:
         waits until the last has left: so what can be done for all at once is.
         """
         rows = _rows_of(requests)
-        block_ids, ends = self._blocks_of_all(rows)
+        block_ids = self._rows.blocks(rows)
         self._vacate(requests, rows)
         if self.prefix_cache is not None:
-            for request, held in zip(requests, np.split(block_ids, ends[:-1]), strict=True):
+            for request, held in zip(requests, block_ids, strict=True):
                 if request.finish_reason in ("length", "stop"):
                     # The last token was sampled but is not part of what is reusable: it was fed
                     # only if steps were launched before the end was seen, and those may have
                     # overrun it.
                     self.prefix_cache.insert(request.known_tokens[:-1], held.tolist())
-        self.blocks.free_blocks(block_ids)
+        self.blocks.free_blocks(np.concatenate(block_ids))
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache: what a step that failed was to compute may be in it."""
@@ -278,21 +258,12 @@ class Scheduler:
                 holders.append(request.block_ids)
                 lengths.append(request.num_known_tokens)
             else:
-                holders.append(self._blocks_of(row).tolist())
+                holders.append(self._rows.blocks(np.array([row]))[0].tolist())
                 lengths.append(int(self._rows.length[row]))
         if self.prefix_cache is not None:
             holders.append(self.prefix_cache.held_blocks())
             lengths.append(None)
         self.blocks.check_integrity(holders, lengths)
-
-    def _start_decoding(self, requests: Sequence[Request], rows: RowIndex) -> None:
-        """Let requests run in the decode steps to come, from what they have computed on."""
-        if requests:
-            self._rows.start_decoding(
-                rows,
-                [request.num_computed for request in requests],
-                [request.block_ids[-1] if request.block_ids else EMPTY for request in requests],
-            )
 
     def _offer_prefix(self, request: Request, block_ids: list[int]) -> None:
         """Let others reuse the known tokens' whole blocks; the last may still be written to."""
@@ -362,7 +333,7 @@ class Scheduler:
         if running[-1] + 1 < LEAST_WIDTH_TO_LEAVE or num_left < LEAST_STEPS_TO_MOVE_FOR:
             return running
         self._drain()
-        move_to_lowest_rows(rows, self._state, self.blocks.block_size)
+        move_to_lowest_rows(rows, self._device_rows)
         return rows.running()
 
     def _make_room(self, num_blocks: int) -> bool:
@@ -400,7 +371,7 @@ class Scheduler:
         """Take row and blocks from a request that runs or prefills."""
         rows = _rows_of([request])
         if self._rows.decoding[rows[0]]:
-            block_ids = self._blocks_of_all(rows)[0]
+            (block_ids,) = self._rows.blocks(rows)
         else:
             block_ids = np.array(request.block_ids, np.int32)
             self._prefilling.remove(request)
@@ -412,22 +383,10 @@ class Scheduler:
         held = self._rows
         # The device ends a row itself where its budget does.
         is_ended = held.launched[rows] >= held.budget[rows]
-        self._state.stage_stops(rows[held.decoding[rows] & ~is_ended])
+        self._device_rows.stop(rows[held.decoding[rows] & ~is_ended])
         held.release(rows)
         for request in requests:
             request.block_ids = []
-
-    def _blocks_of_all(self, rows: RowIndex) -> tuple[Int32Array, RowIndex]:
-        """The blocks of decoding rows, one row's after the other's, and where each row's end."""
-        counts = -(-self._rows.length[rows] // self.blocks.block_size)
-        most = int(counts.max(initial=0))
-        is_held = np.arange(most) < counts[:, None]
-        return self._state.block_table[rows, :most][is_held], np.cumsum(counts)
-
-    def _blocks_of(self, row: int) -> Int32Array:
-        """The blocks of a decoding row; a view, valid until somebody else takes the row."""
-        num_blocks = -(-int(self._rows.length[row]) // self.blocks.block_size)
-        return self._state.block_table[row, :num_blocks]
 
 
 def _rows_of(requests: Sequence[Request]) -> RowIndex:

@@ -1,10 +1,9 @@
-"""The rows of the running sequences, on the device, changed by small staged diffs.
+"""The device's rows, one for each running sequence; the host's are `engine.scheduling.rows`.
 
-A running sequence keeps one row, until so many others have ended that it is worth moving it to a
-lower one. Everything a decode step reads about it stands in that row on the device: last token,
-position, remaining budget, block table, sampling parameters. A decode step advances `last_token`,
-`position` and `remaining` there by itself; the host only says what the device cannot know: a row
-that was taken or given back, and a block that was added.
+A row holds everything that a decode step reads about its sequence: last token, position, remaining
+budget, block table, sampling parameters. A step advances `last_token`, `position` and `remaining`
+there by itself. The host sends what the device cannot know: which sequence started or stopped in a
+row, and which block was added.
 
 All fields live in one int32 tensor, so that any set of changes is one list of (offset, value)
 pairs, applied by one scatter. Without changes nothing is sent.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +36,8 @@ NO_TOKENS: IntArray = np.empty(0, np.int32)
 KNOWN_TAIL = 8
 """Known tokens that a row can be given to feed to its first decode steps, one a step.
 
-A prefill of a few tokens is over a hundred launches, 3 to 5 ms for whatever is running; a replayed
-step takes 0.2 to 1 ms and serves the others too.
+A prefill of a few tokens costs the running sequences several steps; a step that feeds them serves
+the others too.
 """
 
 _FROM_THE_END = np.arange(KNOWN_TAIL, 0, -1)
@@ -72,11 +70,12 @@ class RowFields:
 
 
 class RowStarts(NamedTuple):
-    """Sequences that take `rows`, all N of them in columns, each row at most once.
+    """N sequences that start in `rows`, in columns, each row at most once.
 
-    Of the `known_len` known tokens of each, `uncomputed` are those from `positions` on, int32, at
-    most `KNOWN_TAIL`, to be fed by decode steps. Without any the sequence has been prefilled, which
-    leaves its last token on the device.
+    `num_blocks` counts the blocks that stand in the host's block table. Of the `known_len` known
+    tokens of each, `uncomputed` are those from `positions` on, int32, at most `KNOWN_TAIL`, to be
+    fed by decode steps. Without any the sequence has been prefilled, which leaves its last token on
+    the device.
     """
 
     rows: npt.NDArray[np.intp]
@@ -84,25 +83,29 @@ class RowStarts(NamedTuple):
     remaining: Sequence[int] | IntArray
     seeds: Sequence[int]
     params: Sequence[SamplingParams]
-    block_ids: Sequence[Sequence[int]]
+    num_blocks: Sequence[int] | IntArray
     known_len: Sequence[int] | IntArray
     uncomputed: Sequence[IntArray]
 
 
-class DecodeState:
-    """The device's rows and the host's staged changes to them.
+class DeviceRows:
+    """Rows on the device, and the host's changes that have not been sent.
 
     Parameters
     ----------
-    num_rows
-        Sequences that can run at once.
-    num_columns
-        Blocks of the longest sequence.
+    block_table
+        The host's, int32 [R, C]: blocks of each row's sequence. It is read when changes are sent.
     device
         Where the rows live.
+
+    Attributes
+    ----------
+    fields
+        Views of the rows on the device.
     """
 
-    def __init__(self, num_rows: int, num_columns: int, device: torch.device) -> None:
+    def __init__(self, block_table: IntArray, device: torch.device) -> None:
+        num_rows, num_columns = block_table.shape
         self.num_rows = num_rows
         self.num_columns = num_columns
         self.device = device
@@ -113,19 +116,17 @@ class DecodeState:
         self._offsets["known_tail"] = (2 + len(_SCALAR_FIELDS)) * num_rows
         table_offset = self._offsets["known_tail"] + num_rows * KNOWN_TAIL
         self._offsets["block_table"] = table_offset
-        size = table_offset + num_rows * num_columns
-        self._words = torch.zeros(size, dtype=torch.int32, device=device)
-        self._changes = WordChanges(self._words)
-        self._staged_words = np.zeros(size, np.int32)
-        self._changed: list[npt.NDArray[np.int64]] = []
+        self._words = torch.zeros(table_offset + block_table.size, dtype=torch.int32, device=device)
+        self._scatter = WordChanges(self._words)
+        self._host_words = np.zeros(table_offset, np.int32)
+        self._host_table = block_table.reshape(-1)
+        # Where words changed: the offset of an array of the host's, that array, and places in it.
+        self._changed: list[tuple[int, IntArray, npt.NDArray[np.int64]]] = []
         self._started_places = np.arange(len(_STARTED_FIELDS)) * num_rows
-        self.device_rows = self._device_views()
-        self.block_table: IntArray = self._staged_words[table_offset:].reshape(
-            num_rows, num_columns
-        )
+        self.fields = self._views()
 
-    def stage_rows(self, starts: RowStarts) -> None:
-        """Give rows to sequences, all columns at a time."""
+    def start(self, starts: RowStarts) -> None:
+        """Let sequences start, all columns at a time."""
         rows = starts.rows.astype(np.int64)
         count = len(rows)
         if not count:
@@ -144,41 +145,35 @@ class DecodeState:
             [one.top_p for one in params],
             [one.temperature for one in params],
         )
-        self._stage(_STARTED_FIELDS[0], self._started_places[:, None] + rows, words)
+        self._change(_STARTED_FIELDS[0], self._started_places[:, None] + rows, words)
         seeds = np.array(starts.seeds, np.int64).view(np.int32).reshape(count, 2)
-        self._stage("seed", 2 * rows[:, None] + _BOTH_HALVES, seeds)
-        if any(starts.block_ids):
-            num_blocks = np.array([len(ids) for ids in starts.block_ids])
-            self._stage(
-                "block_table",
-                _consecutive(rows * self.num_columns, num_blocks),
-                np.fromiter(chain.from_iterable(starts.block_ids), np.int32),
-            )
-        self._stage_uncomputed(rows, starts.uncomputed)
+        self._change("seed", 2 * rows[:, None] + _BOTH_HALVES, seeds)
+        num_blocks = np.asarray(starts.num_blocks)
+        if num_blocks.any():
+            self._note_blocks(_consecutive(rows * self.num_columns, num_blocks))
+        self._change_uncomputed(rows, starts.uncomputed)
 
-    def stage_stops(self, rows: npt.NDArray[np.intp]) -> None:
+    def stop(self, rows: npt.NDArray[np.intp]) -> None:
         """Take `rows` [N] out of the steps launched from now on."""
         if len(rows):
-            self._stage("remaining", rows.astype(np.int64), np.zeros(len(rows), np.int32))
+            self._change("remaining", rows.astype(np.int64), np.zeros(len(rows), np.int32))
 
-    def stage_blocks(self, rows: npt.NDArray[np.intp], columns: IntArray, blocks: IntArray) -> None:
-        """Put `blocks` into the block tables of `rows` at `columns`, all [N]."""
-        self.block_table[rows, columns] = blocks
-        self._changed.append(
-            self._offsets["block_table"] + rows.astype(np.int64) * self.num_columns + columns
-        )
+    def note_blocks(self, rows: npt.NDArray[np.intp], columns: IntArray) -> None:
+        """Note that the host's block table has changed in `rows` at `columns`, both [N]."""
+        self._note_blocks(rows.astype(np.int64) * self.num_columns + columns)
 
-    def flush(self) -> int:
-        """Apply what was staged, in stream order; returns the number of words sent."""
+    def send(self) -> int:
+        """Apply all changes, in stream order; returns the number of words sent."""
         if not self._changed:
             return 0
-        # A word staged twice is sent twice, both times with its newest value.
-        offsets = np.concatenate(self._changed)
+        # A word changed twice is sent twice, both times with its newest value.
+        offsets = np.concatenate([first + places for first, _, places in self._changed])
+        words = np.concatenate([source[places] for _, source, places in self._changed])
         self._changed.clear()
-        self._changes.send(offsets, self._staged_words[offsets])
+        self._scatter.send(offsets, words)
         return len(offsets)
 
-    def _stage_uncomputed(
+    def _change_uncomputed(
         self, rows: npt.NDArray[np.int64], uncomputed: Sequence[IntArray]
     ) -> None:
         """The tokens that decode steps feed: the first at once, all of them from the tail."""
@@ -188,19 +183,22 @@ class DecodeState:
             return
         rows, lengths = rows[fed], lengths[fed]
         tokens = np.concatenate(uncomputed)
-        self._stage("last_token", rows, tokens[np.cumsum(lengths) - lengths])
+        self._change("last_token", rows, tokens[np.cumsum(lengths) - lengths])
         is_filled = lengths[:, None] >= _FROM_THE_END
-        self._stage(
+        self._change(
             "known_tail", ((rows + 1)[:, None] * KNOWN_TAIL - _FROM_THE_END)[is_filled], tokens
         )
 
-    def _stage(self, field: str, places: npt.NDArray[np.int64], words: IntArray) -> None:
+    def _change(self, field: str, places: npt.NDArray[np.int64], words: IntArray) -> None:
         """Put `words` at `places` of a field, or beyond it in those behind; both of one shape."""
         offsets = self._offsets[field] + places
-        self._staged_words[offsets] = words
-        self._changed.append(offsets.reshape(-1))
+        self._host_words[offsets] = words
+        self._changed.append((0, self._host_words, offsets.reshape(-1)))
 
-    def _device_views(self) -> RowFields:
+    def _note_blocks(self, places: npt.NDArray[np.int64]) -> None:
+        self._changed.append((self._offsets["block_table"], self._host_table, places))
+
+    def _views(self) -> RowFields:
         rows = self.num_rows
 
         def field(name: str) -> torch.Tensor:

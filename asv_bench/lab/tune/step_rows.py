@@ -16,7 +16,7 @@ from asv_bench.lab.tune.candidates import Point
 from asv_bench.lab.tune.workbench import Rejected
 from engine.kv.memory import KVCache
 from engine.requests.params import SamplingParams
-from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
+from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
 from engine.transport.token_ring import TokenRing
 from kernels import kv_append, paged_attention_decode
 from kernels.linear.reference import reference_best_of_tiles
@@ -98,23 +98,23 @@ class StepRows:
         for whole in (cache.keys, cache.values):
             whole[:] = torch.randn(whole.shape[1:], generator=generator).to(device, model.dtype)
         self._cache = cache
-        self._state = DecodeState(point.rows, columns, device)
-        blocks = torch.randperm(point.rows * columns, generator=generator).view(-1, columns)
+        blocks = torch.randperm(point.rows * columns, generator=generator).to(torch.int32)
+        self._rows = DeviceRows(blocks.view(-1, columns).numpy(), device)
         count, position = point.rows, point.context - 1
-        self._state.stage_rows(
+        self._rows.start(
             RowStarts(
                 rows=np.arange(count),
                 positions=[position] * count,
                 remaining=[ROOM] * count,
                 seeds=[0] * count,
                 params=[SamplingParams()] * count,
-                block_ids=blocks.tolist(),
+                num_blocks=[columns] * count,
                 known_len=[position] * count,
                 uncomputed=[NO_TOKENS] * count,
             )
         )
-        self._state.flush()
-        rows = self._state.device_rows
+        self._rows.send()
+        rows = self._rows.fields
         tokens = torch.randint(config.vocab_size, (point.rows,), generator=generator)
         rows.last_token.copy_(tokens)
         self._kept = [one.clone() for one in (rows.last_token, rows.position, rows.remaining)]
@@ -122,11 +122,11 @@ class StepRows:
         self._slot = (point.context - 1) % BLOCK_SIZE
         self._truth = self._compute(exact)
         self._plain = self._compute(model)
-        self.fused = FusedDecode(model, cache, self._state, TokenRing(point.rows, device))
+        self.fused = FusedDecode(model, cache, self._rows, TokenRing(point.rows, device))
 
     def reset(self) -> None:
         """Put every sequence back to where it began."""
-        rows = self._state.device_rows
+        rows = self._rows.fields
         for field, kept in zip(
             (rows.last_token, rows.position, rows.remaining), self._kept, strict=True
         ):
@@ -137,7 +137,7 @@ class StepRows:
         self._clear_appended()
         self.reset()
         fused.step(self.point.rows)
-        tokens = self._state.device_rows.last_token.clone()
+        tokens = self._rows.fields.last_token.clone()
         return Stepped(fused.best_of_tiles.clone(), tokens, self._appended())
 
     def check(self, fused: FusedDecode) -> None:
@@ -178,7 +178,7 @@ class StepRows:
             )
 
     def _blocks(self) -> torch.Tensor:
-        return self._state.device_rows.block_table[:, self._column].long()
+        return self._rows.fields.block_table[:, self._column].long()
 
     def _appended(self) -> torch.Tensor:
         """The new token's keys and values, [2, layers, B, H, D]."""
@@ -193,7 +193,7 @@ class StepRows:
 
     def _compute(self, model: GPT2) -> Computed:
         """The step by plain kernels, in the model's precision, on a copy of each layer's cache."""
-        rows = self._state.device_rows
+        rows = self._rows.fields
         lengths = rows.position + 1
         blocks = self._blocks().int()
         slots = torch.full_like(blocks, self._slot)

@@ -112,7 +112,7 @@ def test_one_more_operator_in_each_layer_is_seen(
             "engine/running/step_loop.py",
             "        self._track(plan.sampling)\n",
             "        import torch\n"
-            "        torch.ones(3).to(self._state.device_rows.position.device)\n"
+            "        torch.ones(3).to(self._device_rows.fields.position.device)\n"
             "        self._track(plan.sampling)\n",
             "copies_to_device",
         ),
@@ -125,7 +125,7 @@ def test_one_more_operator_in_each_layer_is_seen(
         (
             "engine/running/step_loop.py",
             "        self._track(plan.sampling)\n",
-            "        self._state.device_rows.remaining.max().item()\n"
+            "        self._device_rows.fields.remaining.max().item()\n"
             "        self._track(plan.sampling)\n",
             "copies_to_host",
         ),

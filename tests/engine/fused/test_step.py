@@ -15,7 +15,7 @@ from engine.models.gpt2 import GPT2
 from engine.models.random_weights import random_weights
 from engine.requests.params import SamplingParams
 from engine.running.runner import ModelRunner
-from engine.transport.device_rows import NO_TOKENS, DecodeState, RowStarts
+from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_ring import TokenRing
 from kernels.backend import interpreting
@@ -56,7 +56,7 @@ class Side:
     model: GPT2
     runner: ModelRunner
     cache: KVCache
-    state: DecodeState
+    rows: DeviceRows
     ring: TokenRing
 
 
@@ -84,37 +84,37 @@ def _side(model: GPT2, *, fuse: bool) -> Side:
     generator = torch.Generator().manual_seed(5)
     for whole in (cache.keys, cache.values):
         whole.copy_(torch.randn(whole.shape, generator=generator))
-    state = DecodeState(NUM_ROWS, columns, DEVICE)
-    blocks = torch.randperm(NUM_ROWS * columns, generator=generator).view(NUM_ROWS, columns)
+    blocks = torch.randperm(NUM_ROWS * columns, generator=generator).to(torch.int32)
+    rows = DeviceRows(blocks.view(NUM_ROWS, columns).numpy(), DEVICE)
     uncomputed = [UNCOMPUTED.get(row, NO_TOKENS) for row in range(NUM_ROWS)]
-    state.stage_rows(
+    rows.start(
         RowStarts(
             rows=np.arange(NUM_ROWS),
             positions=POSITIONS,
             remaining=REMAINING,
             seeds=[0] * NUM_ROWS,
             params=[SamplingParams()] * NUM_ROWS,
-            block_ids=blocks.tolist(),
+            num_blocks=[columns] * NUM_ROWS,
             known_len=[
                 position + len(left) for position, left in zip(POSITIONS, uncomputed, strict=True)
             ],
             uncomputed=uncomputed,
         )
     )
-    state.flush()
-    state.device_rows.last_token.copy_(torch.arange(NUM_ROWS) * 31)
+    rows.send()
+    rows.fields.last_token.copy_(torch.arange(NUM_ROWS) * 31)
     ring = TokenRing(NUM_ROWS, DEVICE)
     runner = ModelRunner(
-        model, cache, state, ring, staging, BLOCK_SIZE, fuse=False, feeds_known=True
+        model, cache, rows, ring, staging, BLOCK_SIZE, fuse=False, feeds_known=True
     )
     if fuse:
-        runner.fused = FusedDecode(model, cache, state, ring)
-    return Side(model, runner, cache, state, ring)
+        runner.fused = FusedDecode(model, cache, rows, ring)
+    return Side(model, runner, cache, rows, ring)
 
 
 def _written(side: Side, num_rows: int) -> list[list[int]]:
     """The tokens that each row has been given since its start, from the ring."""
-    ends = side.state.device_rows.position.tolist()
+    ends = side.rows.fields.position.tolist()
     tokens = []
     for row in range(num_rows):
         positions = np.arange(POSITIONS[row] + 1, ends[row] + 1)
@@ -125,9 +125,7 @@ def _written(side: Side, num_rows: int) -> list[list[int]]:
 
 def _assert_same(fused: Side, plain: Side, num_rows: int, tolerance: float) -> None:
     for name in ("last_token", "position", "remaining", "block_table"):
-        assert torch.equal(
-            getattr(fused.state.device_rows, name), getattr(plain.state.device_rows, name)
-        )
+        assert torch.equal(getattr(fused.rows.fields, name), getattr(plain.rows.fields, name))
     assert _written(fused, num_rows) == _written(plain, num_rows)
     assert not fused.ring.slots[:, num_rows:].any()
     for left, right in (
@@ -164,7 +162,7 @@ def test_rows_that_sample_leave_the_others_theirs() -> None:
     # Row 4 does not run: nothing is drawn for it.
     sampled = [1, 3, 4, 5]
     for side in (fused, plain):
-        side.state.device_rows.temperature[sampled] = 1.5
+        side.rows.fields.temperature[sampled] = 1.5
     for is_drawn in (True, False):
         for side in (fused, plain):
             budgets = side.runner.budgets(NUM_ROWS)
@@ -174,7 +172,7 @@ def test_rows_that_sample_leave_the_others_theirs() -> None:
         greedy.runner.decode(NUM_ROWS)
         _assert_same(fused, plain, NUM_ROWS, 1e-4)
     tokens, likeliest = _written(fused, NUM_ROWS), _written(greedy, NUM_ROWS)
-    last = [side.state.device_rows.last_token.tolist() for side in (fused, greedy)]
+    last = [side.rows.fields.last_token.tolist() for side in (fused, greedy)]
     for row in range(NUM_ROWS):
         is_drawn = row in sampled and bool(REMAINING[row])
         assert (tokens[row] != likeliest[row]) == is_drawn, row
@@ -199,7 +197,7 @@ def test_logits_that_are_not_numbers_are_told_and_survived() -> None:
         side.runner.decode(NUM_ROWS)
     _assert_same(fused, plain, NUM_ROWS, 1e-4)
     # Row 0 feeds a known token whatever its logits are.
-    assert fused.state.device_rows.last_token.tolist()[:2] == [41, 0]
+    assert fused.rows.fields.last_token.tolist()[:2] == [41, 0]
 
 
 @needs_triton
@@ -275,7 +273,7 @@ def test_another_table_cuts_the_same_step() -> None:
         side.runner.decode(NUM_ROWS)
     _assert_same(fused, plain, NUM_ROWS, 1e-4)
     assert narrow.best_of_tiles.shape == (NUM_ROWS, 256 // 64)
-    again = FusedDecode(model, fused.cache, fused.state, fused.ring, table)
+    again = FusedDecode(model, fused.cache, fused.rows, fused.ring, table)
     again.step(NUM_ROWS)
     assert again.best_of_tiles.shape == narrow.best_of_tiles.shape
 

@@ -43,8 +43,8 @@ def _run(engine: Engine, params: list[SamplingParams]) -> list[Completion]:
     assert not engine.has_unfinished
     # A row that still ran on the device would write to blocks that are others' by now.
     with torch.inference_mode():
-        engine._loop._state.flush()
-    assert not engine._loop._state.device_rows.remaining.any()
+        engine._loop._device_rows.send()
+    assert not engine._loop._device_rows.fields.remaining.any()
     return completions
 
 

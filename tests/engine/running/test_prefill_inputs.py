@@ -88,7 +88,7 @@ def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
 
     def twice(plan: PrefillPlan) -> ComputedPrompts:
         padded = PrefillShape(
-            plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._state.num_columns
+            plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._device_rows.num_columns
         )
         inputs = padded.views(torch.from_numpy(padded.pack(plan, 16)))
         before = cache.keys.clone()
@@ -112,18 +112,23 @@ def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, p
     """What a captured prefill samples, places that repeat the first and all."""
     engine = make_engine(prefill_max_tokens=60, num_kv_blocks=80)
     runner, ring = engine._loop._runner, engine._loop._ring
-    sample_prompts = runner.sample_prompts
-    compared = []
+    compute, sample_prompts = runner.compute, runner.sample_prompts
+    padded_inputs, compared = [], []
+
+    def padding(plan: PrefillPlan) -> ComputedPrompts:
+        """The plan's blocks are the requests' own until its sequences decode."""
+        padded = PrefillShape(
+            plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._device_rows.num_columns
+        )
+        padded_inputs.append(padded.views(torch.from_numpy(padded.pack(plan, 16))))
+        return compute(plan)
 
     def both(plan: PrefillPlan, computed: ComputedPrompts) -> bool:
         is_sampled = sample_prompts(plan, computed)
         if is_sampled:
-            padded = PrefillShape(
-                plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._state.num_columns
-            )
-            inputs = padded.views(torch.from_numpy(padded.pack(plan, 16)))
+            inputs = padded_inputs[-1]
             hidden = runner.compute_prompts(inputs)
-            fed = runner.state.device_rows.last_token
+            fed = runner.rows.fields.last_token
             expected = ring.slots.clone(), fed.clone()
             ring.slots.fill_(-7)
             fed.fill_(-7)
@@ -142,7 +147,7 @@ def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, p
             compared.append(len(rows))
         return is_sampled
 
-    runner.sample_prompts = both
+    runner.compute, runner.sample_prompts = padding, both
     engine.generate(prompts, GREEDY)
     assert len(compared) > 4
     assert max(compared) > 1

@@ -14,7 +14,7 @@ from engine.scheduling.rows import Rows, place_of
 @pytest.fixture
 def held() -> Rows:
     """Four rows, held by requests 10 to 13 in order."""
-    rows = Rows(num_rows=4, max_model_len=16)
+    rows = Rows(num_rows=4, max_model_len=16, block_size=4)
     prompt = np.array([5], np.int32)
     rows.take([Request(10 + i, prompt, SamplingParams(), 0, (), 0.0) for i in range(4)])
     return rows

@@ -63,7 +63,7 @@ def test_one_late_long_request_does_not_keep_steps_wide(
     while not widths or widths[-1] > 1:
         events += engine.step()
     # The device runs it once: captured steps are wider than what runs, and reach its old row.
-    assert engine._loop._state.device_rows.remaining.count_nonzero() == 1
+    assert engine._loop._device_rows.fields.remaining.count_nonzero() == 1
     events += run_to_end(engine)
     assert token_ids(events, late) == expected
     assert [event.index for event in events if event.request_id == late] == [*range(60)]

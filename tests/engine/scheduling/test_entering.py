@@ -53,9 +53,9 @@ def test_prompts_of_one_token_are_never_prefilled(make_engine):
 
 def test_rows_that_enter_are_sent_with_their_first_step(make_engine):
     engine = _entering(make_engine(), KNOWN_TAIL)
-    flush = engine._loop._state.flush
+    flush = engine._loop._device_rows.send
     sent: list[int] = []
-    engine._loop._state.flush = lambda: sent.append(flush())
+    engine._loop._device_rows.send = lambda: sent.append(flush())
     for prompt in _prompts(1, 3, 2):
         engine.submit(prompt, GREEDY)
     engine.step()

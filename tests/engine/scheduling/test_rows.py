@@ -25,7 +25,7 @@ def make_request(request_id: int, *, max_new_tokens: int = 4, prompt_len: int = 
 
 
 def test_lowest_row_goes_to_most_tokens_to_come_then_to_the_longest() -> None:
-    rows = Rows(num_rows=4, max_model_len=16)
+    rows = Rows(num_rows=4, max_model_len=16, block_size=4)
     first = make_request(0, max_new_tokens=2)
     longest = make_request(1, max_new_tokens=9)
     longer_prompt = make_request(2, max_new_tokens=2, prompt_len=5)
@@ -34,7 +34,7 @@ def test_lowest_row_goes_to_most_tokens_to_come_then_to_the_longest() -> None:
 
 
 def test_a_released_row_is_taken_before_higher_ones() -> None:
-    rows = Rows(num_rows=3, max_model_len=16)
+    rows = Rows(num_rows=3, max_model_len=16, block_size=4)
     requests = [make_request(request_id) for request_id in range(2)]
     rows.take(requests)
     rows.release(np.array([0]))
@@ -45,14 +45,14 @@ def test_a_released_row_is_taken_before_higher_ones() -> None:
 
 
 def test_taking_no_row_changes_nothing() -> None:
-    rows = Rows(num_rows=2, max_model_len=16)
+    rows = Rows(num_rows=2, max_model_len=16, block_size=4)
     rows.take([])
     assert rows.num_taken == 0
 
 
 @pytest.mark.parametrize("num_free", [0, 1])
 def test_more_requests_than_free_rows_are_refused(num_free: int) -> None:
-    rows = Rows(num_rows=2, max_model_len=16)
+    rows = Rows(num_rows=2, max_model_len=16, block_size=4)
     rows.take([make_request(request_id) for request_id in range(2 - num_free)])
     late = [make_request(request_id) for request_id in range(10, 10 + num_free + 1)]
     with pytest.raises(IntegrityError, match=rf"{num_free + 1} requests .* {num_free} are free"):
@@ -62,7 +62,7 @@ def test_more_requests_than_free_rows_are_refused(num_free: int) -> None:
 
 
 def test_stop_ids_are_as_wide_as_the_requests_that_are_there_need() -> None:
-    rows = Rows(num_rows=4, max_model_len=16)
+    rows = Rows(num_rows=4, max_model_len=16, block_size=4)
     stops = [(5,), tuple(range(200)), (), (7, 9)]
     requests = [replace(make_request(place), stop_ids=ids) for place, ids in enumerate(stops)]
     rows.take(requests)

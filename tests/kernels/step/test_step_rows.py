@@ -89,7 +89,7 @@ def test_wrong_logits_are_refused(rows: StepRows, spoil: Any, sentence: str) -> 
 
 def test_another_token_is_refused(rows: StepRows) -> None:
     def next_token(step: Spoilt) -> None:
-        rows._state.device_rows.last_token.add_(1).remainder_(CONFIG.vocab_size)
+        rows._rows.fields.last_token.add_(1).remainder_(CONFIG.vocab_size)
 
     with pytest.raises(Rejected, match="token's score lies"):
         rows.check(Spoilt(rows.fused, next_token))
@@ -104,7 +104,7 @@ def test_a_step_that_does_not_append_is_refused(rows: StepRows) -> None:
 
 
 def test_every_check_starts_from_the_same_rows(rows: StepRows) -> None:
-    state = rows._state.device_rows
+    state = rows._rows.fields
     rows.reset()
     before = [one.clone() for one in (state.last_token, state.position, state.remaining)]
     rows.fused.step(3)
