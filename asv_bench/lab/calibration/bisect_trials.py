@@ -25,11 +25,11 @@ from asv_bench.compare.bench_setup import set_up
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
-from asv_bench.lab.calibration.harmless_commits import make_harmless_change
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.table import Cell, Column, Table, digits, percent
 from asv_bench.output.table_files import TableFiles
+from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.measured_process import Place
 
 STEP_TIME = r"^scheduler\.Scheduler\.track_step_time"
@@ -154,10 +154,19 @@ def run_trial(
             planted = clone.plant(planted_s)
             culprit, planted_s = planted.hash, planted.seconds
         else:
-            clone.commit(make_harmless_change(clone.root, number, choices, PLANTED_IN))
+            clone.commit(_change_nothing(clone.root, number, choices))
     bad = Repository(clone.root).line("rev-parse", "--verify", "HEAD")
     answer = bisect_in(clone.root, good, bad, options)
     return Trial(seed, commits, place, planted_s, effect if culprit else None, culprit, answer)
+
+
+def _change_nothing(root: Path, number: int, choices: random.Random) -> str:
+    """Add a comment to a measured file other than the planted one; returns the commit's subject."""
+    files = sorted(path for package in MEASURED_PACKAGES for path in (root / package).rglob("*.py"))
+    path = choices.choice([path for path in files if path != root / PLANTED_IN])
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n# Remark {number}, which nothing depends on.\n")
+    return f"Add a comment to {path.relative_to(root)} (change {number})"
 
 
 def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> Answer:

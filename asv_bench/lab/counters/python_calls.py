@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
-from threading import get_ident
 from types import CodeType, FrameType
-from typing import Any
 
 ENGINE_PACKAGES = ("engine", "kernels")
 """Whose calls are counted as the engine's own."""
@@ -65,50 +63,19 @@ def python_calls(
             calls.engine += 1
             calls.by_function[f"{Path(path).stem}.{code.co_qualname}"] += 1
 
-    was_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with _counting_each(count):
-            yield calls
-    finally:
-        if was_collecting:
-            gc.enable()
-
-
-@contextmanager
-def _counting_each(count: Any) -> Iterator[None]:
-    """Call `count` with the code of each Python function that is entered."""
-    if sys.version_info >= (3, 12):
-        monitoring = sys.monitoring
-        tool = monitoring.PROFILER_ID
-        events = monitoring.events.PY_START | monitoring.events.PY_RESUME
-        this_thread = get_ident()
-
-        def on_call(code: CodeType, offset: int) -> None:
-            # All threads are monitored: one that draws progress must not be counted.
-            if get_ident() == this_thread:
-                count(code)
-
-        monitoring.use_tool_id(tool, "kvtrail counters")
-        monitoring.register_callback(tool, monitoring.events.PY_START, on_call)
-        monitoring.register_callback(tool, monitoring.events.PY_RESUME, on_call)
-        monitoring.set_events(tool, events)
-        try:
-            yield
-        finally:
-            monitoring.set_events(tool, monitoring.events.NO_EVENTS)
-            monitoring.free_tool_id(tool)
-        return
-
     def on_event(frame: FrameType, event: str, argument: object) -> None:
         if event == "call":
             count(frame.f_code)
 
+    was_collecting = gc.isenabled()
+    gc.disable()
     sys.setprofile(on_event)
     try:
-        yield
+        yield calls
     finally:
         sys.setprofile(None)
+        if was_collecting:
+            gc.enable()
 
 
 def _folders(packages: Sequence[str]) -> tuple[str, ...]:
