@@ -22,8 +22,6 @@ from asv_bench.memory.floor import ModelConfig
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import Record, require_places
-from asv_bench.output.tables import markdown
-from asv_bench.packages import require_packages
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workload_named
 
@@ -43,16 +41,12 @@ def run(
     workloads: Annotated[
         str, typer.Option(help="Workloads to look at, separated by commas.")
     ] = ",".join(HEADLINE_WORKLOADS),
-    context: Annotated[
-        float | None,
-        typer.Option(help="Mean tokens attended to in the window (default: the workload's mean)."),
-    ] = None,
     steps: Annotated[int, typer.Option(min=3, help="Decode steps to trace.")] = STEPS,
     hf_model_id: Annotated[str | None, typer.Option(help="A GPT-2 (default: random:gpt2).")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
     output: Annotated[
-        Path | None, typer.Option(help="Folder of roofline.json, .md and .svg (default: reports).")
+        Path | None, typer.Option(help="Folder of roofline.json and .md (default: reports).")
     ] = None,
 ) -> None:
     """Trace a window of each workload and write its roofline.
@@ -73,8 +67,7 @@ def run(
         )
     facts = machine_facts()
     folder = figures_folder("roofline", output, facts)
-    require_places(folder / "roofline.json", folder / "roofline.md", folder / "roofline.svg")
-    require_packages("matplotlib")
+    require_places(folder / "roofline.json", folder / "roofline.md")
     model = hf_model_id or default_model("cuda")
     _sizes(model)
     record = Record(
@@ -88,7 +81,7 @@ def run(
     bandwidth = require_bandwidth(place)
     for workload in named:
         console.print(f"tracing {workload.name}", highlight=False)
-        window = _window(workload, context, steps, model=model, device=place, dtype=dtype)
+        window = _window(workload, steps, model=model, device=place, dtype=dtype)
         results.append(trace_roofline(window, bandwidth))
         record.samples.append({"window": asdict(window), "result": results[-1].to_json()})
     tables = [roofline_table(result) for result in results]
@@ -98,15 +91,11 @@ def run(
         "read_bandwidth": bandwidth.to_json(),
         "rooflines": [result.to_json() for result in results],
     }
-    # Not at the top: every command would wait for matplotlib.
-    from asv_bench.lab.roofline.plot import roofline_svg
-
     path = record.write(folder / "roofline.json")
     title = record.title(f"{model} {dtype}")
-    text = "\n".join(markdown(table) for table in tables)
+    text = "\n".join(table.to_markdown() for table in tables)
     write_text(folder / "roofline.md", f"# Roofline: {title}\n\n{text}")
-    write_text(folder / "roofline.svg", roofline_svg(results, title))
-    console.print(f"record: {path}, beside it roofline.md and roofline.svg", soft_wrap=True)
+    console.print(f"record: {path}, beside it roofline.md", soft_wrap=True)
 
 
 def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
@@ -171,19 +160,10 @@ def window_context(workload: Workload, last_context: float | None, steps: int) -
     return last_context - (steps - 1) / 2
 
 
-def _window(
-    workload: Workload,
-    context: float | None,
-    steps: int,
-    *,
-    model: str,
-    device: str,
-    dtype: str,
-) -> Window:
-    """A window in the middle of which the batch attends to `context` tokens."""
-    wanted = workload.mean_context if context is None else context
+def _window(workload: Workload, steps: int, *, model: str, device: str, dtype: str) -> Window:
+    """A window in the middle of which the batch attends to the workload's mean context."""
     # About two steps have been launched when the window may begin.
-    skip = round(wanted - workload.mean_prompt - steps / 2) - 2
+    skip = round(workload.mean_context - workload.mean_prompt - steps / 2) - 2
     return Window(
         workload=workload.name,
         quick=False,

@@ -77,10 +77,21 @@ def step_bytes(config: ModelConfig, *, dtype: str, batch_size: int, mean_context
     mean_context
         Mean tokens that a sequence attends to.
     """
+    kv = batch_size * mean_context * kv_elements_per_token(config)
+    return element_bytes(dtype) * (weight_elements(config) + kv)
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of a number of that type.
+
+    Raises
+    ------
+    Refused
+        If it is none of the three.
+    """
     if dtype not in BYTES_PER_ELEMENT:
         raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
-    kv = batch_size * mean_context * kv_elements_per_token(config)
-    return BYTES_PER_ELEMENT[dtype] * (weight_elements(config) + kv)
+    return BYTES_PER_ELEMENT[dtype]
 
 
 def floor_ms(bytes_read: float, bytes_per_second: float) -> float:

@@ -8,13 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.table import Table
-
 from asv_bench.lab.roofline.step_timeline import StepKernel, TimedStep
 from asv_bench.lab.roofline.step_traffic import Traffic
-from asv_bench.output.console import add_figure_columns
-from asv_bench.output.table import MISSING
-from asv_bench.output.tables import figure, percent
+from asv_bench.output.table import Column, Row, Table, digits, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +82,12 @@ class Roofline:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON-ready values, derived figures included."""
-        derived = [
-            {"bytes_per_second": row.bytes_per_second, "fraction": row.fraction}
+        rows = [
+            asdict(row) | {"bytes_per_second": row.bytes_per_second, "fraction": row.fraction}
             for row in self.rows
         ]
-        return {
-            **asdict(self),
-            "rows": [asdict(row) | more for row, more in zip(self.rows, derived, strict=True)],
-            "bytes": self.bytes,
-            "floor_us": self.floor_us,
-            "fraction": self.floor_us / self.step_us,
-        }
+        sums = {"bytes": self.bytes, "floor_us": self.floor_us}
+        return asdict(self) | sums | {"rows": rows, "fraction": self.floor_us / self.step_us}
 
 
 def roofline(
@@ -145,59 +136,51 @@ def roofline(
     )
 
 
+COLUMNS = (
+    Column("what", "what", kind="text"),
+    Column("kernels", "kernel", kind="text", show=", ".join),
+    Column("calls", "calls", show=digits(0)),
+    Column("bytes", "MB", show=lambda count: f"{count / 1e6:,.2f}"),
+    Column("traced_us", "traced", "µs", digits(1)),
+    Column("own_us", "own", "µs", digits(1)),
+    Column("share", "share", show=percent(1)),
+    Column("bytes_per_second", "TB/s", show=lambda rate: f"{rate / 1e12:,.2f}"),
+    Column("fraction", "of band-", "width", percent(1)),
+)
+
+
 def roofline_table(result: Roofline) -> Table:
     """One workload's roofline as a table."""
-    table = Table(
-        title=f"{result.workload}: B={result.batch}, context {result.context:.0f}, "
-        f"{result.steps} steps",
-        title_justify="left",
-    )
-    table.add_column("what", overflow="fold")
-    table.add_column("kernel", overflow="fold")
-    add_figure_columns(
-        table,
-        *("calls", "MB", "traced\nµs", "own\nµs", "share", "TB/s", "of band-\nwidth"),
-    )
-    for row in result.rows:
-        rate = row.bytes_per_second
-        table.add_row(
-            row.role,
-            ", ".join(row.kernels) or MISSING,
-            figure(row.calls, 0),
-            figure(row.bytes / 1e6, 2),
-            figure(row.traced_us, 1),
-            figure(row.own_us, 1),
-            percent(row.own_us / result.step_us),
-            figure(None if rate is None else rate / 1e12, 2),
-            percent(row.fraction),
+    step = result.step_us
+    rows: list[Row] = [
+        (
+            *(row.role, row.kernels or None, row.calls, row.bytes, row.traced_us, row.own_us),
+            *(row.own_us / step, row.bytes_per_second, row.fraction),
         )
-    table.add_section()
+        for row in result.rows
+    ]
+    rows.append(())
     for name, count, time_us in (
         ("gaps between kernels", result.gaps, result.gaps_us),
         ("other work between steps", None, result.work_between_us),
         ("gap between steps", None, result.idle_between_us),
     ):
-        share = percent(time_us / result.step_us)
-        cells = (figure(count, 0), MISSING, MISSING, figure(time_us, 1), share, MISSING, MISSING)
-        table.add_row(name, MISSING, *cells)
-    table.add_section()
-    table.add_row(
-        "step",
-        MISSING,
-        figure(sum(row.calls for row in result.rows), 0),
-        figure(result.bytes / 1e6, 2),
-        figure(sum(row.traced_us for row in result.rows), 1),
-        figure(result.step_us, 1),
-        percent(1.0),
-        figure(result.bytes / result.step_us / 1e6, 2),
-        percent(result.floor_us / result.step_us),
+        rows.append((name, None, count, None, None, time_us, time_us / step, None, None))
+    calls, traced = (
+        sum(getattr(row, name) for row in result.rows) for name in ("calls", "traced_us")
     )
+    rate = 1e6 * result.bytes / step
+    rows += [
+        (),
+        ("step", None, calls, result.bytes, traced, step, 1.0, rate, result.floor_us / step),
+    ]
     plain = result.unprofiled_us
-    table.caption = (
+    return Table(
+        COLUMNS,
+        rows,
+        f"{result.workload}: B={result.batch}, context {result.context:.0f}, {result.steps} steps",
         "Traced times include waiting for the kernel before (dependent launch); own times do not, "
         "and with the gaps add up to the step. Medians over steps, each line its own. "
         f"Measured read bandwidth {result.bytes_per_second / 1e12:.2f} TB/s."
-        + ("" if plain is None else f" Without a profiler a step takes {plain:,.1f} µs.")
+        + ("" if plain is None else f" Without a profiler a step takes {plain:,.1f} µs."),
     )
-    table.caption_justify = "left"
-    return table

@@ -8,10 +8,8 @@ counted. Weights and cached tokens, added up over the kernels, are what
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from asv_bench.errors import Refused
-from asv_bench.memory.floor import BYTES_PER_ELEMENT, ModelConfig
+from asv_bench.memory.floor import ModelConfig, element_bytes
 
 EMBED = "embedding"
 ATTENTION_IN = "attention in"
@@ -54,10 +52,6 @@ class Traffic:
         """All bytes."""
         return self.weights + self.kv + self.activations
 
-    def to_json(self) -> dict[str, Any]:
-        """The parts as JSON-ready values."""
-        return {"weights": self.weights, "kv": self.kv, "activations": self.activations}
-
 
 def step_traffic(
     config: ModelConfig,
@@ -78,15 +72,12 @@ def step_traffic(
     batch_size
         Sequences in the step.
     context
-        Mean tokens that a sequence attends to, its new one included: all but that one are read
-        from the cache, that one is written to it.
+        Mean tokens that a sequence attends to, the new one included, which is written.
     joins_attention
-        Whether one kernel makes queries, keys and values and attends to them, so that they are
-        never in memory by themselves.
+        One kernel makes queries, keys and values and attends to them, so that they are never in
+        memory by themselves.
     """
-    if dtype not in BYTES_PER_ELEMENT:
-        raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
-    size, rows, layers = BYTES_PER_ELEMENT[dtype], batch_size, config.num_layers
+    size, rows, layers = element_bytes(dtype), batch_size, config.num_layers
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
     key_value = 2 * config.num_kv_heads * config.head_dim

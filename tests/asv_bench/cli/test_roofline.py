@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from fake_engine import FakeEvent
@@ -20,7 +19,6 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.profile_child import Decoded, Window, decode_window
 from asv_bench.explain.profilers import Outcome, Traced
 from asv_bench.explain.trace import summarize_trace
-from asv_bench.lab.roofline.plot import roofline_svg
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
 from asv_bench.lab.roofline.step_traffic import (
@@ -230,38 +228,17 @@ def test_figures_are_medians_over_steps() -> None:
     assert roofline("x", 64, 257.0, slow, traffic, 4e12, None).rows[0].own_us == 5.0
 
 
-def test_table_and_picture_tell_the_same() -> None:
-    result = made()
-    table = roofline_table(result)
-    assert [str(cell) for cell in table.columns[0].cells] == [
+def test_the_table_has_every_role_and_the_gaps() -> None:
+    table = roofline_table(made())
+    assert [row[0] for row in table.rows if row] == [
         *ROLES,
         "gaps between kernels",
         "other work between steps",
         "gap between steps",
         "step",
     ]
-    assert list(table.columns[5].cells)[-1] == "100.0"
-    assert "Without a profiler a step takes 123.4 µs." in str(table.caption)
-    svg = roofline_svg([result, replace(result, workload="wide")], "a machine")
-    words = "".join(ElementTree.fromstring(svg).itertext())
-    [row] = [one for one in result.rows if one.role == ATTENTION]
-    assert row.fraction is not None
-    assert f"{row.own_us:.1f} µs, {100 * row.fraction:.0f} %" in words
-    assert "scheduler: B=64, context 257, step 100 µs" in words
-    assert "wide: B=64" in words
-
-
-def test_the_picture_stands_alone_in_light_and_dark() -> None:
-    svg = roofline_svg([made()], "a machine")
-    assert svg == roofline_svg([made()], "a machine")
-    assert "prefers-color-scheme: dark" in svg
-    used = set(re.findall(r"var\(--(\w+)\)", svg))
-    for scheme in svg.split("@media")[:2]:
-        defined = set(re.findall(r"--(\w+): #", scheme))
-        assert used <= defined
-    # Nothing is fetched: what links there are are namespaces and anchors within.
-    assert not re.findall(r'(?:href|src)="(?!#)', svg)
-    assert "url(http" not in svg
+    assert table.to_json()[-1]["own_us"] == 100.0
+    assert "Without a profiler a step takes 123.4 µs." in table.caption
 
 
 def test_the_context_of_a_window() -> None:
@@ -341,7 +318,7 @@ def test_a_window_becomes_a_roofline(
     monkeypatch.setattr(command, "torch_trace", trace)
     monkeypatch.setattr(command, "read_events", lambda path: steps_of(6, names=names))
     window = command._window(
-        WORKLOADS["scheduler"], None, 6, model="random:gpt2", device="cuda", dtype="float16"
+        WORKLOADS["scheduler"], 6, model="random:gpt2", device="cuda", dtype="float16"
     )
     # The window's middle is the workload's mean context: 1 prompt token and 256 more.
     assert 1 + window.skip + 2 + 6 / 2 == 257
@@ -387,7 +364,9 @@ def test_what_cannot_be_is_refused(
     assert sentence in str(done.exception)
 
 
-def test_the_command_writes_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_a_record_and_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command, "require_bandwidth", lambda device: Bandwidth(4e12, 1, [1.0]))
     monkeypatch.setattr(command, "trace_roofline", lambda window, bandwidth: made())
     arguments = ["roofline", "--device", "cuda", "--workloads", "scheduler", "--output"]
@@ -396,6 +375,5 @@ def test_the_command_writes_three_files(tmp_path: Path, monkeypatch: pytest.Monk
     assert {path.name for path in tmp_path.iterdir()} == {
         "roofline.json",
         "roofline.md",
-        "roofline.svg",
     }
     assert "| attention, append | ring_attention | 2 |" in (tmp_path / "roofline.md").read_text()
