@@ -34,8 +34,8 @@ ROUNDS = 12
 
 def tracked(
     *, unit: str = "seconds", version: str = "1", rounds: int = ROUNDS
-) -> Callable[[Callable[..., float]], Callable[..., Samples]]:
-    """Make a benchmark of a method that returns its figure, and tell asv what it must know.
+) -> Callable[[Callable[..., float | Samples]], Callable[..., Samples]]:
+    """Make a benchmark of a method that returns its figure or a `shared_figure`.
 
     Parameters
     ----------
@@ -47,13 +47,13 @@ def tracked(
         Processes that measure it, one sample each.
     """
 
-    def mark(measure: Callable[..., float]) -> Callable[..., Samples]:
+    def mark(measure: Callable[..., float | Samples]) -> Callable[..., Samples]:
         @functools.wraps(measure)
         def track(*arguments: Any) -> Samples:
-            value = measure(*arguments)
+            figure = measure(*arguments)
             # Imported by now, so this judges the very modules that were measured.
             check_identity()
-            return one_sample(value)
+            return figure if isinstance(figure, dict) else one_sample(figure)
 
         # As attributes of the function: asv reads `rounds` of a track benchmark nowhere else.
         track.__dict__.update(unit=unit, version=version, rounds=rounds)

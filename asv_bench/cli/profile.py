@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import util
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
 from asv_bench.errors import Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profile_tables import contradictions, window_tables
-from asv_bench.explain.profilers import Outcome, nsight_compute, nsight_systems, torch_traces
+from asv_bench.explain.profilers import nsight_compute, nsight_systems, torch_traces
 from asv_bench.explain.trace import RANGES
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record, require_places
+from asv_bench.output.record import Record
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import chosen_device
 from asv_bench.process.threads import threads_text
 from asv_bench.run.settings import PROFILE_DIR
@@ -32,8 +32,9 @@ def register(app: typer.Typer) -> None:
 
 def run(
     workload: Annotated[str, typer.Option(help=f"One of {', '.join(WORKLOADS)}.")] = "scheduler",
-    hf_model_id: Annotated[
-        str | None, typer.Option(help="Model (default: random:gpt2, on a CPU random:gpt2-tiny).")
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "--hf-model-id", help="Model (default: the device's own)."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
@@ -49,9 +50,9 @@ def run(
     profile_dir: Annotated[
         Path | None, typer.Option(help="Where artifacts go (default: reports/profile).")
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Where the record goes (default: in reports/runs).")
-    ] = None,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Profile a window of decode steps with every profiler that works here."""
     if ncu_range not in RANGES:
@@ -63,7 +64,7 @@ def run(
     window = Window(
         workload=workload,
         quick=quick,
-        model=hf_model_id or default_model("cuda" if device.startswith("cuda") else "cpu"),
+        model=model or default_model(device),
         device=device,
         dtype=dtype,
         decode=decode,
@@ -71,39 +72,32 @@ def run(
         trace=None,
     )
     directory = (profile_dir or PROFILE_DIR) / window.shape().name
-    require_places(json, directory / "torch.trace.json.gz")
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    require_writable(directory / "torch.trace.json.gz")
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
     record = Record("profile", asdict(window))
-    console = make_console()
+    console = files.console
     threads = threads_text(record.threads)
-    console.print(
-        f"profiling {window.shape().name} with {window.model}, {threads}", highlight=False
-    )
+    console.print(f"profiling {window.shape().name} with {window.model}, {threads}")
     record.look_around(console, [device])
 
     with Progress(console, "tracing", unit="windows"):
-        traces = torch_traces(window, directory)
-    _report(traces, console)
-    for outcome in traces:
-        if outcome.traced is not None:
-            record.warn(console, contradictions(outcome.traced))
-    with Progress(console, "Nsight Systems", unit="windows"):
-        systems = nsight_systems(window, directory)
-    _report([systems], console)
-    with Progress(console, "Nsight Compute", unit="windows"):
-        compute = nsight_compute(window, directory, nvtx_range=ncu_range, kernels=ncu_kernels)
-    _report([compute], console)
-    record.results["tools"] = [outcome.to_json() for outcome in (*traces, systems, compute)]
-    console.print(f"record: {record.write(json)}", soft_wrap=True)
-
-
-def _report(outcomes: Sequence[Outcome], console: Console) -> None:
+        outcomes = torch_traces(window, directory)
     windows = [outcome.traced for outcome in outcomes if outcome.traced is not None]
-    for table in window_tables(windows) if windows else ():
-        print_table(console, table)
+    files.show(*window_tables(windows))
+    for traced in windows:
+        record.warn(console, contradictions(traced))
+    with Progress(console, "Nsight Systems", unit="windows"):
+        outcomes.append(nsight_systems(window, directory))
+    with Progress(console, "Nsight Compute", unit="windows"):
+        outcomes.append(
+            nsight_compute(window, directory, nvtx_range=ncu_range, kernels=ncu_kernels)
+        )
     for outcome in outcomes:
         if outcome.sentence:
-            console.print(outcome.sentence, soft_wrap=True, markup=False)
+            console.print(outcome.sentence)
         for path in outcome.files:
-            console.print(f"{outcome.tool}: {path}", soft_wrap=True, markup=False)
+            console.print(f"{outcome.tool}: {path}")
+    record.results["tools"] = [outcome.to_json() for outcome in outcomes]
+    console.print(f"record: {record.write(json)}")

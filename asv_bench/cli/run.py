@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.output.console import make_console
 from asv_bench.run.flags import PresetFlags, RunFlags, add_command
 from asv_bench.run.headline import headline
 from asv_bench.run.session import measure_and_report
@@ -55,7 +54,7 @@ def _list(is_wanted: bool) -> None:
 
 def _measure(name: str) -> Callable[[RunFlags], None]:
     def measure(flags: RunFlags) -> None:
-        measure_and_report(settle(name, flags), make_console())
+        measure_and_report(settle(name, flags))
 
     return measure
 
@@ -66,6 +65,6 @@ def _measure_preset(name: str) -> Callable[[PresetFlags], None]:
         if name == "streaming":
             flags = replace(flags, stream_interval=flags.stream_interval or 1)
         settings = settle(given.workload or name, flags, command=name)
-        measure_and_report(settings, make_console())
+        measure_and_report(settings)
 
     return measure

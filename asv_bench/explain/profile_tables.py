@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from rich.table import Table
-from rich.text import Text
+from typing import Any
 
 from asv_bench.explain.kernel_names import short_kernel_name
 from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import DeviceTime, WorkTime
-from asv_bench.output.console import add_figure_columns
 from asv_bench.output.contradictions import ADVICE
-from asv_bench.output.table import MISSING
-from asv_bench.output.tables import figure, percent
+from asv_bench.output.table import Cell, Column, Table, digits, percent
 
 SHOWN = 20
 PLAUSIBLE_TRACE = 2.5
@@ -33,9 +29,10 @@ def window_tables(windows: Sequence[Traced]) -> list[Table]:
     tables = [range_table(with_ranges, note)]
     device = as_it_runs.summary.device
     if device is None:
-        return [*tables, operator_table(as_it_runs)]
+        return [*tables, work_table("operator", as_it_runs.summary.operators, as_it_runs)]
     ranges = {entry.name: entry.ranges for entry in with_ranges.summary.kernels}
-    return [*tables, device_table(as_it_runs, device), kernel_table(as_it_runs, ranges)]
+    kernels = work_table("kernel", as_it_runs.summary.kernels, as_it_runs, ranges)
+    return [*tables, device_table(as_it_runs, device), kernels]
 
 
 def contradictions(window: Traced) -> list[str]:
@@ -65,94 +62,99 @@ def contradictions(window: Traced) -> list[str]:
 def range_table(window: Traced, note: str) -> Table:
     """Host and device time of each range, with the ranges within it."""
     summary, steps = window.summary, window.decoded.steps
-    table = Table(title=_title("Time per range", window, note), title_justify="left")
-    table.add_column("range", no_wrap=True)
-    add_figure_columns(table, "calls\na step", "host\nµs a step")
-    if summary.device is not None:
-        add_figure_columns(table, "kernels\na step", "device\nµs a step")
-    for entry in summary.ranges:
-        host = [figure(entry.calls / steps, 2), figure(entry.host_us / steps, 1)]
-        device = [figure(entry.kernels / steps, 2), figure(entry.device_us / steps, 1)]
-        table.add_row(entry.name, *host, *(device if summary.device else ()))
+    columns = [
+        Column("range", "range", kind="name"),
+        Column("calls", "calls", "a step", digits(2)),
+        Column("host_us", "host", "µs a step", digits(1)),
+        Column("kernels", "kernels", "a step", digits(2)),
+        Column("device_us", "device", "µs a step", digits(1)),
+    ]
+    rows = [
+        [
+            entry.name,
+            *(entry.calls / steps, entry.host_us / steps),
+            *(entry.kernels / steps, entry.device_us / steps),
+        ]
+        for entry in summary.ranges
+    ]
     outside = summary.outside
     if outside.calls:
-        count, time = figure(outside.calls / steps, 2), figure(outside.total_us / steps, 1)
-        table.add_row("in no range", MISSING, MISSING, count, time)
-    table.caption = f"A range holds those within it. {_step_sentence(window)}"
-    table.caption_justify = "left"
-    return table
+        rows.append(["in no range", None, None, outside.calls / steps, outside.total_us / steps])
+    if summary.device is None:
+        columns, rows = columns[:3], [row[:3] for row in rows]
+    caption = f"A range holds those within it. {_step_sentence(window)}"
+    return Table(columns, rows, _title("Time per range", window, note), caption)
 
 
 def device_table(window: Traced, device: DeviceTime) -> Table:
     """How much of a step the device is busy, and how much lies between kernels."""
     steps = window.decoded.steps
-    title = _title("Device time", window, AS_IT_RUNS)
-    table = Table(title=title, title_justify="left")
-    table.add_column("of a step", overflow="fold")
-    add_figure_columns(table, "number", "µs a step", "share")
+    columns = (
+        Column("part", "of a step", kind="text"),
+        Column("number", "number", "", digits(1)),
+        Column("us", "µs a step", "", digits(1)),
+        Column("share", "share", "", percent(1)),
+    )
     gaps_us = device.span_us - device.busy_us
-    for name, number, time_us in (
-        ("step, first kernel to last", None, device.span_us),
-        ("a kernel or copy is running", device.kernels, device.busy_us),
-        ("gaps between them", device.gaps, gaps_us),
-    ):
-        count = MISSING if number is None else figure(number / steps, 1)
-        share = percent(time_us / device.span_us if device.span_us else None)
-        table.add_row(name, count, figure(time_us / steps, 1), share)
-    table.caption = (
+    rows = [
+        [name, None if number is None else number / steps, us / steps, _share(us, device.span_us)]
+        for name, number, us in (
+            ("step, first kernel to last", None, device.span_us),
+            ("a kernel or copy is running", device.kernels, device.busy_us),
+            ("gaps between them", device.gaps, gaps_us),
+        )
+    ]
+    caption = (
         "Tracing lengthens the gaps, and a kernel launched before its producer ends counts its "
         f"wait as its own time. {_step_sentence(window)}"
     )
-    table.caption_justify = "left"
-    return table
+    return Table(columns, rows, _title("Device time", window, AS_IT_RUNS), caption)
 
 
-def kernel_table(window: Traced, ranges: Mapping[str, tuple[str, ...]]) -> Table:
-    """Kernels by their time; `ranges` says which range each kernel is launched in."""
-    title = _title("Time per kernel", window, AS_IT_RUNS)
-    return _work_table(title, "kernel", window.summary.kernels, window.decoded.steps, ranges)
-
-
-def operator_table(window: Traced) -> Table:
-    """Operators by their own time on the host, for a window without a device."""
-    title = _title("Time per operator", window, AS_IT_RUNS)
-    return _work_table(title, "operator", window.summary.operators, window.decoded.steps, None)
-
-
-def _work_table(
-    title: str,
+def work_table(
     kind: str,
     work: Sequence[WorkTime],
-    steps: int,
-    ranges: Mapping[str, tuple[str, ...]] | None,
+    window: Traced,
+    ranges: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(kind, no_wrap=True)
-    if ranges is not None:
-        table.add_column("range", overflow="fold", min_width=12)
-    add_figure_columns(table, "calls\na step", "µs\na call", "µs\na step", "share")
-    total = sum(entry.total_us for entry in work)
+    """Kernels by their time, or operators by their own time on the host.
 
-    def add(name: str, where: str, calls: int, time_us: float) -> None:
-        table.add_row(
-            Text(name),
-            *(() if ranges is None else (where,)),
-            figure(calls / steps, 2),
-            figure(time_us / calls if calls else None, 2),
-            figure(time_us / steps, 2),
-            percent(time_us / total if total else None),
-        )
-
-    for entry in work[:SHOWN]:
-        where = ", ".join((ranges or {}).get(entry.name, ())) or MISSING
-        # Operators have short names, and lose their library to what shortens C++.
-        name = entry.name if ranges is None else short_kernel_name(entry.name, NAME_WIDTH)
-        add(name, where, entry.calls, entry.total_us)
+    `ranges` says which range each kernel is launched in; None leaves that column out.
+    """
+    steps, total = window.decoded.steps, sum(entry.total_us for entry in work)
     rest = work[SHOWN:]
+    shown = list(work[:SHOWN])
     if rest:
         calls, time_us = sum(one.calls for one in rest), sum(one.total_us for one in rest)
-        add(f"{len(rest)} more", MISSING, calls, time_us)
-    return table
+        shown.append(WorkTime(f"{len(rest)} more", calls, time_us))
+    rows: list[list[Any]] = []
+    for entry in shown:
+        # Operators have short names, and lose their library to what shortens C++.
+        name = entry.name if ranges is None else short_kernel_name(entry.name, NAME_WIDTH)
+        where = ", ".join((ranges or {}).get(entry.name, ())) or None
+        rows.append(
+            [
+                Cell(entry.name, text=name),
+                *(() if ranges is None else (where,)),
+                entry.calls / steps,
+                entry.total_us / entry.calls if entry.calls else None,
+                entry.total_us / steps,
+                _share(entry.total_us, total),
+            ]
+        )
+    columns = (
+        Column(kind, kind, kind="name"),
+        *(() if ranges is None else (Column("range", "range", kind="text"),)),
+        Column("calls", "calls", "a step", digits(2)),
+        Column("us_a_call", "µs", "a call", digits(2)),
+        Column("us_a_step", "µs", "a step", digits(2)),
+        Column("share", "share", "", percent(1)),
+    )
+    return Table(columns, rows, _title(f"Time per {kind}", window, AS_IT_RUNS))
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def _title(what: str, window: Traced, note: str) -> str:

@@ -162,6 +162,12 @@ class RunFlags(FeedFlags):
     json: Annotated[
         Path | None, _flag("Where the record goes (default: a new file in reports/runs).")
     ] = None
+    markdown: Annotated[
+        Path | None, _flag("Where the table goes as Markdown; - is standard output.")
+    ] = None
+    csv: Annotated[
+        Path | None, _flag("Where the table goes as CSV, with raw values; - is standard output.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ from asv_bench.output.record import (
     write_json,
 )
 from asv_bench.output.table import Table
-from asv_bench.output.tables import headline_table, markdown
 from asv_bench.process.kept_processes import begun_run, finish_run, resumed_run
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
 from asv_bench.process.threads import threads_text
 from asv_bench.run.headline_rows import process_contradictions
 from asv_bench.run.jobs import Measured, engine_jobs, measure_jobs, peer_jobs
+from asv_bench.run.tables import headline_table
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workload_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
@@ -59,7 +59,7 @@ class HeadlineFile:
         machine = self.machine.gpu or self.machine.cpu
         title = f"{machine}, {threads_text(self.threads)}, commit {self.commit}"
         table = headline_table(rows, title if incomplete is None else f"{title}, {incomplete}")
-        write_text(self.target.with_suffix(".md"), markdown(table))
+        write_text(self.target.with_suffix(".md"), table.to_markdown())
         return table
 
 
@@ -145,8 +145,8 @@ def headline(
     path = keep(record, measured, console)
     print_table(console, file.write(measured.rows()))
     finish_run(folder)
-    console.print(f"figures: {target}, beside it {table_path.name}", soft_wrap=True)
-    console.print(f"record: {path}, samples in {folder}", soft_wrap=True)
+    console.print(f"figures: {target}, beside it {table_path.name}")
+    console.print(f"record: {path}, samples in {folder}")
 
 
 def workload_names(text: str) -> tuple[str, ...]:

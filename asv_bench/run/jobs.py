@@ -153,7 +153,7 @@ def measure_jobs(
                 else:
                     measured.by_row.setdefault(job.row, []).append(kept)
             for sentence in measured.notes[said:]:
-                console.print(sentence, soft_wrap=True)
+                console.print(sentence)
             if ended == len(jobs) or jobs[ended].process != job.process:
                 on_round(measured, ended)
             progress.advance()

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
-from asv_bench.output.console import print_table
 from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
+from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record, require_places
-from asv_bench.output.tables import mode_table, run_line
+from asv_bench.output.record import Record
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.threads import threads_text
 from asv_bench.run.measure import Measurement, ModeResult
 from asv_bench.run.settings import PROFILE_DIR, Settings
+from asv_bench.run.tables import mode_table, run_line
 from asv_bench.workloads.run_sample import RunSample
 
 
-def measure_and_report(settings: Settings, console: Console) -> Path:
+def measure_and_report(settings: Settings) -> Path:
     """Measure every mode of `settings`, print its tables, write its record; returns its path."""
     flags = settings.flags
-    traces = (flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None
-    require_places(flags.json, traces)
+    files = TableFiles.beside_record(flags.json, markdown=flags.markdown, csv=flags.csv)
+    require_writable((flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None)
+    console = files.console
     record = Record(settings.command, settings.to_json())
     if record.tree.dirty:
         record.notes.append(
@@ -31,7 +31,7 @@ def measure_and_report(settings: Settings, console: Console) -> Path:
     if settings.plan.note:
         record.notes.append(settings.plan.note)
     for note in record.notes:
-        console.print(note, soft_wrap=True)
+        console.print(note)
     record.look_around(console, [settings.device])
 
     results: list[ModeResult] = []
@@ -50,7 +50,7 @@ def measure_and_report(settings: Settings, console: Console) -> Path:
                     return
                 record.samples.append(sample.to_json())
                 if flags.print_per_run:
-                    console.print(run_line(len(record.samples), sample), soft_wrap=True)
+                    console.print(run_line(len(record.samples), sample))
 
             progress.name(f"{name}: {mode}")
             results.append(measurement.run_mode(mode, on_run))
@@ -62,14 +62,14 @@ def measure_and_report(settings: Settings, console: Console) -> Path:
     columns = ("p50", "mean") if settings.delivery is None else ("p50", "p95", "p99", "mean")
     machine = record.machine.gpu or record.machine.cpu
     title = f"{settings.workload.name} on {machine}, {threads_text(record.threads)}"
+    files.show(*(mode_table(title, result, columns) for result in results))
     for result in results:
-        print_table(console, mode_table(title, result, columns))
         record.warn(console, contradictions(result))
     path = record.write(flags.json)
-    console.print(f"record: {path}", soft_wrap=True)
+    console.print(f"record: {path}")
     if flags.profile:
         for mode in settings.modes:
-            console.print(f"trace: {measurement.trace(mode)}", soft_wrap=True)
+            console.print(f"trace: {measurement.trace(mode)}")
     return path
 
 

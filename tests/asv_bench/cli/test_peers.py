@@ -20,12 +20,12 @@ from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed
 from asv_bench.memory.floor import weight_elements
 from asv_bench.output.record import write_json
-from asv_bench.output.tables import headline_table, markdown
 from asv_bench.peers.child import PeerTask, measure_peer, require_engine_tokens, run_figures
 from asv_bench.peers.model import load_peer_model
 from asv_bench.peers.runs import DYNAMIC, PEERS, STATIC, run_peer
 from asv_bench.run import jobs
 from asv_bench.run.jobs import Job, Measured, measure_jobs, peer_jobs, run_job
+from asv_bench.run.tables import headline_table
 from asv_bench.workloads.drive import run_workload
 from asv_bench.workloads.named import Workload
 from asv_bench.workloads.run_sample import RequestTrace, RunSample
@@ -292,7 +292,7 @@ def test_rows_stand_beside_the_engines() -> None:
     assert [(row["workload"], row["engine"]) for row in measured.rows()] == [
         (name, engine) for name in ("wide", "single") for engine in ("kvtrail", DYNAMIC, STATIC)
     ]
-    text = markdown(headline_table(measured.rows(), "a machine"))
+    text = headline_table(measured.rows(), "a machine").to_markdown()
     lines = text.splitlines()
     assert lines[0] == "a machine"
     assert lines[2].startswith("| workload | engine | batch | step ms |")

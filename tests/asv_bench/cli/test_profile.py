@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.table import Table
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
@@ -26,6 +25,7 @@ from asv_bench.explain.trace import (
     read_trace,
     summarize_trace,
 )
+from asv_bench.output.table import Table
 
 WINDOW = Window(
     workload="scheduler",
@@ -121,7 +121,7 @@ def test_operators_count_only_their_own_time() -> None:
 
 
 def row(table: Table, number: int = 0) -> list[str]:
-    return [str(list(column.cells)[number]) for column in table.columns]
+    return [str(list(column.cells)[number]) for column in table.to_rich().columns]
 
 
 def traced(decode: str, events: list[dict[str, Any]]) -> Traced:

@@ -16,7 +16,7 @@ from asv_bench.lab.codegen import check as codegen
 from asv_bench.lab.codegen.compiled import KernelFigures
 from asv_bench.output.console import LEAST_WIDTH, add_figure_columns, make_console, print_table
 from asv_bench.output.table import Table
-from asv_bench.output.tables import headline_table
+from asv_bench.run.tables import headline_table
 
 FIGURES = [f"{number},234.56 µs" for number in range(6)]
 

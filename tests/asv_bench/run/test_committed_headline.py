@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asv_bench.output.tables import headline_table, markdown
+from asv_bench.run.tables import headline_table
 
 ROOT = Path(__file__).parents[3]
 ENGINES = ("kvtrail", "transformers-static", "transformers-dynamic")
@@ -51,7 +51,7 @@ def test_the_decode_report_has_the_figures_of_the_record_and_names_its_commit() 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "reports").glob("headline*.json")), ids=str)
 def test_the_table_beside_a_record_is_of_its_rows(path: Path) -> None:
-    table = markdown(headline_table(json.loads(path.read_text("utf-8"))["rows"], ""))
+    table = headline_table(json.loads(path.read_text("utf-8"))["rows"], "").to_markdown()
     title, _, *lines = path.with_suffix(".md").read_text("utf-8").splitlines()
     assert json.loads(path.read_text("utf-8"))["commit"] in title
     assert lines == table.splitlines()

@@ -102,6 +102,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
 SHOWN_ELSEWHERE = {
     *("unique_prompts", "tokenize_workers", "submit_schedule", "tokenizer_name", "pretok"),
     *("warmup_runs", "repeat_runs", "print_per_run", "nvtx", "profile", "profile_dir", "json"),
+    *("markdown", "csv"),
     "keep_prefix_cache_across_runs",
 }
 
