@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from asv_bench.compare.confirmation import Standing
-from asv_bench.history.asv_results import EnvironmentFacts, differing
 from asv_bench.history.triage import Triaged
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import duration
@@ -36,23 +35,19 @@ class _Section:
 
 def build_triage_page(triaged: Sequence[Triaged], path: Path) -> Path:
     """Write the page of these changes: one file, nothing fetched; returns its path."""
-    environments: dict[str, list[EnvironmentFacts]] = {}
-    for entry in triaged:
-        environments.setdefault(entry.change.machine, []).append(entry.change.environment)
     page = (
         page_templates()
         .get_template("changes.html.j2")
         .render(
-            entries=[_section(entry, environments[entry.change.machine]) for entry in triaged],
+            entries=[_section(entry) for entry in triaged],
             built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
     )
     return write_text(path, page)
 
 
-def _section(entry: Triaged, environments: Sequence[EnvironmentFacts]) -> _Section:
+def _section(entry: Triaged) -> _Section:
     change = entry.change
-    apart = differing(change.environment, environments)
     figures = [point.figure for point in entry.points]
     commits = [point.commit for point in entry.points]
     plot = plot_history(
@@ -63,7 +58,7 @@ def _section(entry: Triaged, environments: Sequence[EnvironmentFacts]) -> _Secti
         change_text=percentage(change.effect, 1, signed=True),
         standing=entry.standing,
         is_bad=entry.standing == str(Standing.REGRESSION),
-        machine=f"{change.machine}, {apart}" if apart else change.machine,
+        machine=", ".join(filter(None, (change.machine, entry.environment))),
         commit=change.commit.short,
         subject=change.commit.subject,
         author=change.commit.author or None,

@@ -1,0 +1,107 @@
+"""The changes in everything that is stored, each environment of a machine by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.commits import commits_on_line
+from asv_bench.git.repository import Repository
+from asv_bench.history.asv_results import (
+    EnvironmentFacts,
+    Figure,
+    Results,
+    Series,
+    dates_of,
+    differing,
+    read_results,
+)
+from asv_bench.history.change_points import Change, Point, changes_in, points_of
+from asv_bench.history.sessions import SESSIONS, read_ratios
+from asv_bench.process.machine import MachineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChanges:
+    """Every change with the points of its series, largest first; and what to know of them."""
+
+    found: list[tuple[Change, list[Point]]]
+    notes: list[str]
+
+
+def stored_changes(
+    root: Path, patterns: Sequence[str], machine: str | None, tip: str = "HEAD"
+) -> StoredChanges:
+    """The changes in the stored results, each environment of a machine by itself.
+
+    Parameters
+    ----------
+    root
+        The checkout.
+    patterns
+        Texts, one of which is in a benchmark's name; none: all benchmarks.
+    machine
+        Whose results; None: every machine's.
+    tip
+        The last commit of the line of first parents along which series are laid.
+
+    Raises
+    ------
+    MeasurementFailed
+        If nothing is stored.
+    Refused
+        If the machine has no results.
+    """
+    results = read_results(root / "reports" / "asv")
+    notes = list(results.complaints)
+    if not results.figures:
+        raise MeasurementFailed(
+            " ".join(["no history is stored; `history` measures a range of commits.", *notes])
+        )
+    if machine is not None and machine not in results.machines:
+        raise Refused(
+            f"there are no results of a machine called {machine!r}; there are those of "
+            f"{', '.join(sorted(results.machines))}."
+        )
+    found: list[tuple[Change, list[Point]]] = []
+    for name in [machine] if machine else sorted(results.machines):
+        figures = [figure for figure in results.figures if figure.machine == name]
+        commits, beside = commits_on_line(dates_of(figures), Repository(root), tip)
+        if beside:
+            notes.append(
+                f"{name}: {beside} of the commits measured are not on {tip}'s line of first "
+                f"parents and are in no series; --branch names another line."
+            )
+        notes += _environments(name, results)
+        ratios = read_ratios(root / "reports" / SESSIONS, name, notes)
+        by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
+        for figure in figures:
+            if not patterns or any(text in figure.series.benchmark for text in patterns):
+                by_series.setdefault((figure.series, figure.environment), []).append(figure)
+        for members in by_series.values():
+            points = points_of(members, commits, ratios)
+            found += [(change, points) for change in changes_in(points)]
+    return StoredChanges(sorted(found, key=lambda entry: -abs(entry[0].effect)), notes)
+
+
+def is_of(here: MachineFacts, change: Change) -> bool:
+    """Whether comparing here can confirm a change: its figures are of this machine and software."""
+    software = {
+        "python": ".".join(here.python.split(".")[:2]),
+        "torch": here.torch or "none",
+        "triton": here.triton or "none",
+    }
+    stored = dict(change.environment)
+    same = all(stored.get(name, version) == version for name, version in software.items())
+    return change.machine == here.name and same
+
+
+def _environments(machine: str, results: Results) -> list[str]:
+    """What a machine's environments differ in, where it has several."""
+    environments = results.environments_of(machine)
+    if len(environments) < 2:
+        return []
+    listed = "; ".join(differing(one, environments) for one in environments)
+    return [f"{machine} has results of {len(environments)} environments, judged apart: {listed}."]
