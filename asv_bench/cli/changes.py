@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,13 +21,14 @@ from asv_bench.compare.bench_setup import (
     termination_as_interrupt,
 )
 from asv_bench.compare.comparison import Progress
-from asv_bench.compare.confirmation import Confirmation, Standing
-from asv_bench.compare.verdict import Verdict
+from asv_bench.compare.confirmation import Answers, Standing, Suspicion, confirm
+from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
+from asv_bench.git.repository import GitError
 from asv_bench.history.change_points import Change
 from asv_bench.history.stored_changes import is_of, stored_changes
-from asv_bench.history.triage import Confirming, change_table, triage
+from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
 from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import REPOSITORY, Record, require_places
@@ -107,22 +108,23 @@ def changes(
     print_sentences(console, stored.notes)
     here = machine_facts()
     ours = [change for change, _ in stored.found if is_of(here, change)][:most]
-    confirming = Confirming.of((), ())
+    answers: dict[Change, Comparison] = {}
+    is_interrupted = False
     if confirm_them and ours:
         with checkout_lock(REPOSITORY):
-            confirming = _confirm(ours, devices, record, console, anyway=anyway)
-    triaged = triage(stored.found, confirming.confirmed)
+            answers, is_interrupted = _confirm(ours, devices, record, console, anyway=anyway)
+    triaged = triage(stored.found, answers)
     if triaged or markdown or csv:
         files.show(change_table(triaged))
     else:
         console.print("no series moved by 1 % or more")
-    reasons = [one.comparison.reason for one in confirming.confirmed.values()]
+    reasons = [answer.reason for answer in answers.values()]
     print_sentences(console, filter(None, [*reasons, *(entry.bisection for entry in triaged)]))
-    code = _exit_code(confirming)
+    code = ExitCode.INTERRUPTED if is_interrupted else _exit_code(triaged)
     record.results = {
         "exit_code": int(code),
         "outcome": code.name.lower(),
-        "interrupted": confirming.is_interrupted,
+        "interrupted": is_interrupted,
         "changes": [entry.to_json() for entry in triaged],
     }
     path = record.write(json)
@@ -153,43 +155,52 @@ def _confirm(
     console: Console,
     *,
     anyway: bool,
-) -> Confirming:
-    """Compare the commits around each change; changes of benchmarks that are gone are left out."""
+) -> tuple[dict[Change, Comparison], bool]:
+    """What comparing the commits around changes says, and whether it was interrupted."""
     names = "|".join(sorted({re.escape(change.series.benchmark) for change in found}))
     setup: BenchSetup | None = None
     with contextlib.suppress(NothingSelected):
         setup = set_up(REPOSITORY, [rf"^({names})(\(|$)"], devices)
-    confirming = Confirming.of(found, setup.entries if setup else ())
-    print_sentences(console, confirming.complaints)
-    if not anyway:
-        confirming.call_same(CommitSources(REPOSITORY).are_same)
-    if setup is None or not confirming.open:
-        return confirming
-    record.look_around(console, devices_named(devices))
-    what = (
-        f"comparing the commits around {len(confirming.open)} changes, "
-        f"{threads_text(record.threads)} a process"
-    )
-    with termination_as_interrupt(), Bar(console, what, unit="pairs") as bar:
+    suspicions, gone = suspicions_of(found, setup.entries if setup else ())
+    print_sentences(console, gone)
+    known = {} if anyway else _same(suspicions.values())
+    wanted = [suspicion for suspicion in suspicions.values() if suspicion not in known]
+    answers = Answers({})
+    if setup is not None and wanted:
+        record.look_around(console, devices_named(devices))
+        threads = threads_text(record.threads)
+        what = f"comparing the commits around {len(wanted)} changes, {threads} a process"
+        with termination_as_interrupt(), Bar(console, what, unit="pairs") as bar:
 
-        def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
-            record.samples.extend(pair.to_json() for pair in measured.values())
-            bar.show(len(record.samples))
+            def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
+                record.samples.extend(pair.to_json() for pair in measured.values())
+                bar.show(len(record.samples))
 
-        confirming.run(setup.pairs_of, on_pair)
-    if confirming.is_interrupted:
+            answers = confirm(wanted, setup.pairs_of, on_pair)
+    if answers.is_interrupted:
         record.notes.append(INTERRUPTED)
         console.print(INTERRUPTED)
-    return confirming
+    known |= answers.by_suspicion
+    by_change = {change: known[one] for change, one in suspicions.items() if one in known}
+    return by_change, answers.is_interrupted
 
 
-def _exit_code(confirming: Confirming) -> ExitCode:
+def _same(suspicions: Iterable[Suspicion]) -> dict[Suspicion, Comparison]:
+    """Answers to those whose commits have the same engine and kernels: no commit moved them."""
+    sources = CommitSources(REPOSITORY)
+    same: dict[Suspicion, Comparison] = {}
+    for one in suspicions:
+        # A commit that the repository lacks is compared, and said to be lacking then.
+        with contextlib.suppress(GitError):
+            if sources.are_same(one.before, one.after):
+                same[one] = Comparison.of_same(one.benchmark, one.before, one.after)
+    return same
+
+
+def _exit_code(triaged: Sequence[Triaged]) -> ExitCode:
     """A confirmed regression outweighs a comparison that failed."""
-    confirmed: Sequence[Confirmation] = list(confirming.confirmed.values())
-    if confirming.is_interrupted:
-        return ExitCode.INTERRUPTED
-    if any(one.standing is Standing.REGRESSION for one in confirmed):
+    if any(entry.standing is Standing.REGRESSION for entry in triaged):
         return ExitCode.REGRESSION
-    if any(one.comparison.verdict is Verdict.FAILED for one in confirmed):
+    if any(entry.answer and entry.answer.verdict is Verdict.FAILED for entry in triaged):
         return ExitCode.FAILED
     return ExitCode.GOOD

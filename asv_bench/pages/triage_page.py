@@ -57,7 +57,7 @@ def _section(entry: Triaged) -> _Section:
         title=entry.title,
         change_text=percentage(change.effect, 1, signed=True),
         standing=entry.standing,
-        is_bad=entry.standing == str(Standing.REGRESSION),
+        is_bad=entry.standing is Standing.REGRESSION,
         machine=", ".join(filter(None, (change.machine, entry.environment))),
         commit=change.commit.short,
         subject=change.commit.subject,
@@ -80,8 +80,8 @@ def _rows(entry: Triaged) -> list[tuple[str, ...]]:
             f"{change.commits_before} + {change.commits_after} commits",
         )
     ]
-    if entry.confirmation is not None:
-        compared = entry.confirmation.comparison
+    if entry.answer is not None:
+        compared = entry.answer
         rows.append(
             (
                 f"compared: {compared.verdict}",
@@ -110,8 +110,8 @@ def _remark(entry: Triaged) -> str:
         sentences.append(
             f"Judged by ratios to {change.reference[:8]}, measured in the same sessions."
         )
-    if entry.confirmation is not None and entry.confirmation.comparison.reason:
-        sentences.append(entry.confirmation.comparison.reason)
+    if entry.answer is not None and entry.answer.reason:
+        sentences.append(entry.answer.reason)
     return " ".join(sentences)
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs
 
-from asv_bench.compare.catalog import Entry
-from asv_bench.compare.confirmation import Standing, Suspicion, confirm, entry_named
-from asv_bench.errors import Refused
+from asv_bench.compare.confirmation import Standing, Suspicion, confirm
 
 OTHER = "d" * 40
 EFFECTS = {"slow": 1.05, "fast": 0.95, "same": 1.0, "unclear": 1.0}
@@ -35,45 +32,25 @@ class Sources:
 
 
 def test_each_suspicion_gets_its_standing_and_equal_commits_one_comparison() -> None:
-    suspicions = [
-        Suspicion("slow", BASE, HEAD, 0.05),
-        Suspicion("slow", BASE, OTHER, -0.05),
-        Suspicion("fast", BASE, HEAD, -0.05),
-        Suspicion("fast", BASE, OTHER, 0.05),
-        Suspicion("same", BASE, HEAD, 0.03),
-        Suspicion("unclear", BASE, HEAD, 0.03),
-    ]
+    seemed = {
+        Suspicion(BASE, HEAD, "slow"): (0.05, Standing.REGRESSION),
+        Suspicion(BASE, OTHER, "slow"): (-0.05, Standing.REFUTED),
+        Suspicion(BASE, HEAD, "fast"): (-0.05, Standing.IMPROVEMENT),
+        Suspicion(BASE, OTHER, "fast"): (0.05, Standing.REFUTED),
+        Suspicion(BASE, HEAD, "same"): (0.03, Standing.REFUTED),
+        Suspicion(BASE, HEAD, "unclear"): (0.03, Standing.UNRESOLVED),
+    }
     sources = Sources()
-    found = confirm(suspicions, sources).confirmations
-    assert [entry.suspicion for entry in found] == suspicions
-    assert [entry.standing for entry in found] == [
-        Standing.REGRESSION,
-        Standing.REFUTED,
-        Standing.IMPROVEMENT,
-        Standing.REFUTED,
-        Standing.REFUTED,
-        Standing.UNRESOLVED,
-    ]
+    answers = confirm(seemed, sources).by_suspicion
+    for suspicion, (change, standing) in seemed.items():
+        assert Standing.of(change, answers[suspicion]) is standing
     assert sources.asked == [("slow", "fast", "same", "unclear"), ("slow", "fast")]
-    assert found[0].to_json()["standing"] == "regression"
-    assert found[0].to_json()["effect"] == pytest.approx(0.05, abs=0.001)
 
 
 def test_a_commit_that_is_unusable_now_is_no_verdict_and_stops_nothing() -> None:
-    suspicions = [Suspicion("slow", BASE, OTHER, 0.05), Suspicion("slow", BASE, HEAD, 0.05)]
+    unusable, usable = Suspicion(BASE, OTHER, "slow"), Suspicion(BASE, HEAD, "slow")
     sources = Sources(unusable={OTHER: "it has no engine"})
-    found = confirm(suspicions, sources).confirmations
-    assert [entry.standing for entry in found] == [Standing.NOT_COMPARED, Standing.REGRESSION]
-    assert "it has no engine" in found[0].comparison.reason
-
-
-def test_stored_series_are_found_among_todays_benchmarks() -> None:
-    entries = [
-        Entry("m.C.track_x('p', 1)", "m.C.track_x-0", "seconds"),
-        Entry("m.C.track_x('q', 1)", "m.C.track_x-1", "seconds"),
-        Entry("m.f", "m.f", "seconds"),
-    ]
-    assert entry_named(entries, "m.C.track_x", ("q", "1")).identifier == "m.C.track_x-1"
-    assert entry_named(entries, "m.f", ()).identifier == "m.f"
-    with pytest.raises(Refused, match=r"no m.C.track_x\(q, 2\)"):
-        entry_named(entries, "m.C.track_x", ("q", "2"))
+    answers = confirm([unusable, usable], sources).by_suspicion
+    assert Standing.of(0.05, answers[unusable]) is Standing.NOT_COMPARED
+    assert Standing.of(0.05, answers[usable]) is Standing.REGRESSION
+    assert "it has no engine" in answers[unusable].reason
