@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "extensions")]
 
+from asv_bench import __version__ as kvtrail_version  # noqa: E402
+
 project = "kvtrail"
 author = "the kvtrail contributors"
 copyright = author
-pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-release = version = pyproject["project"]["version"]
+release = version = kvtrail_version
 
 extensions = [
     "myst_parser",
