@@ -23,9 +23,6 @@ extensions = [
 ]
 exclude_patterns = ["extensions"]
 
-# Options of commands keep both of their hyphens.
-smartquotes = False
-
 html_theme = "furo"
 html_title = "kvtrail"
 html_static_path = ["images"]

@@ -85,9 +85,12 @@ def _term(parameter: Any, command: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Help text as Markdown: outside of code, what is special there is escaped."""
-    pieces = re.split(r"(`[^`]*`)", text.removesuffix("  [required]"))
-    return "".join(
-        piece if piece.startswith("`") else re.sub(r"([*_<>\[\]{}|])", r"\\\1", piece)
-        for piece in pieces
-    )
+    """Help text as Markdown: options become code, other special characters are escaped."""
+    pieces = re.split(r"(`[^`]*`|(?<![\w-])--[a-z][\w-]*)", text.removesuffix("  [required]"))
+    return "".join(map(_piece, pieces))
+
+
+def _piece(text: str) -> str:
+    if text.startswith("--"):
+        return f"`{text}`"
+    return text if text.startswith("`") else re.sub(r"([*_<>\[\]{}|])", r"\\\1", text)
