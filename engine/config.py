@@ -13,7 +13,7 @@ _DEVICES = ("auto", "cpu", "cuda")
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _DECODE_MODES = ("auto", "eager", "graph")
 _ADMISSIONS = ("fifo", "pack")
-_MOST_IN_FLIGHT = 8  # with a step's two launches, well below what the token ring holds
+_MOST_IN_FLIGHT = 8  # with a step's two launches, well below the slots of a row's tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

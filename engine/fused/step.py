@@ -20,7 +20,7 @@ from engine.kv.memory import KVCache
 from engine.models.gpt2 import GPT2
 from engine.running.ranges import span
 from engine.transport.device_rows import DeviceRows
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 from kernels.attention.fused import fused_attention
 from kernels.attention.row import row_attention, row_attention_serves
 from kernels.linear.folded import SplitWorkspace
@@ -60,7 +60,7 @@ class FusedDecode:
     ----------
     model
         One for which `can_fuse` holds.
-    cache, rows, ring
+    cache, rows, token_slots
         What steps read and write.
     table
         How the kernels are cut; None: as the committed table says.
@@ -71,13 +71,13 @@ class FusedDecode:
         model: GPT2,
         cache: KVCache,
         rows: DeviceRows,
-        ring: TokenRing,
+        token_slots: TokenSlots,
         table: ConfigTable | None = None,
     ) -> None:
         self._table = table or committed_table()
         self._model = model
         self._rows = rows
-        self._ring = ring
+        self._token_slots = token_slots
         self._blocks = fused_blocks(model, cache)
         self._head = fused_head(model)
         self._buffers: dict[int, StepBuffers] = {}
@@ -134,7 +134,7 @@ class FusedDecode:
                 rows.remaining,
                 rows.known_len,
                 rows.known_tail,
-                self._ring.slots,
+                self._token_slots.slots,
             )
         return buffers.x
 

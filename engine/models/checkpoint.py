@@ -19,8 +19,7 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.memory import allocating
-from engine.models.config import read_json_object
-from engine.models.lfs_pointer import refuse_lfs_pointer
+from engine.models.files import read_json_object, refuse_lfs_pointer
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from engine.errors import ModelError
 from engine.models.activations import activation_function
-from engine.models.lfs_pointer import refuse_lfs_pointer
+from engine.models.files import read_json_object
 
 # Other names under which transformers reads and writes the same field.
 _ALIASES: dict[str, tuple[str, ...]] = {
@@ -163,20 +162,6 @@ def read_config(directory: Path) -> GPT2Config:
         return GPT2Config.from_json(fields, generation)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Parse a JSON file that must hold an object; a ModelError names the file otherwise."""
-    try:
-        parsed = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
-        refuse_lfs_pointer(path)
-        raise ModelError(f"{path} is not valid JSON: {error}.") from error
-    if not isinstance(parsed, dict):
-        raise ModelError(f"{path} must hold a JSON object, not a {type(parsed).__name__}.")
-    return parsed
 
 
 def _refuse_what_is_not_supported(fields: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from engine.running.graph_capture import GraphPool, capturing
 from engine.running.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
 from engine.running.ranges import span
 from engine.running.runner import ComputedPrompts, ModelRunner
-from engine.scheduling.prefill_plan import PrefillPlan
+from engine.scheduling.plans import PrefillPlan
 from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 

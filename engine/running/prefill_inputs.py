@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from engine.kv.integrity import Int32Array
-from engine.scheduling.prefill_plan import PrefillPlan
+from engine.scheduling.plans import PrefillPlan
 
 Array = TypeVar("Array", Int32Array, torch.Tensor)
 

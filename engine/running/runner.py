@@ -1,7 +1,7 @@
 """Runs the model on the device: a prefill of ragged chunks, or one decode step of all rows.
 
 The two differ in where token ids come from and in how attention reads the cache. Both end by
-sampling on the device and by writing the tokens into the ring; neither waits for the device.
+sampling on the device and by writing the tokens into their slots; neither waits for the device.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from engine.models.gpt2 import GPT2
 from engine.running.prefill_inputs import PrefillInputs, PrefillShape
 from engine.running.ranges import span
 from engine.running.sampler import INVALID_TOKEN, sample, sample_greedy
-from engine.scheduling.prefill_plan import PrefillPlan
+from engine.scheduling.plans import PrefillPlan
 from engine.transport.device_rows import KNOWN_TAIL, DeviceRows
 from engine.transport.staging import StagingBuffers
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 from kernels.attention.plans import Append, Attend, plan_append, plan_decode, plan_prefill
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ModelRunner:
         KV memory of all layers.
     rows
         Those of the running sequences.
-    ring
+    token_slots
         Where sampled tokens go.
     staging
         Pinned buffers for what a prefill sends to the device.
@@ -72,7 +72,7 @@ class ModelRunner:
         model: GPT2,
         cache: KVCache,
         rows: DeviceRows,
-        ring: TokenRing,
+        token_slots: TokenSlots,
         staging: StagingBuffers,
         block_size: int,
         *,
@@ -81,7 +81,7 @@ class ModelRunner:
     ) -> None:
         self.enter_limit = KNOWN_TAIL if feeds_known else 1
         self.rows = rows
-        self.ring = ring
+        self.token_slots = token_slots
         self.cache = cache
         self._model = model
         self._staging = staging
@@ -94,7 +94,7 @@ class ModelRunner:
         if fuse and can_fuse(model):
             from engine.fused.step import FusedDecode
 
-            self.fused = FusedDecode(model, cache, rows, ring)
+            self.fused = FusedDecode(model, cache, rows, token_slots)
 
     def decode(self, num_rows: int) -> torch.Tensor:
         """The likeliest token for each of rows 0 to `num_rows - 1` that has budget left.
@@ -127,7 +127,7 @@ class ModelRunner:
             logits = self._model.logits(hidden)
         with span("sampling"):
             tokens = sample_greedy(logits)
-            self.ring.write(rows.position[:num_rows] + 1, tokens)
+            self.token_slots.write(rows.position[:num_rows] + 1, tokens)
             # An invalid token ends its request when the host sees it; until then the row goes on
             # with any token that exists.
             fed = tokens.clamp(min=0)
@@ -168,7 +168,9 @@ class ModelRunner:
         with span("sampling"):
             drawn = self._draw(hidden, slice(num_rows), positions)
             is_drawn = (rows.temperature[:num_rows] > 0) & (rows.remaining[:num_rows] < budgets)
-            self.ring.write(positions, torch.where(is_drawn, drawn, self.ring.read(positions)))
+            self.token_slots.write(
+                positions, torch.where(is_drawn, drawn, self.token_slots.read(positions))
+            )
             last_token.copy_(torch.where(is_drawn, drawn.clamp(min=0), last_token))
 
     def compute(self, plan: PrefillPlan) -> ComputedPrompts:
@@ -202,7 +204,7 @@ class ModelRunner:
         """Sample the first token of each prompt that the plan completes.
 
         The rows of those prompts must have been flushed before: their sampling parameters are
-        read from there. Returns whether tokens were sampled, and so written into the ring.
+        read from there. Returns whether tokens were sampled, and so written into their slots.
         """
         completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
         if not completed:
@@ -218,7 +220,7 @@ class ModelRunner:
                 positions = inputs.sampled_positions[:count]
                 drawn = self._draw(computed.hidden[:count], places, positions)
                 is_drawn = self.rows.fields.temperature[places] > 0
-                greedy = self.ring.read_rows(places, positions)
+                greedy = self.token_slots.read_rows(places, positions)
                 self._deliver(places, positions, torch.where(is_drawn, drawn, greedy))
         return True
 
@@ -278,5 +280,5 @@ class ModelRunner:
 
     def _deliver(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
         """Send the tokens of the rows `places` to the host, and feed them to the next step."""
-        self.ring.write_rows(places, positions, tokens)
+        self.token_slots.write_rows(places, positions, tokens)
         self.rows.fields.last_token[places] = tokens.clamp(min=0)

@@ -28,7 +28,7 @@ from engine.scheduling.rows import RowIndex, Rows
 from engine.scheduling.scheduler import Scheduler
 from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 
 _STEPS_IN_FLIGHT_ON_CUDA = 3
 """Launches whose tokens the host has not seen yet, by default: the device never waits for it.
@@ -90,12 +90,12 @@ class StepLoop:
         )
         self.rows = Rows(num_rows, max_model_len, config.block_size)
         self._device_rows = DeviceRows(self.rows.block_table, device)
-        self._ring = TokenRing(num_rows, device)
+        self._token_slots = TokenSlots(num_rows, device)
         self._runner = ModelRunner(
             model,
             self._cache,
             self._device_rows,
-            self._ring,
+            self._token_slots,
             self._staging,
             config.block_size,
             fuse=config.fuse,
@@ -140,7 +140,8 @@ class StepLoop:
         launched = self._launch()
         allowed = self._steps_in_flight if launched else 0
         while self._in_flight and (
-            len(self._in_flight) > allowed or self._ring.has_arrived(self._in_flight[0].ticket)
+            len(self._in_flight) > allowed
+            or self._token_slots.has_arrived(self._in_flight[0].ticket)
         ):
             self._receive(self._in_flight.popleft())
 
@@ -252,7 +253,7 @@ class StepLoop:
             self._device_rows.send()
 
     def _track(self, rows: RowIndex) -> None:
-        ticket, held = self._ring.send(), self.rows
+        ticket, held = self._token_slots.send(), self.rows
         # Those of steps that are alike are found once.
         if self._recipients is None or not self._recipients.are(rows, held):
             self._recipients = Recipients.of(rows, held)
@@ -270,7 +271,7 @@ class StepLoop:
         """
         to, held = launch.recipients, self.rows
         with span("readback"):
-            tokens = self._ring.receive(launch.ticket, to.rows, launch.positions)
+            tokens = self._token_slots.receive(launch.ticket, to.rows, launch.positions)
         now = time.perf_counter()
         is_wanted = to.still_hold(held)
         if is_wanted is not None:

@@ -18,16 +18,14 @@ from engine.kv.blocks import BlockCopy, KVBlockManager
 from engine.kv.prefix_cache import PrefixCache
 from engine.requests.request import Request
 from engine.scheduling.admission import make_admission
-from engine.scheduling.blocked_requests import BlockedRequests
 from engine.scheduling.compaction import (
     LEAST_STEPS_TO_MOVE_FOR,
     LEAST_WIDTH_TO_LEAVE,
     move_to_lowest_rows,
 )
-from engine.scheduling.decode_plan import AlikeSteps, DecodePlan
-from engine.scheduling.prefill_plan import PrefillChunk, PrefillPlan
+from engine.scheduling.plans import AlikeSteps, DecodePlan, PrefillChunk, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
-from engine.scheduling.waiting_queue import WaitingQueue
+from engine.scheduling.waiting import BlockedRequests, WaitingQueue
 from engine.transport.device_rows import DeviceRows
 
 DEFAULT_PREFILL_MAX_TOKENS = 8192

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelError, RequestError
-from engine.models.config import read_json_object
-from engine.models.lfs_pointer import refuse_lfs_pointer
+from engine.models.files import read_json_object, refuse_lfs_pointer
 from engine.numbers import whole_number
 
 TOKENIZER_FILES = (

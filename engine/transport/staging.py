@@ -40,7 +40,7 @@ class _Buffer:
 
 
 class StagingBuffers:
-    """A ring of pinned buffers, for copies on the current stream.
+    """Pinned buffers used in turn, for copies on the current stream.
 
     Parameters
     ----------

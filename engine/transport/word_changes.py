@@ -57,7 +57,7 @@ class _ChangeList:
 
 
 class WordChanges:
-    """A ring of lists, for changes on the current stream.
+    """Lists used in turn, for changes on the current stream.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 """The first and the last kernel of a fused decode step: from the rows' tokens, and back to them.
 
 `begin_step` embeds every row's last token; `finish_step` picks its next one, writes it into the
-token ring and advances the row. In between nothing but the KV cache and scratch is written.
+token's slot and advances the row. In between nothing but the KV cache and scratch is written.
 """
 
 import torch
@@ -161,7 +161,7 @@ def finish_step(
     known_tail: torch.Tensor,
     slots: torch.Tensor,
 ) -> None:
-    """Pick each running row's token, write it into the ring, advance the row.
+    """Pick each running row's token, write it into its slot, advance the row.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def finish_step(
         `known_len`, by at most K, goes on with that token of its tail, which ends with the last
         known one, instead of the one picked, and keeps its budget.
     slots
-        int32 [S, R], the ring: the token at position p of a row goes into slot p modulo S.
+        int32 [S, R]: the token at position p of a row goes into slot p modulo S.
     """
     rows, tiles = tile_max.shape
     pick_tokens[(rows,)](

@@ -23,7 +23,7 @@ from engine import (
 )
 from engine.requests.params import MOST_STOP_TOKEN_IDS
 from engine.running.device import resolve_device
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 
 
 def test_completions_come_in_the_order_of_the_prompts(make_engine, prompts):
@@ -368,7 +368,7 @@ def test_steps_in_flight_are_launched_before_their_tokens_are_seen(
     make_engine, monkeypatch, greedy_alone, prompts, steps_in_flight, unseen
 ):
     # Tokens that are never there before they are waited for: a device that lags as far as it may.
-    monkeypatch.setattr(TokenRing, "has_arrived", lambda ring, ticket: False)
+    monkeypatch.setattr(TokenSlots, "has_arrived", lambda slots, ticket: False)
     engine = make_engine(steps_in_flight=steps_in_flight)
     engine.submit(prompts[0], GREEDY)
     received = [len(engine.step()) for _ in range(12)]

@@ -17,7 +17,7 @@ from asv_bench.lab.tune.workbench import Rejected
 from engine.kv.memory import KVCache
 from engine.requests.params import SamplingParams
 from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 from kernels import kv_append, paged_attention_decode
 from kernels.linear.reference import reference_best_of_tiles
 from kernels.tiles.table import HEAD_PART
@@ -122,7 +122,7 @@ class StepRows:
         self._slot = (point.context - 1) % BLOCK_SIZE
         self._truth = self._compute(exact)
         self._plain = self._compute(model)
-        self.fused = FusedDecode(model, cache, self._rows, TokenRing(point.rows, device))
+        self.fused = FusedDecode(model, cache, self._rows, TokenSlots(point.rows, device))
 
     def reset(self) -> None:
         """Put every sequence back to where it began."""

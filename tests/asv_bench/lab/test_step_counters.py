@@ -130,7 +130,7 @@ def test_one_more_operator_in_each_layer_is_seen(
             "copies_to_host",
         ),
         (
-            "engine/transport/token_ring.py",
+            "engine/transport/token_slots.py",
             "        self._num_sent += 1\n",
             "        self._num_sent += 1\n        self.slots.cpu()\n",
             "copies_to_host",

@@ -1,4 +1,4 @@
-"""Fused decode steps against unfused ones: same tokens, same rows, same ring, same cache."""
+"""Fused decode steps against unfused ones: same tokens, same rows, same slots, same cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.requests.params import SamplingParams
 from engine.running.runner import ModelRunner
 from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
 from engine.transport.staging import StagingBuffers
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 from kernels.backend import interpreting
 from kernels.linear.reference import reference_best_of_tiles
 from kernels.tiles.table import LinearTile, committed_table
@@ -57,7 +57,7 @@ class Side:
     runner: ModelRunner
     cache: KVCache
     rows: DeviceRows
-    ring: TokenRing
+    token_slots: TokenSlots
 
 
 def _model(dtype: torch.dtype, **changes: object) -> GPT2:
@@ -103,23 +103,23 @@ def _side(model: GPT2, *, fuse: bool) -> Side:
     )
     rows.send()
     rows.fields.last_token.copy_(torch.arange(NUM_ROWS) * 31)
-    ring = TokenRing(NUM_ROWS, DEVICE)
+    token_slots = TokenSlots(NUM_ROWS, DEVICE)
     runner = ModelRunner(
-        model, cache, rows, ring, staging, BLOCK_SIZE, fuse=False, feeds_known=True
+        model, cache, rows, token_slots, staging, BLOCK_SIZE, fuse=False, feeds_known=True
     )
     if fuse:
-        runner.fused = FusedDecode(model, cache, rows, ring)
-    return Side(model, runner, cache, rows, ring)
+        runner.fused = FusedDecode(model, cache, rows, token_slots)
+    return Side(model, runner, cache, rows, token_slots)
 
 
 def _written(side: Side, num_rows: int) -> list[list[int]]:
-    """The tokens that each row has been given since its start, from the ring."""
+    """The tokens that each row has been given since its start, from their slots."""
     ends = side.rows.fields.position.tolist()
     tokens = []
     for row in range(num_rows):
         positions = np.arange(POSITIONS[row] + 1, ends[row] + 1)
         rows = np.full(len(positions), row)
-        tokens.append(side.ring.receive(side.ring.send(), rows, positions).tolist())
+        tokens.append(side.token_slots.receive(side.token_slots.send(), rows, positions).tolist())
     return tokens
 
 
@@ -127,7 +127,7 @@ def _assert_same(fused: Side, plain: Side, num_rows: int, tolerance: float) -> N
     for name in ("last_token", "position", "remaining", "block_table"):
         assert torch.equal(getattr(fused.rows.fields, name), getattr(plain.rows.fields, name))
     assert _written(fused, num_rows) == _written(plain, num_rows)
-    assert not fused.ring.slots[:, num_rows:].any()
+    assert not fused.token_slots.slots[:, num_rows:].any()
     for left, right in (
         (fused.cache.keys, plain.cache.keys),
         (fused.cache.values, plain.cache.values),
@@ -273,7 +273,7 @@ def test_another_table_cuts_the_same_step() -> None:
         side.runner.decode(NUM_ROWS)
     _assert_same(fused, plain, NUM_ROWS, 1e-4)
     assert narrow.best_of_tiles.shape == (NUM_ROWS, 256 // 64)
-    again = FusedDecode(model, fused.cache, fused.rows, fused.ring, table)
+    again = FusedDecode(model, fused.cache, fused.rows, fused.token_slots, table)
     again.step(NUM_ROWS)
     assert again.best_of_tiles.shape == narrow.best_of_tiles.shape
 

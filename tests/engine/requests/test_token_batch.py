@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine import SamplingParams, TokenBatch, TokenEvent
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 
 UNEQUAL = [SamplingParams(max_new_tokens=count, ignore_eos=True) for count in (3, 20, 7, 7)]
 
@@ -81,7 +81,7 @@ def test_batches_tell_what_the_events_tell(make_engine, prompts):
 
 
 def test_tokens_for_nobody_are_no_batch(make_engine, prompts, monkeypatch):
-    monkeypatch.setattr(TokenRing, "has_arrived", lambda *_: False)
+    monkeypatch.setattr(TokenSlots, "has_arrived", lambda *_: False)
     engine = make_engine(steps_in_flight=2)
     request_id = engine.submit(prompts[0], UNEQUAL[1])
     for _ in range(3):

@@ -12,7 +12,7 @@ import engine.running.runner as running
 from engine import Completion, Engine, SamplingParams
 from engine.kv.memory import KVCache
 from engine.running.runner import ModelRunner
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 
 GREEDY = SamplingParams(max_new_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(max_new_tokens=12, ignore_eos=True, temperature=0.9, seed=3)
@@ -102,7 +102,7 @@ def test_tokens_that_are_on_their_way_are_delivered_first(
 ) -> None:
     right = [one.token_ids for one in _run(make_engine(), [GREEDY] * 3)]
     # As on a GPU, where no token of the last launches has arrived yet.
-    monkeypatch.setattr(TokenRing, "has_arrived", lambda *_: False)
+    monkeypatch.setattr(TokenSlots, "has_arrived", lambda *_: False)
     _fail_once(monkeypatch, ModelRunner, "decode", before=6)
     failed = _run(make_engine(steps_in_flight=3), [GREEDY] * 3)
     assert [one.token_ids for one in failed] == [tokens[:7] for tokens in right]

@@ -13,7 +13,7 @@ from engine.requests.request import Request
 from engine.running.prefill_graphs import _Bucket, prefill_bucket_sizes, sampled_bucket_sizes
 from engine.running.prefill_inputs import PrefillShape
 from engine.running.runner import ComputedPrompts
-from engine.scheduling.prefill_plan import PrefillChunk, PrefillPlan
+from engine.scheduling.plans import PrefillChunk, PrefillPlan
 
 GREEDY = SamplingParams(max_new_tokens=4, ignore_eos=True)
 
@@ -111,7 +111,8 @@ def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
 def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, prompts):
     """What a captured prefill samples, places that repeat the first and all."""
     engine = make_engine(prefill_max_tokens=60, num_kv_blocks=80)
-    runner, ring = engine._loop._runner, engine._loop._ring
+    runner = engine._loop._runner
+    token_slots = runner.token_slots.slots
     compute, sample_prompts = runner.compute, runner.sample_prompts
     padded_inputs, compared = [], []
 
@@ -129,20 +130,20 @@ def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, p
             inputs = padded_inputs[-1]
             hidden = runner.compute_prompts(inputs)
             fed = runner.rows.fields.last_token
-            expected = ring.slots.clone(), fed.clone()
-            ring.slots.fill_(-7)
+            expected = token_slots.clone(), fed.clone()
+            token_slots.fill_(-7)
             fed.fill_(-7)
             rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
             # A repeated place must not write another token, whatever its logits are.
             hidden[len(rows) :] = hidden[len(rows) :].neg()
             runner.sample_greedily(inputs, hidden, len(rows) + len(compared) % 3)
             assert fed[rows].tolist() == expected[1][rows].tolist()
-            written = (ring.slots != -7).nonzero().tolist()
+            written = (token_slots != -7).nonzero().tolist()
             assert sorted(row for _, row in written) == sorted(rows)
             for slot, row in written:
-                assert ring.slots[slot, row] == expected[0][slot, row]
+                assert token_slots[slot, row] == expected[0][slot, row]
             assert (fed != -7).sum() == len(rows)
-            ring.slots.copy_(expected[0])
+            token_slots.copy_(expected[0])
             fed.copy_(expected[1])
             compared.append(len(rows))
         return is_sampled

@@ -9,7 +9,7 @@ import pytest
 from engine_cases import run_to_end
 
 from engine import SamplingParams
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 
 LATE = SamplingParams(max_new_tokens=60, ignore_eos=True)
 
@@ -38,7 +38,7 @@ def token_ids(events, request_id: int) -> list[int]:
 @pytest.fixture(params=[0, 3], ids=["steps seen at once", "steps three behind"])
 def options(request, monkeypatch):
     """Tokens that are never there before they are waited for: a device that lags as it may."""
-    monkeypatch.setattr(TokenRing, "has_arrived", lambda ring, ticket: False)
+    monkeypatch.setattr(TokenSlots, "has_arrived", lambda slots, ticket: False)
     return {"steps_in_flight": request.param}
 
 

@@ -11,7 +11,7 @@ import pytest
 from engine import SamplingParams
 from engine.requests.request import Request
 from engine.scheduling.admission import FifoAdmission, PackedAdmission
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 
 
 def _prompts(*lengths: int) -> list[list[int]]:
@@ -231,7 +231,7 @@ def test_nobody_is_preempted_where_one_whose_end_is_on_its_way_leaves_its_blocks
     make_engine, monkeypatch, others_tokens
 ):
     """The ended request's blocks are evictable rather than free: the prefix cache has them."""
-    monkeypatch.setattr(TokenRing, "has_arrived", lambda ring, ticket: False)
+    monkeypatch.setattr(TokenSlots, "has_arrived", lambda slots, ticket: False)
     stopping, other = _prompts(13, 17)
     params = SamplingParams(max_new_tokens=5, ignore_eos=True)
     third = make_engine().generate([stopping], params)[0].token_ids[2]

@@ -8,7 +8,7 @@ import torch
 
 from engine.requests.params import SamplingParams
 from engine.transport.device_rows import KNOWN_TAIL, NO_TOKENS, DeviceRows, RowStarts
-from engine.transport.token_ring import NUM_SLOTS, TokenRing
+from engine.transport.token_slots import NUM_SLOTS, TokenSlots
 
 CPU = torch.device("cpu")
 
@@ -140,35 +140,35 @@ def test_nothing_is_copied_when_nothing_changed(rows):
     assert rows.send() == 0
 
 
-def test_ring_returns_each_rows_token_by_its_position():
-    ring = TokenRing(4, CPU)
+def test_token_slots_return_each_rows_token_by_its_position():
+    slots = TokenSlots(4, CPU)
     rows = np.array([3, 0])
     for step in range(3 * NUM_SLOTS):
         positions = torch.tensor([step, step + 5, 7 * step], dtype=torch.int32)
-        ring.write(positions, torch.tensor([step, -step, 9], dtype=torch.int32))
-        first = ring.send()
+        slots.write(positions, torch.tensor([step, -step, 9], dtype=torch.int32))
+        first = slots.send()
         further = positions[:2] + 1
-        ring.write_rows(
+        slots.write_rows(
             torch.from_numpy(rows),
             further,
             torch.tensor([step + 100, 100 - step], dtype=torch.int32),
         )
-        second = ring.send()
-        assert ring.has_arrived(second)
-        got = ring.receive(first, np.arange(3), positions.numpy())
+        second = slots.send()
+        assert slots.has_arrived(second)
+        got = slots.receive(first, np.arange(3), positions.numpy())
         assert got.tolist() == [step, -step, 9]
-        got = ring.receive(second, rows, further.numpy())
+        got = slots.receive(second, rows, further.numpy())
         assert got.tolist() == [step + 100, 100 - step]
 
 
-def test_ring_keeps_as_many_tokens_of_a_row_as_it_has_slots():
-    ring = TokenRing(2, CPU)
+def test_token_slots_keep_as_many_tokens_of_a_row_as_there_are():
+    slots = TokenSlots(2, CPU)
     for position in range(40, 40 + NUM_SLOTS):
-        ring.write(
+        slots.write(
             torch.tensor([position], dtype=torch.int32),
             torch.tensor([-position], dtype=torch.int32),
         )
-        ticket = ring.send()
+        ticket = slots.send()
     positions = np.arange(40, 40 + NUM_SLOTS)
-    got = ring.receive(ticket, np.zeros(NUM_SLOTS, np.intp), positions)
+    got = slots.receive(ticket, np.zeros(NUM_SLOTS, np.intp), positions)
     assert got.tolist() == (-positions).tolist()

@@ -1,8 +1,7 @@
 """Sampled tokens on their way back to the host, one or more steps late.
 
-A step writes its tokens into a ring in the host's own memory, which the device reaches over the
-bus. So nothing is copied, and an event is all that a step's tokens cost the host; a copy by a
-second stream, with an event before it and one behind, cost it 50 us more.
+A step writes its tokens into the host's own memory, which the device reaches over the bus. So
+nothing is copied, and an event is all that a step's tokens cost the host.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from engine.transport.mapped_memory import mapped_memory
 NUM_SLOTS = 16
 
 
-class TokenRing:
+class TokenSlots:
     """Slots of one token a row, int32 [NUM_SLOTS, num_rows], written by the device.
 
     A token that stands at position p of its sequence goes into slot p modulo `NUM_SLOTS`. A row

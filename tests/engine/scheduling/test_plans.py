@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from engine import Engine, EngineConfig, KVBlockManager, SamplingParams
-from engine.scheduling.decode_plan import AlikeSteps
+from engine.scheduling.plans import AlikeSteps
 from engine.transport.device_rows import KNOWN_TAIL
-from engine.transport.token_ring import TokenRing
+from engine.transport.token_slots import TokenSlots
 
 BLOCK_SIZE = 8
 
@@ -76,7 +76,7 @@ def test_everything_is_as_if_each_step_were_planned(
     prepared = _entering if enters else lambda engine: engine
     if "steps_in_flight" in options:
         # A device that lags as far as it may.
-        monkeypatch.setattr(TokenRing, "has_arrived", lambda ring, ticket: False)
+        monkeypatch.setattr(TokenSlots, "has_arrived", lambda slots, ticket: False)
     planned_once = _script(prepared(_engine(max_model_len=48, **options)), seed)
     _planned_each(monkeypatch)
     assert _script(prepared(_engine(max_model_len=48, **options)), seed) == planned_once

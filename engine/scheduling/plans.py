@@ -1,14 +1,46 @@
-"""What a decode step is to do, and for how many steps more it will be the same."""
+"""What a prefill and a decode step are to do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from engine.kv.blocks import BatchAppend, BlockCopy
 from engine.kv.integrity import IndexArray
+from engine.requests.request import Request
 from engine.scheduling.rows import RowIndex, RowPlace, Rows, place_of
+
+
+class PrefillChunk(NamedTuple):
+    """Tokens `start` to `end` (exclusive) of a request's known tokens, to be computed."""
+
+    request: Request
+    start: int
+    end: int
+
+    @property
+    def completes_prompt(self) -> bool:
+        """Whether the request's next token is sampled after this chunk."""
+        return self.end == self.request.num_known_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPlan:
+    """Chunks to compute together, and the block copies that must come before them.
+
+    `entering` are admitted requests of which so little is left to compute that decode steps do it.
+    """
+
+    chunks: list[PrefillChunk]
+    entering: list[Request]
+    copies: list[BlockCopy]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all chunks."""
+        return sum(chunk.end - chunk.start for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
