@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit
-from asv_bench.output.figure_rows import duration
+from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.table import (
-    MISSING,
     Cell,
     Column,
     Row,
@@ -23,13 +23,14 @@ from asv_bench.output.table import (
 
 STYLES = {
     Verdict.SLOWER: "bold red",
+    Verdict.FAILED: "red",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.NOT_MEASURED: "dim",
     Verdict.FASTER: "bold green",
     Verdict.EQUIVALENT: "green",
-    Verdict.INCONCLUSIVE: "yellow",
-    Verdict.FAILED: "red",
-    Verdict.NOT_MEASURED: "dim",
     Verdict.SAME: "green",
 }
+"""How verdicts look, the worst first."""
 
 
 def _pairs(numbers: tuple[int, int]) -> str:
@@ -96,32 +97,17 @@ def markdown(
 
 def headline(comparisons: Sequence[Comparison]) -> str:
     """The answer in a line: how many benchmarks have which verdict, the worst first."""
-    counts = {
-        verdict: sum(comparison.verdict is verdict for comparison in comparisons)
-        for verdict in Verdict
-    }
-    present = [verdict for verdict in _BY_CONCERN if counts[verdict]]
+    counts = Counter(comparison.verdict for comparison in comparisons)
     if len(comparisons) == 1:
         effect = comparisons[0].effect
         size = "" if effect is None else f" ({percentage(effect, 2, signed=True)})"
         return f"{comparisons[0].benchmark}: {comparisons[0].verdict}{size}"
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in present)
-
-
-_BY_CONCERN = (
-    Verdict.SLOWER,
-    Verdict.FAILED,
-    Verdict.INCONCLUSIVE,
-    Verdict.NOT_MEASURED,
-    Verdict.FASTER,
-    Verdict.EQUIVALENT,
-    Verdict.SAME,
-)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict])
 
 
 def _row(comparison: Comparison, unit: str) -> Row:
     base, head = (
-        Cell(value, text=_value(value, unit))
+        Cell(value, text=figure_text(value, unit))
         for value in (comparison.base_value, comparison.head_value)
     )
     return (
@@ -135,17 +121,6 @@ def _row(comparison: Comparison, unit: str) -> Row:
         comparison.p,
         unit,
     )
-
-
-def interval_text(comparison: Comparison) -> str:
-    """The interval of the effect in per cent, or a dash where there is none."""
-    return MISSING if comparison.interval is None else interval(2)(comparison.interval)
-
-
-def _value(value: float | None, unit: str) -> str:
-    if value is None:
-        return MISSING
-    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}"
 
 
 def _described(commit: Commit) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from asv_bench.history.asv_results import Figure, Series
+from asv_bench.output.table import MISSING
 from asv_bench.workloads.named import WORKLOADS
 
 CPU_MODEL = "gpt2-tiny"
@@ -118,6 +119,13 @@ def duration(seconds: float) -> str:
     value = seconds * factor
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{digits}f} {unit}"
+
+
+def figure_text(value: float | None, unit: str) -> str:
+    """A benchmark's figure with its unit, seconds in the unit that reads best."""
+    if value is None:
+        return MISSING
+    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}"
 
 
 def _unit_of(seconds: float) -> tuple[str, float]:

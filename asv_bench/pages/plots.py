@@ -7,7 +7,6 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -25,21 +24,13 @@ PALETTE = Palette("ink", "faint", "accent")
 _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A drawn history: what it shows, and the SVG element."""
-
-    title: str
-    svg: str
-
-
 def plot_history(
     title: str,
     figures: Sequence[Figure],
     commits: Sequence[Commit],
     *,
     marked: str | None = None,
-) -> Plot:
+) -> str:
     """Draw one series over commits: every sample, the medians, and the interquartile range.
 
     Parameters
@@ -68,7 +59,7 @@ def plot_history(
                 axes.axvline(position - 0.5, color=ink, linewidth=1.0, linestyle="--", zorder=1)
 
     svg = draw_svg(draw, PALETTE, size=SIZE_INCHES, font_size=8.5, salt=title)
-    return Plot(title, _inline(svg, title))
+    return _inline(svg, title)
 
 
 def _draw(axes: Axes, figures: Sequence[Figure], factor: float) -> None:

@@ -22,7 +22,7 @@ from asv_bench.history.asv_results import (
 )
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
-from asv_bench.pages.plots import Plot, plot_history
+from asv_bench.pages.plots import plot_history
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -63,7 +63,7 @@ class MachineSection:
     title: str
     facts: list[tuple[str, str]]
     tables: list[ResultTable]
-    histories: list[tuple[str, list[Plot]]]
+    histories: list[tuple[str, list[tuple[str, str]]]]
     commits: list[Commit]
     off_line: int
 
@@ -173,19 +173,19 @@ def _table(figures: Sequence[Figure], heading: str, caption: str) -> ResultTable
 
 def _histories(
     figures: Iterable[Figure], commits: Sequence[Commit]
-) -> list[tuple[str, list[Plot]]]:
-    """Plots of every series that has more than one of the commits, by benchmark."""
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Titles and plots of every series that has several of the commits, by benchmark."""
     shown = {commit.hash for commit in commits}
     by_series: dict[Series, list[Figure]] = {}
     for figure in figures:
         if not figure.failed and figure.commit in shown:
             by_series.setdefault(figure.series, []).append(figure)
-    by_subject: dict[str, list[Plot]] = {}
+    by_subject: dict[str, list[tuple[str, str]]] = {}
     for series, members in sorted(by_series.items(), key=lambda entry: _place(entry[0])):
         if len(members) > 1:
             figure_name = FIGURE_NAMES.get(series.figure) or series.figure.replace("_", " ")
             title = f"{figure_name}, {series.label}" if series.label else figure_name
-            plot = plot_history(title, members, commits)
+            plot = title, plot_history(title, members, commits)
             by_subject.setdefault(spaced(series.subject.rpartition(".")[2]), []).append(plot)
     return list(by_subject.items())
 

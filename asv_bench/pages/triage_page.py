@@ -3,93 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from asv_bench.compare.confirmation import Standing
 from asv_bench.history.triage import Triaged
 from asv_bench.output.destinations import write_text
-from asv_bench.output.figure_rows import duration
-from asv_bench.output.table import MISSING, percentage
+from asv_bench.output.figure_rows import figure_text
+from asv_bench.output.table import MISSING, interval, percentage
 from asv_bench.pages.plots import plot_history
 from asv_bench.pages.site import page_templates
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """What the template shows of one change."""
-
-    title: str
-    change_text: str
-    standing: str
-    is_bad: bool
-    machine: str
-    commit: str
-    subject: str
-    author: str | None
-    rows: list[tuple[str, ...]]
-    remark: str
-    svg: str
-
-
 def build_triage_page(triaged: Sequence[Triaged], path: Path) -> Path:
     """Write the page of these changes: one file, nothing fetched; returns its path."""
-    page = (
-        page_templates()
-        .get_template("changes.html.j2")
-        .render(
-            entries=[_section(entry) for entry in triaged],
-            built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        )
+    template = page_templates().get_template("changes.html.j2")
+    page = template.render(
+        entries=[(entry, _rows(entry), _remark(entry), _plot(entry)) for entry in triaged],
+        percentage=percentage,
+        built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     return write_text(path, page)
 
 
-def _section(entry: Triaged) -> _Section:
+def _plot(entry: Triaged) -> str:
     change = entry.change
-    figures = [point.figure for point in entry.points]
-    commits = [point.commit for point in entry.points]
-    plot = plot_history(
-        f"{entry.title} on {change.machine}", figures, commits, marked=change.commit.hash
-    )
-    return _Section(
-        title=entry.title,
-        change_text=percentage(change.effect, 1, signed=True),
-        standing=entry.standing,
-        is_bad=entry.standing is Standing.REGRESSION,
-        machine=", ".join(filter(None, (change.machine, entry.environment))),
-        commit=change.commit.short,
-        subject=change.commit.subject,
-        author=change.commit.author or None,
-        rows=_rows(entry),
-        remark=_remark(entry),
-        svg=plot.svg,
-    )
+    figures, commits = zip(*((point.figure, point.commit) for point in entry.points), strict=True)
+    title = f"{entry.title} on {change.machine}"
+    return plot_history(title, figures, commits, marked=change.commit.hash)
 
 
 def _rows(entry: Triaged) -> list[tuple[str, ...]]:
-    change = entry.change
+    """Where figures come from, before, after, the change, its interval, and how many there are."""
+    change, answer = entry.change, entry.answer
     rows: list[tuple[str, ...]] = [
         (
             "stored history",
-            _value(change.before_value, change.unit),
-            _value(change.after_value, change.unit),
+            figure_text(change.before_value, change.unit),
+            figure_text(change.after_value, change.unit),
             percentage(change.effect, 2, signed=True),
-            _interval(change.interval),
+            interval(2)(change.interval),
             f"{change.commits_before} + {change.commits_after} commits",
         )
     ]
-    if entry.answer is not None:
-        compared = entry.answer
+    if answer is not None:
         rows.append(
             (
-                f"compared: {compared.verdict}",
-                _value(compared.base_value, change.unit),
-                _value(compared.head_value, change.unit),
-                MISSING if compared.effect is None else percentage(compared.effect, 2, signed=True),
-                MISSING if compared.interval is None else _interval(compared.interval),
-                f"{compared.pairs_used} pairs",
+                f"compared: {answer.verdict}",
+                figure_text(answer.base_value, change.unit),
+                figure_text(answer.head_value, change.unit),
+                MISSING if answer.effect is None else percentage(answer.effect, 2, signed=True),
+                MISSING if answer.interval is None else interval(2)(answer.interval),
+                f"{answer.pairs_used} pairs",
             )
         )
     return rows
@@ -113,14 +77,3 @@ def _remark(entry: Triaged) -> str:
     if entry.answer is not None and entry.answer.reason:
         sentences.append(entry.answer.reason)
     return " ".join(sentences)
-
-
-def _value(value: float | None, unit: str) -> str:
-    if value is None:
-        return MISSING
-    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}"
-
-
-def _interval(interval: tuple[float, float]) -> str:
-    low, high = (percentage(bound, 2, signed=True) for bound in interval)
-    return f"{low} to {high}"

@@ -170,7 +170,7 @@ def test_a_plot_takes_its_colours_from_the_page() -> None:
     series = Series(STEP, (("batch", "8"),))
     commits = [Commit("a" * 40), Commit("b" * 40)]
     figures = [Figure(series, "floors", "m", commit.hash, 0, (2.0, 3.0), 0) for commit in commits]
-    svg = plot_history('a "title" & <more>', figures, commits).svg
+    svg = plot_history('a "title" & <more>', figures, commits)
     assert 'aria-label="a &quot;title&quot; &amp; &lt;more&gt;"' in svg
     assert "var(--accent)" in svg
     assert not re.search(r"#0[1-9]0", svg)
