@@ -23,23 +23,14 @@ WORKING_TREE = "."
 
 
 class CommitSources:
-    """Finds commits, and lays out their measured packages below an ignored directory.
+    """Finds commits of a checkout, and lays out their measured packages in an ignored folder.
 
-    Parameters
-    ----------
-    root
-        The project's checkout: a clone or a linked worktree; no remote is asked.
-
-    Raises
-    ------
-    Refused
-        If Python's search path cannot hold the checkout's.
+    No remote is asked. Refused if Python's search path cannot hold the checkout's path.
 
     Attributes
     ----------
     environment
-        What the identity guard of the benchmarks calls the environment: it holds
-        `commits/HASH/engine`, `commits/HASH/kernels` and `commits/HASH/COMMIT`.
+        The folder: it holds `commits/HASH/engine`, `commits/HASH/kernels`, `commits/HASH/COMMIT`.
     remarks
         Sentences about commits laid out so far that do not hold all of their own files, such as
         those with submodules; each is printed once.
@@ -93,12 +84,9 @@ class CommitSources:
         return bool(packages) and packages == packages_of(head, self._repository_of(head))
 
     def checkout(self, commit: str) -> Path:
-        """The directory that holds the commit's measured packages, made where there is none.
+        """The folder with the commit's measured packages, made where there is none.
 
-        Raises
-        ------
-        CommitUnusable
-            If the commit has none of them, or git does not have the commit.
+        Raises CommitUnusable if the commit has none of them, or git does not have the commit.
         """
         folder = self.environment / "commits"
         try:

@@ -1,8 +1,7 @@
 """The measured packages of a commit, as the commit has them: byte for byte, mode for mode.
 
-Their contents come straight from the commit. `git archive` and `git checkout` would change them as
-attributes, filters and settings say (export-ignore, ident, line ends), of which none is the
-commit's engine.
+`git archive` and `git checkout` would change them as attributes, filters and settings say (export-
+ignore, ident, line ends); their contents come straight from the commit instead.
 """
 
 from __future__ import annotations
@@ -48,14 +47,7 @@ class CommitTree:
 
     @classmethod
     def read(cls, commit: str, repository: Repository) -> CommitTree:
-        """Read it from a repository.
-
-        Parameters
-        ----------
-        commit
-            The full hash.
-        repository
-            One that has the commit.
+        """Read it from a repository; `commit` is a full hash.
 
         Raises
         ------
@@ -109,14 +101,9 @@ class CommitTree:
 
 
 def packages_of(commit: str, repository: Repository) -> bytes:
-    """What tells the measured packages of commits apart: equal where these are the same.
+    """Bytes that are the same for commits with the same measured packages; empty for none of them.
 
-    Empty where the commit has none of them.
-
-    Raises
-    ------
-    GitError
-        If the repository lacks the commit.
+    Raises GitError if the repository lacks the commit.
     """
     return repository.ask(
         *("ls-tree", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES), variables=AS_IT_IS

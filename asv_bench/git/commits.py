@@ -12,12 +12,7 @@ from asv_bench.git.repository import Commit, GitError, NoRepository, Repository
 def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]:
     """The commits after `good` up to and with `bad`, oldest first, first parents only.
 
-    What a merge brought in counts as one commit, the merge: only it changed this line of history.
-
-    Parameters
-    ----------
-    good, bad
-        Full hashes of commits of the repository.
+    A merge counts as one commit, with all that it brought in. Both ends are full hashes.
 
     Raises
     ------
@@ -43,17 +38,10 @@ def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]
 
 
 def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[Commit]:
-    """Commits, parents before children.
+    """Commits, parents before children; `dates` tells by full hash when each was committed.
 
     Dates alone cannot order them: commits of one rebase share theirs. Commits that the repository
-    does not hold stand where their date puts them.
-
-    Parameters
-    ----------
-    dates
-        When each was committed, by full hash, in any unit.
-    repository
-        Need not be one: then dates order all commits.
+    does not hold, or all if there is none, stand where their date puts them.
     """
     known = _known_in_order(dates, repository)
     unknown = sorted(set(dates) - set(known), key=lambda commit: (dates[commit], commit))
@@ -68,17 +56,10 @@ def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[C
 def commits_on_line(
     dates: Mapping[str, int], repository: Repository, tip: str = "HEAD"
 ) -> tuple[list[Commit], int]:
-    """The commits on one line of first parents, parents before children; how many are not on it.
+    """The commits on the line of first parents that ends at `tip`; how many are not on it.
 
-    Only on such a line is a commit's neighbour its ancestor, so that what lies between them can
-    have made a difference. Where there is no repository there is no line, and dates order all.
-
-    Parameters
-    ----------
-    dates, repository
-        As for `commits_in_order`.
-    tip
-        The last commit of the line: a branch, a tag or a hash.
+    Only on such a line is a commit's neighbour its ancestor. Where there is no repository, dates
+    order all commits.
     """
     measured = {commit.hash: commit for commit in commits_in_order(dates, repository)}
     try:
@@ -90,9 +71,9 @@ def commits_on_line(
 
 
 def first_of_each_run(commits: Sequence[str], repository: Repository) -> list[str]:
-    """Of commits in their order, those whose measured packages are not those of the one before.
+    """Of commits in a row, those whose engine and kernels are not those of the one before.
 
-    The first commit is among them, and so is every one that has no such packages.
+    The first commit is among them, and so is every one without engine and kernels.
     """
     kept: list[str] = []
     before = b""

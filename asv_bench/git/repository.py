@@ -1,7 +1,7 @@
 """Asking git: plumbing commands only, bytes in and bytes out, and of this repository alone.
 
-Names of files, branches and tags are any bytes, so they are decoded and encoded as the operating
-system's own, and come back to git as they were. Texts of commits are for reading only.
+Names of files, branches and tags are any bytes: they are decoded and encoded as the operating
+system does, and come back to git as they were. Texts of commits are for reading only.
 """
 
 from __future__ import annotations
@@ -70,19 +70,10 @@ class NoRepository(GitError):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit by its full hash, with what it says of itself.
+    """A commit by its full hash, with the first paragraph of its message and its author's name.
 
-    Attributes
-    ----------
-    hash
-        The full hash.
-    subject
-        The first paragraph of the message, in one line. It may be empty, and is where the
-        repository does not hold the commit.
-    author
-        The author's name, for reading: bytes of no known encoding are replaced.
-    parents
-        Full hashes, the first parent first.
+    Both are for reading, and empty where the repository does not hold the commit. `parents` are
+    full hashes, the first parent first.
     """
 
     hash: str
@@ -104,7 +95,7 @@ class Commit:
 class Repository:
     """A repository that is only asked: a clone, a linked worktree, or a bare directory.
 
-    A repository around `path`, of which `path` is a folder, is not taken for it.
+    `path` itself must be one: a repository around it is not asked.
     """
 
     path: Path
@@ -116,14 +107,12 @@ class Repository:
         variables: Mapping[str, str] | None = None,
         also_fine: int = 0,
     ) -> bytes:
-        """Run a command of git; what it printed.
+        """What a command of git prints.
 
         Parameters
         ----------
-        arguments
-            The command and its arguments.
         given
-            What it reads.
+            What the command reads.
         variables
             Set for it, beside those of `git_environment`.
         also_fine
@@ -148,12 +137,8 @@ class Repository:
         return os.fsdecode(self.ask(*arguments, variables=variables)).split("\0")[:-1]
 
     def resolve(self, name: str) -> str | None:
-        """The full hash of the commit that `name` names, or None where git knows no such commit.
-
-        Parameters
-        ----------
-        name
-            Anything that git understands, such as HEAD~3 or a tag.
+        """The full hash of the commit that HEAD~3, a tag or another name means; None if there is
+        none.
 
         Raises
         ------
@@ -205,21 +190,14 @@ class Repository:
     def objects(
         self, names: list[str], *, missing_is_fine: bool = False, real: bool = False
     ) -> list[tuple[str, bytes]]:
-        """The kinds and contents of objects, in order; the kind of one that lacks is "missing".
+        """Kinds and contents of objects, given by full hashes, in their order.
 
         Parameters
         ----------
-        names
-            Full hashes.
         missing_is_fine
-            Whether objects may lack.
+            An object that is missing has the kind "missing"; otherwise it is a GitError.
         real
-            Whether `git replace` is left aside.
-
-        Raises
-        ------
-        GitError
-            If objects lack that may not.
+            Read the objects themselves, not what `git replace` puts in their place.
         """
         variables = AS_IT_IS if real else {}
         asked = "".join(f"{name}\n" for name in names).encode()
@@ -280,16 +258,10 @@ class Repository:
 
 
 def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment variables for a process of git, or one that runs git.
+    """Variables for a process of git, or one that runs git; `base` is `os.environ` unless given.
 
-    A hook or a command of git that calls the ruler must not redirect it to another repository, and
-    git speaks English, asks nothing and writes nothing that it need not. What the user says in
-    GIT_CONFIG_* stays.
-
-    Parameters
-    ----------
-    base
-        The variables to begin with; None: those of this process.
+    A hook or a command of git that calls the ruler must not redirect it to another repository. git
+    speaks English, asks nothing and writes nothing that it need not. The user's GIT_CONFIG_* stay.
     """
     inherited = os.environ if base is None else base
     variables = {key: value for key, value in inherited.items() if key not in _REDIRECTIONS}

@@ -1,8 +1,7 @@
 """The working tree as it stands, as a commit that asv can measure.
 
-asv files results by commit. A tree with uncommitted changes is nobody's commit, so it gets one of
-its own, in a repository beside the user's: neither the user's history nor its index is touched,
-and nothing can mistake the figures for those of HEAD.
+asv files results by commit. A tree with uncommitted changes is nobody's commit, so it gets one in a
+repository beside the user's: the user's history and index are not touched.
 """
 
 from __future__ import annotations
@@ -27,21 +26,10 @@ def measured_changes(tree: WorkingTree) -> list[str]:
 
 
 def snapshot(root: Path, repository: Path) -> str:
-    """Commit the measured packages of the working tree at `root` to a repository of their own.
+    """Commit the measured packages of the working tree at `root`; return the full hash.
 
-    Files are kept byte for byte as they stand, whatever git would make of them.
-
-    Parameters
-    ----------
-    root
-        The project's directory.
-    repository
-        A bare repository, made where there is none.
-
-    Returns
-    -------
-    str
-        The commit's full hash. An unchanged tree gives the same hash again.
+    Files are kept byte for byte as they stand, whatever git would make of them. An unchanged tree
+    gives the same hash again. `repository` is a bare one, made where there is none.
 
     Raises
     ------

@@ -52,7 +52,6 @@ class Progress:
         self._unit = unit
         self._now = now
         self._done = 0
-        self._left: str | None = None
         self._begun = self._said_at = now()
         self._first: tuple[float, int] | None = None
         self._lock = threading.RLock()
@@ -94,7 +93,6 @@ class Progress:
         what: str | None = None,
         *,
         total: int | None = None,
-        left: str | None = None,
     ) -> None:
         """Say how far it is.
 
@@ -106,8 +104,6 @@ class Progress:
             What is done from now on; None: as before.
         total
             How many there will be; None: as before.
-        left
-            How long the rest takes, in words; None: as long as what was done, by its number.
         """
         with self._lock:
             at = self._now()
@@ -115,7 +111,7 @@ class Progress:
                 # From the first on: what comes before it, such as compiling, says nothing of the
                 # others.
                 self._first = (at, done)
-            self._done, self._left = done, left
+            self._done = done
             self._what = what or self._what
             self._total = total or self._total
             if self._bar is not None:
@@ -129,12 +125,10 @@ class Progress:
 
     def name(self, what: str) -> None:
         """Say what is done from now on."""
-        self.show(self._done, what, left=self._left)
+        self.show(self._done, what)
 
     def left(self) -> str:
         """How long the rest takes, in words; empty where nothing tells."""
-        if self._left is not None:
-            return self._left
         if self._total is None or self._done == 0:
             return ""
         at, since, before = self._now(), self._begun, 0
