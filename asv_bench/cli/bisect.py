@@ -16,9 +16,11 @@ from asv_bench.bisect.search import find_first_changed
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import (
     Anyway,
+    CsvPath,
     Devices,
     ListBenchmarks,
     Margin,
+    MarkdownPath,
     RecordPath,
     RequireGpu,
     Resume,
@@ -32,9 +34,11 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.commits import commits_between, first_of_each_run
 from asv_bench.git.repository import Commit, Repository
-from asv_bench.output.console import make_console, print_sentences, print_table
+from asv_bench.output.console import print_sentences
 from asv_bench.output.contradictions import spread_sentences
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.destinations import require_writable
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable
 
@@ -87,6 +91,8 @@ def bisect(
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Bisect a range of commits and say what came of it.
@@ -104,7 +110,8 @@ def bisect(
         certain=certain,
         most_pairs=most_pairs,
     )
-    require_places(json, FOLDER / "pairs.jsonl")
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    require_writable(FOLDER / "pairs.jsonl")
     setup = set_up(REPOSITORY, [benchmark] if benchmark else (), devices)
     if len(setup.entries) > 1:
         shown = ", ".join(setup.benchmarks[:6])
@@ -116,14 +123,13 @@ def bisect(
         insist_on_gpu(setup.devices)
     if WORKING_TREE in (good, bad):
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
-    console = make_console()
     good_hash = setup.sources.resolve(good).hash
     commits = commits_between(good_hash, setup.sources.resolve(bad).hash, Repository(REPOSITORY))
     is_same = not anyway and setup.sources.are_same(good_hash, commits[-1].hash)
     if not (anyway or is_same):
-        commits = _without_the_same(good_hash, commits, console)
+        commits = _without_the_same(good_hash, commits, files.console)
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
-    bisecting = Bisecting(setup, good_hash, commits, direction, plan, console)
+    bisecting = Bisecting(setup, good_hash, commits, direction, plan, files)
     if is_same:
         code = bisecting.call_same()
     else:
@@ -131,7 +137,7 @@ def bisect(
             code = bisecting.run(resume)
     bisecting.print_answer()
     path = bisecting.write_record(json, code)
-    console.print(f"record: {path}")
+    files.console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)
 
@@ -160,7 +166,7 @@ class Bisecting:
         commits: list[Commit],
         direction: Direction,
         plan: SearchPlan,
-        console: Console,
+        files: TableFiles,
     ) -> None:
         self._setup = setup
         self._good = good
@@ -168,7 +174,8 @@ class Bisecting:
         self._by_hash = {commit.hash: commit for commit in commits}
         self._direction = direction
         self._plan = plan
-        self._console = console
+        self._files = files
+        self._console = files.console
         self._benchmark = setup.benchmarks[0]
         self._record = Record(
             "bisect",
@@ -203,25 +210,20 @@ class Bisecting:
     def run(self, resume: bool | None) -> ExitCode:
         """Measure until there is an answer, Ctrl-C, or a failure that leaves none to be had."""
         kept = KeptFile.of_record(self._record, resume)
-        for line in (
-            f"bisecting {len(self._commits)} commits, {self._commits[0].short} to "
-            f"{self._commits[-1].short}, for a {self._direction}",
-            self._setup.sentence(),
-            *([f"going on with {kept.restored} pairs of {kept.path.name}"] * bool(kept.restored)),
-        ):
-            self._console.print(line)
-        self._record.look_around(self._console, self._setup.devices)
-        print_sentences(self._console, kept.complaints)
-        begun = time.monotonic()
-        lines = ProbeLines(
-            self._console, self._by_hash, self._plan.gate.cap, len(self._setup.devices)
+        first, last = self._commits[0].short, self._commits[-1].short
+        range_sentence = (
+            f"bisecting {len(self._commits)} commits, {first} to {last}, for a {self._direction}"
         )
+        print_sentences(self._console, [range_sentence, self._setup.sentence(), *kept.sentences()])
+        self._record.look_around(self._console, self._setup.devices)
+        begun = time.monotonic()
+        lines = ProbeLines(self._console, self._by_hash, self._plan.gate.cap)
         try:
             with termination_as_interrupt(), self._setup.pairs() as source, lines:
 
                 def on_probe(probe: Probe) -> None:
                     self._probes.append(probe)
-                    lines.show(probe)
+                    lines.show(probe, is_kept=len(self._probes) <= kept.restored)
 
                 self.finding = find_first_changed(
                     lambda part: KeptPairs(source, kept, part),
@@ -238,30 +240,27 @@ class Bisecting:
         except CommitUnusable as error:
             self._record.notes.append(str(error))
             return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
-        except (MeasurementFailed, OSError) as error:
-            # An OSError: pairs can no longer be kept on disk.
+        except MeasurementFailed as error:
             self._record.notes.append(str(error))
             return ExitCode.FAILED
         finally:
             self.seconds = time.monotonic() - begun
+            self._record.notes += kept.complaints
         kept.finish()
         return EXIT_CODES[self.finding.outcome]
 
     def print_answer(self) -> None:
         """Print the commits that were measured, and the answer."""
         if self.finding is None:
-            for note in self._record.notes:
-                self._console.print(note, style="bold")
+            print_sentences(self._console, self._record.notes, "bold")
             return
         if self._probes:
-            table = commit_table(self.finding, self._probes, self._commits)
-            print_table(self._console, table)
-        first, *others = answer_lines(self.finding, self._by_hash)
+            self._files.show(commit_table(self.finding, self._probes, self._commits))
         self._record.warn(self._console, self._contradictions())
-        self._console.print(first, style="bold")
-        for line in others:
-            self._console.print(line)
-        self._console.print(f"{len(self._probes)} pairs, {self.seconds:.0f} s")
+        first, *others = answer_lines(self.finding, self._by_hash)
+        print_sentences(self._console, [first], "bold")
+        took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
+        print_sentences(self._console, [*others, took])
 
     def _contradictions(self) -> list[str]:
         """What to know where processes of one commit gave figures far apart."""

@@ -189,9 +189,7 @@ class Comparing:
         self._print_commits()
         self._console.print(self._setup.sentence())
         kept = KeptFile.of_record(self._record, resume)
-        if kept.restored:
-            self._console.print(f"going on with {kept.restored} pairs of {kept.path.name}")
-        print_sentences(self._console, kept.complaints)
+        print_sentences(self._console, kept.sentences())
         self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
@@ -212,6 +210,7 @@ class Comparing:
         if not self.is_interrupted:
             kept.finish()
         self.seconds = time.monotonic() - begun
+        self._record.notes += kept.complaints
 
     def exit_code(self, gate: frozenset[Verdict]) -> ExitCode:
         """The exit code that the verdicts call for."""

@@ -57,7 +57,8 @@ class KeptFile:
     finished
         Whether the command had its answer.
     complaints
-        A sentence for each line that is no entry of such a file; it is left out.
+        A sentence for each line that is no entry of such a file, which is left out, and one if
+        pairs could no longer be kept.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -116,6 +117,11 @@ class KeptFile:
             path.unlink()
             kept = cls(path, settings)
         return kept
+
+    def sentences(self) -> list[str]:
+        """What to say before measuring: how many pairs there are, and what was left out."""
+        found = [f"going on with {self.restored} pairs of {self.path.name}"]
+        return found[: self.restored] + self.complaints
 
     def _read(self, settings: Mapping[str, Any]) -> None:
         content = self.path.read_bytes()
@@ -207,10 +213,16 @@ class KeptFile:
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         line = json.dumps(entry, separators=(",", ":")) + "\n"
-        with self._lock, self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self._lock, self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            # What is measured is still in memory, and has its record at the end.
+            lost = f"{self.path} cannot be written: {error.strerror}. Pairs are not kept there."
+            if lost not in self.complaints:
+                self.complaints.append(lost)
 
 
 class KeptPairs:
