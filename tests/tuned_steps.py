@@ -7,8 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from asv_bench.lab.tune.candidates import Choice, Point, slots_of
-from asv_bench.lab.tune.workbench import Timer
+from asv_bench.lab.tune.candidates import Choice, Point, Timer, slots_of
 from engine.models.registry import RANDOM_CONFIGS
 from kernels.tiles.table import ConfigTable, LinearTile, RingTile, committed_table
 

@@ -1,19 +1,18 @@
 """What is tried in place of a choice: the choices next to it, and those of the other buckets.
 
-Coordinate descent: a pass goes over all slots, and an adopted choice is where the next pass starts.
-One property is changed at a time, except where two only pay together: a strip of single rows and
-the warps that share it, the width of a tile and the programs that share its depth, and that of the
-head's and the stages which it leaves room for.
+Coordinate descent: a pass goes over all slots, and the next pass starts from what was adopted. One
+property is changed at a time, except where two only pay together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from asv_bench.errors import BenchError
 from asv_bench.memory.floor import ModelConfig
 from kernels.hopper.limits import CLUSTER_SIZES
 from kernels.tiles.table import (
@@ -29,6 +28,21 @@ from kernels.tiles.table import (
 )
 
 Choice: TypeAlias = LinearTile | RingTile
+Timer: TypeAlias = Callable[[], float]
+"""Microseconds of a step, measured anew by each call."""
+
+
+class Rejected(BenchError):
+    """A candidate does not compile, does not fit, or computes something else."""
+
+
+class Workbench(Protocol):
+    """What turns a table into something that can be timed."""
+
+    def prepare(self, table: ConfigTable, point: Point) -> Timer:
+        """A timer of the step cut as the table says; raises `Rejected`."""
+        ...
+
 
 _PLAIN = {
     "block_m": (16, 32, 64, 128),

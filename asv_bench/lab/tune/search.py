@@ -1,28 +1,26 @@
 """Choosing by measurement: screen every candidate, then the best few against what is there.
 
-Candidates are measured in turns with the present choice, round by round, so that drift of clocks
-and temperature falls on all alike, and compared by the ratio to it within a round.
+Candidates are measured in turns with the present choice, round by round, and compared by the ratio
+to it within a round, so that drift of clocks and temperature falls on all alike.
 
-Captures of one and the same step differ too, in all rounds alike, by where their scratch happens to
-lie: by up to 0.9 %, those of a single row by up to 4 (reports/tune-ring.json has 43 captures of it,
-whose step does not use the ring). The luckiest comes out of the screening first, so in the final
-rounds everyone is captured anew for each. What is adopted must gain at least `LEAST_GAIN` in their
-median, and win so many of them that a sign test leaves no doubt: in the mean of its points, or at
-one of them where it loses at none, as the depth of a ring for some batches changes no others.
+Captures of the same step differ too, by where their scratch memory lies, and the luckiest wins the
+screening. So in the final rounds everyone is captured anew for each. What is adopted must gain at
+least `LEAST_GAIN` in the median, and win so many rounds that a sign test leaves no doubt: in the
+mean of its points, or at one of them where it loses at none.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from scipy.stats import binomtest
 
-from asv_bench.lab.tune.candidates import Choice, Slot
-from asv_bench.lab.tune.workbench import Rejected, Timer, Workbench
+from asv_bench.lab.tune.candidates import Choice, Rejected, Slot, Timer, Workbench
 from kernels.tiles.table import ConfigTable, Measured
 
 SCREEN_ROUNDS = 3
@@ -31,6 +29,8 @@ FINALISTS = 3
 LEAST_GAIN = 0.015
 NO_LOSS = 0.005
 ALPHA = 0.01
+
+Ratios = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +80,16 @@ class Decision:
     @property
     def measured(self) -> dict[str, Measured]:
         """By point: the step as chosen, and with the best other choice that got to the finals."""
-        others = [trial for trial in self.trials if trial.is_finalist]
-        rivals: list[tuple[float, Mapping[str, float]]] = [
+        rivals = [
             (trial.ratio, trial.step_us)
-            for trial in others
-            if trial.ratio is not None and trial.choice != self.chosen
+            for trial in self.trials
+            if trial.is_finalist and trial.ratio is not None and trial.choice != self.chosen
         ]
         if self.is_adopted:
             rivals.append((1.0, self.present_us))
         _, next_us = min(rivals, key=lambda rival: rival[0], default=(0.0, {}))
         return {
-            point: Measured(
-                round(us, 2), None if point not in next_us else round(next_us[point], 2)
-            )
+            point: Measured(round(us, 2), round(next_us[point], 2) if point in next_us else None)
             for point, us in self.chosen_us.items()
         }
 
@@ -101,7 +98,7 @@ class Decision:
 class _Entrant:
     """A choice with its times by round, [rounds][points], and the timers of all its captures.
 
-    Those before the last are only kept: what they hold, the next would be given again.
+    Captures before the last are kept: the next would be given the memory that they hold.
     """
 
     choice: Choice
@@ -113,40 +110,17 @@ class _Entrant:
         changed = slot.with_choice(table, self.choice)
         self.captures.append([workbench.prepare(changed, point) for point in slot.points])
 
-    def ratios(self, present: _Entrant) -> list[float]:
-        """Its time over the present choice's, geometric mean over points, by round."""
-        return [
-            math.exp(statistics.fmean(math.log(a / b) for a, b in zip(mine, base, strict=True)))
-            for mine, base in zip(self.rounds, present.rounds, strict=True)
-        ]
-
-    def ratios_by_point(self, present: _Entrant) -> list[list[float]]:
-        """Its time over the present choice's, [points][rounds]."""
-        return [
-            [a / b for a, b in zip(mine, base, strict=True)]
-            for mine, base in zip(
-                zip(*self.rounds, strict=True), zip(*present.rounds, strict=True), strict=True
-            )
-        ]
-
-    def doubt(self, present: _Entrant, num_rivals: int) -> float:
-        """The p-value of its gain over the present choice, for all tests of so many rivals.
-
-        1 where it gains too little, or only at one point and loses at another.
-        """
-        by_point = self.ratios_by_point(present)
-        gains = [self.ratios(present)]
-        if len(by_point) > 1 and max(map(statistics.median, by_point)) <= 1 + NO_LOSS:
-            gains += by_point
-        # As many tests as there could have been: whether points count is seen from the figures.
-        num_tests = num_rivals * (1 + len(by_point) if len(by_point) > 1 else 1)
-        return min(1.0, num_tests * min(map(_sign_test, gains)))
+    def ratios(self, present: _Entrant) -> Ratios:
+        """Its time over the present choice's, [rounds, points]."""
+        ratios: Ratios = np.array(self.rounds) / np.array(present.rounds)
+        return ratios
 
     def medians(self, slot: Slot) -> dict[str, float]:
         """Median time by point."""
+        times = zip(*self.rounds, strict=True)
         return {
-            str(point): statistics.median(times)
-            for point, times in zip(slot.points, zip(*self.rounds, strict=True), strict=True)
+            str(point): statistics.median(of_point)
+            for point, of_point in zip(slot.points, times, strict=True)
         }
 
 
@@ -177,16 +151,16 @@ def decide(
             entrant.capture(slot, table, workbench)
         except Rejected as error:
             trials[choice] = Trial(choice, rejected=str(error))
-            continue
-        entrants.append(entrant)
+        else:
+            entrants.append(entrant)
 
     for number in range(SCREEN_ROUNDS):
         _run_round([present, *entrants], number)
-    scores = {entrant.choice: statistics.median(entrant.ratios(present)) for entrant in entrants}
     for entrant in entrants:
-        times = entrant.medians(slot)
-        trials[entrant.choice] = Trial(entrant.choice, scores[entrant.choice], times)
-    finalists = sorted(entrants, key=lambda entrant: scores[entrant.choice])[:FINALISTS]
+        ratio = _typical(entrant.ratios(present))
+        trials[entrant.choice] = Trial(entrant.choice, ratio, entrant.medians(slot))
+    finalists = sorted(entrants, key=lambda entrant: trials[entrant.choice].ratio or 0.0)
+    finalists = finalists[:FINALISTS]
     contenders = [present, *finalists]
     for entrant in contenders:
         entrant.rounds.clear()
@@ -199,37 +173,21 @@ def decide(
 
     best, best_ratio, p_value = present, 1.0, 1.0
     for entrant in finalists:
-        ratio = statistics.median(entrant.ratios(present))
-        trials[entrant.choice] = Trial(
-            entrant.choice, ratio, entrant.medians(slot), is_finalist=True
-        )
-        doubt = entrant.doubt(present, len(finalists))
+        ratios = entrant.ratios(present)
+        ratio, doubt = _typical(ratios), _doubt(ratios, len(finalists))
+        times = entrant.medians(slot)
+        trials[entrant.choice] = Trial(entrant.choice, ratio, times, is_finalist=True)
         if doubt < ALPHA and ratio < best_ratio:
             best, best_ratio, p_value = entrant, ratio, doubt
     return Decision(
-        slot=slot,
-        present=present.choice,
-        chosen=best.choice,
-        present_us=present.medians(slot),
-        chosen_us=best.medians(slot),
-        p_value=p_value,
-        trials=tuple(trials[choice] for choice in choices),
+        slot,
+        present.choice,
+        best.choice,
+        present.medians(slot),
+        best.medians(slot),
+        p_value,
+        tuple(trials[choice] for choice in choices),
     )
-
-
-def _sign_test(ratios: Sequence[float]) -> float:
-    """The p-value of a gain in so many of the rounds; 1 where their median gains too little."""
-    if statistics.median(ratios) > 1 - LEAST_GAIN:
-        return 1.0
-    wins = sum(ratio < 1 for ratio in ratios)
-    return float(binomtest(wins, len(ratios), alternative="greater").pvalue)
-
-
-def _run_round(entrants: Sequence[_Entrant], number: int) -> None:
-    """Measure all in turns; who begins changes, so that none is always the first or the last."""
-    start = number % len(entrants)
-    for entrant in (*entrants[start:], *entrants[:start]):
-        entrant.rounds.append([timer() for timer in entrant.captures[-1]])
 
 
 def tune(
@@ -239,35 +197,73 @@ def tune(
     workbench: Workbench,
     *,
     out_of_time: Callable[[], bool],
-    on_slot: Callable[[Slot], None] = lambda slot: None,
-    on_decision: Callable[[Decision], None] = lambda decision: None,
-) -> ConfigTable:
+) -> Iterator[tuple[Decision, ConfigTable]]:
     """Go over the slots until a whole pass adopts nothing, or the time is over.
 
-    What has been decided when the time is over stands; the slot at hand is left as it was.
+    Yields
+    ------
+    tuple
+        Each decision, and the table after it. When the time is over, the slot at hand is left as
+        it was.
     """
-    while True:
+    is_changed = True
+    while is_changed:
         is_changed = False
         for slot in slots:
             if out_of_time():
-                return table
-            on_slot(slot)
+                return
             decision = decide(slot, table, choices(slot, table), workbench, out_of_time=out_of_time)
             if decision is None:
-                return table
+                return
             table = with_decision(table, decision)
             is_changed |= decision.is_adopted
-            on_decision(decision)
-        if not is_changed:
-            return table
+            yield decision, table
 
 
 def with_decision(table: ConfigTable, decision: Decision) -> ConfigTable:
-    """The table with what was decided and its figures; a bucket's step is that of its last one."""
-    slot, measured = decision.slot, decision.measured
+    """The table with what was decided and its figures."""
+    slot, measured, chosen = decision.slot, decision.measured, decision.chosen
+    tile: Any = chosen
     if slot.role is None:
-        chosen: Any = decision.chosen
-        return table.with_ring(slot.place, chosen, measured)
+        return table.with_ring(slot.place, tile, measured)
     [figure] = measured.values()
-    tile: Any = decision.chosen
     return table.with_tile(slot.place, slot.role, tile, figure)
+
+
+def _run_round(entrants: Sequence[_Entrant], number: int) -> None:
+    """Measure all in turns; who begins changes, so that none is always the first or the last."""
+    start = number % len(entrants)
+    for entrant in (*entrants[start:], *entrants[:start]):
+        entrant.rounds.append([timer() for timer in entrant.captures[-1]])
+
+
+def _over_points(ratios: Ratios) -> Ratios:
+    """Geometric means over the points, [rounds]."""
+    means: Ratios = np.exp(np.log(ratios).mean(axis=1))
+    return means
+
+
+def _typical(ratios: Ratios) -> float:
+    return float(np.median(_over_points(ratios)))
+
+
+def _doubt(ratios: Ratios, num_rivals: int) -> float:
+    """The p-value of a gain over the present choice, for all tests of so many rivals.
+
+    1 where it gains too little, or only at one point and loses at another.
+    """
+    num_points = ratios.shape[1]
+    gains = [_over_points(ratios)]
+    if num_points > 1 and np.median(ratios, axis=0).max() <= 1 + NO_LOSS:
+        gains += list(ratios.T)
+    # As many tests as there could have been: whether points count is seen from the figures.
+    num_tests = num_rivals * (1 + num_points if num_points > 1 else 1)
+    return min(1.0, num_tests * min(map(_sign_test, gains)))
+
+
+def _sign_test(ratios: Ratios) -> float:
+    """The p-value of a gain in so many of the rounds; 1 where their median gains too little."""
+    if np.median(ratios) > 1 - LEAST_GAIN:
+        return 1.0
+    wins = int((ratios < 1).sum())
+    return float(binomtest(wins, len(ratios), alternative="greater").pvalue)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.tune.candidates import Point
+from asv_bench.lab.tune.candidates import Point, Rejected, Timer
 from asv_bench.lab.tune.step_rows import StepRows
-from asv_bench.lab.tune.workbench import Rejected, Timer
 from kernels.tiles.table import ConfigTable
 
 if TYPE_CHECKING:
@@ -72,28 +71,24 @@ class StepBench:
         return partial(_step_us, rows, graph, fused)
 
 
-def hopper_bench(device: str, model: str, dtype: str) -> tuple[StepBench, GPT2Config]:
-    """A bench of a built-in model, and the model's sizes.
+def hopper_bench(device: str, model: str, dtype: str) -> StepBench:
+    """A bench of a model of `RANDOM_CONFIGS`.
 
     Raises
     ------
     Refused
-        If the model is none of them, or the device is no Hopper GPU.
+        If the device is no Hopper GPU.
     """
-    from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX
+    from engine.models.registry import RANDOM_CONFIGS
 
-    config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
-    if config is None:
-        known = ", ".join(RANDOM_PREFIX + name for name in RANDOM_CONFIGS)
-        raise Refused(f"tune takes the built-in models ({known}), not {model!r}.")
     if torch.cuda.get_device_capability(device) != HOPPER:
         raise Refused(
-            "tune needs a Hopper GPU (compute capability 9.0): what other devices run in a "
-            "fused step says nothing about it."
+            "tune needs a Hopper GPU (compute capability 9.0): what other devices run in a fused "
+            "step says nothing about it."
         )
     # Which takes no device without a number.
     torch.cuda.set_device(torch.device(device).index or 0)
-    return StepBench(config, torch.device(device), getattr(torch, dtype)), config
+    return StepBench(RANDOM_CONFIGS[model], torch.device(device), getattr(torch, dtype))
 
 
 def _capture_step(fused: FusedDecode, num_rows: int) -> torch.cuda.CUDAGraph:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from asv_bench.lab.tune.candidates import Point
-from asv_bench.lab.tune.workbench import Rejected
+from asv_bench.lab.tune.candidates import Point, Rejected
 from engine.kv.memory import KVCache
 from engine.requests.params import SamplingParams
 from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts

@@ -7,9 +7,8 @@ import gc
 import pytest
 import torch
 
-from asv_bench.lab.tune.candidates import Point
+from asv_bench.lab.tune.candidates import Point, Rejected
 from asv_bench.lab.tune.step_bench import StepBench
-from asv_bench.lab.tune.workbench import Rejected
 from engine.models.registry import RANDOM_CONFIGS
 from kernels.tiles.table import LinearTile, committed_table
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from asv_bench.lab.tune.candidates import Point
+from asv_bench.lab.tune.candidates import Point, Rejected
 from asv_bench.lab.tune.step_rows import StepRows
-from asv_bench.lab.tune.workbench import Rejected
 from engine.models.config import GPT2Config
 from engine.models.gpt2 import GPT2
 from engine.models.random_weights import random_weights
