@@ -85,7 +85,7 @@ def _require_options(*names: str) -> None:
 
 
 def _count(path: str, batch: int) -> dict[str, float]:
-    counted = count_steps(path_named(path), batch).block.to_json()
+    counted = count_steps(path_named(path), batch).block
     figures = {name: value / BLOCK_SIZE for name, value in counted.items() if value is not None}
     figures["copies"] = figures["copies_to_device"] + figures["copies_to_host"]
     figures["copied_bytes"] = figures["bytes_to_device"] + figures["bytes_to_host"]

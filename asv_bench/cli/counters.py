@@ -5,43 +5,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.counters.counter_baselines import (
     Acceptance,
     Baseline,
+    Counters,
     Difference,
     differences,
     installed_versions,
     read_baseline,
     write_baseline,
 )
-from asv_bench.lab.counters.counters import Counters, broken_rules, kernel_counters, step_counters
-from asv_bench.output.console import add_figure_columns, make_console, print_table
+from asv_bench.lab.counters.step_counters import broken_rules, count_all
+from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree, write_json
-from asv_bench.output.table import MISSING
+from asv_bench.output.record import REPOSITORY, working_tree, write_json
+from asv_bench.output.table import Column, Table
+
+if TYPE_CHECKING:
+    from asv_bench.lab.codegen.compiled import KernelFigures
 
 NO_BASELINE = 3
 """The exit code where counters were made and there was nothing to compare them with."""
 
-# Columns of the table of steps; the other counters are in the file.
-SHOWN = (
-    ("operators", "operators"),
-    ("new\ntensors", "new_tensors"),
-    ("new\nbytes", "new_bytes"),
-    ("to\ndevice", "copies_to_device"),
-    ("to\nhost", "copies_to_host"),
-    ("replays", "graph_replays"),
-    ("launches", "launches"),
-    ("engine's\ncalls", "engine_python_calls"),
-    ("all\ncalls", "python_calls"),
+STEP_COLUMNS = (
+    Column("what", "path, batch, span", kind="name"),
+    Column("operators", "operators"),
+    Column("new_tensors", "new", "tensors"),
+    Column("new_bytes", "new", "bytes"),
+    Column("copies_to_device", "to", "device"),
+    Column("copies_to_host", "to", "host"),
+    Column("graph_replays", "replays"),
+    Column("launches", "launches"),
+    Column("engine_python_calls", "engine's", "calls"),
+    Column("python_calls", "all", "calls"),
 )
+"""The other counters are in the file."""
+DIFFERENCE_COLUMNS = (
+    Column("what", "of", kind="name"),
+    Column("counter", "counter", kind="name"),
+    *(Column(name, name) for name in ("before", "after", "change")),
+)
+KERNEL_FIGURES = ("registers", "spill_instructions", "stack_bytes", "shared_bytes", "instructions")
 
 
 def register(app: typer.Typer) -> None:
@@ -85,7 +95,7 @@ def counters(
     require_writable(output, versions.path if accept is not None else None)
     # Before anything is counted, so that a file that cannot be read costs no time.
     known = read_baseline(versions.path)
-    steps = step_counters(console)
+    steps = count_all(console)
     print_table(console, step_table(steps, versions.key))
     kernels = {} if steps_only else _compiled(console)
     if output is not None:
@@ -94,14 +104,20 @@ def counters(
     if broken := list(broken_rules(steps)):
         raise MeasurementFailed("; ".join(broken) + ".")
     if accept is not None:
-        tree = working_tree()
+        today = datetime.now(UTC).date().isoformat()
+        acceptance = Acceptance(accept.strip(), working_tree().label, today)
         accepted = known.accepted if known else ()
-        baseline = Baseline(versions, (*accepted, _acceptance(accept, tree)), steps, kernels)
+        baseline = Baseline(versions, (*accepted, acceptance), steps, kernels)
         write_baseline(versions.path, baseline)
         console.print(f"accepted: {versions.path.relative_to(REPOSITORY)}", soft_wrap=True)
         return
     if known is None:
-        _say_no_baseline(console, versions.key)
+        console.print(
+            f"nothing was accepted yet for {versions.key}, so there is nothing to compare with; "
+            'record these counters with --accept "why".',
+            highlight=False,
+            soft_wrap=True,
+        )
         raise typer.Exit(NO_BASELINE)
     found = [*differences(known.steps, steps)]
     found += [] if steps_only else differences(known.kernels, kernels)
@@ -110,7 +126,7 @@ def counters(
         raise MeasurementFailed(
             f"{len(found)} counters differ from what {_when(known.accepted[-1])} accepted "
             f'("{known.accepted[-1].why}"); where that is meant, record it with '
-            '-- --accept "why".'
+            '--accept "why".'
         )
     total = sum(map(len, steps.values())) + sum(map(len, kernels.values()))
     console.print(f"all {total} counters are as {_when(known.accepted[-1])} accepted them")
@@ -118,23 +134,26 @@ def counters(
 
 def step_table(steps: Counters, key: str) -> Table:
     """The counters of steps as people read them."""
-    table = Table(title=f"what a decode step does ({key})", title_justify="left")
-    table.add_column("path, batch, span", no_wrap=True)
-    add_figure_columns(table, *(title for title, _ in SHOWN))
-    for name, values in steps.items():
-        table.add_row(name, *(_cell(values[counter]) for _, counter in SHOWN))
-    return table
+    rows = [
+        (name, *(values[column.key] for column in STEP_COLUMNS[1:]))
+        for name, values in steps.items()
+    ]
+    return Table(STEP_COLUMNS, rows, f"what a decode step does ({key})")
 
 
 def difference_table(found: Sequence[Difference]) -> Table:
     """What changed, before and after."""
-    table = Table(title="counters that changed", title_justify="left")
-    table.add_column("of", no_wrap=True)
-    table.add_column("counter", no_wrap=True)
-    add_figure_columns(table, "before", "after", "change")
-    for one in found:
-        table.add_row(one.what, one.counter, _cell(one.before), _cell(one.after), one.change)
-    return table
+    rows = [[getattr(one, column.key) for column in DIFFERENCE_COLUMNS] for one in found]
+    return Table(DIFFERENCE_COLUMNS, rows, "counters that changed")
+
+
+def kernel_counters(figures: Sequence[KernelFigures]) -> Counters:
+    """What is kept of compiled kernels."""
+    return {
+        one.name: {name: getattr(one, name) for name in KERNEL_FIGURES}
+        | {"cubin": one.cubin_sha256[:16]}
+        for one in figures
+    }
 
 
 def _compiled(console: Console) -> Counters:
@@ -146,25 +165,6 @@ def _compiled(console: Console) -> Counters:
     return kernel_counters(figures)
 
 
-def _acceptance(why: str, tree: WorkingTree) -> Acceptance:
-    return Acceptance(why.strip(), tree.label, datetime.now(UTC).date().isoformat())
-
-
-def _say_no_baseline(console: Console, key: str) -> None:
-    console.print(
-        f"nothing was accepted yet for {key}, so there is nothing to compare with; record these "
-        'counters with -- --accept "why".',
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
 def _when(acceptance: Acceptance) -> str:
     commit = (acceptance.commit or "an unknown commit")[:9]
     return f"{commit} ({acceptance.date})"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return MISSING
-    return f"{value:,}" if isinstance(value, int) else str(value)

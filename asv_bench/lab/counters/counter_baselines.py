@@ -11,15 +11,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from asv_bench.errors import Refused
-from asv_bench.lab.counters.counters import Counters
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.stored_json import UnreadableFile, read_stored, require_schema, text
 
 SCHEMA = 1
 FOLDER = REPOSITORY / "reports" / "counters"
+
+
+Counters: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""By what was counted ("cpu, batch 8, step", or a kernel), then by the counter's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,7 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
     write_json(path, {"schema": SCHEMA, **asdict(baseline)}, indent=1)
 
 
-def differences(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Difference]:
+def differences(before: Counters, after: Counters) -> Iterator[Difference]:
     """Every counter that differs, in the order of the names before, then of the new ones."""
     for what in (*before, *(name for name in after if name not in before)):
         old, new = before.get(what, {}), after.get(what, {})

@@ -8,12 +8,14 @@ face is used, so the counters of any commit can be had.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rich.console import Console
+from rich.progress import track
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.counters.python_calls import python_calls
@@ -67,32 +69,24 @@ PATHS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StepCounters:
-    """Counters of one step, or summed over the steps that fill one block of each sequence.
+StepCounters: TypeAlias = dict[str, int | None]
+"""By the names in `COUNTERS`. None: not counted, as the pretended GPU calls functions itself."""
 
-    `python_calls` is of all Python functions, numpy's own left out; on a pretended GPU, where the
-    pretence itself calls functions, it is None. `engine_python_calls` is of the engine's functions.
-    """
-
-    operators: int
-    new_tensors: int
-    new_bytes: int
-    copies_to_device: int
-    bytes_to_device: int
-    copies_to_host: int
-    bytes_to_host: int
-    graph_replays: int
-    launches: int
-    engine_python_calls: int
-    python_calls: int | None
-
-    def to_json(self) -> dict[str, int | None]:
-        """The counters by name."""
-        return asdict(self)
-
-
-COUNTERS = tuple(one.name for one in dataclasses.fields(StepCounters))
+COUNTERS = (
+    "operators",
+    "new_tensors",
+    "new_bytes",
+    "copies_to_device",
+    "bytes_to_device",
+    "copies_to_host",
+    "bytes_to_host",
+    "graph_replays",
+    "launches",
+    "engine_python_calls",
+    "python_calls",
+)
+"""`python_calls` is of all Python functions but numpy's own, `engine_python_calls` of the
+engine's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +122,44 @@ def count_steps(path: StepPath, batch: int) -> CountedSteps:
         seen_by_torch = [_torch_counters(engine, batch, steps, traffic) for steps in parts]
         seen_by_python = [_python_counters(engine, batch, steps, path) for steps in parts]
     first, rest = (
-        StepCounters(**of_torch, **of_python)
+        of_torch | of_python
         for of_torch, of_python in zip(seen_by_torch, seen_by_python, strict=True)
     )
-    return CountedSteps(first, _sum(first, rest))
+    return CountedSteps(first, {name: _sum(first[name], rest[name]) for name in COUNTERS})
 
 
-def calls_per_request(few: Mapping[str, Any], many: Mapping[str, Any]) -> float:
-    """Python calls of the engine in a steady step for each request that `many` has over `few`.
+def step_name(path: str, batch: int, part: str) -> str:
+    """What a path's counters at one batch are called; `part` is "step" or "block"."""
+    return f"{path}, batch {batch}, {part}"
 
-    The two are counters by name of steps of 8 and of 64 requests.
-    """
-    calls = many["engine_python_calls"] - few["engine_python_calls"]
-    return float(calls) / (LARGE - SMALL)
+
+def count_all(console: Console) -> dict[str, StepCounters]:
+    """Every path at every batch, by `step_name`."""
+    todo = [(path, batch) for path in PATHS for batch in BATCHES]
+    counted: dict[str, StepCounters] = {}
+    for path, batch in track(todo, "counting steps", console=console, transient=True):
+        steps = count_steps(path, batch)
+        counted[step_name(path.name, batch, "step")] = steps.step
+        counted[step_name(path.name, batch, "block")] = steps.block
+    return counted
+
+
+def broken_rules(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Sentences about what must hold of a steady step, whatever a baseline says."""
+    for path in PATHS:
+        few, many = (steps[step_name(path.name, batch, "step")] for batch in (SMALL, LARGE))
+        calls = (many["engine_python_calls"] - few["engine_python_calls"]) / (LARGE - SMALL)
+        if path.is_alike and calls:
+            yield (
+                f"the engine calls {calls:g} Python functions for each request in a steady step "
+                f"({path.what}), where it must call none"
+            )
+        for place, why in (
+            ("device", "must not"),
+            ("host", "must not: the device writes its tokens there itself"),
+        ):
+            if copies := many[f"copies_to_{place}"]:
+                yield f"a steady step copies to the {place} {copies} times ({path.what}); it {why}"
 
 
 @contextmanager
@@ -192,7 +211,7 @@ def _run(engine: Engine, batch: int, steps: int) -> None:
 
 def _torch_counters(
     engine: Engine, batch: int, steps: int, traffic: Traffic | None
-) -> dict[str, int]:
+) -> StepCounters:
     from asv_bench.lab.counters.operator_ledger import OperatorLedger
     from asv_bench.lab.counters.pretend_cuda import Traffic
 
@@ -201,7 +220,7 @@ def _torch_counters(
     with OperatorLedger() as ledger:
         _run(engine, batch, steps)
     return {
-        "operators": ledger.operators.total(),
+        "operators": ledger.operators,
         "new_tensors": ledger.new_tensors,
         "new_bytes": ledger.new_bytes,
         "copies_to_device": traffic.copies_to_device,
@@ -213,21 +232,15 @@ def _torch_counters(
     }
 
 
-def _python_counters(engine: Engine, batch: int, steps: int, path: StepPath) -> dict[str, Any]:
+def _python_counters(engine: Engine, batch: int, steps: int, path: StepPath) -> StepCounters:
     with python_calls() as calls:
         _run(engine, batch, steps)
-    return {
-        "engine_python_calls": calls.engine,
-        "python_calls": None if path.is_pretended else calls.total,
-    }
+    total = None if path.is_pretended else calls.total
+    return {"engine_python_calls": calls.engine, "python_calls": total}
 
 
-def _sum(first: StepCounters, second: StepCounters) -> StepCounters:
-    summed: dict[str, Any] = {}
-    for name in COUNTERS:
-        one, other = getattr(first, name), getattr(second, name)
-        summed[name] = None if one is None else one + other
-    return StepCounters(**summed)
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _refuse_what_changes_the_path() -> None:

@@ -95,7 +95,7 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
             _step(engine, alike.num_requests)
         counted = RungCounters(
             python_calls=0,
-            operators=ledger.operators.total(),
+            operators=ledger.operators,
             copies=traffic.copies_to_device + traffic.copies_to_host,
             new_tensors=ledger.new_tensors,
             launches=len(traffic.launches),

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from asv_bench.cli import counters as command
-from asv_bench.cli.counters import NO_BASELINE, counters
+from asv_bench.cli.counters import NO_BASELINE, counters, kernel_counters
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.codegen.compiled import KernelFigures
 from asv_bench.lab.counters import counter_baselines
@@ -24,8 +24,7 @@ from asv_bench.lab.counters.counter_baselines import (
     installed_versions,
     read_baseline,
 )
-from asv_bench.lab.counters.counters import kernel_counters, step_name
-from asv_bench.lab.counters.step_counters import BATCHES, COUNTERS, PATHS
+from asv_bench.lab.counters.step_counters import BATCHES, COUNTERS, PATHS, step_name
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNEL = KernelFigures(
@@ -71,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where baselines go meanwhile; the tree's own are left alone."""
     monkeypatch.setattr(counter_baselines, "FOLDER", tmp_path)
     monkeypatch.setattr(command, "REPOSITORY", tmp_path)
-    monkeypatch.setattr(command, "step_counters", lambda console: make_steps())
+    monkeypatch.setattr(command, "count_all", lambda console: make_steps())
     monkeypatch.setattr(command, "_compiled", lambda console: kernel_counters([KERNEL]))
     return tmp_path
 
@@ -111,7 +110,7 @@ def test_any_counter_that_differs_fails_with_a_table(
     counters(accept="the first")
     spoilt = make_steps()
     spoilt["fused, batch 8, block"][counter] += 3
-    monkeypatch.setattr(command, "step_counters", lambda console: spoilt)
+    monkeypatch.setattr(command, "count_all", lambda console: spoilt)
     with pytest.raises(MeasurementFailed, match=r"1 counters differ from what .* accepted"):
         counters()
     out = capsys.readouterr().out
@@ -140,7 +139,7 @@ def test_kernels_are_compared_by_their_figures_and_their_code(
 
 
 def test_a_rule_is_never_accepted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "step_counters", lambda c: make_steps(copies_to_device=1))
+    monkeypatch.setattr(command, "count_all", lambda c: make_steps(copies_to_device=1))
     with pytest.raises(MeasurementFailed, match="copies to the device 1 times"):
         counters(accept="it must be so")
     assert list(folder.iterdir()) == []
@@ -206,7 +205,7 @@ SPILLING = """
 import dataclasses, json
 from asv_bench.lab.codegen.check import fresh_compiler
 from asv_bench.lab.codegen.compiled import compile_variant
-from asv_bench.lab.counters.counters import kernel_counters
+from asv_bench.cli.counters import kernel_counters
 from kernels.tiles.variants import kernel_variants
 with fresh_compiler():
     good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")

@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 
 from asv_bench.lab.counters.counter_baselines import Difference, differences
-from asv_bench.lab.counters.counters import broken_rules
+from asv_bench.lab.counters.step_counters import broken_rules
 from tests.fresh_python import ROOT, fresh_python
 
 COUNT = """
 import json, sys
-from asv_bench.lab.counters.counters import step_name
-from asv_bench.lab.counters.step_counters import count_steps, path_named
+from asv_bench.lab.counters.step_counters import count_steps, path_named, step_name
 counted = {}
 for name in sys.argv[1:]:
     path, batch = name.split("-")
     steps = count_steps(path_named(path), int(batch))
-    counted[step_name(path, int(batch), "step")] = steps.step.to_json()
-    counted[step_name(path, int(batch), "block")] = steps.block.to_json()
+    counted[step_name(path, int(batch), "step")] = steps.step
+    counted[step_name(path, int(batch), "block")] = steps.block
 json.dump(counted, sys.stdout)
 """
 ALL_PATHS = [f"{path}-{batch}" for path in ("cpu", "graph", "fused", "plain") for batch in (8, 64)]

@@ -72,7 +72,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         "asv_bench.cli.profile.torch_traces",
         "asv_bench.run.jobs.run_job",
         "asv_bench.run.session.Measurement",
-        "asv_bench.cli.counters.step_counters",
+        "asv_bench.cli.counters.count_all",
         "asv_bench.studies.ladder.command.RungProcesses",
     ):
         monkeypatch.setattr(place, forbidden)
