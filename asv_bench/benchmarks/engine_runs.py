@@ -13,7 +13,7 @@ import numpy.typing as npt
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.memory.bandwidth import read_bandwidth
-from asv_bench.memory.floor import GPT2Shape, floor_ms, step_bytes
+from asv_bench.memory.floor import GPT2Shape
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.workloads.named import WORKLOADS, Workload
 
@@ -159,14 +159,7 @@ def measure(
     for name, values in (("ttft", sample.ttft_s), ("tpot", sample.tpot_s), ("itl", sample.itl_s)):
         p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
         figures |= {name: p50, f"{name}_p95": p95, f"{name}_p99": p99}
-    bandwidth = read_bandwidth(device)
-    if bandwidth is not None:
-        bytes_read = step_bytes(
-            GPT2Shape(),
-            dtype=dtype,
-            batch_size=workload.resident,
-            mean_context=workload.mean_context,
-        )
-        floor = floor_ms(bytes_read, bandwidth.bytes_per_second)
+    floor = workload.floor_ms(GPT2Shape(), dtype, read_bandwidth(device))
+    if floor is not None:
         figures["time_over_floor"] = 1e3 * step / floor
     return figures

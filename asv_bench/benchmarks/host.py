@@ -275,7 +275,7 @@ def _measure_steps(batch: int) -> dict[str, float]:
 
 def _measure_host(model: str, batch: int) -> dict[str, float]:
     from asv_bench.workloads.drive import run_workload
-    from asv_bench.workloads.host_time import BatchTimedEngine, HostTimedEngine, counted_waits
+    from asv_bench.workloads.host_time import HostTimedEngine, counted_waits
     from engine import Engine
 
     workload = Workload(
@@ -288,15 +288,15 @@ def _measure_host(model: str, batch: int) -> dict[str, float]:
     config = workload.engine_config(f"random:{model}", device="cuda", dtype="float16")
     engine = Engine(config)
     run_workload(engine, replace(workload, new_tokens=32), PROMPT_IDS[model])
-    ways: dict[str, type[HostTimedEngine]] = {"host_time": HostTimedEngine}
+    ways = {"host_time": False}
     if hasattr(engine, "step_batches"):
-        ways["host_time_in_columns"] = BatchTimedEngine
+        ways["host_time_in_columns"] = True
     readings: defaultdict[str, list[float]] = defaultdict(list)
     with counted_waits() as clock:
         # In turn, so that a disturbance that lasts falls on both.
         for _ in range(RUNS_ON_CPU):
-            for figure, way in ways.items():
-                timed = way(engine, clock)
+            for figure, in_columns in ways.items():
+                timed = HostTimedEngine(engine, clock, in_columns=in_columns)
                 sample = run_workload(timed, workload, PROMPT_IDS[model])
                 readings[figure].append(statistics.median(timed.full_steps_s(batch)))
                 readings["step_time"].append(steady_step_s(sample))

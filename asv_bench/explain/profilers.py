@@ -85,15 +85,12 @@ def torch_trace(window: Window, path: Path, *, ranges: bool) -> Outcome:
 
 def nsight_systems(window: Window, directory: Path) -> Outcome:
     """A timeline by Nsight Systems, with the engine's NVTX ranges on it."""
-    tool = "Nsight Systems"
-    command = shutil.which("nsys")
+    command = _command("nsys", window)
     if command is None:
-        return Outcome(tool, sentence="Nsight Systems is left out: there is no nsys on the PATH.")
-    if not window.device.startswith("cuda"):
-        return Outcome(tool, sentence="Nsight Systems is left out: the device is not a GPU.")
+        return _left_out("Nsight Systems", "nsys")
     if not nsys_is_usable(command):
         return Outcome(
-            tool,
+            "Nsight Systems",
             sentence=f"Nsight Systems is left out: {command} wrote no report of a trivial program.",
         )
     report = directory / "nsys.nsys-rep"
@@ -106,9 +103,7 @@ def nsight_systems(window: Window, directory: Path) -> Outcome:
             *_child(replace(window, trace=None)),
         ]
     )
-    if not report.is_file():
-        return Outcome(tool, sentence=f"Nsight Systems wrote no report:\n{_last_lines(done)}")
-    return Outcome(tool, (report,))
+    return _reported("Nsight Systems", report, done)
 
 
 def nsys_is_usable(command: str) -> bool:
@@ -130,12 +125,9 @@ def nsight_compute(window: Window, directory: Path, *, nvtx_range: str, kernels:
 
     The window is decoded kernel by kernel: in a replayed graph no kernel lies within a range.
     """
-    tool = "Nsight Compute"
-    command = shutil.which("ncu")
+    command = _command("ncu", window)
     if command is None:
-        return Outcome(tool, sentence="Nsight Compute is left out: there is no ncu on the PATH.")
-    if not window.device.startswith("cuda"):
-        return Outcome(tool, sentence="Nsight Compute is left out: the device is not a GPU.")
+        return _left_out("Nsight Compute", "ncu")
     report = directory / "ncu.ncu-rep"
     report.unlink(missing_ok=True)
     done = _run(
@@ -147,11 +139,29 @@ def nsight_compute(window: Window, directory: Path, *, nvtx_range: str, kernels:
             *_child(replace(window, trace=None, decode="eager", steps=2)),
         ]
     )
+    outcome = _reported("Nsight Compute", report, done)
+    if outcome.files:
+        details = directory / "ncu.txt"
+        details.write_text(_run([command, "--import", str(report), "--page", "details"]).stdout)
+        outcome = replace(outcome, files=(report, details))
+    return outcome
+
+
+def _command(name: str, window: Window) -> str | None:
+    """The path of a profiler of NVIDIA's; None where it is not, or would see no GPU."""
+    return shutil.which(name) if window.device.startswith("cuda") else None
+
+
+def _left_out(tool: str, name: str) -> Outcome:
+    is_there = shutil.which(name) is not None
+    why = "the device is not a GPU" if is_there else f"there is no {name} on the PATH"
+    return Outcome(tool, sentence=f"{tool} is left out: {why}.")
+
+
+def _reported(tool: str, report: Path, done: subprocess.CompletedProcess[str]) -> Outcome:
     if not report.is_file():
-        return Outcome(tool, sentence=f"Nsight Compute wrote no report:\n{_last_lines(done)}")
-    details = directory / "ncu.txt"
-    details.write_text(_run([command, "--import", str(report), "--page", "details"]).stdout)
-    return Outcome(tool, (report, details))
+        return Outcome(tool, sentence=f"{tool} wrote no report:\n{_last_lines(done)}")
+    return Outcome(tool, (report,))
 
 
 def _child(window: Window) -> list[str]:

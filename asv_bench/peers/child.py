@@ -15,9 +15,9 @@ from typing import Any
 
 from asv_bench.errors import BenchError, MeasurementFailed
 from asv_bench.memory.bandwidth import read_bandwidth
-from asv_bench.memory.floor import floor_ms, fraction_of_floor, step_bytes
+from asv_bench.memory.floor import fraction_of_floor
 from asv_bench.output.record import write_json
-from asv_bench.peers.model import PeerModel, load_peer_model
+from asv_bench.peers.model import load_peer_model
 from asv_bench.peers.runs import STATIC, run_peer
 from asv_bench.process.machine import gpu_state
 from asv_bench.workloads.drive import run_workload
@@ -72,6 +72,8 @@ def measure_peer(task: PeerTask) -> dict[str, Any]:
     run_peer(loaded.model, workload, prompts, task.peer, streamed=True)
     streamed = run_peer(loaded.model, workload, prompts, task.peer, streamed=True)
     after = gpu_state()
+    # The engine's own floor: the same bytes at the same bandwidth, measured here too.
+    floor = workload.floor_ms(loaded.shape, loaded.dtype, read_bandwidth(task.device))
     if loaded.dtype == "float32":
         require_engine_tokens(task, workload, streamed)
     return {
@@ -88,43 +90,27 @@ def measure_peer(task: PeerTask) -> dict[str, Any]:
             "workload": workload.name,
             "engine": task.peer,
             "batch": workload.batch_size,
-            **run_figures(workload, runs, streamed),
-            **_floor_figures(task, workload, loaded, runs),
+            **run_figures(workload, runs, streamed, floor),
         },
         "samples": [sample.to_json() for sample in (*runs, streamed)],
     }
 
 
 def run_figures(
-    workload: Workload, runs: list[RunSample], streamed: RunSample
+    workload: Workload, runs: list[RunSample], streamed: RunSample, floor_ms: float | None
 ) -> dict[str, float | None]:
     """Figures of a headline row: throughput from plain runs, latencies from a streamed one."""
     latencies = streamed.latencies_ms()
+    step_ms = statistics.median(sample.step_ms(workload) for sample in runs)
     return {
-        "step_ms": statistics.median(sample.step_ms(workload) for sample in runs),
+        "step_ms": step_ms,
         "tokens_per_s": statistics.median(sample.total_tokens_per_s for sample in runs),
         "ttft_ms": latencies["ttft_ms"].p50,
         "tpot_ms": latencies["tpot_ms"].p50,
         "itl_p99_ms": latencies["itl_ms"].p99,
+        "floor_ms": floor_ms,
+        "fraction_of_floor": None if floor_ms is None else fraction_of_floor(floor_ms, step_ms),
     }
-
-
-def _floor_figures(
-    task: PeerTask, workload: Workload, loaded: PeerModel, runs: list[RunSample]
-) -> dict[str, float | None]:
-    """The engine's own floor: the same bytes at the same bandwidth, measured here too."""
-    bandwidth = read_bandwidth(task.device)
-    if bandwidth is None:
-        return {"floor_ms": None, "fraction_of_floor": None}
-    bytes_read = step_bytes(
-        loaded.shape,
-        dtype=loaded.dtype,
-        batch_size=workload.resident,
-        mean_context=workload.mean_context,
-    )
-    floor = floor_ms(bytes_read, bandwidth.bytes_per_second)
-    step = statistics.median(sample.step_ms(workload) for sample in runs)
-    return {"floor_ms": floor, "fraction_of_floor": fraction_of_floor(floor, step)}
 
 
 def require_engine_tokens(task: PeerTask, workload: Workload, sample: RunSample) -> None:

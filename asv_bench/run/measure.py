@@ -6,21 +6,20 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
-from asv_bench.memory.floor import describe, floor_ms, fraction_of_floor, step_bytes
+from asv_bench.memory.floor import describe, fraction_of_floor
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.drive import require_complete, run_requests
-from asv_bench.workloads.run_sample import Mode, RunSample
+from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms
 from asv_bench.workloads.token_stream import TokenStream
 
 if TYPE_CHECKING:
-    from engine import Engine, EngineConfig, SamplingParams
+    from engine import Engine, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +49,7 @@ class ModeResult:
 
     def over_requests(self) -> dict[str, Summary]:
         """TTFT, TPOT, ITL and latency over the requests of all runs."""
-        pools = {
-            "ttft_ms": [sample.ttft_s for sample in self.samples],
-            "tpot_ms": [sample.tpot_s for sample in self.samples],
-            "itl_ms": [sample.itl_s for sample in self.samples],
-            "latency_ms": [sample.latency_s for sample in self.samples],
-        }
-        return {
-            name: summarize(np.concatenate(arrays)).scaled(1e3) for name, arrays in pools.items()
-        }
+        return latencies_ms(self.samples)
 
     def to_json(self) -> dict[str, Any]:
         """The figures, without the samples they come from."""
@@ -75,28 +66,12 @@ class ModeResult:
 
 
 class Measurement:
-    """Runs of one `Settings`, each on a warm engine.
+    """Runs of one `Settings`, each on a warm engine."""
 
-    Parameters
-    ----------
-    settings
-        What to measure.
-    build
-        Builds an engine from its configuration; None: the engine's own class.
-    """
-
-    def __init__(
-        self, settings: Settings, build: Callable[[EngineConfig], Engine] | None = None
-    ) -> None:
-        # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
-        import engine
-
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._build = build or engine.Engine
-        self._config = engine.EngineConfig(**settings.engine)
-        self._engine = self._build(self._config)
+        self._engine = self._build()
         self._prompts = settings.plan.build(self._engine.model_config.vocab_size)
-        self._bandwidth: Bandwidth | None = None
 
     def engine_facts(self) -> dict[str, Any]:
         """What was built: the model's sizes, its type, and how it decodes."""
@@ -114,25 +89,10 @@ class Measurement:
 
         return torch.get_num_threads()
 
+    @cached_property
     def bandwidth(self) -> Bandwidth | None:
-        """The device's read bandwidth, measured once; None on the CPU."""
-        if self._bandwidth is None:
-            self._bandwidth = read_bandwidth(self._settings.device)
-        return self._bandwidth
-
-    def floor_ms(self) -> float | None:
-        """Milliseconds that reading a step's bytes takes; None where no bandwidth is known."""
-        bandwidth = self.bandwidth()
-        if bandwidth is None:
-            return None
-        workload = self._settings.workload
-        bytes_read = step_bytes(
-            self._engine.model_config,
-            dtype=self._dtype,
-            batch_size=workload.resident,
-            mean_context=workload.mean_context,
-        )
-        return floor_ms(bytes_read, bandwidth.bytes_per_second)
+        """The device's read bandwidth; None on the CPU."""
+        return read_bandwidth(self._settings.device)
 
     def run_mode(self, mode: Mode, on_run: Callable[[RunSample | None], None]) -> ModeResult:
         """Warm up, then measure one mode; `on_run` hears of each run, None for a warm-up."""
@@ -150,7 +110,7 @@ class Measurement:
             on_run(samples[-1])
         step = statistics.median(sample.step_ms(self._settings.workload) for sample in samples)
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
-        floor = None if mode == "naive" else self.floor_ms()
+        floor = None if mode == "naive" else self._floor_ms()
         gaps = streams[-1].gaps_ms() if streams else None
         return ModeResult(mode, samples, step, floor, gaps)
 
@@ -159,7 +119,7 @@ class Measurement:
         settings = self._settings
         if settings.fresh_engine_per_run:
             del self._engine
-            self._engine = self._build(self._config)
+            self._engine = self._build()
             self._warm_up_fresh_engine()
         sample = run_requests(
             self._engine,
@@ -188,6 +148,16 @@ class Measurement:
             self.run_once(mode)
         profiler.export_chrome_trace(str(path))
         return path
+
+    def _build(self) -> Engine:
+        # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
+        import engine
+
+        return engine.Engine(engine.EngineConfig(**self._settings.engine))
+
+    def _floor_ms(self) -> float | None:
+        config = self._engine.model_config
+        return self._settings.workload.floor_ms(config, self._dtype, self.bandwidth)
 
     @property
     def _dtype(self) -> str:

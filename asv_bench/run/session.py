@@ -54,7 +54,7 @@ def measure_and_report(settings: Settings) -> Path:
 
             progress.name(f"{name}: {mode}")
             results.append(measurement.run_mode(mode, on_run))
-    bandwidth = measurement.bandwidth()
+    bandwidth = measurement.bandwidth
     record.results["read_bandwidth"] = None if bandwidth is None else bandwidth.to_json()
     record.results["modes"] = {result.mode: result.to_json() for result in results}
 

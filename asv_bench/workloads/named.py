@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asv_bench.errors import Refused
+from asv_bench.memory.bandwidth import Bandwidth
+from asv_bench.memory.floor import ModelConfig, floor_ms, step_bytes
 
 if TYPE_CHECKING:
     from engine import EngineConfig, SamplingParams
@@ -79,11 +81,6 @@ class Workload:
         requests = "1 request" if self.num_requests == 1 else f"{self.num_requests} requests"
         return f"{requests} of {prompts} + {self.new_tokens} tokens, batch {self.batch_size}."
 
-    @property
-    def total_new_tokens(self) -> int:
-        """Token ids that a complete run generates."""
-        return self.num_requests * self.new_tokens
-
     def prompts(self, vocab_size: int) -> list[list[int]]:
         """Token ids of every request's prompt, the same on each call."""
         if not self.unique_prompts:
@@ -96,6 +93,17 @@ class Workload:
             generator.integers(0, vocab_size, self.prompt_length(index)).tolist()
             for index in range(self.num_requests)
         ]
+
+    def floor_ms(
+        self, config: ModelConfig, dtype: str, bandwidth: Bandwidth | None
+    ) -> float | None:
+        """Milliseconds that reading the bytes of a decode step takes; None without a bandwidth."""
+        if bandwidth is None:
+            return None
+        bytes_read = step_bytes(
+            config, dtype=dtype, batch_size=self.resident, mean_context=self.mean_context
+        )
+        return floor_ms(bytes_read, bandwidth.bytes_per_second)
 
     def engine_settings(self, block_size: int = BLOCK_SIZE) -> dict[str, Any]:
         """`EngineConfig` fields that this workload fixes.

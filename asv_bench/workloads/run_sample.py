@@ -139,14 +139,8 @@ class RunSample:
         return 1e3 * self.wall_s / workload.steps
 
     def latencies_ms(self) -> dict[str, Summary]:
-        """TTFT, TPOT, ITL and latency over requests (ITL over gaps), in milliseconds."""
-        arrays = {
-            "ttft_ms": self.ttft_s,
-            "tpot_ms": self.tpot_s,
-            "itl_ms": self.itl_s,
-            "latency_ms": self.latency_s,
-        }
-        return {name: summarize(values).scaled(1e3) for name, values in arrays.items()}
+        """See `latencies_ms`."""
+        return latencies_ms([self])
 
     def to_json(self) -> dict[str, Any]:
         """The run with every raw time, in seconds from its start."""
@@ -168,6 +162,17 @@ class RunSample:
                 for trace in self.traces
             ],
         }
+
+
+def latencies_ms(samples: Sequence[RunSample]) -> dict[str, Summary]:
+    """TTFT, TPOT, ITL and latency over the requests of all runs (ITL over gaps), milliseconds."""
+    pools = {
+        "ttft_ms": [sample.ttft_s for sample in samples],
+        "tpot_ms": [sample.tpot_s for sample in samples],
+        "itl_ms": [sample.itl_s for sample in samples],
+        "latency_ms": [sample.latency_s for sample in samples],
+    }
+    return {name: summarize(np.concatenate(arrays)).scaled(1e3) for name, arrays in pools.items()}
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 class PromptTokenizer:
     """Text to token ids and back; its methods may run in several threads at once."""
 
-    name: str
     _tokenizer: Tokenizer
 
     def encode(self, text: str) -> list[int]:
@@ -64,15 +63,14 @@ def model_tokenizer(model: str) -> PromptTokenizer | None:
         If there is no such model, or its tokenizer cannot be read.
     """
     # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
-    from engine import KvtrailError
-    from engine import load_tokenizer as load
+    import engine
 
     try:
-        loaded = load(model)
+        loaded = engine.load_tokenizer(model)
         if loaded is None:
             return None
         # The files are read on first use, which must come before the threads that share them.
         loaded.encode("")
-    except KvtrailError as error:
+    except engine.KvtrailError as error:
         raise Refused(f"the tokenizer {model!r} cannot be loaded: {error}") from error
-    return PromptTokenizer(model, loaded)
+    return PromptTokenizer(loaded)

@@ -164,9 +164,10 @@ def test_figures_take_throughput_and_latency_from_their_own_runs() -> None:
     ]
     traces = [RequestTrace(0.0, [1] * 4, [1.0, 2.0, 3.0, 5.0]) for _ in range(2)]
     streamed = RunSample("offline", 0.0, 5.0, 3, traces)
-    found = run_figures(workload, plain, streamed)
+    found = run_figures(workload, plain, streamed, 100.0)
     assert found["step_ms"] == pytest.approx(125.0)
     assert found["tokens_per_s"] == pytest.approx(16.0)
+    assert found["fraction_of_floor"] == pytest.approx(0.8)
     assert found["ttft_ms"] == pytest.approx(1000.0)
     assert found["tpot_ms"] == pytest.approx(4000 / 3)
     assert found["itl_p99_ms"] == pytest.approx(2000.0, rel=0.05)

@@ -195,20 +195,22 @@ def test_a_prompt_without_a_tokenizer_is_said_to_be_fixed_ids(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("kept", "engines"), [(True, 1), (False, 3)])
 def test_a_prefix_cache_outlives_a_run_only_where_that_is_asked_for(
-    kept: bool, engines: int
+    kept: bool, engines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine import Engine
+    import engine
 
-    built: list[Engine] = []
+    built: list[engine.Engine] = []
+    real = engine.Engine
 
-    def build(config: Any) -> Engine:
-        built.append(Engine(config))
+    def build(config: Any) -> engine.Engine:
+        built.append(real(config))
         return built[-1]
 
+    monkeypatch.setattr(engine, "Engine", build)
     flags = RunFlags(
         **{**SMALL, "prefix_cache": True, "keep_prefix_cache_across_runs": kept, "repeat_runs": 2}
     )
-    measurement = Measurement(settle("scheduler", flags), build)
+    measurement = Measurement(settle("scheduler", flags))
     result = measurement.run_mode("online", lambda sample: None)
     assert len(built) == engines
     assert len({sample.token_digest for sample in result.samples}) == 1

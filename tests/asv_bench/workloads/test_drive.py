@@ -241,7 +241,7 @@ def test_a_real_engine_gives_the_same_tokens_in_every_mode() -> None:
         assert [request.token_ids for request in sample.traces] == [
             completion.token_ids for completion in completions
         ]
-        assert sample.generated_tokens == workload.total_new_tokens
+        assert sample.generated_tokens == workload.num_requests * workload.new_tokens
         assert 0 < sample.decode_s < sample.wall_s
     # Prompts of one token take their first token, too, from a decode step.
     assert samples[1].decode_steps == workload.new_tokens

@@ -9,7 +9,7 @@ import torch
 from fake_engine import FakeClock, FakeEngine
 
 from asv_bench.workloads import host_time
-from asv_bench.workloads.host_time import BatchTimedEngine, HostTimedEngine, counted_waits
+from asv_bench.workloads.host_time import HostTimedEngine, counted_waits
 
 
 @dataclass
@@ -74,7 +74,7 @@ def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
             return [LazyBatch(self.step()), LazyBatch([])]
 
     with counted_waits() as waits:
-        engine = BatchTimedEngine(BatchEngine(clock, step_s=0.5), waits)
+        engine = HostTimedEngine(BatchEngine(clock, step_s=0.5), waits, in_columns=True)
     for tokens in (2, 3, 3):
         engine.submit([1], _Params(tokens))
     delivered = []
