@@ -14,7 +14,8 @@ from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
-from asv_bench.process.machine import has_cuda_gpu, visible_gpus
+from asv_bench.process.gpu import visible_gpus
+from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.process.measured_process import CPU, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs
 from asv_bench.process.threads import measured_threads, threads_text

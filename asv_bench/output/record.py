@@ -19,7 +19,8 @@ from rich.console import Console
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
-from asv_bench.process.machine import GpuState, MachineFacts, gpu_state, machine_facts
+from asv_bench.process.gpu import GpuState, gpu_state
+from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.surroundings import Surroundings, look_around
 from asv_bench.process.threads import measured_threads, threads_text
 

@@ -19,7 +19,7 @@ from asv_bench.memory.floor import fraction_of_floor
 from asv_bench.output.record import write_json
 from asv_bench.peers.model import load_peer_model
 from asv_bench.peers.runs import STATIC, run_peer
-from asv_bench.process.machine import gpu_state
+from asv_bench.process.gpu import gpu_state
 from asv_bench.workloads.drive import run_workload
 from asv_bench.workloads.named import Workload, workload_named
 from asv_bench.workloads.run_sample import RunSample

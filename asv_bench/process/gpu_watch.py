@@ -7,7 +7,7 @@ import threading
 import time
 from types import TracebackType
 
-from asv_bench.process.machine import GpuState, gpu_reader
+from asv_bench.process.gpu import GpuState, gpu_reader
 from asv_bench.process.samples import GpuConditions
 
 POLL_SECONDS = 0.05

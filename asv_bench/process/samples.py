@@ -61,7 +61,7 @@ class GpuConditions:
     sm_clock_mhz, sm_clock_lowest_mhz, sm_clock_highest_mhz
         Median and extremes of the SM clock over the readings.
     clock_events
-        Names of everything that held the clocks in any reading (`machine.CLOCK_EVENTS`).
+        Names of everything that held the clocks in any reading (`gpu.CLOCK_EVENTS`).
     temperature_c
         The highest.
     readings

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asv_bench.process.machine import GpuUse, gpu_use
+from asv_bench.process.gpu import GpuUse, gpu_use
 
 MOMENT_SECONDS = 0.2
 """How long the CPU is watched."""

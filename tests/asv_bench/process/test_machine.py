@@ -15,18 +15,14 @@ import pytest
 
 import asv_bench.process.machine as machine
 from asv_bench.errors import Refused
+from asv_bench.process.gpu import GpuState, clock_events, gpu_reader, gpu_state, visible_gpus
 from asv_bench.process.machine import (
     MACHINE_VARIABLE,
     REFERENCE_MACHINES,
-    GpuState,
     MachineFacts,
-    clock_events,
-    gpu_reader,
-    gpu_state,
     has_cuda_gpu,
     machine_facts,
     machine_name,
-    visible_gpus,
 )
 
 

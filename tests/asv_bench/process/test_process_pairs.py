@@ -23,8 +23,8 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.process import gpu_watch, measured_process
+from asv_bench.process.gpu import GpuState
 from asv_bench.process.gpu_watch import conditions_of, why_discarded
-from asv_bench.process.machine import GpuState
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs, repeats_for, shared_out
 from asv_bench.process.samples import CommitUnusable, GpuConditions, SampleFailed

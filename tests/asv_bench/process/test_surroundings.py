@@ -16,7 +16,7 @@ from rich.console import Console
 
 from asv_bench.output.record import Record
 from asv_bench.process import surroundings
-from asv_bench.process.machine import GpuUse
+from asv_bench.process.gpu import GpuUse
 from asv_bench.process.surroundings import Surroundings, look_around
 
 QUIET = Surroundings(cores=8, busy_cores=0.1, load=0.2, governors=("performance",), gpus=())

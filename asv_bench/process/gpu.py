@@ -1,0 +1,233 @@
+"""GPUs as NVML tells of them: which CUDA may see, their facts, their state, who else uses them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import util
+from types import ModuleType
+from typing import Any
+
+from asv_bench.errors import Refused
+
+# Bits of NVML's clock event mask, lowest first.
+CLOCK_EVENTS = (
+    "gpu_idle",
+    "applications_clocks_setting",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "display_clock_setting",
+)
+# An idle GPU and clocks that somebody set on purpose are states, not throttling.
+NOT_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """The GPU at one moment: clocks in MHz, temperature in degrees Celsius, power in watts."""
+
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    clock_events: tuple[str, ...]
+    temperature_c: int | None
+    power_w: float | None
+
+    @property
+    def throttled(self) -> bool:
+        """Whether something is holding the clocks below what was asked for."""
+        return any(event not in NOT_THROTTLING for event in self.clock_events)
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as JSON-ready values, with the throttling verdict beside the flags."""
+        return {**asdict(self), "throttled": self.throttled}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What other processes do on a GPU: their ids, and how much of the time it works.
+
+    `busy_percent` is of the driver's last reading; None where it gives none.
+    """
+
+    device: str
+    processes: tuple[int, ...]
+    busy_percent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """One GPU while NVML is open; `device` is its number or UUID, as CUDA's variable has it."""
+
+    nvml: ModuleType
+    device: str
+    handle: Any
+
+    @classmethod
+    def called(cls, nvml: ModuleType, device: str) -> _Gpu:
+        if device.isdigit():
+            return cls(nvml, device, nvml.nvmlDeviceGetHandleByIndex(int(device)))
+        return cls(nvml, device, nvml.nvmlDeviceGetHandleByUUID(device))
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """What an NVML function says of it; None where this driver does not offer it."""
+        call = getattr(self.nvml, function, None)
+        try:
+            return None if call is None else call(self.handle, *arguments)
+        except self.nvml.NVMLError:
+            return None
+
+    def state(self) -> GpuState:
+        mask = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if mask is None:
+            mask = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        return GpuState(
+            sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_MEM),
+            clock_events=clock_events(int(mask)),
+            temperature_c=self.ask("nvmlDeviceGetTemperature", self.nvml.NVML_TEMPERATURE_GPU),
+            power_w=_watts(self.ask("nvmlDeviceGetPowerUsage")),
+        )
+
+    def use(self) -> GpuUse:
+        running = {
+            process.pid
+            for kind in ("Compute", "Graphics")
+            for process in self.ask(f"nvmlDeviceGet{kind}RunningProcesses") or ()
+        }
+        rates = self.ask("nvmlDeviceGetUtilizationRates")
+        return GpuUse(
+            device=self.device,
+            processes=tuple(sorted(running - {os.getpid()})),
+            busy_percent=None if rates is None else int(rates.gpu),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        memory = self.ask("nvmlDeviceGetMemoryInfo")
+        return {
+            "gpu": _text(self.nvml.nvmlDeviceGetName(self.handle)),
+            "gpu_memory_gib": None if memory is None else round(memory.total / 2**30, 1),
+            "driver": _text(self.nvml.nvmlSystemGetDriverVersion()),
+            "sm_clock_max_mhz": self.ask("nvmlDeviceGetMaxClockInfo", self.nvml.NVML_CLOCK_SM),
+            "memory_clock_max_mhz": self.ask("nvmlDeviceGetMaxClockInfo", self.nvml.NVML_CLOCK_MEM),
+            "power_limit_w": _watts(self.ask("nvmlDeviceGetEnforcedPowerLimit")),
+            "state": self.state(),
+        }
+
+
+def gpu_facts() -> dict[str, Any]:
+    """How many GPUs CUDA may see, and the facts of the first, if any: fields of `MachineFacts`."""
+    with _visible() as gpus:
+        facts = gpus[0].facts() if gpus else {}
+        return {**facts, "gpu_count": len(gpus)}
+
+
+def gpu_state() -> GpuState | None:
+    """The state of the first GPU that CUDA may see; None where there is none."""
+    with _visible() as gpus:
+        return gpus[0].state() if gpus else None
+
+
+def visible_gpus() -> list[str]:
+    """The UUIDs of the GPUs that CUDA may see, in CUDA's order of the variable or of the bus."""
+    with _visible() as gpus:
+        return [_text(gpu.ask("nvmlDeviceGetUUID")) or gpu.device for gpu in gpus]
+
+
+@contextmanager
+def gpu_reader(device: str) -> Iterator[Callable[[], GpuState]]:
+    """A function that reads the state of one GPU, named by UUID or index, again and again.
+
+    Raises
+    ------
+    Refused
+        If NVML cannot be asked here.
+    """
+    with _nvml() as nvml:
+        if nvml is None:
+            raise Refused(f"the clocks of GPU {device} cannot be read: there is no NVML here.")
+        yield _Gpu.called(nvml, device).state
+
+
+def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
+    """What other processes do on GPUs, as far as the driver tells.
+
+    Parameters
+    ----------
+    devices
+        GPUs by UUID or number, or what torch calls them; what is no GPU is left out. None: the
+        first that CUDA may see.
+    """
+    with _visible() as gpus:
+        if not gpus or devices is None:
+            return [gpu.use() for gpu in gpus[:1]]
+        return [gpu.use() for device in devices if (gpu := _called(gpus, device))]
+
+
+def clock_events(mask: int) -> tuple[str, ...]:
+    """Names of the set bits in NVML's clock event mask."""
+    return tuple(name for bit, name in enumerate(CLOCK_EVENTS) if mask >> bit & 1)
+
+
+def _called(gpus: Sequence[_Gpu], device: str) -> _Gpu | None:
+    """The GPU of that name: "cuda" and "cuda:N" are of those that CUDA may see."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return None
+    if kind != "cuda":
+        return _Gpu.called(gpus[0].nvml, device)
+    place = int(number) if number.isdigit() else 0
+    return gpus[place] if place < len(gpus) else None
+
+
+@contextmanager
+def _nvml() -> Iterator[ModuleType | None]:
+    """NVML, or None where there is none; it is shut down on leaving."""
+    if util.find_spec("pynvml") is None:
+        yield None
+        return
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@contextmanager
+def _visible() -> Iterator[list[_Gpu]]:
+    """The GPUs that CUDA may see; none where there is no NVML."""
+    with _nvml() as nvml:
+        devices = [] if nvml is None else _visible_devices(nvml.nvmlDeviceGetCount())
+        yield [] if nvml is None else [_Gpu.called(nvml, device) for device in devices]
+
+
+def _visible_devices(count: int) -> list[str]:
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(index) for index in range(count)]
+    visible: list[str] = []
+    for entry in (part.strip() for part in chosen.split(",")):
+        # CUDA ignores everything from the first entry that names no device.
+        if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < count):
+            break
+        visible.append(entry)
+    return visible
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value
