@@ -15,6 +15,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 
+from asv_bench.cli.exit_codes import ExitCode
+
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
 HEAVY = {
@@ -147,6 +149,29 @@ def test_the_rulers_tests_have_a_gpu_for_themselves(noxfile, monkeypatch, has_gp
     noxfile.tests.func(session)
     spread = ["--numprocesses=auto" in command for command in ran]
     assert spread == [not has_gpu, True]
+
+
+@pytest.mark.parametrize(("name", "line"), [("compare", "compare"), ("tune", "lab tune")])
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_an_answer_fails_a_session_in_ci_only(noxfile, monkeypatch, name, line, ci):
+    ran: list[tuple[tuple[str, ...], list[int]]] = []
+    logged: list[str] = []
+
+    def run(*command: str, env: object, success_codes: list[int]) -> None:
+        ran.append((command, success_codes))
+
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(noxfile, "_provide", lambda *_: None)
+    session = SimpleNamespace(posargs=["A", "B"], run=run, log=logged.append)
+    vars(noxfile.nox.registry.get()[name])["func"](session)
+    answers = [3, 4] if name == "compare" and not ci else []
+    command = ("python", "-m", "asv_bench", *line.split(), "A", "B")
+    assert ran == [(command, [0, *answers])]
+    assert len(logged) == bool(answers)
+
+
+def test_the_codes_that_are_answers_are_the_commands(noxfile):
+    assert (noxfile.SLOWER, noxfile.INCONCLUSIVE) == (ExitCode.REGRESSION, ExitCode.INCONCLUSIVE)
 
 
 def test_the_tritons_are_the_ends_of_what_is_allowed():
