@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs
-from toy_project import ROOT, ToyProject, git, make_project
+from toy_project import ToyProject, git, make_project
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
@@ -146,14 +145,6 @@ def test_the_same_engine_and_kernels_are_not_measured(toy: ToyProject, tmp_path:
     assert record["samples"] == []
     assert f"**{documented[:8]}** document it against" in page.read_text()
     assert "| same |" in page.read_text()
-
-
-def test_no_example_compares_a_commit_with_itself_on_a_fresh_clone() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    examples = re.findall(r"nox -s compare -- (\S+) (\S+?)[` ]", readme)
-    assert len(examples) >= 3
-    # There main, HEAD and the working tree are one commit.
-    assert not [ends for ends in examples if set(ends) <= {"main", "HEAD", "."}]
 
 
 @pytest.mark.thorough

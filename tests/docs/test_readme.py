@@ -1,0 +1,28 @@
+"""The README is short, its links lead somewhere, and its examples make sense on a fresh clone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from documents import ROOT, TOP
+
+README = (ROOT / "README.md").read_text("utf-8")
+MOST_WORDS = 900
+
+
+def test_the_readme_is_short() -> None:
+    assert len(re.findall(r"[^\s|]*\w[^\s|]*", README)) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("name", TOP)
+def test_links_lead_to_files(name: str) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text("utf-8"))
+    assert not [target for target in targets if not (ROOT / target).exists()]
+
+
+def test_no_example_compares_a_commit_with_itself_on_a_fresh_clone() -> None:
+    examples = re.findall(r"(?:nox -s|kvtrail) compare (?:-- )?([\w.~]+) ([\w.~]+)", README)
+    assert len(examples) >= 3
+    # There main, HEAD and the working tree are one commit.
+    assert not [ends for ends in examples if set(ends) <= {"main", "HEAD", "."}]
