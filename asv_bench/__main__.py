@@ -1,4 +1,4 @@
-"""`python -m asv_bench COMMAND`: every measuring command of the suite."""
+"""The command `kvtrail`, which is `python -m asv_bench`."""
 
 from __future__ import annotations
 
@@ -11,31 +11,15 @@ from errno import EDQUOT, ENOSPC, EROFS
 from asv_bench.packages import missing_sentence
 
 try:
-    import typer
     from rich.text import Text
 
-    from asv_bench.cli import (
-        bench,
-        bisect,
-        calibrate,
-        changes,
-        compare,
-        counters,
-        history,
-        memcheck,
-        peers,
-        profile,
-        report,
-        roofline,
-        run,
-        tune,
-    )
+    from asv_bench.cli.commands import Sessions, build_app, sessions_of
+    from asv_bench.cli.exit_codes import ExitCode
     from asv_bench.errors import BenchError, Refused
     from asv_bench.output.console import make_console
     from asv_bench.output.record import REPOSITORY
     from asv_bench.process.checkout_lock import checkout_lock, other_session
     from asv_bench.process.threads import measured_environment
-    from asv_bench.studies.ladder import command as ladder
 except ModuleNotFoundError as error:
     sentence = missing_sentence(error)
     if sentence is None:
@@ -43,57 +27,11 @@ except ModuleNotFoundError as error:
     print(f"error: {sentence}", file=sys.stderr)
     sys.exit(2)
 
-COMMANDS = (
-    bench,
-    run,
-    peers,
-    history,
-    compare,
-    bisect,
-    calibrate,
-    changes,
-    ladder,
-    report,
-    profile,
-    roofline,
-    tune,
-    counters,
-    memcheck,
-)
-
-LOCKING = ("headline", "calibrate", "ladder", "roofline", "tune")
-"""Commands that measure and write to reports/ from their beginning to their end. `bench`,
-`history`, `compare`, `bisect` and `changes` lock the checkout when they begin to measure."""
-WARNING = ("run", "scheduler", "streaming", "peers", "profile")
-"""Commands that measure, and write nothing that is another session's."""
 MEASURES_NOTHING = ("--help", "--render")
-
-REFUSED = 2
-FAILED = 1
-
-
-def build_app() -> typer.Typer:
-    """The application with every command registered."""
-    app = typer.Typer(
-        name="asv_bench",
-        help="Measure kvtrail's engine.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
-
-    @app.callback()
-    def main_callback() -> None:
-        """Measure kvtrail's engine."""
-
-    for command in COMMANDS:
-        command.register(app)
-    return app
 
 
 def main() -> None:
-    """Run the command line; a refusal is printed as a sentence and exits with 2, a failed
-    measurement with 1."""
+    """Run the command line, and end with one of `ExitCode`; errors are printed as sentences."""
     # Before anything imports torch, for commands that measure in this very process.
     os.environ.update(measured_environment())
     try:
@@ -106,7 +44,8 @@ def main() -> None:
             raise
         message = Text.assemble(("error: ", "red"), sentence)
         make_console(stderr=True).print(message, soft_wrap=True)
-        sys.exit(REFUSED if missing or isinstance(error, Refused | ValueError) else FAILED)
+        is_refusal = missing or isinstance(error, Refused | ValueError)
+        sys.exit(ExitCode.REFUSED if is_refusal else ExitCode.FAILED)
 
 
 def without_room(error: Exception) -> str | None:
@@ -126,15 +65,14 @@ def session_of(arguments: Sequence[str]) -> Iterator[None]:
     Refused
         If another session measures in this checkout, and the command would disturb it.
     """
-    command = arguments[0] if arguments else ""
-    # The second word for `run headline`.
-    if set(arguments[:2]) & set(LOCKING) and not set(MEASURES_NOTHING) & set(arguments):
+    sessions = sessions_of(arguments)
+    if sessions is Sessions.LOCK and not set(MEASURES_NOTHING) & set(arguments):
         with checkout_lock(REPOSITORY):
             yield
         return
-    other = other_session(REPOSITORY) if command in WARNING else None
+    other = other_session(REPOSITORY) if sessions is Sessions.WARN else None
     if other is not None:
-        make_console(stderr=True).print(f"warning: {other}", style="yellow", soft_wrap=True)
+        make_console(stderr=True).print(f"warning: {other}", style="yellow")
     yield
 
 

@@ -26,12 +26,12 @@ from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_int
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
-from asv_bench.compare.tables import comparison_table, headline, markdown
+from asv_bench.compare.tables import comparison_table, headline, markdown, pair_line
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import Verbosity, print_sentences, verbosity
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress as Bar
@@ -199,6 +199,9 @@ class Comparing:
 
                 def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
                     self._record.samples.extend(pair.to_json() for pair in measured.values())
+                    if verbosity() is Verbosity.VERBOSE:
+                        lines = (pair_line(now.measured, pair) for pair in measured.values())
+                        print_sentences(self._console, lines)
                     # Kept pairs take no time, and say nothing of the time that is left.
                     if now.measured > kept.restored:
                         bar.show(now.kept, f"comparing, next look at {now.next_look}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.counters.counter_baselines import (
     Acceptance,
@@ -30,7 +31,7 @@ from asv_bench.output.table import Column, Table
 if TYPE_CHECKING:
     from asv_bench.lab.codegen.compiled import KernelFigures
 
-NO_BASELINE = 3
+NO_BASELINE = ExitCode.INCONCLUSIVE
 """The exit code where counters were made and there was nothing to compare them with."""
 
 STEP_COLUMNS = (
@@ -59,7 +60,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "counters",
         help="Count what decode steps do and what kernels compile to, and compare with what was "
-        "accepted; exits 3 where nothing was accepted for these versions.",
+        "accepted; exits 4 where nothing was accepted for these versions.",
     )(counters)
 
 
@@ -84,7 +85,7 @@ def counters(
     MeasurementFailed
         When a rule is broken, a kernel does not compile, or a counter differs from the baseline.
     typer.Exit
-        With code 3 where there is no baseline.
+        With code 4 where there is no baseline.
     """
     if accept is not None and not accept.strip():
         raise Refused("--accept must say why the counters are right as they are now.")

@@ -1,4 +1,4 @@
-"""What the exit code of a comparing command says."""
+"""What the exit code of a command says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GATES = (Verdict.SLOWER, Verdict.INCONCLUSIVE)
 
 
 class ExitCode(IntEnum):
-    """Failure and refusal are those of every command; argparse-like libraries use 2 as well."""
+    """Every code that a command ends with."""
 
     GOOD = 0
     FAILED = 1
@@ -23,6 +23,23 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 4
     NOTHING_MEASURED = 5
     INTERRUPTED = 130
+
+
+_MEANINGS = {
+    ExitCode.GOOD: "good",
+    ExitCode.FAILED: "a failure",
+    ExitCode.REFUSED: "refused, nothing was done",
+    ExitCode.REGRESSION: "slower",
+    ExitCode.INCONCLUSIVE: "inconclusive",
+    ExitCode.NOTHING_MEASURED: "nothing could be measured",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+def exit_codes_text() -> str:
+    """All codes and what they mean, for the help."""
+    codes = "; ".join(f"{code.value} {meaning}" for code, meaning in _MEANINGS.items())
+    return f"Exit codes: {codes}."
 
 
 def parse_gate(text: str) -> frozenset[Verdict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from asv_bench.output.table import (
     percent,
     percentage,
 )
+from asv_bench.process.samples import Pair
 
 STYLES = {
     Verdict.SLOWER: "bold red",
@@ -121,6 +123,13 @@ def _row(comparison: Comparison, unit: str) -> Row:
         comparison.p,
         unit,
     )
+
+
+def pair_line(number: int, pair: Pair) -> str:
+    """One pair in a line: how much slower the head ran than the base."""
+    effect = percentage(math.expm1(pair.log_ratio), 2, signed=True)
+    why = f", discarded: {pair.discarded}" if pair.discarded else ""
+    return f"pair {number} of {pair.base.benchmark}: {effect}{why}"
 
 
 def _described(commit: Commit) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable
+from enum import IntEnum
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -24,6 +25,30 @@ LEAST_PROSE = 24
 INDENT = "  "
 GAP = "   "
 UNLIMITED = 1000
+
+
+class Verbosity(IntEnum):
+    """How much a command says beside its results and warnings."""
+
+    QUIET = 0
+    """No progress."""
+    NORMAL = 1
+    VERBOSE = 2
+    """Each pair, too, as it is measured."""
+
+
+_said = Verbosity.NORMAL
+
+
+def verbosity() -> Verbosity:
+    """How much this process says."""
+    return _said
+
+
+def set_verbosity(wanted: Verbosity) -> None:
+    """Say more or less from now on."""
+    global _said
+    _said = wanted
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from rich import progress as rich_progress
 from rich.console import Console
 
+from asv_bench.output.console import Verbosity, verbosity
+
 SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -17,7 +19,7 @@ class Progress:
 
     On a terminal that is a bar, which is drawn when something has happened only: drawing while
     something is measured would be measured too. Elsewhere it is a plain line at the beginning, and
-    then one every half minute at most.
+    then one every half minute at most. With --quiet there is neither.
 
     Parameters
     ----------
@@ -58,7 +60,8 @@ class Progress:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True) if is_apart else None
         self._bar: rich_progress.Progress | None = None
-        if console.is_terminal:
+        self._is_quiet = verbosity() is Verbosity.QUIET
+        if console.is_terminal and not self._is_quiet:
             self._bar = rich_progress.Progress(
                 rich_progress.TextColumn("{task.description}"),
                 rich_progress.BarColumn(bar_width=20),
@@ -148,6 +151,8 @@ class Progress:
 
     def _say(self, line: str) -> None:
         self._said_at = self._now()
+        if self._is_quiet:
+            return
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self) -> None:

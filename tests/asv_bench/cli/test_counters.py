@@ -80,7 +80,7 @@ def test_without_a_baseline_it_says_so_and_exits_with_a_code_of_its_own(
 ) -> None:
     with pytest.raises(typer.Exit) as ended:
         counters()
-    assert ended.value.exit_code == NO_BASELINE == 3
+    assert ended.value.exit_code == NO_BASELINE == 4
     assert "nothing was accepted yet for " + installed_versions().key in capsys.readouterr().out
     assert list(folder.iterdir()) == []
 

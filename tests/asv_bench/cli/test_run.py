@@ -224,30 +224,6 @@ def test_warm_up_runs_are_run_and_not_measured() -> None:
     assert len(result.samples) == 3
 
 
-def test_every_command_is_registered() -> None:
-    group: Any = typer.main.get_command(build_app())
-    assert set(group.commands) == {
-        "bench",
-        "bisect",
-        "calibrate",
-        "changes",
-        "compare",
-        "counters",
-        "headline",
-        "history",
-        "ladder",
-        "memcheck",
-        "peers",
-        "profile",
-        "report",
-        "roofline",
-        "run",
-        "scheduler",
-        "streaming",
-        "tune",
-    }
-
-
 def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) -> None:
     small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     # With text, whose tokenizer is the engine's: it is imported with its ranges all the same.

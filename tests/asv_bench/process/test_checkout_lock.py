@@ -92,14 +92,14 @@ def test_commands_of_a_held_checkout_are_refused_or_warned(
     holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main, "REPOSITORY", tmp_path)
-    for command in main.LOCKING:
-        with pytest.raises(Refused, match="another clone"), main.session_of([command, "--quick"]):
+    for command in (["lab", "tune"], ["tune"], ["run", "headline"], ["-q", "lab", "roofline"]):
+        with pytest.raises(Refused, match="another clone"), main.session_of([*command, "--quick"]):
             pass
-        with main.session_of([command, "--help"]):
+        with main.session_of([*command, "--help"]):
             pass
-    for command in main.WARNING:
-        with main.session_of([command]):
+    for command in (["run", "scheduler"], ["-v", "streaming"], ["lab", "peers"], ["profile"]):
+        with main.session_of(command):
             assert f"process {holder.pid}" in capsys.readouterr().err
-    for command in ("report", "changes", "counters", "bench"):
+    for command in ("report", "changes", "counters", "bench", "", "lab"):
         with main.session_of([command]):
             assert capsys.readouterr().err == ""

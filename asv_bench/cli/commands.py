@@ -1,0 +1,158 @@
+"""Every command: where it stands in the help, and how it gets along with other sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Annotated
+
+import typer
+from typer.models import CommandInfo, TyperInfo
+
+from asv_bench import __version__
+from asv_bench.cli import (
+    bench,
+    bisect,
+    calibrate,
+    changes,
+    compare,
+    counters,
+    history,
+    memcheck,
+    peers,
+    profile,
+    report,
+    roofline,
+    run,
+    tune,
+)
+from asv_bench.cli.exit_codes import exit_codes_text
+from asv_bench.output.console import Verbosity, set_verbosity
+from asv_bench.output.record import REPOSITORY, working_tree
+from asv_bench.studies.ladder import command as ladder
+
+HELP = "Tells, with evidence, which commit made a program slower or faster."
+LAB_HELP = "What the developers of kvtrail run: its kernels, its counters, its verdicts."
+COMMITS = "Compare commits"
+RESULTS = "Keep a history"
+ENGINE = "Measure kvtrail's engine"
+LAB = "Develop kvtrail"
+
+
+class Sessions(Enum):
+    """What a command does about other sessions that measure in the same checkout."""
+
+    OWN = auto()
+    """It measures nothing, or locks the checkout itself when it begins to measure."""
+    LOCK = auto()
+    """It measures and writes to reports/ from beginning to end: there must be no other session."""
+    WARN = auto()
+    """It measures and writes nothing of another session's: it says that there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. `register` adds it to an application; None: another command's adds it, too."""
+
+    name: str
+    register: Callable[[typer.Typer], None] | None
+    panel: str
+    sessions: Sessions = Sessions.OWN
+
+
+COMMANDS = (
+    Command("compare", compare.register, COMMITS),
+    Command("bisect", bisect.register, COMMITS),
+    Command("history", history.register, RESULTS),
+    Command("changes", changes.register, RESULTS),
+    Command("bench", bench.register, RESULTS),
+    Command("report", report.register, RESULTS),
+    Command("run", run.register, ENGINE, Sessions.WARN),
+    Command("scheduler", None, ENGINE, Sessions.WARN),
+    Command("streaming", None, ENGINE, Sessions.WARN),
+    Command("headline", None, ENGINE, Sessions.LOCK),
+    Command("profile", profile.register, ENGINE, Sessions.WARN),
+)
+"""In the order of the help: users' commands first."""
+LAB_COMMANDS = (
+    Command("counters", counters.register, LAB),
+    Command("memcheck", memcheck.register, LAB),
+    Command("tune", tune.register, LAB, Sessions.LOCK),
+    Command("roofline", roofline.register, LAB, Sessions.LOCK),
+    Command("calibrate", calibrate.register, LAB, Sessions.LOCK),
+    Command("peers", peers.register, LAB, Sessions.WARN),
+    Command("ladder", ladder.register, LAB, Sessions.LOCK),
+)
+"""`lab VERB`; VERB alone is a hidden alias."""
+
+
+def build_app() -> typer.Typer:
+    """The application with every command registered."""
+    app = typer.Typer(
+        name="kvtrail",
+        help=HELP,
+        epilog=exit_codes_text(),
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_global_options)
+    lab = typer.Typer(name="lab", help=LAB_HELP, no_args_is_help=True)
+    for command in COMMANDS:
+        _add(command, app)
+    for command in LAB_COMMANDS:
+        _add(command, lab)
+        _add(command, app, hidden=True)
+    app.add_typer(lab, rich_help_panel=LAB)
+    return app
+
+
+def sessions_of(arguments: Sequence[str]) -> Sessions:
+    """What the command of a command line does about other sessions."""
+    words = [word for word in arguments if not word.startswith("-")]
+    if len(words) > 1 and words[0] in ("lab", "run"):
+        # A workload is no command, unlike `run headline`.
+        words = words[1:] if words[0] == "lab" or words[1] == "headline" else words
+    known = {command.name: command.sessions for command in (*COMMANDS, *LAB_COMMANDS)}
+    return known.get(words[0], Sessions.OWN) if words else Sessions.OWN
+
+
+def _add(command: Command, app: typer.Typer, *, hidden: bool = False) -> None:
+    if command.register is not None:
+        command.register(app)
+    added: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
+    for info in added:
+        if info.name == command.name:
+            info.rich_help_panel, info.hidden = command.panel, hidden
+
+
+def version_text() -> str:
+    """The version and, in a checkout, the commit."""
+    tree = working_tree() if (REPOSITORY / "noxfile.py").is_file() else None
+    if tree is None or tree.commit is None:
+        return f"kvtrail {__version__}"
+    changed = ", with changes" if tree.dirty else ""
+    return f"kvtrail {__version__} (commit {tree.commit[:9]}{changed})"
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(version_text())
+        raise typer.Exit
+
+
+def _global_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and end."
+        ),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show each pair as it is measured.")
+    ] = False,
+) -> None:
+    if quiet and verbose:
+        raise typer.BadParameter("--quiet and --verbose exclude each other.")
+    set_verbosity(Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL)
