@@ -13,11 +13,11 @@ from asv_bench.packages import missing_sentence
 try:
     from rich.text import Text
 
-    from asv_bench.cli.commands import Sessions, build_app, sessions_of
+    from asv_bench.cli.commands import Sessions, build_app, command_of
     from asv_bench.cli.exit_codes import ExitCode
     from asv_bench.errors import BenchError, Refused
     from asv_bench.output.console import make_console
-    from asv_bench.output.record import REPOSITORY
+    from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
     from asv_bench.process.checkout_lock import checkout_lock, other_session
     from asv_bench.process.threads import measured_environment
 except ModuleNotFoundError as error:
@@ -63,14 +63,24 @@ def session_of(arguments: Sequence[str]) -> Iterator[None]:
     Raises
     ------
     Refused
-        If another session measures in this checkout, and the command would disturb it.
+        If another session measures in this checkout, and the command would disturb it, or the
+        command works in a checkout of kvtrail only.
     """
-    sessions = sessions_of(arguments)
-    if sessions is Sessions.LOCK and not set(MEASURES_NOTHING) & set(arguments):
-        with checkout_lock(REPOSITORY):
+    command = command_of(arguments)
+    if command is None or set(MEASURES_NOTHING) & set(arguments):
+        yield
+        return
+    if not (IS_CHECKOUT or command.is_for_any):
+        raise Refused(
+            f"{command.name} works in a checkout of kvtrail, by `python -m asv_bench "
+            f"{command.name}`. In any repository, `kvtrail compare BASE HEAD -- COMMAND` measures "
+            f"a command."
+        )
+    if command.sessions is Sessions.LOCK:
+        with checkout_lock(WORKPLACE):
             yield
         return
-    other = other_session(REPOSITORY) if sessions is Sessions.WARN else None
+    other = other_session(WORKPLACE) if command.sessions is Sessions.WARN else None
     if other is not None:
         make_console(stderr=True).print(f"warning: {other}", style="yellow")
     yield

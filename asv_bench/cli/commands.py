@@ -53,24 +53,28 @@ class Sessions(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. `register` adds it to an application; None: another command's adds it, too."""
+    """One command. `register` adds it to an application; None: another command's adds it, too.
+
+    `is_for_any` tells whether it works outside a checkout of kvtrail.
+    """
 
     name: str
     register: Callable[[typer.Typer], None] | None
     panel: str
     sessions: Sessions = Sessions.OWN
+    is_for_any: bool = False
 
 
 COMMANDS = (
-    Command("compare", compare.register, COMMITS),
+    Command("compare", compare.register, COMMITS, is_for_any=True),
     Command("bisect", bisect.register, COMMITS),
     Command("history", history.register, RESULTS),
     Command("changes", changes.register, RESULTS),
     Command("bench", bench.register, RESULTS),
     Command("report", report.register, RESULTS),
-    Command("run", run.register, ENGINE, Sessions.WARN),
-    Command("scheduler", None, ENGINE, Sessions.WARN),
-    Command("streaming", None, ENGINE, Sessions.WARN),
+    Command("run", run.register, ENGINE, Sessions.WARN, is_for_any=True),
+    Command("scheduler", None, ENGINE, Sessions.WARN, is_for_any=True),
+    Command("streaming", None, ENGINE, Sessions.WARN, is_for_any=True),
     Command("headline", None, ENGINE, Sessions.LOCK),
     Command("profile", profile.register, ENGINE, Sessions.WARN),
 )
@@ -107,14 +111,14 @@ def build_app() -> typer.Typer:
     return app
 
 
-def sessions_of(arguments: Sequence[str]) -> Sessions:
-    """What the command of a command line does about other sessions."""
+def command_of(arguments: Sequence[str]) -> Command | None:
+    """The command of a command line; None where it names none."""
     words = [word for word in arguments if not word.startswith("-")]
     if len(words) > 1 and words[0] in ("lab", "run"):
         # A workload is no command, unlike `run headline`.
         words = words[1:] if words[0] == "lab" or words[1] == "headline" else words
-    known = {command.name: command.sessions for command in (*COMMANDS, *LAB_COMMANDS)}
-    return known.get(words[0], Sessions.OWN) if words else Sessions.OWN
+    known = {command.name: command for command in (*COMMANDS, *LAB_COMMANDS)}
+    return known.get(words[0]) if words else None
 
 
 def _add(command: Command, app: typer.Typer, *, hidden: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from asv_bench.cli.options import (
     Resume,
     insist_on_gpu,
 )
-from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.bench_setup import set_up, termination_as_interrupt
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
@@ -35,16 +35,18 @@ from asv_bench.output.console import Verbosity, print_sentences, verbosity
 from asv_bench.output.contradictions import spread_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import IS_CHECKOUT, REPOSITORY, WORKPLACE, Record
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.threads import threads_text
+from asv_bench.subjects.command import CommandSubject, repository_around
+from asv_bench.subjects.subject import Subject
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
-    "Commits with the same engine and kernels are not measured.\n\n"
+    "Commits between which nothing differs that is measured are not measured.\n\n"
     "Exit code 0: nothing the gate is for, or the same; 3: a regression; 4: inconclusive; 5: "
     "nothing could be measured; 1: a failure; 2: refused; 130: interrupted, and the same command "
     "goes on where it stopped."
@@ -62,6 +64,14 @@ def compare(
         typer.Argument(help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree."),
     ],
     head: Annotated[str, typer.Argument(help="The newer one; . is the working tree as it stands.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND...]",
+            help="A command whose wall time is compared, in the files of each commit and in any "
+            "repository (default: benchmarks of kvtrail). One word with spaces is for the shell.",
+        ),
+    ] = None,
     benchmark: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,17 +117,32 @@ def compare(
     require_writable(FOLDER / "pairs.jsonl")
     plan = _plan(pairs, quick).with_margin(margin / 100)
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    setup = set_up(REPOSITORY, benchmark or (), devices)
+    subject: Subject
+    if command:
+        if benchmark or devices or require_gpu:
+            raise Refused(
+                "--benchmark, --devices and --require-gpu choose among kvtrail's own benchmarks; "
+                "leave them out where a command is measured."
+            )
+        subject = command_subject(command)
+    else:
+        if not IS_CHECKOUT:
+            raise Refused(
+                "compare needs the command to measure: kvtrail compare BASE HEAD -- COMMAND. "
+                "kvtrail's own benchmarks run in a checkout of kvtrail, by "
+                "`python -m asv_bench compare BASE HEAD`."
+            )
+        subject = set_up(REPOSITORY, benchmark or (), devices)
     if require_gpu:
-        insist_on_gpu(setup.devices)
-    _refuse_hopeless(plan, setup)
+        insist_on_gpu(subject.devices)
+    _refuse_hopeless(plan, len(subject.metrics))
     names = base, head
-    known = {name: setup.sources.resolve(name) for name in names if name != WORKING_TREE}
-    with checkout_lock(REPOSITORY):
+    known = {name: subject.resolve(name) for name in names if name != WORKING_TREE}
+    with checkout_lock(WORKPLACE):
         # The working tree's snapshot is a file of the checkout too.
-        older, newer = (known.get(name) or setup.sources.resolve(name) for name in names)
-        comparing = Comparing(setup, older, newer, plan, files)
-        if not anyway and setup.sources.are_same(older.hash, newer.hash):
+        older, newer = (known.get(name) or subject.resolve(name) for name in names)
+        comparing = Comparing(subject, older, newer, plan, files)
+        if not anyway and subject.are_same(older.hash, newer.hash):
             comparing.call_same()
         else:
             comparing.run(resume)
@@ -137,8 +162,21 @@ def _plan(pairs: int | None, quick: bool) -> ComparisonPlan:
     return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
 
 
-def _refuse_hopeless(plan: ComparisonPlan, setup: BenchSetup) -> None:
-    count = len(setup.entries)
+def command_subject(command: Sequence[str]) -> CommandSubject:
+    """The command in the repository of the current folder.
+
+    Raises
+    ------
+    Refused
+        If there is no repository.
+    """
+    root = repository_around(Path.cwd())
+    if root is None:
+        raise Refused(f"{Path.cwd()} is in no git repository; run compare in the one to measure.")
+    return CommandSubject(root, command)
+
+
+def _refuse_hopeless(plan: ComparisonPlan, count: int) -> None:
     if not plan.can_differ(count):
         raise Refused(
             f"among {count} benchmarks, {plan.cap} pairs cannot show a difference of one; take at "
@@ -151,26 +189,28 @@ class Comparing:
 
     def __init__(
         self,
-        setup: BenchSetup,
+        subject: Subject,
         base: Commit,
         head: Commit,
         plan: ComparisonPlan,
         files: TableFiles,
     ) -> None:
-        self._setup = setup
+        self._subject = subject
         self._base, self._head = base, head
         self._plan = plan
         self._files = files
         self._console = files.console
-        self._comparison = CommitComparison(base.hash, head.hash, setup.benchmarks, plan)
-        self._units = {entry.name: entry.unit for entry in setup.entries}
+        self._names = [metric.name for metric in subject.metrics]
+        self._units = {metric.name: metric.unit for metric in subject.metrics}
+        self._comparison = CommitComparison(base.hash, head.hash, self._names, plan)
         self._record = Record(
             "compare",
             {
                 "base": base.to_json(),
                 "head": head.to_json(),
-                "benchmarks": setup.benchmarks,
-                "devices": list(setup.devices),
+                "subject": subject.to_json(),
+                "benchmarks": self._names,
+                "devices": list(subject.devices),
                 "plan": plan.to_json(),
             },
         )
@@ -179,23 +219,23 @@ class Comparing:
         self.seconds = 0.0
 
     def call_same(self) -> None:
-        """Answer without measuring: both commits have the same engine and kernels."""
+        """Answer without measuring: nothing that is measured differs."""
         self._print_commits()
         ends = self._base.hash, self._head.hash
-        self.comparisons = [Comparison.of_same(name, *ends) for name in self._setup.benchmarks]
+        self.comparisons = [Comparison.of_same(name, *ends) for name in self._names]
 
     def run(self, resume: bool | None) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
         self._print_commits()
-        self._console.print(self._setup.sentence())
+        self._console.print(self._subject.sentence())
         kept = KeptFile.of_record(self._record, resume)
         print_sentences(self._console, kept.sentences())
-        self._record.look_around(self._console, self._setup.devices)
+        self._record.look_around(self._console, self._subject.devices)
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
         bar = Bar(self._console, "warming up, both commits run once", plan.cap, "pairs at most")
         try:
-            with termination_as_interrupt(), self._setup.pairs() as source, bar:
+            with termination_as_interrupt(), self._subject.pairs() as source, bar:
 
                 def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
                     self._record.samples.extend(pair.to_json() for pair in measured.values())
@@ -233,16 +273,19 @@ class Comparing:
     def _page(self, table: Table) -> str:
         """The comparison in Markdown, for a pull request."""
         machine = self._record.machine
+        software = [f"Python {machine.python}"]
+        if not isinstance(self._subject, CommandSubject):
+            threads = threads_text(self._record.threads)
+            software = [threads, f"torch {machine.torch}", f"Triton {machine.triton}", *software]
         facts = [
-            f"{self._where}, {threads_text(self._record.threads)}, torch {machine.torch}, Triton "
-            f"{machine.triton}, Python {machine.python}; {self.seconds:.0f} s.",
+            f"{self._where}, {', '.join(software)}; {self.seconds:.0f} s.",
             *(["Interrupted before its end."] if self.is_interrupted else []),
         ]
         return markdown(self._base, self._head, self.comparisons, table, facts)
 
     def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
         """Write every pair with its samples, and the verdicts; return where."""
-        self._record.notes += self._setup.sources.remarks
+        self._record.notes += self._subject.remarks
         self._record.results = {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "gate": gate,
@@ -263,13 +306,13 @@ class Comparing:
         machine = self._record.machine
         if machine.gpu is None:
             return f"{machine.cpu}, {machine.cores} cores"
-        count = len(self._setup.devices)
+        count = len(self._subject.devices)
         return machine.gpu if count == 1 else f"{count} x {machine.gpu}"
 
     def _contradictions(self) -> list[str]:
         """What to know where processes of one commit gave figures far apart."""
         values: dict[str, list[float]] = {}
-        for name in self._setup.benchmarks:
+        for name in self._names:
             kept = self._comparison.kept_pairs(name)
             values[f"{name} of base {self._base.short}"] = [pair.base.value for pair in kept]
             values[f"{name} of head {self._head.short}"] = [pair.head.value for pair in kept]

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
 from asv_bench.process.gpu import visible_gpus
@@ -19,6 +21,7 @@ from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.process.measured_process import CPU, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs
 from asv_bench.process.threads import measured_threads, threads_text
+from asv_bench.subjects.subject import Metric
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
@@ -39,6 +42,28 @@ class BenchSetup:
     def benchmarks(self) -> list[str]:
         """The selected benchmarks' names with parameters."""
         return [entry.name for entry in self.entries]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """See `Subject`."""
+        return [Metric(entry.name, entry.unit) for entry in self.entries]
+
+    @property
+    def remarks(self) -> list[str]:
+        """See `Subject`."""
+        return self.sources.remarks
+
+    def resolve(self, revision: str) -> Commit:
+        """See `Subject`."""
+        return self.sources.resolve(revision)
+
+    def are_same(self, base: str, head: str) -> bool:
+        """See `Subject`: whether engine and kernels are the same."""
+        return self.sources.are_same(base, head)
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Subject`."""
+        return {"kind": "kvtrail"}
 
     def pairs(self) -> ProcessPairs:
         """A source of pairs of processes; leaving it as a context ends them."""

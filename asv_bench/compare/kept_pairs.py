@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.stored_json import UnreadableFile, count, parsed_json, positive, text
 from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import (
@@ -30,7 +30,7 @@ from asv_bench.process.samples import (
     Reading,
 )
 
-FOLDER = REPOSITORY / ".asv" / "pairs"
+FOLDER = WORKPLACE / ".asv" / "pairs"
 RULER = Path(__file__).resolve().parents[1]
 _Key = tuple[str, str, str]
 

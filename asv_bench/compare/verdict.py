@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 
 NOTHING_TO_MEASURE = (
-    "the engine and kernels are the same in both, nothing to measure; --anyway measures them"
+    "what is measured is the same in both, nothing to measure; --anyway measures it"
 )
 """Why a comparison is `Verdict.SAME`."""
 
@@ -87,7 +87,7 @@ class Comparison:
 
     @classmethod
     def of_same(cls, benchmark: str, base: str, head: str) -> Comparison:
-        """That of commits with the same engine and kernels, which are not measured."""
+        """That of commits between which nothing differs that is measured; none of them is."""
         return cls(benchmark, base, head, Verdict.SAME, reason=NOTHING_TO_MEASURE)
 
     def to_json(self) -> dict[str, Any]:

@@ -22,6 +22,29 @@ WORKING_TREE = "."
 """Names the working tree as it stands where a commit is asked for."""
 
 
+def resolve_revision(revision: str, root: Path) -> Commit:
+    """The commit that a revision names in the repository at `root`.
+
+    Raises
+    ------
+    Refused
+        If git knows no such commit.
+    """
+    if not revision or revision.startswith("-"):
+        raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
+    repository = Repository(root)
+    try:
+        found = repository.resolve(revision)
+    except GitError as error:
+        raise Refused(f"{revision!r} could not be looked up: {error}") from None
+    if found is None:
+        raise Refused(
+            f"git knows no commit called {revision!r} in {root}; give a hash, a branch, a tag, "
+            f"HEAD~3, or . for the working tree as it stands.{repository.shallow_hint()}"
+        )
+    return repository.commits([found])[found]
+
+
 class CommitSources:
     """Finds commits of a checkout, and lays out their measured packages in an ignored folder.
 
@@ -63,20 +86,7 @@ class CommitSources:
             # At once: the next snapshot may replace this one.
             self.checkout(commit)
             return Commit(commit, "the working tree as it stands")
-        if not revision or revision.startswith("-"):
-            raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
-        repository = Repository(self._root)
-        try:
-            found = repository.resolve(revision)
-        except GitError as error:
-            raise Refused(f"{revision!r} could not be looked up: {error}") from None
-        if found is None:
-            raise Refused(
-                f"git knows no commit called {revision!r} in {self._root}; give a hash, a branch, "
-                f"a tag, HEAD~3, or . for the working tree as it stands."
-                f"{repository.shallow_hint()}"
-            )
-        return repository.commits([found])[found]
+        return resolve_revision(revision, self._root)
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether two commits have the same measured packages; none at all are not called so."""

@@ -25,22 +25,21 @@ def measured_changes(tree: WorkingTree) -> list[str]:
     return [path for path in tree.changed if path.split("/", 1)[0] in roots]
 
 
-def snapshot(root: Path, repository: Path) -> str:
-    """Commit the measured packages of the working tree at `root`; return the full hash.
+def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKAGES) -> str:
+    """Commit files of the working tree at `root`; return the full hash.
 
     Files are kept byte for byte as they stand, whatever git would make of them. An unchanged tree
-    gives the same hash again. `repository` is a bare one, made where there is none.
+    gives the same hash again. `repository` is a bare one, made where there is none. `paths` are
+    folders below `root` whose files are taken, but for those that git ignores.
 
     Raises
     ------
     GitError
         If there is nothing to measure at `root`, or git fails.
     """
-    present = [package for package in MEASURED_PACKAGES if (root / package).is_dir()]
+    present = [path for path in paths if (root / path).is_dir()]
     if not present:
-        raise GitError(
-            f"{root} holds none of {', '.join(MEASURED_PACKAGES)}; there is nothing to measure."
-        )
+        raise GitError(f"{root} holds none of {', '.join(paths)}; there is nothing to measure.")
     if not (repository / "objects").is_dir():
         repository.parent.mkdir(parents=True, exist_ok=True)
         Repository(repository.parent).ask(
@@ -63,7 +62,7 @@ def snapshot(root: Path, repository: Path) -> str:
 
 
 def _listed(root: Path, scratch: Repository, present: Sequence[str]) -> list[str]:
-    """The files of the measured packages, but for those that git ignores."""
+    """The files of these folders, but for those that git ignores."""
     kinds = ("--cached", "--others", "--exclude-standard")
     try:
         names = Repository(root).names("ls-files", "-z", *kinds, "--", *present)

@@ -26,7 +26,12 @@ from asv_bench.process.threads import measured_threads, threads_text
 
 SCHEMA = 1
 REPOSITORY = Path(__file__).resolve().parents[2]
-RUNS = REPOSITORY / "reports" / "runs"
+"""The checkout of kvtrail that the ruler lies in, or the folder where it is installed."""
+IS_CHECKOUT = (REPOSITORY / "asv.conf.json").is_file()
+STATE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kvtrail"
+WORKPLACE = REPOSITORY if IS_CHECKOUT else STATE
+"""Where locks, interrupted pairs and records go; never the repository of a user."""
+RUNS = WORKPLACE / "reports" / "runs"
 
 
 @dataclass(frozen=True, slots=True)

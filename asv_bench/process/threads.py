@@ -15,6 +15,8 @@ THREADS_VARIABLE = "OMP_NUM_THREADS"
 """Read by torch when it is imported, and never again."""
 
 _ONE = "1"
+_USERS_OWN = os.environ.get(THREADS_VARIABLE)
+"""Before this process sets it for what it measures itself."""
 
 
 def measured_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -33,6 +35,16 @@ def measured_environment(environment: Mapping[str, str] | None = None) -> dict[s
     inherited = dict(os.environ if environment is None else environment)
     inherited[THREADS_VARIABLE] = inherited.get(THREADS_VARIABLE, "").strip() or _ONE
     return inherited
+
+
+def users_environment() -> dict[str, str]:
+    """The variables as the user has them, for commands whose threads are not ours to number."""
+    variables = dict(os.environ)
+    if _USERS_OWN is None:
+        variables.pop(THREADS_VARIABLE, None)
+    else:
+        variables[THREADS_VARIABLE] = _USERS_OWN
+    return variables
 
 
 def measured_threads() -> int:

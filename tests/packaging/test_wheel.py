@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from toy_repository import COMMAND, ToyRepository
 
 import asv_bench
 
@@ -124,6 +127,31 @@ def test_the_command_needs_no_torch(without_torch: Path, tmp_path: Path) -> None
     assert "compare" in run(kvtrail, "--help", cwd=tmp_path)
     for verb in ("compare", "bisect", "history"):
         assert "--json" in run(kvtrail, verb, "--help", cwd=tmp_path)
+
+
+def test_any_repository_is_compared_without_torch(without_torch: Path, tmp_path: Path) -> None:
+    toy = ToyRepository.make(tmp_path / "toy")
+    before = toy.state()
+    state = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
+    command = [without_torch / "kvtrail", "compare", "HEAD~1", "HEAD", "--quick", "--", *COMMAND]
+    done = subprocess.run(
+        command, cwd=toy.root, env=state, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "wall_s: slower" in done.stdout
+    assert toy.state() == before
+    [record] = (tmp_path / "state" / "kvtrail" / "reports" / "runs").glob("compare-*.json")
+    assert len(json.loads(record.read_text())["samples"]) == 12
+    refused = subprocess.run(
+        [without_torch / "kvtrail", "bisect", "HEAD~1", "HEAD"],
+        cwd=toy.root,
+        env=state,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "bisect works in a checkout of kvtrail" in " ".join(refused.stderr.split())
 
 
 def test_installs_into_a_clean_environment(wheel, tmp_path):

@@ -91,7 +91,7 @@ def test_a_checkout_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_commands_of_a_held_checkout_are_refused_or_warned(
     holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(main, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(main, "WORKPLACE", tmp_path)
     for command in (["lab", "tune"], ["tune"], ["run", "headline"], ["-q", "lab", "roofline"]):
         with pytest.raises(Refused, match="another clone"), main.session_of([*command, "--quick"]):
             pass

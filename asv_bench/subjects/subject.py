@@ -1,0 +1,76 @@
+"""What is measured, as the ruler sees it: named figures of two commits, in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from asv_bench.git.repository import Commit
+from asv_bench.process.samples import PairSource
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that a subject has.
+
+    Attributes
+    ----------
+    name
+        As results name it.
+    unit
+        "seconds", or another word to print behind values.
+    better
+        Which of two values is better. Pairs hold values of which the lower is better, whatever this
+        is: a source of pairs turns the others round.
+    """
+
+    name: str
+    unit: str
+    better: Literal["lower", "higher"] = "lower"
+
+
+class Subject(Protocol):
+    """Something that commits of a repository have, and that can be measured."""
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """The figures that are compared."""
+        ...
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Where it is measured, a pair at a time on each."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Sentences about commits that were laid out so far, for the record."""
+        ...
+
+    def resolve(self, revision: str) -> Commit:
+        """The commit that a revision names; "." is the working tree as it stands.
+
+        Raises
+        ------
+        Refused
+            If there is no such commit.
+        """
+        ...
+
+    def are_same(self, base: str, head: str) -> bool:
+        """Whether nothing that is measured differs between two commits."""
+        ...
+
+    def pairs(self) -> AbstractContextManager[PairSource]:
+        """What measures; leaving it as a context ends its processes."""
+        ...
+
+    def sentence(self) -> str:
+        """What is measured and where, for the user to check."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """What is measured, for the record."""
+        ...

@@ -1,0 +1,131 @@
+"""A command in any repository: compared as kvtrail's benchmarks are, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_repository import COMMAND, SCRIPT, ToyRepository
+from typer.testing import CliRunner
+
+from asv_bench.cli.commands import build_app
+from asv_bench.errors import Refused
+from asv_bench.process.samples import CommitUnusable, SampleFailed
+from asv_bench.subjects.command import CommandSubject, repository_around
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyRepository:
+    """The repository as the current folder; the ruler's own files go beside it."""
+    made = ToyRepository.make(tmp_path / "toy")
+    monkeypatch.chdir(made.root)
+    monkeypatch.setattr("asv_bench.cli.compare.WORKPLACE", tmp_path / "work")
+    monkeypatch.setattr("asv_bench.cli.compare.FOLDER", tmp_path / "work")
+    monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", tmp_path / "work")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    return made
+
+
+def compare(toy: ToyRepository, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """The exit code, what was said, and the record; a refusal is raised."""
+    path = toy.root.parent / "record.json"
+    before = toy.state()
+    done = CliRunner().invoke(build_app(), ["compare", "--quick", "--json", str(path), *arguments])
+    if isinstance(done.exception, Exception):
+        raise done.exception
+    assert toy.state() == before
+    assert list((toy.root.parent / "scratch").iterdir()) == []
+    said = " ".join(done.output.split())
+    return done.exit_code, said, json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_a_slower_command_is_found(toy: ToyRepository) -> None:
+    code, said, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    (answer,) = record["results"]["comparisons"]
+    assert (code, answer["benchmark"], answer["verdict"]) == (3, "wall_s", "slower"), said
+    assert 0.004 < answer["base_value"] < answer["head_value"]
+    assert record["settings"]["subject"] == {"kind": "command", "command": "sh bench.sh"}
+    assert len(record["samples"]) == 12
+    assert "wall_s: slower" in said
+
+
+def test_equal_files_are_not_measured(toy: ToyRepository) -> None:
+    toy.commit("sleep 0.020", "only a message")
+    code, said, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    assert (code, record["samples"]) == (0, [])
+    assert "nothing to measure" in said
+
+
+@pytest.mark.parametrize(("exit_with", "code"), [(1, 1), (125, 5)])
+def test_a_commit_whose_command_fails_is_named_with_its_last_words(
+    toy: ToyRepository, exit_with: int, code: int
+) -> None:
+    broken = toy.commit(f"echo it is broken; exit {exit_with}", "break it")
+    ended, said, _ = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    assert ended == code
+    assert f"commit {broken[:8]} cannot be measured: it ended with exit code {exit_with}" in said
+    assert "it is broken" in said
+
+
+def test_the_working_tree_runs_with_what_is_not_committed(toy: ToyRepository) -> None:
+    (toy.root / SCRIPT).write_text("cat notes.txt > seen; test -f notes.txt\n")
+    subject = CommandSubject(toy.root, COMMAND)
+    tree = subject.resolve(".").hash
+    with subject.pairs() as source:
+        assert source.prepare(tree) == {}
+        with pytest.raises(CommitUnusable, match="notes"):
+            source.prepare(subject.resolve(toy.commit("cat notes.txt", "wants the notes")).hash)
+    assert not (toy.root / "seen").exists()
+
+
+def test_the_command_sees_its_tree_and_the_users_threads(
+    toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asv_bench.process.threads._USERS_OWN", None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    line = 'test "$PWD" = "$KVTRAIL_TREE" && test -n "$KVTRAIL_LABEL" && test -z "$OMP_NUM_THREADS"'
+    subject = CommandSubject(toy.root, [line])
+    with subject.pairs() as source:
+        assert source.prepare(subject.resolve("HEAD").hash) == {}
+
+
+def test_stopping_ends_the_command(toy: ToyRepository) -> None:
+    toy.commit("test -e warm && sleep 60; touch warm", "sleep long, but for the first time")
+    subject = CommandSubject(toy.root, COMMAND)
+    commit = subject.resolve("HEAD").hash
+    with subject.pairs() as source:
+        source.prepare(commit)
+        threading.Timer(0.3, source.stop).start()
+        begun = time.monotonic()
+        with pytest.raises(SampleFailed):
+            source.pair(commit, commit, head_first=False)
+        assert time.monotonic() - begun < 30
+
+
+def test_a_program_that_is_not_there_is_a_sentence(toy: ToyRepository) -> None:
+    code, said, _ = compare(toy, "HEAD~1", "HEAD", "--", "no-such-program")
+    assert code == 1
+    assert "no-such-program: No such file or directory" in said
+
+
+def test_options_of_the_benchmarks_and_folders_of_no_repository_are_refused(
+    toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Refused, match="choose among kvtrail's own benchmarks"):
+        compare(toy, "HEAD~1", "HEAD", "-b", "x", "--", *COMMAND)
+    with pytest.raises(Refused, match="no commit called"):
+        compare(toy, "HEAD~1", "nowhere", "--", *COMMAND)
+    monkeypatch.setattr("asv_bench.cli.compare.IS_CHECKOUT", False)
+    with pytest.raises(Refused, match="kvtrail compare BASE HEAD -- COMMAND"):
+        compare(toy, "HEAD~1", "HEAD")
+    monkeypatch.chdir(os.sep)
+    assert repository_around(Path(os.sep)) is None
+    with pytest.raises(Refused, match="is in no git repository"):
+        compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)

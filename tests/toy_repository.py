@@ -1,0 +1,54 @@
+"""A repository that is not kvtrail: a shell script that sleeps, slower in its second commit."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPT = "bench.sh"
+COMMAND = ("sh", SCRIPT)
+
+
+@dataclass(frozen=True)
+class ToyRepository:
+    """The repository, with files that its owner has not committed."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path) -> ToyRepository:
+        """HEAD~1 sleeps 5 ms, HEAD 20 ms."""
+        root.mkdir()
+        toy = cls(root)
+        toy.git("init", "-q", "-b", "main")
+        for seconds in ("0.005", "0.020"):
+            toy.commit(f"sleep {seconds}", f"sleep {seconds}")
+        (root / "notes.txt").write_text("not committed")
+        return toy
+
+    def commit(self, script: str, message: str) -> str:
+        """Commit another script; its hash."""
+        (self.root / SCRIPT).write_text(f"{script}\n")
+        self.git("add", SCRIPT)
+        self.git("commit", "-q", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def git(self, *arguments: str) -> str:
+        identity = ("-c", "user.name=Test", "-c", "user.email=test@example.invalid")
+        command = ["git", *identity, "-C", str(self.root), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def state(self) -> tuple[str, ...]:
+        """All that a measurement must leave as it is."""
+        files = sorted(
+            f"{path.relative_to(self.root)} {path.stat().st_mtime_ns}"
+            for path in self.root.rglob("*")
+            if path.is_file()
+        )
+        return (
+            *files,
+            self.git("--no-optional-locks", "status", "--porcelain"),
+            self.git("for-each-ref"),
+            self.git("worktree", "list"),
+        )
