@@ -28,11 +28,7 @@ class Direction(StrEnum):
 
 
 class Outcome(StrEnum):
-    """The answer of a bisection.
-
-    `NONE` is shown: the ends are equivalent, or differ in the other direction. `INCONCLUSIVE` may
-    hold a suspect or an effect too small to be told from none.
-    """
+    """The answer of a bisection; `NONE`: the ends are equivalent, or differ the other way."""
 
     FOUND = "found"
     NONE = "none"
@@ -69,20 +65,18 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One pair of the bisection, in the order they came in.
+    """One pair of a bisection.
 
     Attributes
     ----------
-    stage
-        What it was for.
     reference, commit
         Full hashes of the pair's base and head.
     pair
-        What was measured; None where a process failed.
+        None where a process failed.
     failure
-        A sentence where one did, or where the commit cannot be measured at all; else "".
+        A sentence where a process failed or the commit cannot be measured at all; else "".
     guess
-        What was most probable then; None during the gate.
+        What was most probable then; None before the search.
     """
 
     stage: Stage
@@ -103,15 +97,13 @@ class Finding:
 
     Attributes
     ----------
-    outcome, direction, benchmark, good, bad
-        What was asked and answered; hashes are full.
     reason
         A sentence that says why the outcome is what it is.
     gate
         The comparison of the two ends.
     suspects
-        The first changed commit, oldest first; several where those before the last cannot be
-        measured. Empty where no commit is named.
+        The first changed commit; several, oldest first, if those before the last cannot be
+        measured; empty if no commit is named.
     probability
         That it is one of them, by the search alone; None where nothing was searched.
     posterior
@@ -121,8 +113,7 @@ class Finding:
     unmeasurable
         By hash of the candidates that were left out: why.
     remark
-        A sentence where more than one step is shown by pairs of the ends and of the culprit in
-        turns, else "".
+        A sentence where more than one step was shown, else "".
     """
 
     outcome: Outcome

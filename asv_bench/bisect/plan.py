@@ -12,11 +12,10 @@ LOOKS = (16, 20, 24, 32, 48, 64, 96)
 
 
 def thorough_plan() -> ComparisonPlan:
-    """The comparison of the range's ends, and of a culprit with its parent.
+    """The plan for comparing the ends of a range, or a culprit with its parent.
 
-    Its cap lies far beyond that of a plain comparison, whose answer at 2 % is "inconclusive" too
-    often for a search that needs two comparisons and its own answer to be right together; a clear
-    case is decided at its first look all the same.
+    Its cap is far beyond that of a plain comparison: a search needs two comparisons and its own
+    answer to be right together. A clear case is decided at the first look all the same.
     """
     return ComparisonPlan(looks=LOOKS, max_discarded=24)
 
@@ -37,11 +36,6 @@ class SearchPlan:
         Pairs of the search, after which it gives up; the comparisons' own do not count.
     most_confirmations
         Culprits that may fail their confirmation before it gives up.
-
-    Raises
-    ------
-    Refused
-        If a number makes no sense.
     """
 
     gate: ComparisonPlan = field(default_factory=thorough_plan)

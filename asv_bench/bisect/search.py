@@ -43,10 +43,10 @@ def find_first_changed(
 ) -> Finding:
     """Find the first of some commits in a row that changed a benchmark, or that none did.
 
-    The ends are compared first, and where the bad one is not slower the search ends there. Then
-    single pairs of a commit and the good end are measured, each time of the commit that is expected
-    to tell most, until one commit is certain; it is then compared with the commit before it, by
-    pairs of their own. A culprit that fails this goes on as a suspect less probable than before.
+    The ends are compared first, and if the bad one is not slower the search ends there. Then single
+    pairs of a commit and the good end are measured, of the commit whose pair is expected to be the
+    most informative, until one commit is certain. It is then compared with the commit before it, by
+    new pairs. A culprit that is not confirmed stays a suspect, less probable than before.
 
     Parameters
     ----------
@@ -58,23 +58,13 @@ def find_first_changed(
         Full hashes, oldest first; the last is the bad end.
     benchmark
         Name with parameters.
-    direction
-        What is looked for: what made it slower, or what made it faster.
-    plan
-        None: the standard one.
     on_probe
         Told of every pair.
-
-    Returns
-    -------
-    Finding
 
     Raises
     ------
     CommitUnusable
         If one of the two ends cannot be measured.
-    ValueError
-        If there are no candidates.
     """
     search = _Search(
         source_of,
@@ -177,9 +167,8 @@ class _Search:
     def _remark(self, gate: Comparison, own: Comparison) -> str:
         """Whether the range's effect is more, or less, than the culprit's own.
 
-        The ends were compared before the search, and the machine may have had more to do, or less,
-        by the time of the culprit's comparison. So where their effects differ both are measured
-        again, in turns, and only what is so then is said.
+        The machine may have changed between the two comparisons. So if their effects differ both
+        are measured again, in turns, and only what is so then is said.
         """
         least = math.log1p(self._plan.gate.minimum_effect)
         if not _differ(gate, own, least):

@@ -119,15 +119,7 @@ def set_up(root: Path, patterns: Sequence[str], devices: str | None) -> BenchSet
 
 
 def all_entries(root: Path) -> list[Entry]:
-    """Every benchmark of a checkout with its parameters, also those for other machines.
-
-    Raises
-    ------
-    Refused
-        If a package is missing.
-    ProcessFailed
-        If the benchmarks cannot be imported.
-    """
+    """Every benchmark of a checkout with its parameters, also those for other machines."""
     require_packages("asv_runner")
     runner = ProcessRunner(root / BENCHMARKS, CommitSources(root).environment)
     return entries_of(runner.discover())
@@ -140,12 +132,7 @@ def devices_named(devices: str | None) -> tuple[str, ...]:
     ----------
     devices
         Numbers among the GPUs that CUDA may see, or UUIDs, separated by commas; "all"; None: the
-        first. More than one only where it is asked for: the others may be somebody else's.
-
-    Raises
-    ------
-    Refused
-        If there are no such devices.
+        first only, as others may be somebody else's. Refused if there are no such devices.
     """
     gpus = visible_gpus() if has_cuda_gpu() else []
     if not gpus:

@@ -17,14 +17,9 @@ _SHOWN = 6
 class Entry:
     """One combination of a benchmark and its parameters.
 
-    Attributes
-    ----------
-    name
-        As asv prints it, such as "scheduler.Scheduler.track_ttft('gpt2')".
-    identifier
-        As asv's runner wants it, such as "scheduler.Scheduler.track_ttft-1".
-    unit
-        "seconds", or what the figure counts.
+    `name` is as asv prints it, such as "scheduler.Scheduler.track_ttft('gpt2')"; `identifier` as
+    asv's runner wants it, such as "scheduler.Scheduler.track_ttft-1"; `unit` is "seconds", or what
+    the figure counts.
     """
 
     name: str
@@ -46,12 +41,7 @@ def entries_of(descriptions: Sequence[Mapping[str, Any]]) -> list[Entry]:
 def select(entries: Sequence[Entry], patterns: Sequence[str], *, has_gpu: bool) -> list[Entry]:
     """The entries that run on this machine and in whose name a regular expression is found.
 
-    Raises
-    ------
-    Refused
-        If an expression is none.
-    NothingSelected
-        If one finds nothing, or nothing that runs here.
+    Refused if an expression is none; NothingSelected if one finds nothing that runs here.
     """
     wanted = Selection((), rounds=1).changed(patterns, None)
     for pattern in wanted.patterns:

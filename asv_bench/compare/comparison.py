@@ -26,9 +26,9 @@ class Progress:
     measured
         Pairs, discarded ones included.
     kept
-        Pairs that the benchmark with the fewest has.
+        Pairs of the open benchmark with the fewest.
     next_look, cap
-        Kept pairs at which the evidence is judged next, and the last time.
+        Numbers of kept pairs at which the evidence is judged next, and for the last time.
     open_benchmarks
         Those without an answer yet.
     """
@@ -89,16 +89,9 @@ def summarize_pairs(
 
 
 class CommitComparison:
-    """Two commits on their way to an answer for each benchmark.
+    """Two commits, given by full hashes, on their way to an answer for each benchmark.
 
-    Parameters
-    ----------
-    base, head
-        Full hashes; a positive effect means that `head` is slower.
-    benchmarks
-        Names with parameters.
-    plan
-        None: the standard one.
+    A positive effect means that `head` is slower.
     """
 
     def __init__(
@@ -115,14 +108,7 @@ class CommitComparison:
         """Measure until every benchmark has a clear answer or the plan's cap is reached.
 
         Pairs that the source discards are replaced. A benchmark with a clear answer is measured no
-        further.
-
-        Parameters
-        ----------
-        source
-            Measures pairs.
-        on_pair
-            Told of every pair.
+        further. `on_pair` is told of every pair.
 
         Returns
         -------

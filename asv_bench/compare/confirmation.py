@@ -16,8 +16,8 @@ from asv_bench.process.samples import CommitUnusable, PairSource
 class Standing(StrEnum):
     """What became of a suspicion.
 
-    A direction that comparison contradicts is `REFUTED`, as is a difference shown to be none, or
-    between commits whose engine and kernels are the same.
+    It is `REFUTED` if the difference has the other direction, is shown to be none, or is between
+    commits with the same engine and kernels.
     """
 
     REGRESSION = "regression"
@@ -64,12 +64,11 @@ def confirm(
 ) -> Answers:
     """Compare the commits of each suspicion, those of the same commits together.
 
-    Holm's procedure covers the benchmarks of the same two commits.
+    Holm's procedure covers the benchmarks of the same two commits. After Ctrl-C, suspicions that
+    were not begun have no answer.
 
     Parameters
     ----------
-    suspicions
-        In the order in which they are compared. After Ctrl-C those not begun have no answer.
     pairs_of
         Gives a source of pairs of these benchmarks (`BenchSetup.pairs_of`).
     on_pair

@@ -49,24 +49,15 @@ def weigh(log_ratios: Sequence[float] | npt.NDArray[np.float64], plan: Compariso
 def judge(
     evidence: Mapping[str, Evidence], look: int, hypotheses: int, plan: ComparisonPlan
 ) -> dict[str, Verdict]:
-    """The verdict on each benchmark at look number `look`.
+    """The verdict on each open benchmark at a look; `INCONCLUSIVE` where the look does not tell.
 
     Parameters
     ----------
-    evidence
-        Of the benchmarks that are still open.
     look
         Index into the plan's looks.
     hypotheses
-        Benchmarks of the comparison that have not been called slower or faster, the ones that
-        were called equivalent included.
-    plan
-        Says what the levels are.
-
-    Returns
-    -------
-    dict
-        `INCONCLUSIVE` where this look does not tell.
+        Benchmarks of the comparison that have not been called slower or faster, those called
+        equivalent included.
     """
     significant = holm(
         {name: entry.p for name, entry in evidence.items()},

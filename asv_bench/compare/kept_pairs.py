@@ -38,17 +38,7 @@ _Key = tuple[str, str, str]
 class KeptFile:
     """What one command measured, in the order in which it was measured.
 
-    Parameters
-    ----------
-    path
-        A file of JSON lines, made where there is none.
-    settings
-        What the pairs are of; a file of anything else is refused.
-
-    Raises
-    ------
-    Refused
-        If the file is of something else, or is not one of ours.
+    Refused if the file is of other settings, or is not one of ours.
 
     Attributes
     ----------
@@ -79,20 +69,10 @@ class KeptFile:
 
     @classmethod
     def of_record(cls, record: Record, resume: bool | None) -> KeptFile:
-        """The file of what a record is of: the same settings, machine, threads and ruler.
+        """The file of the settings, machine, threads and ruler of a record.
 
-        Parameters
-        ----------
-        record
-            With its settings.
-        resume
-            True: go on with what was measured before; False: start over; None: go on where that
-            was interrupted, start over where it had its answer.
-
-        Raises
-        ------
-        Refused
-            If nothing was measured before and `resume` is True, or as the class does.
+        `resume` True: go on with what was measured before, refused if that is nothing; False: start
+        over; None: go on if it was interrupted, start over if it had its answer.
         """
         settings = {
             **record.settings,
@@ -179,10 +159,7 @@ class KeptFile:
     def absences(self, commit: str) -> Mapping[str, Absence] | None:
         """What a commit lacks; None where it was not prepared before.
 
-        Raises
-        ------
-        CommitUnusable
-            If it could not be measured before.
+        Raises CommitUnusable if it could not be measured before.
         """
         error = self._unusable.get(commit)
         if error is not None:
@@ -226,16 +203,9 @@ class KeptFile:
 
 
 class KeptPairs:
-    """A `PairSource` that gives kept pairs first and keeps new ones.
+    """A `PairSource` that gives kept pairs first, measures others and keeps them.
 
-    Parameters
-    ----------
-    source
-        Measures what was not kept.
-    kept
-        Where pairs are.
-    part
-        Of what is measured. Pairs of one part are never given to another.
+    Pairs of one `part`, such as a stage of a bisection, are never given to another.
     """
 
     def __init__(self, source: PairSource, kept: KeptFile, part: str) -> None:
@@ -295,10 +265,7 @@ class KeptPairs:
 def pair_from_json(content: Mapping[str, Any]) -> Pair:
     """The pair that `Pair.to_json` wrote.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        If it is of something else, or its figures have no ratio.
+    Raises KeyError, TypeError or ValueError if it is of something else, or has no ratio.
     """
     discarded = content["discarded"]
     pair = Pair(

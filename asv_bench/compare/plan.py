@@ -28,13 +28,13 @@ class ComparisonPlan:
     equivalence_alpha
         Chance that a benchmark whose effect is the margin is called equivalent.
     minimum_effect
-        A difference below it, as a fraction, is no verdict of slower or faster.
+        The smallest difference, as a fraction, that is called slower or faster.
     margin
         Equivalent means within it, as a fraction.
     looks
         Numbers of pairs at which the evidence is judged; the last is the cap.
     max_discarded
-        Pairs that may be measured in vain, and are replaced, before the comparison gives up.
+        Pairs that may be discarded and replaced before the comparison gives up.
     confidence
         Of the interval that is shown.
     """
@@ -51,10 +51,7 @@ class ComparisonPlan:
     def with_cap(cls, pairs: int) -> ComparisonPlan:
         """The plan with another cap, and looks at the same fractions of it where they can decide.
 
-        Raises
-        ------
-        Refused
-            If so few pairs could never be significant.
+        Refused if so few pairs could never be significant.
         """
         least = _pairs_of_one_sign(cls().alpha)
         if pairs < least:

@@ -11,9 +11,9 @@ class Verdict(StrEnum):
     """The answer for one benchmark.
 
     `SLOWER` and `FASTER` are significant and at least the minimum effect; `EQUIVALENT` is shown to
-    lie within the margin, which is more than not being significant; `INCONCLUSIVE` is neither.
-    `FAILED` began and gave no figures; `NOT_MEASURED` does not exist at one of the commits. `SAME`
-    was not measured, as both commits have the same engine and kernels.
+    lie within the margin; `INCONCLUSIVE` is none of these. `FAILED` began and gave no figures;
+    `NOT_MEASURED` does not exist at one of the commits; `SAME` was not measured, as both commits
+    have the same engine and kernels.
     """
 
     SLOWER = "slower"
@@ -46,23 +46,18 @@ class Comparison:
         Name with parameters.
     base, head
         Full hashes.
-    verdict
-        The answer.
-    effect
-        head / base - 1, from the Hodges-Lehmann shift of the log-ratios; None without pairs.
-    interval
-        Its confidence interval, in the same terms; None without pairs.
-    confidence
-        Of the interval, such as 0.95.
+    effect, interval
+        head / base - 1, from the Hodges-Lehmann shift of the log-ratios, and its interval of
+        `confidence`; None without pairs.
     p
-        Exact and two-sided, of the pairs used, by the better of Wilcoxon's signed-rank test and
-        the sign test (`paired_statistics.location_p`); not adjusted for other benchmarks.
+        Exact and two-sided, of the signed-rank and the sign test together
+        (`stats.paired.location_p`); not adjusted for other benchmarks.
     wilcoxon_p
-        Of Wilcoxon's test alone.
+        Of the signed-rank test alone.
     equivalence_p
         The larger p-value of the two one-sided tests against the margin.
     pairs_used, pairs_discarded
-        How many pairs the verdict rests on, and how many were measured in vain.
+        Pairs that the verdict rests on, and pairs that were measured in vain.
     base_value, head_value
         Medians over the processes used.
     reason

@@ -1,9 +1,8 @@
 """The asv environment in which commits are measured.
 
-asv's own environments install the project's dependencies anew, torch included, for every commit.
-This one makes a single virtual environment without pip that borrows whatever the interpreter
-running asv can import, and points it at one commit's `engine` and `kernels`. A commit costs one
-unpacking of two folders: no network, no index, no build.
+It is one virtual environment without pip that borrows whatever the interpreter running asv can
+import, and is pointed at one commit's `engine` and `kernels`. A commit costs one unpacking of two
+folders: no network, no index, no build.
 
 asv loads this module as a plugin (`"plugins": [".asv_bench.history.asv_environment"]`).
 """
@@ -120,10 +119,10 @@ def _path_lines(paths: Sequence[str]) -> str:
 
 
 def describe_machine(facts: MachineFacts) -> dict[str, str]:
-    """What asv stores about a machine: only what changes speed, as every entry keys a series.
+    """What asv stores about a machine, as text: only what changes speed, as each entry keys a
+    series.
 
-    The operating system is frozen to its kind: its patch level would start a new series at each
-    update. Everything is text, as asv sorts these values.
+    The operating system is told by its kind: its patch level would start a new series each time.
     """
     return {
         "machine": facts.name,

@@ -47,10 +47,7 @@ def record_of(
     selection: Selection,
     facts: MachineFacts,
 ) -> Record:
-    """What a command leaves beside asv's results, which have no place for it.
-
-    Threads, surroundings and warnings are in it, and where asv keeps the samples.
-    """
+    """A record beside asv's results, which have no place for threads, surroundings and warnings."""
     settings = {
         "commits": list(commits),
         "benchmarks": list(selection.patterns),

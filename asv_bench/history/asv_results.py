@@ -1,9 +1,8 @@
 """Reading asv's result files.
 
 A results directory holds `benchmarks.json`, and for each machine a folder with `machine.json` and
-one file per commit and environment. A result file stores, per benchmark, a row of columns; the
-columns used here are the values, the parameters and the samples. See asv's developer
-documentation ("benchmark suite layout and file formats").
+one file per commit and environment. A result file stores, per benchmark, a row of columns; see
+asv's developer documentation ("benchmark suite layout and file formats").
 """
 
 from __future__ import annotations
@@ -90,8 +89,6 @@ class Figure:
 
     Attributes
     ----------
-    series
-        What it is a figure of.
     unit
         "seconds", or what it counts.
     commit, committed_ms
@@ -146,7 +143,7 @@ class Results:
     files
         What was read of each result file.
     faulty
-        Those of them of which something was left out.
+        The files of which something was left out.
     """
 
     benchmarks: Mapping[str, Benchmark]
@@ -181,8 +178,7 @@ def read_results(directory: Path) -> Results:
     """Read a results directory; one that does not exist holds nothing.
 
     Figures of benchmarks that are no longer there, or whose version has changed since, are left
-    out: today's benchmark means something else. Skipped parameters are left out too. So is what
-    cannot be what it says, each with a complaint.
+    out, as are skipped parameters. What cannot be right is left out with a complaint.
     """
     complaints: list[str] = []
     benchmarks = _benchmarks(directory / "benchmarks.json", complaints)

@@ -1,7 +1,7 @@
 """Running asv: its configuration for one purpose, its progress, and where its results go.
 
-asv works in a folder of this process alone: what another session does cannot reach its environment,
-its log or its results. Results are filed once asv has ended, each session's beside those of others.
+asv works in a folder of this process alone. Results are filed once asv has ended, each session's
+beside those of others.
 """
 
 from __future__ import annotations
@@ -41,13 +41,7 @@ class AsvError(MeasurementFailed):
 
 
 def require_project(root: Path) -> None:
-    """See before measuring that asv can work in a checkout, and its results be kept and shown.
-
-    Raises
-    ------
-    Refused
-        If something in it cannot be written, or a package is missing.
-    """
+    """Refuse, before measuring, a checkout that cannot be written or an environment without asv."""
     require_packages("asv", "jinja2", "matplotlib")
     kept = ("asv", "asv-worktree", "asv-sessions", "pages", "html", "runs")
     folders = (".asv", *(f"reports/{name}" for name in kept))
@@ -64,8 +58,6 @@ class AsvProject:
         The directory of asv.conf.json.
     repository
         Where the measured commits are.
-    results
-        Where results go.
     branch
         The branch whose commits asv's own pages show.
     """
@@ -98,10 +90,7 @@ class AsvProject:
     def write_config(self, results: Path | None = None) -> Path:
         """Write a copy of asv.conf.json for this purpose, with absolute paths; return its path.
 
-        Parameters
-        ----------
-        results
-            Where asv reads and leaves results; None: where they are kept.
+        asv reads and leaves results in `results`; None: where they are kept.
         """
         source = self.root / "asv.conf.json"
         if not source.is_file():
@@ -154,7 +143,7 @@ class AsvProject:
         Refused
             If the environment cannot be made at the checkout's path.
         AsvError
-            If asv could not measure at all; its own words are in the message.
+            With asv's own words, if it could not measure at all.
         """
         selection = [argument for regex in benchmarks for argument in ("--bench", regex)]
         # The environment is a virtual one, which Python makes at no path that this refuses.
@@ -193,13 +182,7 @@ class AsvProject:
         return measured
 
     def publish(self) -> None:
-        """Build asv's own pages of what `read_results` reads.
-
-        Raises
-        ------
-        AsvError
-            With asv's words, if it fails.
-        """
+        """Build asv's own pages of what `read_results` reads; an AsvError has asv's words."""
         shown = self.session / "published"
         write_published(read_results(self.results), self.results, shown)
         try:
@@ -210,15 +193,7 @@ class AsvProject:
             shutil.rmtree(shown, ignore_errors=True)
 
     def discover(self) -> None:
-        """Write `benchmarks.json`, which describes the benchmarks, to the results.
-
-        Raises
-        ------
-        Refused
-            If the environment cannot be made at the checkout's path.
-        AsvError
-            With asv's words, if it fails.
-        """
+        """Write `benchmarks.json`, which describes the benchmarks; an AsvError has asv's words."""
         search_path([str(self.root)])
         command = ["run", "--bench", "just-discover", "--no-pull", "HEAD"]
         code = self._run(command, self.measured, {}, lambda: None)

@@ -2,9 +2,9 @@
 
 Segments of equal level are fitted to the logs of a series by kernel change point detection with a
 linear kernel (Arlot, Celisse & Harchaoui 2019, as in `ruptures`), in units of the series' own
-noise, at a penalty of 5 ln n for each change. A change found so is a candidate: one look at stored
-figures, which noise and a machine's drift can make too. Nor is its place certain: a commit beside
-it that was measured badly moves it by one. So a candidate has a range in which it lies.
+noise, at a penalty of 5 ln n for each change. A change found so is a candidate: noise and a
+machine's drift can make one too. One commit that was measured badly can also misplace it, so a
+candidate has a range in which it lies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BULK, _NORMAL_BULK = 0.9, 1.645
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One commit of a series: its figure, and by which reference it is divided, if any.
+    """One commit of a series: its figure, and the commit that it is divided by, if any.
 
     `level` is the log of the figure's median, or of its ratio to the reference's.
     """
@@ -61,10 +61,6 @@ class Change:
 
     Attributes
     ----------
-    series, machine, unit
-        Of what, and where.
-    environment
-        With what it was measured, see `asv_results`.
     before, commit
         The last measured commit before the change, and the first one after it, where it most
         probably is.
@@ -127,13 +123,7 @@ class Change:
 
 
 def changes_in(points: Sequence[Point]) -> list[Change]:
-    """Where one series on one machine moved by at least `LEAST_EFFECT`, oldest first.
-
-    Parameters
-    ----------
-    points
-        One for each measured commit, parents before children.
-    """
+    """Where a series moved by at least `LEAST_EFFECT`; points and changes are oldest first."""
     if len(points) < LEAST_COMMITS:
         return []
     levels = np.array([point.level for point in points])
@@ -155,12 +145,8 @@ def changes_in(points: Sequence[Point]) -> list[Change]:
 def segment_ends(levels: Floats, least: int) -> list[int]:
     """Where each segment of equal level ends, the last one at the end of the series.
 
-    Parameters
-    ----------
-    levels
-        In units of their noise.
-    least
-        How many a segment has at least. Only with 1 can the newest commit be seen to differ.
+    Levels are in units of their noise. A segment has at least `least` of them: only with 1 can the
+    newest commit be seen to differ.
     """
     import ruptures  # not at the top: every command would wait for it
 
@@ -171,11 +157,11 @@ def segment_ends(levels: Floats, least: int) -> list[int]:
 def noise_of(points: Sequence[Point]) -> float:
     """By how much the log of a commit's figure is off, as a standard deviation.
 
-    From differences of neighbours, of which a few changes are outliers. Where processes have two
-    modes, the median absolute deviation of the differences sees the tighter one alone. So the noise
-    is no less than the spread of each commit's own processes tells and, where those are too few to
-    tell or commits are so many that changes are rare among them, than the bulk of the differences.
-    Where commits are so few that changes may be most of the differences, the processes alone tell.
+    It is estimated from differences of neighbours, of which a few changes are outliers. If
+    processes have two modes, the median absolute deviation of the differences misses one, so the
+    noise is no less than the spread of each commit's own processes says. If those are too few, or
+    commits so many that changes are rare among them, it is no less than the bulk of the differences
+    says. With few commits, most differences may be changes, and only the processes count.
     """
     differences = np.diff([point.level for point in points])
     within = _noise_within(points)
@@ -227,15 +213,9 @@ def _change(before: Sequence[Point], after: Sequence[Point], noise: float) -> Ch
 def places_of(levels: Floats, found: int) -> tuple[int, int]:
     """The first and last place where the one step of `levels` may be, `found` among them.
 
-    Every place is as probable beforehand; errors around the medians of both sides are of a Student
-    t distribution, whose heavy tails let single commits be far off.
-
-    Parameters
-    ----------
-    levels
-        In units of their noise.
-    found
-        Where the step was placed: the number of levels before it.
+    Levels are in units of their noise; a place is the number of levels before the step. Every place
+    is as probable beforehand; errors around the medians of both sides are of a Student t
+    distribution, whose heavy tails let single commits be far off.
     """
     places = range(1, len(levels))
     costs = np.array([_cost(levels[:place]) + _cost(levels[place:]) for place in places])
@@ -257,17 +237,10 @@ def _level(points: Sequence[Point]) -> float:
 
 
 def points_of(figures: Sequence[Figure], commits: Sequence[Commit], ratios: Ratios) -> list[Point]:
-    """One series as points, in the order of `commits`.
+    """One series on one machine, in one environment, as points in the order of `commits`.
 
-    Parameters
-    ----------
-    figures
-        Of one series on one machine, in one environment.
-    commits
-        Parents before children.
-    ratios
-        To references measured in the same session (`sessions.read_ratios`). Used where every
-        figure has one to the same reference: ratios and plain figures do not mix.
+    `ratios` (`sessions.read_ratios`) are used where every figure has one to the same reference:
+    ratios and plain figures do not mix.
     """
     by_commit = {
         figure.commit: figure for figure in figures if not figure.failed and figure.median > 0

@@ -30,14 +30,8 @@ _FILES = 5
 class Estimate:
     """How long rounds of commits are expected to take.
 
-    Attributes
-    ----------
-    commits, rounds
-        How many.
-    round_s
-        Seconds of one round of one commit.
-    is_stored
-        Whether results of this machine say so; otherwise it is assumed.
+    `round_s` is of one round of one commit; it is assumed unless results of this machine tell
+    (`is_stored`).
     """
 
     commits: int
@@ -63,18 +57,9 @@ class Estimate:
 
 
 def estimate(results: Path, machine: str, commits: int, selection: Selection) -> Estimate:
-    """How long measuring takes, by the newest results of this machine.
+    """How long it takes to measure so many commits, by the newest results of this machine.
 
-    Parameters
-    ----------
-    results
-        asv's directory of results.
-    machine
-        The folder in it.
-    commits
-        How many are measured.
-    selection
-        What is measured of each, as it is on this machine.
+    `results` is asv's directory of results; `machine` the folder in it.
     """
     newest = sorted((results / machine).glob("*.json"), key=lambda path: path.stat().st_mtime)
     rounds: list[float] = []
@@ -86,12 +71,9 @@ def estimate(results: Path, machine: str, commits: int, selection: Selection) ->
 
 
 def agree_to(expected: Estimate, console: Console, *, yes: bool) -> None:
-    """Say how long it takes; where that is long, ask at a terminal, and elsewhere want --yes.
+    """Say how long it takes; if that is long, ask at a terminal, and elsewhere want --yes.
 
-    Raises
-    ------
-    Refused
-        If nobody agreed.
+    Refused if nobody agreed.
     """
     console.print(f"expected to take {expected.sentence}")
     if yes or expected.seconds <= LONG_SECONDS:

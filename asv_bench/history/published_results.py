@@ -19,17 +19,7 @@ from asv_bench.history.asv_results import Figure, Results, plain
 
 
 def write_published(results: Results, source: Path, target: Path) -> None:
-    """Copy results for asv's pages.
-
-    Parameters
-    ----------
-    results
-        What `read_results` read from `source`.
-    source
-        The results directory.
-    target
-        A directory that is made anew.
-    """
+    """Make `target` a copy for asv's pages of what `read_results` read from `source`."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     if (source / "benchmarks.json").is_file():

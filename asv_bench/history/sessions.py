@@ -31,21 +31,10 @@ SESSIONS = "asv-sessions"
 
 
 def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Path | None:
-    """Keep what one run of asv measured beside its reference; returns the file.
+    """Keep what one run of asv measured on one machine beside its reference; returns the file.
 
-    Parameters
-    ----------
-    folder
-        Where sessions are kept, a folder in it for each machine.
-    reference
-        Full hash of a commit that was measured in the same, interleaved rounds.
-    figures
-        Everything that the run measured on one machine, the reference's figures included.
-
-    Returns
-    -------
-    Path
-        None where the reference gave no figure to divide by.
+    `reference` is the full hash of a commit measured in the same, interleaved rounds. None where it
+    gave no figure to divide by.
     """
     of_reference = {
         figure.series: figure.median
@@ -76,17 +65,8 @@ def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Pa
 def read_ratios(folder: Path, machine: str, complaints: list[str] | None = None) -> Ratios:
     """What the sessions of one machine measured beside references.
 
-    Parameters
-    ----------
-    folder, machine
-        Where sessions are kept, and whose.
-    complaints
-        Gets a sentence for each file that is not one of ours, which is left out then.
-
-    Raises
-    ------
-    UnreadableFile
-        If a file is not one of ours and nobody takes complaints.
+    A file that is not one of ours is left out with a sentence in `complaints`, or raises
+    UnreadableFile if nobody takes complaints.
     """
     ratios: Ratios = {}
     for path in sorted((folder / machine).glob("*.json")):

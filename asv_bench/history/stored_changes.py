@@ -38,12 +38,10 @@ def stored_changes(
 
     Parameters
     ----------
-    root
-        The checkout.
     patterns
         Texts, one of which is in a benchmark's name; none: all benchmarks.
     machine
-        Whose results; None: every machine's.
+        Whose results; None: every machine's. Refused if it has none.
     tip
         The last commit of the line of first parents along which series are laid.
 
@@ -51,8 +49,6 @@ def stored_changes(
     ------
     MeasurementFailed
         If nothing is stored.
-    Refused
-        If the machine has no results.
     """
     results = read_results(root / "reports" / "asv")
     notes = list(results.complaints)

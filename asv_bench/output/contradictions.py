@@ -18,21 +18,10 @@ ADVICE = "Make the machine idle and measure again before you believe them."
 def spread_sentences(
     values: Mapping[str, Sequence[float]], of_what: str = "runs", unit: str = ""
 ) -> list[str]:
-    """A sentence where runs of the same thing disagree, with the figures that disagree most.
+    """At most one sentence: which runs of the same thing disagree, and by how much.
 
-    Parameters
-    ----------
-    values
-        By the figure's name, one for each run; figures of a single run say nothing.
-    of_what
-        What there is one figure each of: runs, processes.
-    unit
-        Of all figures.
-
-    Returns
-    -------
-    list of str
-        At most one.
+    `values` has one figure for each run, by name; `of_what` they are: runs, processes; `unit` is of
+    all figures.
     """
     apart = {
         name: spread

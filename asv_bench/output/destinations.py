@@ -1,8 +1,4 @@
-"""Where results are written: tried before anything is measured, and another place if that fails.
-
-A measurement takes minutes or hours, and what it gave must not be lost to a mistyped path or a full
-disk at its end.
-"""
+"""Where results are written: tried before anything is measured, and another place if that fails."""
 
 from __future__ import annotations
 
@@ -27,17 +23,7 @@ class WrittenElsewhere(MeasurementFailed):
 def require_writable(*paths: Path | None) -> None:
     """See that files can be written, before what they are to hold is measured.
 
-    Nothing is left behind, not even a folder.
-
-    Parameters
-    ----------
-    *paths
-        The files, of which None are none.
-
-    Raises
-    ------
-    Refused
-        If one cannot be written.
+    Nothing is left behind, not even a folder. None is no file. Refused if one cannot be written.
     """
     for path in paths:
         if path is None or path == STANDARD_OUTPUT:
@@ -54,26 +40,14 @@ def require_writable(*paths: Path | None) -> None:
 def write_text(path: Path, text: str, *, suffix: str = ".txt") -> Path:
     """Write a file in one piece: a reader sees the old text or the new, never half of it.
 
-    What is no regular file, such as a pipe or a device, is written to as it stands.
-
-    Parameters
-    ----------
-    path
-        Where to; missing folders are made, and "-" is standard output.
-    text
-        The content.
-    suffix
-        Of the file that takes its place, where `path` has none.
-
-    Returns
-    -------
-    Path
-        The file.
+    What is no regular file, such as a pipe or a device, is written to as it stands. Missing folders
+    are made, and "-" is standard output.
 
     Raises
     ------
     WrittenElsewhere
-        If the file could not be written; the text is elsewhere then, where anything can be written.
+        If the file could not be written. The text is elsewhere then, in a file with `suffix` if
+        `path` has none.
     """
     try:
         _write(path, text)

@@ -48,20 +48,10 @@ def draw_svg(
     font_size: float,
     salt: str,
 ) -> str:
-    """The `svg` element that `draw` makes of an empty canvas.
+    """The `svg` element that `draw` makes of an empty canvas, in colours of `palette`.
 
-    Parameters
-    ----------
-    draw
-        Draws in colours of `palette`.
-    palette
-        The variables that the element will use; text is in "ink".
-    size
-        Width and height, in inches.
-    font_size
-        In points.
-    salt
-        Made part of the element's ids, which must differ from those of other elements on a page.
+    Text is in "ink". `size` is in inches, `font_size` in points; `salt` becomes part of the
+    element's ids, which must differ from those of other elements on a page.
     """
     options: dict[Any, Any] = {
         "svg.fonttype": "none",  # text stays text, in the reader's font
@@ -94,12 +84,7 @@ def quieten(axes: Axes, palette: Palette, *, grid: Literal["x", "y"]) -> None:
 def standalone(svg: str, schemes: Mapping[str, tuple[str, str]]) -> str:
     """The element with a style sheet of its own, so that it opens by itself.
 
-    Parameters
-    ----------
-    svg
-        As `draw_svg` makes it.
-    schemes
-        Each variable's colour on light and on dark ground; the ground itself is "paper".
+    `schemes` are each variable's colours on light and dark ground; the ground itself is "paper".
     """
     light, dark = (
         " ".join(f"--{name}: {colours[scheme]};" for name, colours in schemes.items())

@@ -17,23 +17,19 @@ SECONDS_BETWEEN_LINES = 30.0
 class Progress:
     """Says at the beginning what is done, and from then on how far it is.
 
-    On a terminal that is a bar, which is drawn when something has happened only: drawing while
-    something is measured would be measured too. Elsewhere it is a plain line at the beginning, and
-    then one every half minute at most. With --quiet there is neither.
+    On a terminal that is a bar, drawn only when something has happened: drawing while something is
+    measured would be measured too. Elsewhere it is a plain line at the beginning, and then one
+    every half minute at most. With --quiet there is neither.
 
     Parameters
     ----------
-    console
-        Where to.
-    what
-        What is done, for the beginning of the line.
     total
         How many there will be; None where that is not known yet.
     unit
         What is counted.
     is_apart
-        Whether other processes do what takes the time. Then the half minute's line also comes where
-        nothing has happened, from a thread; in a process that measures itself there is none.
+        Whether other processes do what takes the time. Then a thread prints the line also where
+        nothing has happened; a process that measures itself has no such thread.
     now
         Seconds, of a clock that never goes back.
     """
@@ -97,16 +93,8 @@ class Progress:
         *,
         total: int | None = None,
     ) -> None:
-        """Say how far it is.
-
-        Parameters
-        ----------
-        done
-            How many are done.
-        what
-            What is done from now on; None: as before.
-        total
-            How many there will be; None: as before.
+        """Say how many are done, what is done from now on and how many there will be; None: as
+        before.
         """
         with self._lock:
             at = self._now()

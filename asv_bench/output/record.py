@@ -64,10 +64,7 @@ class WorkingTree:
 def working_tree(repository: Path = REPOSITORY) -> WorkingTree:
     """Ask git what is checked out; untracked files count as changes unless git ignores them.
 
-    Raises
-    ------
-    GitError
-        If there is a repository that git does not read, such as another user's.
+    A GitError tells of a repository that git does not read, such as another user's.
     """
     git = Repository(repository)
     try:
@@ -101,10 +98,8 @@ class Record:
 
     Attributes
     ----------
-    command
-        The command's name.
     settings
-        Everything that it was asked to do, defaults included.
+        Everything that the command was asked to do, defaults included.
     samples
         Raw samples, one per run.
     results
@@ -135,12 +130,7 @@ class Record:
     def look_around(self, console: Console, devices: Sequence[str] | None = None) -> None:
         """See what else the machine does, say what may spoil figures, and keep it.
 
-        Parameters
-        ----------
-        console
-            Where to.
-        devices
-            What is measured, as `surroundings.look_around` takes it.
+        `devices` are what is measured, as `surroundings.look_around` takes them.
         """
         self.surroundings = look_around(devices)
         self.warn(console, self.surroundings.sentences())
@@ -198,7 +188,7 @@ class Record:
 def without_folders(argument: str) -> str:
     """An argument as a record keeps it: of an absolute path only what is in this checkout.
 
-    What is before that, and where else files lie, tells of one machine's folders only.
+    Other folders are of one machine only.
     """
     option, equals, value = argument.rpartition("=")
     path = Path(value)
@@ -209,32 +199,15 @@ def without_folders(argument: str) -> str:
 
 
 def require_places(record: Path | None, *beside: Path | None) -> None:
-    """See before measuring that a record can be written, and files beside it.
-
-    Parameters
-    ----------
-    record
-        None: a new file in `reports/runs`.
-    *beside
-        Other files that the command writes, of which None are none.
-
-    Raises
-    ------
-    Refused
-        If one cannot be written.
+    """Refuse, before measuring, a record (None: in `reports/runs`) or files that cannot be
+    written.
     """
     require_writable(record or RUNS / "record.json", *beside)
 
 
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
-    """Write JSON in one piece: a reader sees the old file or the new one, never half of it.
-
-    Figures that are not finite become null, since JSON has no word for them.
-
-    Raises
-    ------
-    WrittenElsewhere
-        If the file could not be written.
+    """Write JSON in one piece; figures that are not finite become null, as JSON has no word for
+    them.
     """
     text = json.dumps(finite(content), indent=indent, allow_nan=False)
     write_text(path, f"{text}\n", suffix=".json")

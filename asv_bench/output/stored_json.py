@@ -40,14 +40,8 @@ class UnreadableFile(Refused):
 def read_stored(path: Path, what: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
     """What `parse` makes of the JSON object in a file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    what
-        What it should be, for the sentence: "a result file of asv".
-    parse
-        Raises what Python raises where something is missing or of another kind.
+    `what` says what it should be: "a result file of asv". `parse` raises what Python raises where
+    something is missing or of another kind.
 
     Raises
     ------
@@ -93,52 +87,28 @@ def require_schema(content: Mapping[str, Any], wanted: int, name: str = "schema"
 
 
 def positive(value: Any) -> float:
-    """A figure that has a logarithm.
-
-    Raises
-    ------
-    ValueError
-        If it is zero, negative, not finite, or no number.
-    """
+    """A figure that has a logarithm; ValueError if it is not finite and positive."""
     if not _is_number(value) or value <= 0:
         raise ValueError(f"{shown(value)} is no positive number")
     return float(value)
 
 
 def count(value: Any) -> float:
-    """A figure that may be zero, such as a number of spilled registers.
-
-    Raises
-    ------
-    ValueError
-        If it is negative, not finite, or no number.
-    """
+    """A figure that may be zero, such as a number of spilled registers; ValueError if negative."""
     if not _is_number(value) or value < 0:
         raise ValueError(f"{shown(value)} is no count")
     return float(value)
 
 
 def text(value: Any) -> str:
-    """A text that is not empty.
-
-    Raises
-    ------
-    ValueError
-        If it is empty, or something else.
-    """
+    """A text; ValueError if it is empty, or something else."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{shown(value)} is no text")
     return value
 
 
 def moment(value: Any) -> int:
-    """Milliseconds since 1970.
-
-    Raises
-    ------
-    ValueError
-        If it is no moment of a calendar.
-    """
+    """Milliseconds since 1970; ValueError if they are no moment of a calendar."""
     if not _is_number(value) or not 0 <= value <= LATEST_MOMENT_MS:
         raise ValueError(f"{shown(value)} is no time in milliseconds")
     return int(value)

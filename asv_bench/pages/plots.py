@@ -33,16 +33,8 @@ def plot_history(
 ) -> str:
     """Draw one series over commits: every sample, the medians, and the interquartile range.
 
-    Parameters
-    ----------
-    title
-        What the series is; read out in place of the drawing.
-    figures
-        Figures of one series with samples, one per commit, in any order.
-    commits
-        The x axis: commits without a figure leave a gap.
-    marked
-        Full hash of a commit before which a line is drawn: what is to its right is after it.
+    `title` is read out in place of the drawing. Commits without a figure leave a gap. A line is
+    drawn before the commit with the hash `marked`: what is to its right is after it.
     """
     by_commit = {figure.commit: figure for figure in figures}
     shown = [commit for commit in commits if commit.hash in by_commit]

@@ -1,8 +1,7 @@
 """Tests and estimates on paired log-ratios; pure functions on arrays.
 
-Everything is exact and rank-based, because a process in thirty or so is an outlier and because the
-levels that matter here, 0.0005 and below, lie where normal approximations of a dozen pairs are
-wrong.
+Everything is exact and rank-based: processes have outliers, and at the small levels that matter
+here, normal approximations of a dozen pairs are wrong.
 """
 
 from __future__ import annotations
@@ -25,18 +24,15 @@ NORMAL_MAD = 1.4826
 def wilcoxon_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> float:
     """The exact p-value of Wilcoxon's signed-rank test that the centre is 0.
 
+    Ties are exact too, where `scipy.stats.wilcoxon` would take a normal approximation; zeros are
+    ranked and count for neither side (Pratt 1959).
+
     Parameters
     ----------
     log_ratios
         [pairs]; each is as likely to be positive as negative where the centre is 0.
     alternative
         "greater": the centre is positive; "less": negative.
-
-    Returns
-    -------
-    float
-        With tied magnitudes too, where `scipy.stats.wilcoxon` would take a normal approximation;
-        zeros are ranked and count for neither side (Pratt 1959). 1 where there is no evidence.
     """
     signs, ranks = _signed_ranks(log_ratios)
     tails = _upper_tails(tuple(ranks.tolist()))
@@ -52,17 +48,10 @@ def wilcoxon_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
 def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> float:
     """The exact p-value of the better of two tests that the centre is 0: Wilcoxon's and the sign's.
 
-    Wilcoxon's test sees more in noise that is alike in all pairs, but three outliers on the wrong
-    side, which get its highest ranks, blind it at small levels; the sign test does not mind them.
-    The smaller of both p-values is referred to its own distribution over all signs, which takes
-    into account that there are two.
-
-    Parameters
-    ----------
-    log_ratios
-        [pairs]; each is as likely to be positive as negative where the centre is 0.
-    alternative
-        "greater": the centre is positive; "less": negative.
+    Wilcoxon's test is more powerful in noise that is alike in all pairs, but a few outliers on the
+    wrong side, which get its highest ranks, blind it at small levels; the sign test does not mind
+    them. The smaller of both p-values is referred to its own distribution over all signs, which
+    accounts for the choice. Arguments are those of `wilcoxon_p`.
     """
     signs, ranks = _signed_ranks(log_ratios)
     if alternative == "less":

@@ -1,26 +1,20 @@
 """Bayesian bisection: which commit was the first slow one, given noisy measurements.
 
 The unknowns are the first bad commit `k` (or none), the effect, which is by how much the log of a
-time grows from `k` on, and the scale of the noise. A probe of commit `c` against a reference `r`
-is the log-ratio of their times in one interleaved pair, so its mean is the effect where
-`r < k <= c` and 0 elsewhere, with errors of a Student t distribution: its heavy tails keep a
-disturbed process from deciding anything. All three unknowns are weighed on grids, so nothing about
-the noise is assumed to be known beforehand: the gate's pairs and every probe tell of it.
+time grows from `k` on, and the scale of the noise. A probe of commit `c` against a reference `r` is
+the log-ratio of their times in one interleaved pair. Its mean is the effect if `r < k <= c` and 0
+otherwise, with errors of a Student t distribution: its heavy tails keep a disturbed process from
+deciding anything. All three unknowns are weighed on grids, so nothing about the noise is assumed to
+be known.
 
-**What the certainty assumes.** Errors are drawn anew for each pair. An offset that belongs to a
-commit, as its code layout may cause, is in all of its pairs, so more of them only make a wrong
-answer more certain, and the confirmation, which measures that same commit, need not notice. The
-stated probability holds where such offsets are small beside half the step. In 200 simulated
-searches (`bisect_often`, seed 5, quiet noise) for a step of 2 % among 64 commits, no commit was
-wrongly named where offsets had a standard deviation of 0.2 %; at 0.5 % it was 16 of the 193 that
-were named, each called certain to at least 0.99 and confirmed.
+The stated certainty assumes that errors are drawn anew for each pair. An offset that belongs to a
+commit, as its code layout may cause, is in all of its pairs: more pairs make a wrong answer more
+certain, and the confirmation, which measures the same commit, need not notice. The probability
+holds if such offsets are small beside half the step.
 
-The commit to probe next is the one whose pair is expected to tell most about `k`, in bits. One pair
-at a time, that is the median of the posterior (Horstein 1963), and simulated searches of either
-kind take equally many pairs. Several at a time are chosen so that together they tell most: with
-little noise four devices then need half as many turns as when all measure the median.
-
-Nothing here measures, and nothing here knows of git.
+The commit to probe next is the one whose pair has the most expected information about `k`. One pair
+at a time, that is the median of the posterior (Horstein 1963); several at a time are chosen so that
+they are most informative together.
 """
 
 from __future__ import annotations
@@ -65,19 +59,8 @@ class Suspects:
 class FirstBad:
     """The posterior over the first bad of `count` commits in a row, their effect and the noise.
 
-    Commits are 0 to `count` - 1, oldest first; `REFERENCE` is the good end before them.
-
-    Parameters
-    ----------
-    count
-        How many commits may be the first bad one; the last of them is the bad end.
-    unmeasurable
-        Those that cannot be measured. The bad end must not be among them.
-
-    Raises
-    ------
-    ValueError
-        If there is no candidate, or the bad end cannot be measured.
+    Commits are 0 to `count` - 1, oldest first; `REFERENCE` is the good end before them and the last
+    is the bad end, which must not be among the `unmeasurable`.
     """
 
     def __init__(self, count: int, unmeasurable: Iterable[int] = ()) -> None:
@@ -98,13 +81,7 @@ class FirstBad:
         self._joint: Floats | None = None
 
     def exclude(self, commit: int) -> None:
-        """Note that `commit` cannot be measured.
-
-        Raises
-        ------
-        ValueError
-            If it is the bad end, or no candidate.
-        """
+        """Note that `commit`, which lies between the two ends, cannot be measured."""
         if not 0 <= commit < self.count - 1:
             raise ValueError(
                 f"commit {commit} of {self.count} cannot be left out: only commits between the two "
@@ -115,10 +92,7 @@ class FirstBad:
     def observe(self, reference: int, commit: int, log_ratios: Sequence[float]) -> None:
         """Take in pairs: the logs of `commit`'s time over that of the older `reference`.
 
-        Raises
-        ------
-        ValueError
-            If `commit` does not come after `reference`, or a ratio is not finite.
+        Raises ValueError if `commit` does not come after `reference`, or a ratio is not finite.
         """
         if not REFERENCE <= reference < commit < self.count:
             raise ValueError(
@@ -174,12 +148,8 @@ class FirstBad:
         """The commit whose pair with the reference is expected to tell most of where the step is.
 
         Whether there is a step was the gate's question, and the bad end is not asked again.
-
-        Parameters
-        ----------
-        pending
-            Commits whose pairs are being measured on other devices. What those will say is drawn
-            from the posterior, so that pairs measured at the same time do not all ask the same.
+        `pending` commits are being measured on other devices: outcomes of their pairs are drawn
+        from the posterior, so that pairs measured at the same time do not all ask the same.
         """
         commits = np.array(self.measurable()[:-1] or self.measurable(), np.intp)
         given = self._given_a_step()

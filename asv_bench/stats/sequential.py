@@ -43,11 +43,6 @@ def look_levels(
         Probability that any look finds a difference where there is none.
     spending
         Of the fraction of the data and alpha: what may have been spent by then.
-
-    Returns
-    -------
-    tuple of float
-        As long as `looks`.
     """
     levels: list[float] = []
     spent = 0.0
@@ -111,7 +106,7 @@ class _Paths:
 def holm(
     p_values: Mapping[str, float], level_for: Callable[[int], float], hypotheses: int
 ) -> set[str]:
-    """Which hypotheses Holm's step-down procedure rejects.
+    """Which hypotheses Holm's step-down procedure (1979) rejects.
 
     Parameters
     ----------
@@ -121,11 +116,6 @@ def holm(
         The level that a single test must meet where the total error is divided by this number.
     hypotheses
         How many are not rejected yet; at least as many as there are p-values.
-
-    Returns
-    -------
-    set of str
-        With a chance of at most the total error, any of them is true (Holm 1979).
     """
     rejected: set[str] = set()
     for name, p in sorted(p_values.items(), key=lambda entry: entry[1]):
