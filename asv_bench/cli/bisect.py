@@ -35,7 +35,7 @@ from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.commits import commits_between, first_of_each_run
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.console import print_sentences
-from asv_bench.output.contradictions import spread_sentences
+from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table_files import TableFiles
@@ -256,21 +256,17 @@ class Bisecting:
             return
         if self._probes:
             self._files.show(commit_table(self.finding, self._probes, self._commits))
-        self._record.warn(self._console, self._contradictions())
+        kept = (probe.pair for probe in self._probes if probe.pair and not probe.pair.discarded)
+        readings = (
+            (f"{self._benchmark} of {reading.commit[:8]}", reading.value)
+            for pair in kept
+            for reading in (pair.base, pair.head)
+        )
+        self._record.warn(self._console, processes_apart(readings))
         first, *others = answer_lines(self.finding, self._by_hash)
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
         print_sentences(self._console, [*others, took])
-
-    def _contradictions(self) -> list[str]:
-        """What to know where processes of one commit gave figures far apart."""
-        values: dict[str, list[float]] = {}
-        for probe in self._probes:
-            if probe.pair is not None and probe.pair.discarded is None:
-                for reading in (probe.pair.base, probe.pair.head):
-                    name = f"{self._benchmark} of {reading.commit[:8]}"
-                    values.setdefault(name, []).append(reading.value)
-        return spread_sentences(values, "processes")
 
     def write_record(self, path: Path | None, code: ExitCode) -> Path:
         """Write every probe with its samples, and the finding; return where."""

@@ -32,7 +32,7 @@ from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import Verbosity, print_sentences, verbosity
-from asv_bench.output.contradictions import spread_sentences
+from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY, WORKPLACE, Record
@@ -311,10 +311,11 @@ class Comparing:
 
     def _contradictions(self) -> list[str]:
         """What to know where processes of one commit gave figures far apart."""
-        values: dict[str, list[float]] = {}
-        for name in self._names:
-            kept = self._comparison.kept_pairs(name)
-            values[f"{name} of base {self._base.short}"] = [pair.base.value for pair in kept]
-            values[f"{name} of head {self._head.short}"] = [pair.head.value for pair in kept]
         unit = "s" if set(self._units.values()) == {"seconds"} else ""
-        return spread_sentences(values, "processes", unit)
+        readings = (
+            (f"{name} of {side} {reading.commit[:8]}", reading.value)
+            for name in self._names
+            for pair in self._comparison.kept_pairs(name)
+            for side, reading in (("base", pair.base), ("head", pair.head))
+        )
+        return processes_apart(readings, unit)

@@ -58,8 +58,6 @@ def build_all_pages(project: AsvProject, console: Console) -> Path:
     if any(project.results.glob("*/machine.json")):
         project = replace(project, branch=branch_to_show(project.repository))
         try:
-            if not (project.results / "benchmarks.json").is_file():
-                project.discover()
             project.publish()
         except AsvError as error:
             print_sentences(console, [f"asv's own pages are not built anew: {error}"])

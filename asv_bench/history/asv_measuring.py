@@ -15,7 +15,7 @@ from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import Selection
 from asv_bench.history.estimate import Estimate, estimate
-from asv_bench.output.contradictions import spread_sentences
+from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record, working_tree
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu
@@ -31,13 +31,13 @@ class Measured:
 
 def process_contradictions(figures: Sequence[Figure]) -> list[str]:
     """What to know where processes of one figure and commit gave values far apart."""
-    values: dict[str, list[float]] = {}
     unit = "s" if all(figure.unit == "seconds" for figure in figures) else ""
+    samples: list[tuple[str, float]] = []
     for figure in figures:
         params = ", ".join(repr(value) for _, value in figure.series.params)
         name = figure.series.benchmark + (f"({params})" if params else "")
-        values.setdefault(f"{name} of {figure.commit[:8]}", []).extend(figure.samples)
-    return spread_sentences(values, "processes", unit)
+        samples += [(f"{name} of {figure.commit[:8]}", sample) for sample in figure.samples]
+    return processes_apart(samples, unit)
 
 
 def record_of(

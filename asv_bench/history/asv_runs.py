@@ -87,11 +87,8 @@ class AsvProject:
         """Where asv leaves results while it measures."""
         return self.session / "results"
 
-    def write_config(self, results: Path | None = None) -> Path:
-        """Write a copy of asv.conf.json for this purpose, with absolute paths; return its path.
-
-        asv reads and leaves results in `results`; None: where they are kept.
-        """
+    def _write_config(self, results: Path) -> Path:
+        """Write a copy of asv.conf.json, with absolute paths, for asv to work on `results`."""
         source = self.root / "asv.conf.json"
         if not source.is_file():
             raise AsvError(f"{source} is missing; run this from a checkout of the project.")
@@ -100,7 +97,7 @@ class AsvProject:
             "repo": str(self.repository),
             "env_dir": str(self.session / "env"),
             "benchmark_dir": str(self.root / config["benchmark_dir"]),
-            "results_dir": str(results or self.results),
+            "results_dir": str(results),
             "html_dir": str(self.html),
             "branches": [self.branch],
         }
@@ -148,6 +145,9 @@ class AsvProject:
         selection = [argument for regex in benchmarks for argument in ("--bench", regex)]
         # The environment is a virtual one, which Python makes at no path that this refuses.
         search_path([str(self.root)])
+        listed = self.session / "commits.txt"
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        listed.write_text("".join(f"{commit}\n" for commit in commits))
         # Interleaved: a round of each commit after the other, back and forth, so that a machine
         # that grows slower meanwhile does not favour the first.
         command = [
@@ -158,7 +158,7 @@ class AsvProject:
             "--no-pull",
             f"--attribute=rounds={rounds}",
             *selection,
-            f"HASHFILE:{self._list(commits)}",
+            f"HASHFILE:{listed}",
         ]
         with tempfile.NamedTemporaryFile("r", prefix="asv-progress-") as progress:
             started = 0
@@ -166,12 +166,11 @@ class AsvProject:
 
             def report() -> None:
                 nonlocal started, total
-                total = total or rounds * self._selected(benchmarks, since=begun)
+                total = total or rounds * self._selected(benchmarks)
                 for line in progress:
                     started += 1
                     advance(line.strip(), started, total)
 
-            begun = time.time()
             shutil.rmtree(self.measured, ignore_errors=True)
             try:
                 code = self._run(command, self.measured, {PROGRESS_VARIABLE: progress.name}, report)
@@ -191,15 +190,6 @@ class AsvProject:
                 raise AsvError(f"asv could not publish: {_last_words(log)} (see {log})")
         finally:
             shutil.rmtree(shown, ignore_errors=True)
-
-    def discover(self) -> None:
-        """Write `benchmarks.json`, which describes the benchmarks; an AsvError has asv's words."""
-        search_path([str(self.root)])
-        command = ["run", "--bench", "just-discover", "--no-pull", "HEAD"]
-        code = self._run(command, self.measured, {}, lambda: None)
-        self._file()
-        if code:
-            raise AsvError(f"asv found no benchmarks: {_last_words(self.log)} (see {self.log})")
 
     def _file(self) -> Results:
         """Move what asv has measured to where results are kept, and return it."""
@@ -221,12 +211,6 @@ class AsvProject:
         for folder in sorted(ended)[:-_KEPT_SESSIONS]:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _list(self, commits: Sequence[str]) -> Path:
-        path = self.session / "commits.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{commit}\n" for commit in commits))
-        return path
-
     def _run(
         self,
         arguments: Sequence[str],
@@ -234,7 +218,7 @@ class AsvProject:
         variables: dict[str, str],
         poll: Callable[[], None],
     ) -> int:
-        config = self.write_config(results)
+        config = self._write_config(results)
         self._forget_old_sessions()
         command = [sys.executable, "-m", "asv", "--config", str(config), *arguments]
         with self._log_of(arguments[0]).open("w") as log:
@@ -257,14 +241,11 @@ class AsvProject:
         poll()
         return process.returncode
 
-    def _selected(self, benchmarks: Sequence[str], since: float) -> int:
+    def _selected(self, benchmarks: Sequence[str]) -> int:
         """Processes of one round, once this run of asv has written what benchmarks there are."""
-        path = self.measured / "benchmarks.json"
-        if not path.is_file() or path.stat().st_mtime < since:
-            return 0
         try:
-            described: dict[str, Any] = json.loads(path.read_text())
-        except ValueError:  # half written
+            described: dict[str, Any] = json.loads((self.measured / "benchmarks.json").read_text())
+        except (OSError, ValueError):  # not there yet, or half written
             return 0
         return sum(
             any(re.search(regex, name) for regex in benchmarks)

@@ -62,19 +62,16 @@ def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Pa
     return path
 
 
-def read_ratios(folder: Path, machine: str, complaints: list[str] | None = None) -> Ratios:
+def read_ratios(folder: Path, machine: str, complaints: list[str]) -> Ratios:
     """What the sessions of one machine measured beside references.
 
-    A file that is not one of ours is left out with a sentence in `complaints`, or raises
-    UnreadableFile if nobody takes complaints.
+    A file that is not one of ours is left out with a sentence in `complaints`.
     """
     ratios: Ratios = {}
     for path in sorted((folder / machine).glob("*.json")):
         try:
             ratios |= read_stored(path, "a session of history", _ratios)
         except UnreadableFile as error:
-            if complaints is None:
-                raise
             complaints.append(f"{error} It is left out.")
     return ratios
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 PLAUSIBLE_SPREAD = 1.2
 """The largest of several runs of one thing over the smallest, beyond which they disagree."""
@@ -41,6 +41,14 @@ def spread_sentences(
         f"Warning: {of_what} that measured the same disagree by more than "
         f"{100 * (PLAUSIBLE_SPREAD - 1):.0f} %: {listed}{more}. {ADVICE}"
     ]
+
+
+def processes_apart(figures: Iterable[tuple[str, float]], unit: str = "") -> list[str]:
+    """The sentence of `spread_sentences` about processes, given the name and figure of each."""
+    values: dict[str, list[float]] = {}
+    for name, figure in figures:
+        values.setdefault(name, []).append(figure)
+    return spread_sentences(values, "processes", unit)
 
 
 def skew_sentences(figures: Mapping[str, tuple[float, float]]) -> list[str]:

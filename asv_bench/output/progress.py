@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -30,8 +29,6 @@ class Progress:
     is_apart
         Whether other processes do what takes the time. Then a thread prints the line also where
         nothing has happened; a process that measures itself has no such thread.
-    now
-        Seconds, of a clock that never goes back.
     """
 
     def __init__(
@@ -42,15 +39,13 @@ class Progress:
         unit: str = "processes",
         *,
         is_apart: bool = True,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
         self._what = what
         self._total = total
         self._unit = unit
-        self._now = now
         self._done = 0
-        self._begun = self._said_at = now()
+        self._begun = self._said_at = time.monotonic()
         self._first: tuple[float, int] | None = None
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -69,7 +64,7 @@ class Progress:
             self._task = self._bar.add_task(what, total=total, count="")
 
     def __enter__(self) -> Progress:
-        self._begun = self._said_at = self._now()
+        self._begun = self._said_at = time.monotonic()
         if self._bar is None:
             self._say(self._beginning())
         else:
@@ -97,7 +92,7 @@ class Progress:
         before.
         """
         with self._lock:
-            at = self._now()
+            at = time.monotonic()
             if done > 0 and self._first is None:
                 # From the first on: what comes before it, such as compiling, says nothing of the
                 # others.
@@ -122,7 +117,7 @@ class Progress:
         """How long the rest takes, in words; empty where nothing tells."""
         if self._total is None or self._done == 0:
             return ""
-        at, since, before = self._now(), self._begun, 0
+        at, since, before = time.monotonic(), self._begun, 0
         if self._first is not None and self._done > self._first[1]:
             since, before = self._first
         seconds = (at - since) / (self._done - before) * max(0, self._total - self._done)
@@ -133,12 +128,12 @@ class Progress:
 
     def _line(self) -> str:
         count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
-        gone = f"{clock(self._now() - self._begun)} gone"
+        gone = f"{clock(time.monotonic() - self._begun)} gone"
         parts = (f"{count} {self._unit}", gone, self.left())
         return f"{self._what}: {', '.join(part for part in parts if part)}"
 
     def _say(self, line: str) -> None:
-        self._said_at = self._now()
+        self._said_at = time.monotonic()
         if self._is_quiet:
             return
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -161,7 +156,7 @@ class Progress:
             with self._lock:
                 if self._bar is not None:
                     self._draw()
-                elif self._now() - self._said_at >= SECONDS_BETWEEN_LINES:
+                elif time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES:
                     self._say(self._line())
 
 

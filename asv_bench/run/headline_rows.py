@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from asv_bench.output.contradictions import spread_sentences
+from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.stored_json import positive, text
 
 MODE = "online"
@@ -33,11 +33,11 @@ def throttle_warnings(label: str, gpu_state: Mapping[str, Any]) -> list[str]:
 
 def process_contradictions(processes: Iterable[Mapping[str, Any]]) -> list[str]:
     """What to know where processes of one workload and engine gave steps far apart."""
-    steps: dict[str, list[float]] = {}
-    for figures in processes:
-        name = f"the step of {figures['engine']} on {figures['workload']}"
-        steps.setdefault(name, []).append(figures["step_ms"])
-    return spread_sentences(steps, "processes", "ms")
+    steps = (
+        (f"the step of {figures['engine']} on {figures['workload']}", figures["step_ms"])
+        for figures in processes
+    )
+    return processes_apart(steps, "ms")
 
 
 def child_figures(record: Mapping[str, Any]) -> dict[str, Any]:

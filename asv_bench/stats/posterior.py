@@ -20,7 +20,7 @@ they are most informative together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,13 +63,11 @@ class FirstBad:
     is the bad end, which must not be among the `unmeasurable`.
     """
 
-    def __init__(self, count: int, unmeasurable: Iterable[int] = ()) -> None:
+    def __init__(self, count: int) -> None:
         if count < 1:
             raise ValueError(f"{count} commits cannot hold a first bad one; there must be 1.")
         self.count = count
         self.unmeasurable: set[int] = set()
-        for commit in unmeasurable:
-            self.exclude(commit)
         # Index `count` of the first axis stands for "none". The prior over effects is even in
         # their logs, as is that over noises: the grids are geometric.
         prior = np.full(count + 1, (1.0 - PRIOR_OF_NONE) / count)

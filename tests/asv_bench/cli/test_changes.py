@@ -169,7 +169,7 @@ def test_ratios_to_a_reference_cancel_the_machine(tmp_path: Path) -> None:
         assert write_session(tmp_path, "f" * 40, [figure, reference]) is not None
     points = points_of(measured, commits_for(12), {})
     assert len(changes_in(points)) == 1
-    ratios = read_ratios(tmp_path, "m")
+    ratios = read_ratios(tmp_path, "m", [])
     related = points_of(measured, commits_for(12), ratios)
     assert {point.reference for point in related} == {"f" * 40}
     assert changes_in(related) == []
@@ -179,7 +179,7 @@ def test_a_figure_of_another_session_is_not_divided(tmp_path: Path) -> None:
     measured = figures(steps(4))
     reference = Figure(SERIES, "seconds", "m", "f" * 40, 0, (2e-3,), 1000)
     write_session(tmp_path, "f" * 40, [*measured[:3], reference])
-    related = points_of(measured, commits_for(4), read_ratios(tmp_path, "m"))
+    related = points_of(measured, commits_for(4), read_ratios(tmp_path, "m", []))
     assert {point.reference for point in related} == {None}
     assert related[0].level == pytest.approx(math.log(measured[0].median))
 
@@ -192,8 +192,6 @@ def test_a_session_without_its_reference_keeps_nothing(tmp_path: Path) -> None:
 def test_a_broken_session_is_named(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "x.json").write_text('{"figures": [{}]}')
-    with pytest.raises(ValueError, match=r"x\.json is not a session"):
-        read_ratios(tmp_path, "m")
     write_session(tmp_path, figures(steps(3))[0].commit, figures(steps(3)))
     complaints: list[str] = []
     assert len(read_ratios(tmp_path, "m", complaints)) == 3

@@ -80,7 +80,7 @@ def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
         toy.commits[2]: 1.5,
     }
     figures = read_results(toy.root / "reports" / "asv").figures
-    ratios = read_ratios(folder, session.parent.name)
+    ratios = read_ratios(folder, session.parent.name, [])
     assert all(
         ratios[figure.series, figure.commit, figure.started_ms] == (toy.commits[1], 2.0)
         for figure in figures

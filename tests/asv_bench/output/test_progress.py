@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -33,8 +34,10 @@ def shown(
 ) -> Iterator[tuple[Progress, io.StringIO, Clock]]:
     file, now = io.StringIO(), Clock()
     console = Console(file=file, force_terminal=is_terminal, width=120)
-    with Progress(console, "measuring", total, "runs", is_apart=is_apart, now=now) as progress:
-        yield progress, file, now
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "time", SimpleNamespace(monotonic=now))
+        with Progress(console, "measuring", total, "runs", is_apart=is_apart) as progress:
+            yield progress, file, now
 
 
 def test_without_a_terminal_a_line_comes_at_once_and_then_every_half_minute_at_most() -> None:

@@ -165,7 +165,7 @@ def test_a_single_candidate_can_still_be_asked() -> None:
     ("ask", "words"),
     [
         (lambda: FirstBad(0), "cannot hold"),
-        (lambda: FirstBad(4, [3]), "cannot be left out"),
+        (lambda: FirstBad(4).exclude(3), "cannot be left out"),
         (lambda: FirstBad(4).observe(2, 2, [0.0]), "an older one"),
         (lambda: FirstBad(4).observe(2, 1, [0.0]), "an older one"),
         (lambda: FirstBad(4).observe(REFERENCE, 4, [0.0]), "an older one"),
