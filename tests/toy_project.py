@@ -110,7 +110,8 @@ def make_project(root: Path, commits: int = 3) -> ToyProject:
     project = ToyProject(root, [])
     for number in range(1, commits + 1):
         project.set_engine(number)
-        ruler.write_text(f"RULER = {7 if number == commits else 100 + number}\n")
+        told = 7 if number == commits else 100 + number
+        ruler.write_text(f"__version__ = '0'\nRULER = {told}\n")
         project.commits.append(project.commit(f"step {number} <b>"))
     return project
 

@@ -307,7 +307,7 @@ def test_the_same_engine_at_both_ends_is_not_measured(bench: Bench) -> None:
     with_packages(bench, "a" * 10 + "b" * 5 + "a" * 6)
     code, said, record = bench.run()
     assert code == record["results"]["exit_code"] == ExitCode.GOOD
-    assert "no regression: the engine and kernels are the same in both, nothing to measure" in said
+    assert "no regression: what is measured is the same in both, nothing to measure" in said
     assert record["results"]["finding"]["gate"]["verdict"] == "same"
     assert bench.measured == 0
     bench.with_step(None)

@@ -26,6 +26,7 @@ from asv_bench.compare import kept_pairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
+from asv_bench.subjects.subject import Metric
 
 STEP = r"Toy\.track_step"
 
@@ -260,9 +261,7 @@ def test_pairs_that_could_call_no_benchmark_slower_are_refused(
     def outcome(pairs: str) -> BaseException | None:
         return CliRunner().invoke(build_app(), ["compare", "a", "b", "--pairs", pairs]).exception
 
-    setup = SimpleNamespace(
-        entries=[None] * benchmarks, devices=("cpu",), sources=SimpleNamespace(resolve=resolve)
-    )
+    setup = SimpleNamespace(metrics=[None] * benchmarks, devices=("cpu",), resolve=resolve)
     monkeypatch.setattr(compare_module, "set_up", lambda *_: setup)
     refusal, enough = outcome(pairs), str(int(pairs) + 1)
     assert isinstance(refusal, Refused)
@@ -298,12 +297,14 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
         source = ScriptedPairs(ratio)
         commits = {"a": Commit(BASE), "b": Commit(HEAD)}
         setup = SimpleNamespace(
-            benchmarks=source.benchmarks,
-            entries=[SimpleNamespace(name="b", unit="seconds")],
+            metrics=[Metric("b", "seconds")],
             devices=source.devices,
+            remarks=[],
+            resolve=commits.get,
+            are_same=lambda *_: False,
             sentence=lambda: "measuring",
             pairs=lambda: nullcontext(source),
-            sources=SimpleNamespace(resolve=commits.get, are_same=lambda *_: False, remarks=[]),
+            to_json=lambda: {"kind": "scripted"},
         )
         monkeypatch.setattr(compare_module, "set_up", lambda *_: setup)
         options = ("--json", str(tmp_path / "record.json"), *options)
