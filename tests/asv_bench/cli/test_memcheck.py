@@ -66,6 +66,7 @@ def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own():
         "test_thorough.py",  # Random shapes of the same kernels, too many to watch.
         "attention/test_workspace.py",  # Of memory that decode attention takes, watched as it does.
         "attention/test_checks.py",  # What is refused launches nothing.
+        "attention/test_plans.py",  # Launches what the operations launch, which are watched.
     }
     torch_only = {
         "test_backend.py",
