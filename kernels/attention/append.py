@@ -1,15 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""KV append in Triton: three kernels, from the narrowest call to the widest.
+"""KV append in Triton.
 
 One program writes one row with all its heads, or where rows are many some heads of four
-(`kernels.tiles.launch.append_tiles`), which makes every access 16 bytes wide; one program per (row,
-head) would make it 4. It is launched before the kernel ahead of it has ended, and reads the row and
-where it goes to at once: what it takes is mostly launch and latency. In whole rows 256 of 12 heads
-of 64 took 1.13 us so on an H200, one behind the other, 1.48 launched after that kernel, and 1.72
-where the row is read once it is known to go anywhere; one row 0.58, 0.92 and 1.07.
-
-Its stores are marked as streaming, so that L2 may write their lines back first: 64 rows 1.00 to
-0.73 us, 128 1.14 to 0.83 on two hosts, 0.87 to 0.69 and 0.98 to 0.81 on a third.
+(`kernels.tiles.launch.append_tiles`), which makes every access 16 bytes wide. It is launched before
+the kernel ahead of it has ended, and reads the row and where it goes to at once: what an append
+takes is mostly launch and latency (reports/decode.md).
 """
 
 from functools import cache
@@ -40,134 +35,10 @@ def _own_places(ROWS: tl.constexpr, HEADS: tl.constexpr):
         return tl.program_id(0) * ROWS + (pair // HEADS)[:, None]
 
 
-@triton.jit
-def _write_pairs(
-    k_cache,
-    v_cache,
-    key,
-    value,
-    row,
-    block,
-    position,
-    cache_stride_block,
-    cache_stride_head,
-    cache_stride_slot,
-    key_stride_row,
-    key_stride_head,
-    value_stride_row,
-    value_stride_head,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEADS: tl.constexpr,
-    D_PAD: tl.constexpr,
-):
-    """The program's heads of `row`, which must be one even where `block` is negative and nothing
-    is written; all three as `_own_places` has them."""
-    head = (tl.program_id(1) * HEADS + tl.arange(0, ROWS * HEADS) % HEADS)[:, None]
-    dim = tl.arange(0, D_PAD)[None, :]
-    in_row = (head < H) & (dim < D)
-    row = row.to(tl.int64)
-    new_key = tl.load(
-        key + row * key_stride_row + head * key_stride_head + dim, mask=in_row, other=0.0
-    )
-    new_value = tl.load(
-        value + row * value_stride_row + head * value_stride_head + dim, mask=in_row, other=0.0
-    )
-    # 32 bits would overflow at 43,691 blocks of 12 x 64 x 64.
-    slot = (
-        block.to(tl.int64) * cache_stride_block
-        + position.to(tl.int64) * cache_stride_slot
-        + head * cache_stride_head
-        + dim
-    )
-    is_written = in_row & (block >= 0)
-    tl.store(k_cache + slot, new_key, mask=is_written, cache_modifier=".cs")
-    tl.store(v_cache + slot, new_value, mask=is_written, cache_modifier=".cs")
-
-
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["block_idx", "pos"])
-def append_full_batch(
-    k_cache,
-    v_cache,
-    key,
-    value,
-    block_idx,
-    pos,
-    num_rows,
-    cache_stride_block,
-    cache_stride_head,
-    cache_stride_slot,
-    key_stride_row,
-    key_stride_head,
-    value_stride_row,
-    value_stride_head,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEADS: tl.constexpr,
-    D_PAD: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """Row b goes to block_idx[b], every row at the one position that `pos` points to."""
-    release_consumers(PDL)
-    await_producers(PDL)
-    place = _own_places(ROWS, HEADS)
-    in_call = place < num_rows
-    block = tl.load(block_idx + place, mask=in_call, other=-1)
-    row = tl.where(in_call, place, 0)
-    position = tl.load(pos)
-    _write_pairs(
-        k_cache, v_cache, key, value, row, block, position,
-        cache_stride_block, cache_stride_head, cache_stride_slot,
-        key_stride_row, key_stride_head, value_stride_row, value_stride_head,
-        H, D, ROWS, HEADS, D_PAD,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["block_idx", "pos"])
-def append_identity(
-    k_cache,
-    v_cache,
-    key,
-    value,
-    block_idx,
-    pos,
-    num_rows,
-    cache_stride_block,
-    cache_stride_head,
-    cache_stride_slot,
-    key_stride_row,
-    key_stride_head,
-    value_stride_row,
-    value_stride_head,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEADS: tl.constexpr,
-    D_PAD: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """Row b goes to block_idx[b] at pos[b]."""
-    release_consumers(PDL)
-    await_producers(PDL)
-    place = _own_places(ROWS, HEADS)
-    in_call = place < num_rows
-    block = tl.load(block_idx + place, mask=in_call, other=-1)
-    row = tl.where(in_call, place, 0)
-    position = tl.load(pos + place, mask=in_call, other=0)
-    _write_pairs(
-        k_cache, v_cache, key, value, row, block, position,
-        cache_stride_block, cache_stride_head, cache_stride_slot,
-        key_stride_row, key_stride_head, value_stride_row, value_stride_head,
-        H, D, ROWS, HEADS, D_PAD,
-    )  # fmt: skip
-
-
 @triton.jit(
     do_not_specialize=["num_rows"], do_not_specialize_on_alignment=["block_idx", "pos", "batch_idx"]
 )
-def append_generic(
+def append_rows(
     k_cache,
     v_cache,
     key,
@@ -188,23 +59,46 @@ def append_generic(
     ROWS: tl.constexpr,
     HEADS: tl.constexpr,
     D_PAD: tl.constexpr,
+    COMMON: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Row batch_idx[i] goes to block_idx[i] at pos[i]."""
+    """Row i goes to block_idx[i] at pos[i], or where COMMON at the one position in `pos`.
+
+    Where `batch_idx` is not None, row batch_idx[i] goes there. A negative block skips the row.
+    """
     release_consumers(PDL)
     await_producers(PDL)
     place = _own_places(ROWS, HEADS)
     in_call = place < num_rows
     block = tl.load(block_idx + place, mask=in_call, other=-1)
-    # What batch_idx says of a row that goes nowhere may be anything.
-    row = tl.where(block >= 0, tl.load(batch_idx + place, mask=in_call, other=0), 0)
-    position = tl.load(pos + place, mask=in_call, other=0)
-    _write_pairs(
-        k_cache, v_cache, key, value, row, block, position,
-        cache_stride_block, cache_stride_head, cache_stride_slot,
-        key_stride_row, key_stride_head, value_stride_row, value_stride_head,
-        H, D, ROWS, HEADS, D_PAD,
-    )  # fmt: skip
+    if batch_idx is None:
+        row = tl.where(in_call, place, 0)
+    else:
+        # What batch_idx says of a row that goes nowhere may be anything.
+        row = tl.where(block >= 0, tl.load(batch_idx + place, mask=in_call, other=0), 0)
+    position = tl.load(pos) if COMMON else tl.load(pos + place, mask=in_call, other=0)
+
+    head = (tl.program_id(1) * HEADS + tl.arange(0, ROWS * HEADS) % HEADS)[:, None]
+    dim = tl.arange(0, D_PAD)[None, :]
+    in_row = (head < H) & (dim < D)
+    row = row.to(tl.int64)
+    new_key = tl.load(
+        key + row * key_stride_row + head * key_stride_head + dim, mask=in_row, other=0.0
+    )
+    new_value = tl.load(
+        value + row * value_stride_row + head * value_stride_head + dim, mask=in_row, other=0.0
+    )
+    # 32 bits would overflow at 43,691 blocks of 12 x 64 x 64.
+    slot = (
+        block.to(tl.int64) * cache_stride_block
+        + position.to(tl.int64) * cache_stride_slot
+        + head * cache_stride_head
+        + dim
+    )
+    is_written = in_row & (block >= 0)
+    # Streaming stores: L2 may write their lines back first.
+    tl.store(k_cache + slot, new_key, mask=is_written, cache_modifier=".cs")
+    tl.store(v_cache + slot, new_value, mask=is_written, cache_modifier=".cs")
 
 
 def launch_append(
@@ -224,23 +118,18 @@ def launch_append(
     tile = append_tile(heads, head_dim, rows)
     if isinstance(pos, int):
         pos = _device_position(pos, block_size, k_cache.device)
-    index: tuple[torch.Tensor, ...]
-    if batch_idx is not None:
-        kernel, index = append_generic, (block_idx, pos, batch_idx)
-    elif pos.numel() == rows:
-        kernel, index = append_identity, (block_idx, pos)
-    else:
-        kernel, index = append_full_batch, (block_idx, pos)
     grid = (
         triton.cdiv(rows, tile.constants["ROWS"]),
         triton.cdiv(heads, tile.constants["HEADS"]),
     )
-    kernel[grid](
+    append_rows[grid](
         k_cache,
         v_cache,
         key,
         value,
-        *index,
+        block_idx,
+        pos,
+        batch_idx,
         rows,
         k_cache.stride(0),
         k_cache.stride(1),
@@ -251,6 +140,7 @@ def launch_append(
         value.stride(1),
         H=heads,
         D=head_dim,
+        COMMON=batch_idx is None and pos.numel() != rows,
         **tile.constants,
         **launch_options(launches_early(key)),
         num_warps=tile.num_warps,

@@ -20,9 +20,7 @@ def kv_append(
     """Write new keys and values into their slots of one layer's cache, in place.
 
     Row ``i`` writes ``k_cache[block_idx[i], h, pos[i]] = key[r, h]`` for every head ``h``, and
-    the same for values, where ``r`` is ``batch_idx[i]``, or ``i`` without `batch_idx`. The
-    narrowest of three kernels is chosen: one common position, one position a row, or rows named
-    by `batch_idx`.
+    the same for values, where ``r`` is ``batch_idx[i]``, or ``i`` without `batch_idx`.
 
     Parameters
     ----------

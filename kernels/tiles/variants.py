@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.attention.append import append_full_batch, append_generic, append_identity
+from kernels.attention.append import append_rows
 from kernels.attention.decode import decode_attention
 from kernels.attention.decode_append import decode_attention_append
 from kernels.attention.prefill import prefill_attention
@@ -111,24 +111,31 @@ def kernel_variants() -> Iterator[KernelVariant]:
 
 
 def _append_variants(shape: HeadShape, dtype: str) -> Iterator[KernelVariant]:
+    """One common position, one a row, and rows named by `batch_idx`."""
     data = ("k_cache", "v_cache", "key", "value")
     for cut, tile in zip(
         ("", "-shared"), append_tiles(shape.kv_heads, shape.head_dim), strict=True
     ):
-        constants = {"H": shape.kv_heads, "D": shape.head_dim, "PDL": True, **tile.constants}
-        for label, kernel, index in (
-            ("full", append_full_batch, ("block_idx", "pos")),
-            ("identity", append_identity, ("block_idx", "pos")),
-            ("generic", append_generic, ("block_idx", "pos", "batch_idx")),
-        ):
+        for label in ("full", "identity", "generic"):
+            constants: dict[str, Any] = {
+                "H": shape.kv_heads,
+                "D": shape.head_dim,
+                "PDL": True,
+                **tile.constants,
+            }
+            constants["COMMON"] = label == "full"
             signature = {name: f"*{dtype}" for name in data}
-            signature |= {name: "*i32" for name in index}
+            signature |= {name: "*i32" for name in ("block_idx", "pos")}
             signature |= {name: "i32" for name in ("num_rows", *_APPEND_STRIDES)}
+            if label == "generic":
+                signature["batch_idx"] = "*i32"
+            else:
+                constants["batch_idx"] = None
             yield _variant(
                 f"append-{label}{cut}",
                 shape,
                 dtype,
-                kernel,
+                append_rows,
                 signature,
                 constants,
                 frozenset((*data, *_APPEND_STRIDES)),

@@ -295,7 +295,7 @@ def test_appends_that_read_what_the_one_before_wrote_await_it(gpu: torch.device,
 
 
 def test_the_common_position_does_not_recompile(gpu: torch.device) -> None:
-    from kernels.attention.append import append_full_batch
+    from kernels.attention.append import append_rows
 
     cache = torch.zeros(2, 2, 64, 64, dtype=torch.float16, device=gpu)
     key = torch.randn(1, 2, 64, dtype=torch.float16, device=gpu)
@@ -303,7 +303,7 @@ def test_the_common_position_does_not_recompile(gpu: torch.device) -> None:
     kernels.kv_append(cache, cache.clone(), key, key, block, 0)
 
     def compiled() -> int:
-        return sum(len(held[0]) for held in append_full_batch.device_caches.values())
+        return sum(len(held[0]) for held in append_rows.device_caches.values())
 
     before = compiled()
     for position in (1, 2, 15, 16, 17, 32, 63):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .mutant import Mutant
 
 APPEND, APPEND_TESTS = "kernels/attention/append.py", ("tests/kernels/attention/test_append.py",)
-AWAITS = 'at pos[i]."""\n    release_consumers(PDL)\n    await_producers(PDL)\n'
+AWAITS = "    await_producers(PDL)\n"
 READS_BLOCK = (
     "    place = _own_places(ROWS, HEADS)\n"
     "    in_call = place < num_rows\n"
@@ -93,7 +93,7 @@ MUTANTS = (
     Mutant(
         APPEND,
         AWAITS,
-        AWAITS.replace("    await_producers(PDL)\n", ""),
+        "",
         "rows are read before the kernel ahead has written them",
         ("tests/kernels/test_on_gpu.py",),
         "await_it and generic",
@@ -102,31 +102,23 @@ MUTANTS = (
     Mutant(
         APPEND,
         AWAITS + READS_BLOCK,
-        AWAITS.replace("    await_producers(PDL)\n", READS_BLOCK + "    await_producers(PDL)\n"),
+        READS_BLOCK + AWAITS,
         "where a row goes to is read before the kernel ahead has written it",
         ("append-generic-gpt2-fp16",),
         check="codegen",
     ),
     Mutant(
         APPEND,
-        'at pos[b]."""\n    release_consumers(PDL)\n    await_producers(PDL)\n',
-        'at pos[b]."""\n    release_consumers(PDL)\n',
+        AWAITS,
+        "",
         "rows and positions are read before the kernel ahead has written them",
         ("append-identity-gpt2-fp16",),
         check="codegen",
     ),
     Mutant(
         APPEND,
-        '`pos` points to."""\n    release_consumers(PDL)\n    await_producers(PDL)\n',
-        '`pos` points to."""\n    release_consumers(PDL)\n',
-        "rows and their position are read before the kernel ahead has written them",
-        ("append-full-gpt2-fp16",),
-        check="codegen",
-    ),
-    Mutant(
-        APPEND,
-        "    position = tl.load(pos)\n",
-        "    position = tl.load(pos) + place\n",
+        "tl.load(pos) if COMMON",
+        "tl.load(pos) + place if COMMON",
         "a full batch does not share its position",
         APPEND_TESTS,
         "full_batch",
@@ -149,16 +141,16 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "place, 0)\n    position = tl.load(pos + place, mask=in_call, other=0)\n",
-        "place, 0)\n    position = tl.load(pos + place)\n",
+        "tl.load(pos + place, mask=in_call, other=0)",
+        "tl.load(pos + place)",
         "positions behind that of the last row are read",
         APPEND_TESTS,
         "beside and identity and shared",
     ),
     Mutant(
         APPEND,
-        "row = tl.where(in_call, place, 0)\n    position = tl.load(pos + place",
-        "row = place\n    position = tl.load(pos + place",
+        "row = tl.where(in_call, place, 0)\n",
+        "row = place\n",
         "rows behind the last are read",
         APPEND_TESTS,
         "beside and identity and shared",
@@ -173,8 +165,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "    if batch_idx is not None:",
-        "    if batch_idx is not None and rows > 1:",
+        "        batch_idx,\n        rows,",
+        "        batch_idx if rows > 1 else None,\n        rows,",
         "one named row is taken for the first",
         APPEND_TESTS,
         "one_named_row",
@@ -189,8 +181,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "    elif pos.numel() == rows:",
-        "    elif pos.numel() > rows:",
+        "pos.numel() != rows",
+        "pos.numel() <= rows",
         "every row is written at the position of the first",
         APPEND_TESTS,
         "identity or narrowest",

@@ -32,7 +32,6 @@ PLAIN_BATCH_SIZE = 256
 _LINEAR = ("N", "K", "BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K", "X_TILES")
 _HEAD = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "X_TILES")
 _ATTENTION = ("D", "G", "SERIAL")
-_APPEND = ("H", "D", "ROWS")
 
 # Kernel -> the family of rules it is held to, and the constants that tell its variants apart, in
 # the order in which a name shows them.
@@ -49,9 +48,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "head_stream": ("head", _HEAD),
     "pick_tokens": ("rows", ("TILES",)),
     "add_norm_rows": ("rows", ("E",)),
-    "append_identity": ("append", _APPEND),
-    "append_full_batch": ("append", _APPEND),
-    "append_generic": ("append", _APPEND),
+    "append_rows": ("append", ("H", "D", "ROWS", "COMMON")),
     "decode_attention": ("attention", _ATTENTION),
     "prefill_attention": ("attention", ("D", "G")),
 }
@@ -67,8 +64,16 @@ _SHORT = {
     "CLUSTER": "cluster",
     "ROWS": "rows",
 }
-_UNNAMED = {("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1), ("LATE", False), ("ROWS", 1)}
+_UNNAMED = {
+    ("SPLIT_K", 1),
+    ("SPARE", 0),
+    ("CLUSTER", 1),
+    ("LATE", False),
+    ("ROWS", 1),
+    ("COMMON", False),
+}
 _WORDS = {
+    ("COMMON", True): "common",
     ("EVEN", True): "even",
     ("EVEN", False): "ragged",
     ("SERIAL", True): "serial",

@@ -19,7 +19,7 @@ launched = {name.split("-")[0] for name in names}
 assert launched == {
     "embed_rows", "linear_stream", "linear_row", "row_attention", "ring_attention",
     "head_row", "head_stream", "pick_tokens",
-    "append_identity", "prefill_attention", "add_norm_rows",
+    "append_rows", "prefill_attention", "add_norm_rows",
 }, launched
 # Fused steps append as they attend; sampled ones attend over tokens that are there.
 rings = {name.split("-")[4] for name in names if name.startswith("ring_attention")}

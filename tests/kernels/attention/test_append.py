@@ -194,35 +194,36 @@ def test_nothing_is_read_or_written_beside_the_tensors(
         kernels.kv_append(*caches, *rows, blocks, positions, named)
 
 
-class _Recorder:
-    """Stands in for a kernel and remembers that it was launched."""
-
-    def __init__(self, name: str, launched: list[str], kernel: Any) -> None:
-        self.name, self.launched, self.kernel = name, launched, kernel
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        self.launched.append(self.name)
-        return self.kernel[grid]
-
-
 @pytest.mark.parametrize(
-    ("kind", "narrowest"),
+    ("kind", "is_common", "is_named"),
     [
-        ("int", "append_full_batch"),
-        ("one element", "append_full_batch"),
-        ("each row", "append_identity"),
-        ("named rows", "append_generic"),
+        ("int", True, False),
+        ("one element", True, False),
+        ("each row", False, False),
+        ("named rows", False, True),
     ],
 )
 def test_the_narrowest_kernel_is_chosen(
-    triton_device: torch.device, monkeypatch: pytest.MonkeyPatch, kind: str, narrowest: str
+    triton_device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    is_common: bool,
+    is_named: bool,
 ) -> None:
     from kernels.attention import append
 
-    launched: list[str] = []
-    for name in ("append_full_batch", "append_identity", "append_generic"):
-        recorder = _Recorder(name, launched, getattr(append, name))
-        monkeypatch.setattr(append, name, recorder)
+    launched = []
+
+    class Recorder:
+        """Stands in for the kernel and remembers how it was launched."""
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            def launch(*arguments: Any, **constants: Any) -> None:
+                launched.append((constants["COMMON"], arguments[6] is not None))
+
+            return launch
+
+    monkeypatch.setattr(append, "append_rows", Recorder())
     positions = torch.tensor([1, 2], dtype=torch.int32, device=triton_device)
     rows = torch.tensor([1, 0], dtype=torch.int32, device=triton_device)
     pos: Any = {"int": 3, "one element": positions[:1]}.get(kind, positions)
@@ -235,7 +236,7 @@ def test_the_narrowest_kernel_is_chosen(
         pos,
         rows if kind == "named rows" else None,
     )
-    assert launched == [narrowest]
+    assert launched == [(is_common, is_named)]
 
 
 @pytest.mark.xdist_group("most-memory")
