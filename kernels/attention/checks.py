@@ -9,6 +9,7 @@ import math
 
 import torch
 
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.value_checks import host_array, used_blocks
 from kernels.backend import reads_values
 from kernels.errors import KernelArgumentError
@@ -89,17 +90,9 @@ def check_prefill(
         )
 
 
-def check_fused_attention(
-    qkv: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    positions: torch.Tensor,
-    is_running: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-) -> None:
+def check_fused_attention(arguments: FusedArguments) -> None:
     """Refuse a `fused_attention` call that cannot be carried out."""
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale = arguments
     _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache)
     rows = _check_indices("positions", positions, k_cache)
     kind = is_running.dtype if isinstance(is_running, torch.Tensor) else torch.bool

@@ -15,10 +15,10 @@ readers of `out` and of the workspace among them, because a program that does an
 every (sequence, KV head) pair has such a program.
 """
 
-import torch
 import triton
 import triton.language as tl
 
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.running_softmax import (
     LOG2_E,
     arrive_last,
@@ -209,23 +209,12 @@ def decode_attention_append(
             )
 
 
-def launch_fused(
-    qkv: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    positions: torch.Tensor,
-    is_running: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-    pdl: bool,
-    *,
-    serial: bool | None = None,
-) -> None:
+def launch_fused(arguments: FusedArguments, pdl: bool, *, serial: bool | None = None) -> None:
     """`kernels.attention.fused.fused_attention` for checked arguments.
 
     `serial` overrides the choice between the two launches, which agree bit for bit.
     """
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale = arguments
     _, kv_heads, block_size, head_dim = k_cache.shape
     batch = positions.shape[0]
     if batch == 0:

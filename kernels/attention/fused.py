@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.checks import check_fused_attention
 from kernels.attention.torch_ops import TorchAppend, TorchDecode
 from kernels.attention.value_checks import used_blocks
@@ -77,48 +78,33 @@ def fused_attention(
     KernelArgumentError
         An argument that does not fit, by name.
     """
-    check_fused_attention(qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale)
-    if uses_triton(k_cache):
-        from kernels.dependent_launch import launches_early
+    arguments = FusedArguments(
+        qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale
+    )
+    check_fused_attention(arguments)
+    if not uses_triton(k_cache):
+        _append_then_attend(arguments)
+        return out
+    from kernels.dependent_launch import launches_early
 
-        launch: Callable[..., None]
-        group = out.shape[1] // (k_cache.shape[1] * k_cache.shape[3])
-        if ring_serves(k_cache, v_cache, group, append=True, ring=ring):
-            from kernels.attention.hopper.ring_launch import launch_ring_append
+    launch: Callable[..., None]
+    group = out.shape[1] // (k_cache.shape[1] * k_cache.shape[3])
+    if ring_serves(k_cache, v_cache, group, append=True, ring=ring):
+        from kernels.attention.hopper.ring_launch import launch_ring_append
 
-            launch = partial(launch_ring_append, ring=ring)
-        else:
-            from kernels.attention.decode_append import launch_fused as launch
-
-        with device_of(k_cache):
-            launch(
-                qkv,
-                k_cache,
-                v_cache,
-                block_tables,
-                positions,
-                is_running,
-                out,
-                scale,
-                pdl and launches_early(k_cache),
-            )
+        launch = partial(launch_ring_append, ring=ring)
     else:
-        _append_then_attend(qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale)
+        from kernels.attention.decode_append import launch_fused as launch
+
+    with device_of(k_cache):
+        launch(arguments, pdl and launches_early(k_cache))
     return out
 
 
 @torch.no_grad()
-def _append_then_attend(
-    qkv: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    positions: torch.Tensor,
-    is_running: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
-) -> None:
+def _append_then_attend(arguments: FusedArguments) -> None:
     """The same in torch, one operation after the other."""
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale = arguments
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     query, key, value = split_heads(qkv, kv_heads, head_dim)
     runs = is_running > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.checks import check_fused_attention
 from kernels.attention.running_softmax import LOG2_E
 from kernels.backend import capability, device_of, slot_stride
@@ -98,7 +99,9 @@ def row_attention(
     """
     # As long as the row of queries, keys and values that is never in memory.
     made = linear.weight.view(-1)[None, : linear.out_features]
-    check_fused_attention(made, k_cache, v_cache, block_tables, positions, is_running, out, scale)
+    check_fused_attention(
+        FusedArguments(made, k_cache, v_cache, block_tables, positions, is_running, out, scale)
+    )
     if x.shape != (1, linear.in_features) or x.dtype != k_cache.dtype or x.device != k_cache.device:
         raise KernelArgumentError(
             f"x must be [1, {linear.in_features}] of {k_cache.dtype} on {k_cache.device}, but is "

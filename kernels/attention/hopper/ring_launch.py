@@ -8,6 +8,7 @@ import triton
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.hopper.gather import gathered_bytes
 from kernels.attention.hopper.ring_attention import ring_attention
 from kernels.attention.running_softmax import LOG2_E, multiprocessors, part_elements
@@ -29,14 +30,7 @@ _ELEMENTS = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 
 def launch_ring_append(
-    qkv: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    positions: torch.Tensor,
-    is_running: torch.Tensor,
-    out: torch.Tensor,
-    scale: float,
+    arguments: FusedArguments,
     pdl: bool,
     *,
     serial: bool | None = None,
@@ -48,11 +42,10 @@ def launch_ring_append(
     `ring` is how the context is streamed; None: as the committed table says. `serial`, and where it
     is False `cluster`, 1 for none, override the choice between launches that agree bit for bit.
     """
-    heads, out_heads = (rows.unflatten(1, (-1, k_cache.shape[3])) for rows in (qkv, out))
-    _launch(
-        heads, k_cache, v_cache, block_tables, positions, is_running, out_heads, scale, pdl, serial,
-        cluster, ring,
-    )  # fmt: skip
+    head_dim = arguments.k_cache.shape[3]
+    qkv, out = (one.unflatten(1, (-1, head_dim)) for one in (arguments.qkv, arguments.out))
+    arguments = arguments._replace(qkv=qkv, out=out)
+    _launch(arguments, pdl, serial, cluster, ring, append=True)
 
 
 def launch_ring_decode(
@@ -68,27 +61,27 @@ def launch_ring_decode(
     cluster: int | None = None,
 ) -> None:
     """`kernels.paged_attention_decode` for caches that `ring_serves` accepts; others as above."""
-    _launch(
-        query, k_cache, v_cache, block_tables, context_lens, None, out, scale, False, serial,
-        cluster, None,
-    )  # fmt: skip
+    arguments = FusedArguments(
+        query, k_cache, v_cache, block_tables, context_lens, context_lens, out, scale
+    )
+    _launch(arguments, False, serial, cluster, None, append=False)
 
 
 def _launch(
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    lengths: torch.Tensor,
-    is_running: torch.Tensor | None,
-    out: torch.Tensor,
-    scale: float,
+    arguments: FusedArguments,
     pdl: bool,
     serial: bool | None,
     cluster: int | None,
     ring: RingTile | None,
+    *,
+    append: bool,
 ) -> None:
-    """Heads [B, H, D] of queries, with `is_running` also of the new keys and values behind them."""
+    """Queries and outputs as heads [B, H, D].
+
+    To `append`, the new keys and values stand behind the queries. Otherwise all tokens are in the
+    cache: `positions` are the contexts' lengths, and `is_running` is not read.
+    """
+    query, k_cache, v_cache, block_tables, lengths, is_running, out, scale = arguments
     _, kv_heads, block_size, head_dim = k_cache.shape
     batch = lengths.shape[0]
     if batch == 0:
@@ -111,7 +104,7 @@ def _launch(
         workspace = reserved_workspace(query.device, pairs * words, pairs)
         partials, counters = workspace.partials, workspace.counters
     stages, spare, late = tile.alone, 0, False
-    if is_running is not None:
+    if append:
         shared = cluster > 1
         programs = pairs * (cluster if shared else splits)
         stages = ring_stages(head_dim, programs, processors, tile, in_clusters=shared)
@@ -140,7 +133,7 @@ def _launch(
         v_cache,
         block_tables,
         lengths,
-        lengths if is_running is None else is_running,
+        is_running,
         out,
         partials,
         counters,
@@ -164,7 +157,7 @@ def _launch(
         SPLIT=tile.split,
         SERIAL=serial,
         CLUSTER=cluster,
-        APPEND=is_running is not None,
+        APPEND=append,
         LATE=late,
         **launch_options(pdl),
         num_warps=1,

@@ -11,6 +11,7 @@ from fused_attention_cases import FusedProblem, fused_problem
 from paged_cases import NAN, assert_close_to_reference, same_bits
 
 from kernels import KernelArgumentError
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.fused import fused_attention, split_heads
 from kernels.attention.reference import reference_append, reference_decode
 from kernels.tiles.launch import SPLIT_TOKENS, Tile, fused_attention_tile
@@ -310,7 +311,8 @@ def _launch(moved: FusedProblem, serial: bool) -> torch.Tensor:
 
     shape = (moved.qkv.shape[0], moved.num_columns)
     out = torch.full(shape, NAN, dtype=moved.qkv.dtype, device=moved.qkv.device)
-    launch_fused(*moved.arguments, out, moved.scale, pdl=False, serial=serial)
+    arguments = FusedArguments(*moved.arguments, out, moved.scale)
+    launch_fused(arguments, pdl=False, serial=serial)
     return out.cpu()
 
 

@@ -18,6 +18,7 @@ from paged_cases import (
 )
 
 from kernels import paged_attention_decode
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.fused import fused_attention
 from kernels.attention.reference import reference_decode
 from kernels.backend import ring_serves
@@ -62,7 +63,7 @@ def _launched(
     rows = problem.qkv.shape[0]
     out = torch.full((rows, problem.num_columns), NAN, dtype=problem.qkv.dtype, device=device)
     launch = partial(launch_ring_append, cluster=cluster, ring=tile) if ring else launch_fused
-    launch(*moved.arguments, out, problem.scale, False, serial=serial)
+    launch(FusedArguments(*moved.arguments, out, problem.scale), False, serial=serial)
     assert same_bits(moved.k_cache.cpu(), problem.after.k_cache)
     assert same_bits(moved.v_cache.cpu(), problem.after.v_cache)
     return out.cpu().unflatten(1, (-1, problem.after.query.shape[2]))

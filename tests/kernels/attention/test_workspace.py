@@ -11,6 +11,7 @@ from paged_cases import paged_problem, same_bits
 import kernels
 from kernels import KernelArgumentError
 from kernels.attention import workspace
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.workspace import DecodeWorkspace, own_workspace, reserved_workspace
 from kernels.tiles.launch import (
     PAIRS_PER_MULTIPROCESSOR,
@@ -132,7 +133,7 @@ def test_parallel_launches_stay_within_what_they_reserve(
     fused = fused_problem(contexts, heads=(4, 2))
     with within_bounds(monkeypatch), own_workspace(DecodeWorkspace(CPU)):
         out = torch.empty(2, fused.num_columns)
-        launch_fused(*fused.arguments, out, 0.25, pdl=False, serial=False)
+        launch_fused(FusedArguments(*fused.arguments, out, 0.25), pdl=False, serial=False)
 
 
 def test_a_serial_launch_takes_no_workspace(triton_device: torch.device) -> None:
