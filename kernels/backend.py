@@ -51,11 +51,7 @@ def ring_serves(
     """Whether the Hopper kernel attends over these caches, rather than the plain one.
 
     It takes half precision, evenly spaced slots in pages that whole tiles divide, and the head
-    shapes for which it is the faster. At B=128, context 257, with the append and without, us: 12
-    heads of 64 28.5 and 28.8 to the plain kernels' 34.6 and 32.4; 32/8 heads of 64 21.4 and 21.7 to
-    25.9 and 26.1; 32/8 heads of 128 with it 38.1 to 42.6. Without it heads of 128 went faster in
-    the plain kernel at 12 to 24 sequences and 34 to 50, by up to a fifth, while the ring's tiles
-    had 32 tokens; with 64 they have not been timed.
+    shapes for which it is the faster (reports/decode.md).
     """
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     return (

@@ -20,10 +20,8 @@ class KVCache:
     """Keys and values, each [num_layers, num_blocks, H_kv, block_size, D].
 
     One (block, head) of a layer is one run of memory. On a GPU every value stands behind its key:
-    what a step appends for a head then goes to one place, which disturbs reading less than two. In
-    256 contexts of 257 tokens of GPT-2 124M a layer's new keys and values, 0.36 us to copy, cost an
-    H200 0.48 us so and 0.75 where they lie apart. On a CPU they do lie apart, as attention there
-    reads all keys before the values: 64 contexts of 123 tokens took 7.0 ms, 9.0 side by side.
+    what a step appends for a head then goes to one place, which disturbs reading less than two. On
+    a CPU they lie apart, as attention there reads all keys before the values.
 
     Memory starts as zeros, never as whatever was there: a masked-off value that is NaN would still
     poison a product with 0.

@@ -91,10 +91,8 @@ class _Bucket:
 class PrefillGraphs:
     """Replays of `ModelRunner.compute_prompts`, and of `sample_greedily` after it.
 
-    All are captured when the engine is built. The two are apart because rows are staged in between.
-
-    Launched one by one, a prefill's 250 kernels take the host 4 to 6 ms, in which an H200 computes
-    10,000 tokens of GPT-2: anything shorter would wait for the host.
+    All are captured when the engine is built. The two are apart because rows are sent in between.
+    Launched one by one, the kernels of a short prefill would take the host longer than the device.
 
     Parameters
     ----------

@@ -22,11 +22,8 @@ def row_attention_serves(
     """Whether one Hopper kernel makes and attends to a step's queries, rather than two.
 
     It takes a single row of half precision, heads of 64 with keys and values of their own, and
-    evenly spaced slots in pages that tiles of 64 tokens divide. Of a captured step in float16, us,
-    without and with it: GPT-2 124M at contexts 40, 257, 420 and 900 139, 155, 158, 167 and 136,
-    134, 132, 134; 355M at 40 and 420 355, 387 and 317, 321; 774M 754, 789 and 609, 627. Two rows of
-    124M at context 257, a cluster for each head and row, took 174 rather than 166, and eight 292
-    rather than 174.
+    evenly spaced slots in pages that tiles of 64 tokens divide. More rows would each read the
+    weights anew.
     """
     if rows != 1 or not k_cache.is_cuda or capability(k_cache.device) != (9, 0):
         return False
@@ -51,8 +48,7 @@ def row_attention_serves(
 def _most_registers(linear: FoldedLinear) -> int:
     """Of a thread: as few as leave three programs room on a multiprocessor, if none is spilled.
 
-    GPT-2 124M takes 132 to 134 us a step with 168 and 134 to 138 with the 174 that the compiler
-    would take. In bfloat16, and with longer rows, 168 spill: 200 there, 355M 321 us for 333.
+    In bfloat16, and with longer rows, fewer than 200 are spilled.
     """
     fits = linear.weight.dtype == torch.float16 and linear.in_features <= 768
     return 168 if fits else 200

@@ -18,39 +18,23 @@ from kernels.tiles.table import RingTile, committed_table
 SPLIT_TOKENS = 256
 
 # With this many (sequence, KV head) pairs for each multiprocessor one program per pair fills the
-# device, and splitting a context over programs would only add traffic. At B=32, context 4096, 32/8
-# heads of 128 (1.9 pairs a multiprocessor): 4.41 TB/s whole, 3.74 split.
+# device, and splitting a context over programs would only add traffic. Figures behind this and the
+# other constants: reports/decode.md.
 PAIRS_PER_MULTIPROCESSOR = 1.5
 # Wide heads take so much shared memory that fewer programs run at once: their splits come in waves
-# sooner. 32/8 heads of 128, us whole and split: in the plain kernel at context 1024 B=8 17.2, 14.3;
-# B=10 17.4, 17.7; B=12 18.3, 19.9; at 4096 B=8 59.0, 47.6; B=10 59.4, 56.1; B=12 60.1, 63.5. In the
-# ring kernel at context 1024 B=8 15.8, 12.1; B=10 16.1, 17.3; at 4096 B=8 49.9, 42.8; B=10 50.4,
-# 50.6. One threshold for both, at B=9, keeps latency from falling where the walk begins; it costs
-# the plain kernel up to 16 % there (context 4096, whole 59.2, split 51.2) and 6 % at B=10.
+# sooner. One threshold for both kernels keeps latency from falling where a program begins to walk
+# a whole context.
 WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
 
 # Programs of a cluster that shares the splits of a pair, and how many of them a multiprocessor may
-# have before there are fewer. 12 heads of 64 and tables of 16 splits, the whole step against one
-# whose parts meet in memory, in clusters of 8 and of 4: B=2 context 64 -5 to -8 %, -7; 257 -7 to
-# -9, -3; 900 -7, +13; B=4 257 -8 to -9, -1 to -4; B=8 257 -7 to -8, -3 to -5; 500 -7 to -8, 0;
-# 900 -6 to -8, 0; B=12 257 0, 0; 500 0, -3; B=16 257 0 to +2, -3 to -4; 500 0, -6 to -7; 900 -9,
-# -9. A single row, where `kernels.attention.row` does not serve it, gains with long contexts only:
-# GPT-2 XL's 25 heads, contexts 40, 257 and 700, us: 1308, 1308 and 1411 to 1336, 1315 and 1365. It
-# is launched so all the same: alone it takes 2.6 us for 3.3, and so no longer than two rows do.
-# Attention over cached tokens, context 512, us in memory, of 8 and of 4: B=1 4.71, 3.92, 4.96; B=2
-# 5.06, 4.36, 5.16; B=4 5.78, 5.06, 5.65; B=8 7.38, 6.68, 6.63; B=9 7.77, 6.99, 6.94; B=12 8.91,
-# 9.11, 8.07; B=16 10.27, 10.80, 9.48.
+# have before there are fewer.
 GATHERING_PROGRAMS = (8, 4)
 GATHERING_EACH = 6
 # 16 splits of one head of 64: more, or wider, were not tried.
 MOST_GATHERED_WORDS = 16 * (64 + 16)
 
 # Rows up to which `kv_append` has a program for each with all its heads; of more, each has a few
-# heads of four rows. 12 heads of 64, us, whole rows and shared: 128 rows 0.72, 0.76; 160 0.77,
-# 0.79; 192 0.82, 0.84; 200 0.92, 0.85; 225 1.12, 0.87; 234 0.88, 0.88; 256 1.16, 0.89. Two rows by
-# four heads are as fast, eight by one take 0.91; twice the warps or the rows 0.92 to 1.05. In the
-# sweep, which had whole rows up to 192, their readings of one size lie up to 0.11 apart from 165
-# rows on, with 0.95 at 179, where the shared ones' lie 0.02 apart.
+# heads of four rows.
 MOST_WHOLE_APPENDS = 160
 
 
@@ -103,7 +87,6 @@ def decode_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
     rows = padded(group)
     if element_bytes == 2:
         tokens = 64 if dim <= 128 else 32
-        # At B=64, context 512, 12 heads of 64: 3.79 TB/s with two stages, 3.57 with three.
         stages = 2 if dim <= 64 else 3
     else:
         tokens = 32 if dim <= 64 else 16
@@ -214,9 +197,7 @@ def ring_spare(
     share = -(-programs // multiprocessors)
     if programs == 2 * multiprocessors:
         # Two on each leave the programs of the next launch no place to begin early, so that one
-        # sequence more was faster. 12 heads of 64, context 512, us at B=21 to 23: 11.30, 11.56,
-        # 11.56 with room for two, 11.30, 11.40, 11.49 with room for a third. Three and four on
-        # each want no more room: B=33 13.93 and with it 14.17, B=44 18.22 and 18.63.
+        # sequence more was faster. Three and four on each want no more room.
         share = 3
     own = stages * tile.stage_bytes(head_dim)
     fits_more = (own + RESERVED_BYTES) * (share + 1) <= SHARED_BYTES

@@ -173,41 +173,25 @@ class RingTile:
         Tokens of the pieces in which a tile is copied that the context ends in; `block_n` where
         pieces of a stage do not stand one after another in shared memory.
     split
-        Tokens of one split. Short ones cost nothing in a full batch: 64 rather than 128 tokens for
-        12 heads of 64 bring the step at B=1 from 186.3 to 179.7 us at context 257, and from 189.6
-        to 185.6 at 500; only contexts of 65 to 128 tokens are slower, 165 us for 158.
+        Tokens of one split. Short ones cost nothing in a full batch, and let more programs share a
+        single context.
     depths
         Stages of the ring by programs for each multiprocessor: (most programs, stages), ascending,
-        the last for any number. No result depends on them. Steps of 17 to 38 rows of 12 heads of 64
-        took 2.6 to 4.5 % more at context 257 with 6 stages for up to 3.5 programs, 3.1 % more to
-        1.8 % less at 500, as much at 66.
+        the last for any number. No result depends on them.
     cluster_depths
         The same for launches in clusters that share the splits of a head; empty: as `depths` has
-        it. All programs of a cluster must find room at once, so they may take less. Chosen by a
-        script; `tune` found none of fifteen others better. 12 heads of 64, context 512, alone with
-        2, 3, 4 and 6 stages, us: B=1 2.5, 2.6, 2.5, 2.6; B=4 3.3, 3.4, 3.1, 3.5; B=6 3.9, 4.0, 4.0,
-        6.1; B=8 4.7, 4.8, 6.7, 6.7; B=9 5.6, 5.9, 4.9, 6.0; B=12 6.7, 6.8, 6.6, 9.0; B=16 7.6, 7.9,
-        10.7, 10.3. The whole step at context 257: B=2 166, 168, 169, 166; B=4 169, 168, 162, 168;
-        B=8 166, 169, 177, 199; B=12 203, 199, 192, 210; B=16 209, 200, 214, 224; at 900 B=2 191,
-        187, 183, 182; B=8 218, 223, 237, 250; B=16 299, 288, 324, 339.
+        it. All programs of a cluster must find room at once, so they may take less.
     alone
         Stages where the launch begins only when the kernel before it has ended, as attention over
         cached tokens does: a deep ring has no time to fill meanwhile, and takes the room of other
-        programs. 12 heads of 64, context 512, us with 2, 3, 4 and 6 stages: B=1 4.3, 4.4, 4.4,
-        4.9; B=8 7.4, 7.7, 7.8, 9.4; B=24 12.5, 12.8, 12.7, 13.9; B=64 27.0, 27.2, 28.4, 30.1.
+        programs.
     even
         Whether a launch in which each program walks a whole context leaves shared memory unused, so
         that no multiprocessor takes more programs than its share: the early ones would crowd where
-        the kernel before has none. 12 heads of 64, context 512, us without and with: B=42 19.6,
-        17.3; B=67 29.7, 26.5; B=80 31.9, 30.8; B=100 41.0, 38.3; the same from B=124 on, where all
-        have room. 32/8 heads of 128 became slower by up to 14 % at B=18 to 24.
+        the kernel before has none.
     late_append
         Programs for each multiprocessor beyond which the new token is written when its context has
-        been attended to, not before. Steps of 12 heads of 64, us, before and after: B=128 context
-        20 252.5, 250.6; 40 276.5, 275.5; 66 304.8, 302.5; 90 330.4, 331.2; 130 384.1, 384.2; B=192
-        at 257 744.8, 741.7; B=256 at 140 653.1, 653.1; 257 912.5, 910.0; 380 1171.8, 1168.7. Where
-        programs are few, their ends are waited for: B=80 at 257 421.6, 422.9; B=64 at 257 326.0 and
-        328.5, 327.9 and 329.3 in two sessions. Wide heads were not tried.
+        been attended to, not before. Where programs are few, their ends are waited for.
     """
 
     block_n: int
