@@ -7,7 +7,6 @@ tokens, and `attend` is where tokens of one sequence meet.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -150,11 +149,6 @@ class GPT2:
         self.final_norm = _layer_norm(config, weights, "ln_f")
         self._next_norm = (*(block.ln_1 for block in self.blocks[1:]), self.final_norm)
         self.activation = activation_function(config.activation)
-
-    @property
-    def num_parameters(self) -> int:
-        """Numbers the model holds, a tied head counted once."""
-        return sum(math.prod(shape) for shape in parameter_shapes(self.config).values())
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Run the tokens through all blocks.

@@ -333,11 +333,6 @@ def committed_table() -> ConfigTable:
     return read_table(TABLE_FILE.read_text("utf-8"))
 
 
-def step_tiles(rows: int) -> StepTiles:
-    """The committed tiles of a step of `rows` rows."""
-    return committed_table().tiles(rows)
-
-
 def _read_bucket(entry: dict[str, Any]) -> Bucket:
     figures: dict[str, Measured] = {}
     tiles: dict[str, LinearTile] = {}

@@ -13,7 +13,7 @@ from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear
 from kernels.linear.head import best_of_tiles
 from kernels.linear.projections import GELU, PLAIN, RESIDUAL, fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
-from kernels.tiles.table import LinearTile, step_tiles
+from kernels.tiles.table import LinearTile, committed_table
 
 HALVES = [torch.float16, torch.bfloat16]
 EPSILON = 1e-5
@@ -251,7 +251,7 @@ def test_the_hopper_head_loses_no_logit_that_is_no_number(gpu: torch.device, blo
 @pytest.mark.parametrize("name", ["attention_out", "feed_forward_out"])
 def test_the_tiles_in_use_repeat_bit_for_bit(gpu: torch.device, rows: int, name: str) -> None:
     """A map of a GPT-2 block, 200 times from a captured graph."""
-    tiles = step_tiles(rows)
+    tiles = committed_table().tiles(rows)
     if not is_hopper(torch.empty(0, device=gpu)):
         tiles = tiles.portable()
     tile: LinearTile = getattr(tiles, name)

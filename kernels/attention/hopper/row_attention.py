@@ -61,7 +61,6 @@ _LANES = gl.BlockedLayout([1, 1], [1, 32], [WARPS.value, 1], [1, 0])
 _TILE = gl.BlockedLayout([1, 1, 8], [1, 4, 8], [WARPS.value, 1, 1], [2, 1, 0])
 _PART = gl.BlockedLayout([1, 1], [32 // _SHARE, _SHARE], [1, WARPS.value], [0, 1])
 # Strips of weights [SHARE, CHUNK], a few rows for each warp; of one row, and of one column.
-STRIP = gl.constexpr(_STRIP)
 BY_FEATURE = gl.constexpr(gl.SliceLayout(1, _STRIP))
 BY_INPUT = gl.constexpr(gl.SliceLayout(0, _STRIP))
 # [features or warps, 32]: what a warp's threads have alike, each thread sends elsewhere.
@@ -74,7 +73,6 @@ TOKENS = gl.constexpr(_TILE)
 BY_TOKEN = gl.constexpr(gl.SliceLayout(2, _TILE))
 BY_DIM = gl.constexpr(gl.SliceLayout(0, gl.SliceLayout(1, _TILE)))
 # Parts of a context [PARTS, SHARE], every warp all of them.
-COMBINED = gl.constexpr(_PART)
 BY_PART = gl.constexpr(gl.SliceLayout(1, _PART))
 BY_OWN_DIM = gl.constexpr(gl.SliceLayout(0, _PART))
 

@@ -9,7 +9,7 @@ from tests.fresh_python import fresh_python
 EVERY_BUCKET = """
 from asv_bench.lab.codegen.launched_kernels import launched_kernels
 from engine.running.decode_graphs import bucket_sizes
-from kernels.tiles.table import step_tiles
+from kernels.tiles.table import committed_table
 from kernels.tiles.launch import ring_tile
 
 kernels = launched_kernels()
@@ -47,7 +47,7 @@ for first in ("embed_rows", "pick_tokens", ("ring_attention", "row_attention")):
     rows = sorted({row for one in kernels if one.name.startswith(first) for row in one.rows})
     assert rows == bucket_sizes(256), (first, rows)
 for rows in (16, 64, 256):
-    tile = step_tiles(rows).attention_in
+    tile = committed_table().tiles(rows).attention_in
     kernel = "linear_stream" if tile.tma else "linear_tiles"
     start = f"{kernel}-N2304-K768-M{tile.block_m}-n{tile.block_n}-k{tile.block_k}-"
     assert [one for one in kernels if one.name.startswith(start) and rows in one.rows], start

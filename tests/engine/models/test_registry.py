@@ -158,7 +158,7 @@ LOAD_OFFLINE = """
 import torch
 from engine.errors import ModelError
 from engine.models.registry import load_model
-print(load_model("somebody/tiny", device=torch.device("cpu")).model.num_parameters)
+print(load_model("somebody/tiny", device=torch.device("cpu")).model.config.hidden_size)
 try:
     load_model("somebody/else", device=torch.device("cpu"))
 except ModelError as error:
@@ -173,7 +173,7 @@ def test_hub_ids_come_from_the_cache_when_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     run = [sys.executable, "-c", LOAD_OFFLINE]
     printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert printed[0] == str(reference.num_parameters())
+    assert printed[0] == str(reference.config.n_embd)
     assert printed[1].startswith("There is no local directory somebody/else")
     assert "HF_HUB_OFFLINE" in printed[1]
 

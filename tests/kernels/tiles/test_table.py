@@ -21,7 +21,6 @@ from kernels.tiles.table import (
     RingTile,
     committed_table,
     read_table,
-    step_tiles,
 )
 
 TEXT = TABLE_FILE.read_text("utf-8")
@@ -81,7 +80,7 @@ def test_every_bucket_has_every_role_and_says_where_it_was_measured(table: Confi
 def test_a_step_takes_the_first_bucket_that_holds_it(table: ConfigTable, rows: int) -> None:
     [*lower, last] = table.buckets
     expected = next((one for one in lower if rows <= one.most_rows), last)
-    assert step_tiles(rows) is expected.tiles
+    assert table.tiles(rows) is expected.tiles
     assert last.most_rows == math.inf
 
 
@@ -240,7 +239,7 @@ def test_a_wrong_table_is_refused(text: str, sentence: str) -> None:
 
 def test_the_file_is_read_without_torch_or_triton() -> None:
     code = (
-        "import sys, kernels.tiles.table as c; c.step_tiles(1); "
+        "import sys, kernels.tiles.table as c; c.committed_table(); "
         "print(sorted({'torch', 'triton'} & set(sys.modules)))"
     )
     done = subprocess.run(
