@@ -37,14 +37,13 @@ _BYTES_PER_OUTPUT_TOKEN = 12
 class Engine:
     """A paged-KV inference engine with continuous batching. Not thread-safe.
 
-    One call at a time changes its books. `submit`, `abort` and the `close` of a stream may come in
-    the middle of another call, from a signal handler or the garbage collector: they are done when
-    that call has ended. Steps may not, and raise `EngineBusyError`.
+    One call at a time changes its state. `submit`, `abort` and the `close` of a stream may come in
+    the middle of another call, from a signal handler or the garbage collector: they take effect
+    when that call ends. A step in the middle of another call raises `EngineBusyError`.
 
-    A call that fails while it changes the books, a step above all, stops the engine, and so does
-    Ctrl-C there: its requests are half moved, the device may be a token ahead of the host, and what
-    they would say next could be wrong. From then on all that would go on raises
-    `EngineStoppedError`, and nothing is unfinished any more.
+    A step that fails, or that Ctrl-C interrupts, stops the engine: its requests are half moved, and
+    the device may be a token ahead of the host. From then on every call that would go on raises
+    `EngineStoppedError`, and no request counts as unfinished.
 
     Parameters
     ----------
@@ -103,7 +102,7 @@ class Engine:
             return 0
         num_noted = 0
         if self._turn.noted:
-            # A copy: what comes in between would change what is looked through.
+            # A copy: a signal handler may append while this counts.
             num_noted = sum(isinstance(note, Request) for note in self._turn.noted.copy())
         return len(self._loop.unfinished) + num_noted
 
@@ -162,8 +161,8 @@ class Engine:
     def step_batches(self) -> list[TokenBatch]:
         """`step` without an object for each token: a batch for each launch that has arrived.
 
-        For those who pass tokens on in columns, or who run many requests on a slow core: of the
-        host's work in a step, the objects are what grows with the batch.
+        For large batches, or for callers who pass tokens on in columns: of the host's work in a
+        step, making an object for each token is what grows with the batch.
         """
         return self._turn.take(self._step_columns)
 
@@ -233,9 +232,9 @@ class Engine:
         return TokenStream(run, self._go_on, self._leave)
 
     def close(self) -> None:
-        """Stop for good: nothing is unfinished any more, and what would go on raises.
+        """Stop for good: unfinished requests are dropped, and later calls raise.
 
-        A second call is fine. What the engine holds is free once the engine is dropped, too.
+        A second call does nothing. The engine's memory is freed when the engine is dropped.
 
         Raises
         ------
@@ -282,10 +281,10 @@ class Engine:
         try:
             self._turn.note(run)
         except EngineStoppedError:
-            # It holds nothing that anybody else could have.
+            # A stopped engine gives nothing back: its run just ends.
             run.is_closed = True
 
-    # The books are changed by what follows alone: when it is a call's turn.
+    # Only the methods below change the engine's state, while their call has the turn.
 
     def _step_events(self) -> list[TokenEvent]:
         self._advance()
@@ -327,14 +326,14 @@ class Engine:
     def _make_request(
         self, prompt_ids: npt.NDArray[np.int32], params: SamplingParams, submitted_s: float
     ) -> Request:
-        # Nobody comes in between these two: neither calls anything.
+        # No signal handler can run between these two lines: neither calls anything.
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
         stop_ids = params.stop_token_ids
         if not params.ignore_eos:
             stop_ids = tuple(dict.fromkeys((*stop_ids, *self.model_config.eos_token_ids)))
-        # Each request of an engine has its own, engines of neighbouring seeds quite others. One
-        # that a request brings may by chance be the same as another's.
+        # Each request of an engine gets a seed of its own, and engines of neighbouring seeds get
+        # quite different ones.
         seed = params.seed
         if seed is None:
             seed = (self.config.seed * 0x9E3779B1 + request_id) % 2**63

@@ -1,4 +1,4 @@
-"""Who is given which tokens: each open run those of its own requests, and `step` all others."""
+"""Delivering tokens: each open run gets those of its own requests, `step` all others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.requests.token_batch import TokenBatch
 
 
 class Delivery:
-    """Deals out what arrives, whoever drives the engine: several runs may be open at once.
+    """Deals out tokens as they arrive; several runs may be open at once.
 
     Attributes
     ----------
@@ -24,12 +24,12 @@ class Delivery:
         self._runs: dict[int, Run] = {}
 
     def expect(self, request_id: int, run: Run) -> None:
-        """Give what comes for the request to the run from now on."""
+        """Give the request's tokens to the run from now on."""
         run.unfinished.add(request_id)
         self._runs[request_id] = run
 
     def close(self, run: Run) -> None:
-        """End a run; what it has not taken is dropped, and nothing more may come for it."""
+        """End a run; events that it has not taken are dropped."""
         run.is_closed = True
         run.waiting.clear()
         for request_id in run.unfinished:
@@ -44,7 +44,7 @@ class Delivery:
                 self.unclaimed.append(batch)
                 continue
             runs = [*map(self._runs.get, batch.ids)]
-            # Most often all are for one, and nothing of Python's is called for each of them.
+            # Most often all tokens are for one run, and no Python function is called for each.
             if runs.count(runs[0]) < len(runs):
                 self._share_out(batch, runs)
             elif runs[0] is None:
@@ -57,7 +57,7 @@ class Delivery:
                     run.unfinished.remove(request_id)
 
     def take_unclaimed(self) -> list[TokenBatch]:
-        """What came for no run since the last call, in order."""
+        """Tokens that came for no run since the last call, in order."""
         unclaimed, self.unclaimed = self.unclaimed, []
         return unclaimed
 

@@ -13,22 +13,22 @@ from engine.requests.validation import CheckedPrompt
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """What one call has asked for, and how far it has been told of it.
+    """The requests of one call, and the events that it has not taken yet.
 
     Attributes
     ----------
     waiting
         Prompts that are not submitted yet.
     submitted_s
-        `time.perf_counter()` from which on the next of them count as submitted.
+        `time.perf_counter()` at which the next of them count as submitted.
     keeps_events
-        Whether the caller wants the tokens as they come.
+        Whether the caller takes events; `generate` does not.
     requests
         Those submitted, in order.
     unfinished
         Ids of the requests whose ends have not been delivered.
     events
-        What was delivered and not yet taken, in order of arrival.
+        Events that the caller has not taken, in order of arrival.
     is_closed
         Whether the caller has left.
     """

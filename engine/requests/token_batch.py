@@ -1,4 +1,4 @@
-"""Tokens that arrived together, in columns: what the engine knows before anybody wants objects."""
+"""Tokens that arrived together, in columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TokenBatch:
     Attributes
     ----------
     request_ids
-        int64 [N], not to be written to: batches for the same requests share it.
+        int64 [N], read-only: batches for the same requests share it.
     token_ids
         int32 [N]; -1 where a request ends without a token: an abort, or an error.
     indices
@@ -30,8 +30,7 @@ class TokenBatch:
     finish_reasons
         Those of the requests that end here, by their place in the columns.
     id_list
-        `request_ids` as integers of Python's, where they have been made already: events that are
-        kept then share them.
+        `request_ids` as Python integers, where they have been made already.
     """
 
     request_ids: npt.NDArray[np.int64]
@@ -77,7 +76,7 @@ class TokenBatch:
 
     @property
     def ids(self) -> list[int]:
-        """`request_ids` as integers of Python's."""
+        """`request_ids` as Python integers."""
         return self.request_ids.tolist() if self.id_list is None else self.id_list
 
     @property

@@ -101,7 +101,7 @@ def _fill_sequences(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_
     arrays.context_lens[:count] = ends
     np.cumsum(ends - starts, out=arrays.query_start_loc[1 : count + 1])
     arrays.query_start_loc[count + 1 :] = plan.num_tokens
-    # Unused entries name no block: whoever reads one fails loudly rather than quietly.
+    # Unused entries name no block, so that reading one fails.
     arrays.block_tables.fill(NO_BLOCK)
     num_blocks = -(-ends // block_size)
     is_used = np.arange(arrays.block_tables.shape[1]) < num_blocks[:, None]

@@ -1,4 +1,4 @@
-"""For whom a launch makes tokens."""
+"""Which requests the tokens of a launch are for."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Recipients:
     rows
         intp [N], each at most once.
     serials
-        int64 [N], those of the rows then.
+        int64 [N], the rows' serials at the launch.
     request_ids
-        int64 [N], not to be written to: the batches of all launches for the same rows share it.
+        int64 [N], read-only: all launches for the same rows share it.
     id_list
-        The same as integers of Python's, which the events of those launches share.
+        The same as Python integers.
     changes
-        The rows' count of changes then.
+        The rows' count of changes at the launch.
     """
 
     rows: RowIndex

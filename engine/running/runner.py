@@ -150,8 +150,8 @@ class ModelRunner:
     def redraw(self, states: torch.Tensor, budgets: torch.Tensor) -> None:
         """After `decode`, replace the likeliest token by a drawn one in the rows that sample.
 
-        So the token of a greedy row is made by the same kernels whoever samples beside it. A second
-        call changes nothing, and like `decode` the call can be captured.
+        The token of a greedy row is thus the same whether or not other rows sample. A second call
+        changes nothing. Like `decode` the call can be captured.
 
         Parameters
         ----------
@@ -259,9 +259,8 @@ class ModelRunner:
     ) -> torch.Tensor:
         """Tokens at `positions` int32 [N] of the rows `places`, drawn from states [N, E].
 
-        Where memory does not suffice none is drawn, and only the requests that sample end with an
-        error: a greedy one needs neither the sorted vocabulary nor this memory. A capture fails
-        instead, as its replays would draw nothing for ever.
+        Where memory does not suffice nothing is drawn, and the requests that sample end with an
+        error; greedy ones go on. A capture fails instead, as its replays would never draw.
         """
         rows = self.rows.fields
         try:

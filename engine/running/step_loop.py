@@ -31,10 +31,8 @@ from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
 
 _STEPS_IN_FLIGHT_ON_CUDA = 3
-"""Launches whose tokens the host has not seen yet, by default: the device never waits for it.
-
-With two, a host that pauses for half a millisecond is noticed where steps are short.
-"""
+"""Launches whose tokens the host has not seen, by default: enough that the device does not wait
+when the host pauses for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,7 @@ class StepLoop:
 
         Without them there may be enough for the others, so the engine goes on.
         """
-        # Also of rows whose last token this launch was to make, which the device still runs.
+        # Rows whose last token this launch was to make still run on the device: stop them too.
         self._device_rows.stop(np.array([request.row for request in requests], np.intp))
         self._drain()
         for request in requests:
@@ -254,7 +252,7 @@ class StepLoop:
 
     def _track(self, rows: RowIndex) -> None:
         ticket, held = self._token_slots.send(), self.rows
-        # Those of steps that are alike are found once.
+        # Steps that are alike share their recipients.
         if self._recipients is None or not self._recipients.are(rows, held):
             self._recipients = Recipients.of(rows, held)
         self._in_flight.append(_Launch(ticket, self._recipients, held.length[rows]))

@@ -1,9 +1,9 @@
-"""Whose turn it is to change an engine's books: one call's at a time, and the others' afterwards.
+"""Turns: one call at a time changes an engine's state, and calls in between are settled afterwards.
 
 A call may come in the middle of another: from a signal handler, from another thread, or from the
-garbage collector, which closes a dropped stream at any allocation. And a call may be broken off
-anywhere, by Ctrl-C. So the books are changed by one call at a time, which either comes to its end
-or stops the engine; what may wait is noted meanwhile, and done when the books are at rest.
+garbage collector, which closes a dropped stream at any allocation. And Ctrl-C may interrupt a call
+anywhere. So one call at a time has the turn, and either comes to its end or stops the engine. A
+call that may wait leaves a note, which is settled when the call under way has ended.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ Result = TypeVar("Result")
 
 
 class Turn(Generic[Note]):
-    """Lets one call at a time change the books, and keeps what the others note.
+    """Lets one call at a time change the state, and keeps the notes of the others.
 
     Parameters
     ----------
     settle
-        Does what a note says. Called only while the books are at rest.
+        Does what a note says. Called only between changes of the state.
 
     Attributes
     ----------
     noted
-        What is still to be done, in order. Whatever is appended here is never lost, since an
-        append is one operation of the interpreter.
+        Notes to settle, in order. None is lost: an append is one operation of the interpreter.
     failure
         What stopped the engine, None while it goes on.
     """
@@ -48,7 +47,7 @@ class Turn(Generic[Note]):
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a call that changed the books did not come to its end."""
+        """Whether a call that had the turn did not come to its end, or `end` was called."""
         return self._has_stopped()
 
     def take(
@@ -57,12 +56,12 @@ class Turn(Generic[Note]):
         *arguments: Arguments.args,
         **keywords: Arguments.kwargs,
     ) -> Result:
-        """Call `change`, between whatever is noted before and meanwhile.
+        """Settle earlier notes, call `change`, and settle the notes that came meanwhile.
 
         Raises
         ------
         EngineBusyError
-            While another call changes the books; nothing has changed then.
+            While another call has the turn; nothing has changed then.
         EngineStoppedError
             When one did not come to its end, as this one does not if it raises.
         """
@@ -77,17 +76,17 @@ class Turn(Generic[Note]):
                 self._settle(self.noted.popleft())
             self._taken.release()
             if self.noted:
-                # It came too late for the loop above, and found the turn taken still.
+                # A note that came after the loop above found the turn still taken.
                 self._settle_noted()
             return result
         except BaseException as error:
-            # The words alone: the error itself would keep every tensor of its frames.
+            # Keep only the words: the error itself would keep every tensor of its frames.
             words = f"{type(error).__name__}: {error}".rstrip(": ")
             self.failure = f"an earlier call failed ({words}) and left its requests half moved"
             raise
 
     def note(self, note: Note) -> None:
-        """Have a note settled: at once, or as soon as the call under way has ended.
+        """Settle a note at once, or as soon as the call under way has ended.
 
         Raises
         ------
@@ -135,7 +134,7 @@ class Turn(Generic[Note]):
 
     def _has_stopped(self, refused: FrameType | None = None) -> bool:
         if self.failure is None and self._taken.locked() and self._is_left_taken(refused):
-            # Broken off so near to its beginning or its end that it could not say so itself.
+            # Interrupted so near to its beginning or its end that it could not record it itself.
             self.failure = "an earlier call was broken off and left its requests half moved"
         return self.failure is not None
 
@@ -149,9 +148,9 @@ class Turn(Generic[Note]):
                 if is_take and frame.f_locals.get("self") is self:
                     return False
                 frame = frame.f_back
-        # Else another thread gave its turn back meanwhile, or took the next.
+        # If the number of tries differs, another thread gave its turn back or took the next.
         return self._taken.locked() and num_tries == self._num_tries
 
 
 def _nothing() -> None:
-    """For those who only want what is noted to be settled."""
+    """A change that only settles notes."""

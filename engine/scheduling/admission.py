@@ -56,8 +56,8 @@ class PackedAdmission:
 
     Filling the budget with whole prompts makes fewer, fuller prefill launches; every
     `force_fifo_every` rounds the queue's order is kept, so that a long prompt is not passed over
-    for ever. A step that can admit nobody is no round: rows that fall free at every n-th step only
-    would never meet an ordered one. And a head once chosen so stays chosen until it finds room.
+    for ever. Only steps that can admit somebody count as rounds. A head that was chosen for its
+    place in the queue stays chosen until it finds room.
     """
 
     def __init__(self, lookahead: int, force_fifo_every: int) -> None:

@@ -116,7 +116,7 @@ class Rows:
         IntegrityError
             If fewer rows are free than are asked for; nothing has changed then.
         """
-        # Held here: a single free row would be dealt to all of them without a word.
+        # Without this check numpy would give a single free row to all of them.
         if len(requests) > len(self._free):
             raise IntegrityError(
                 f"{len(requests)} requests should take a row each, but {len(self._free)} are free."
@@ -243,7 +243,7 @@ class Rows:
         self.changes += 1
         for row, received in zip(rows.tolist(), self.received[rows].tolist(), strict=True):
             request = self.holder(row)
-            # Copies of its own: one for all would be kept as a whole by whoever keeps one output.
+            # A copy for each: a view would keep the output of all rows alive.
             request.generated = self.tokens[row, :received].copy()
             request.token_times = self.token_times[row, :received].copy()
             request.num_known_tokens = len(request.prompt) + received
@@ -268,11 +268,11 @@ class Rows:
         for row, ids in zip(rows.tolist(), stop_ids, strict=True):
             if ids:
                 self.stop_ids[row, : len(ids)] = ids
-        # Those of a row that was released count until another takes it: a few comparisons more.
+        # Stop ids of a released row still count until another request takes it, which is harmless.
         self._has_stops = bool(np.count_nonzero(self.num_stops))
 
     def _forget_stop_ids(self, rows: RowIndex) -> None:
-        """Be as wide again as those that are left need, whoever was the widest."""
+        """Make `stop_ids` as narrow again as the remaining requests allow."""
         self.num_stops[rows] = 0
         most = max(1, int(self.num_stops.max()))
         if most < self.stop_ids.shape[1]:

@@ -32,8 +32,8 @@ DEFAULT_PREFILL_MAX_TOKENS = 8192
 """Bounds a prefill's activations; a longer prompt is computed in chunks."""
 
 _LEAST_EVICTED_SHARE = 64
-"""Of the pool one in so many blocks is evicted when any must be: finding the oldest looks at all of
-them, and a cache that is full would otherwise be searched for every request that comes."""
+"""An eviction frees at least one in so many blocks of the pool: finding the oldest looks at all of
+them, and a full cache would otherwise be searched for every new request."""
 
 
 class Scheduler:
@@ -86,8 +86,8 @@ class Scheduler:
             config.max_active_requests or config.max_batch_size, config.max_batch_size
         )
         self._num_admitted = 0
-        # Blocks for requests that were admitted without them: this round's prefills take theirs
-        # together, and those that enter have the next decode step take them.
+        # Blocks that this round's admitted requests need and have not taken: prefills take theirs
+        # together when the round ends, entering requests take theirs in the next decode step.
         self._num_promised = 0
         self._blocked = BlockedRequests(blocks, self.prefix_cache)
         self._alike: AlikeSteps | None = None
@@ -173,16 +173,16 @@ class Scheduler:
             rows.length[alike.place] += 1
             rows.launched[alike.sampling] += 1
             return alike.take()
-        # Where all blocks begin at once, this runs once in block_size steps, and what it calls is
-        # in no cache by then: a call that no other step makes costs ten times what it does warm.
+        # Where all sequences begin their blocks together, this runs once in block_size steps and is
+        # in no cache of the CPU by then: so it calls little that other steps do not.
         running = self._running_with_room()
-        # Half as wide at least, so that requests are moved no more often than others end.
+        # Only where that makes steps half as wide: then requests move no more often than they end.
         if len(running) and running[-1] + 1 >= 2 * (len(running) + len(self._prefilling)):
             running = self._moved_to_lowest_rows(running)
         if not len(running):
             return None
         append = self.blocks.append_to_last_blocks(rows.last_block[running])
-        # A row has a new last block at a boundary or after copy-on-write: one step in many.
+        # A row gets a new last block at a block boundary or by copy-on-write.
         changed = (append.block_index != rows.last_block[running]).nonzero()[0]
         if len(changed):
             changed_rows = running[changed]
@@ -215,8 +215,8 @@ class Scheduler:
     def finish(self, requests: Sequence[Request]) -> None:
         """Give back what running requests hold, leaving their blocks to the prefix cache.
 
-        Their `finish_reason` is set. A whole batch often ends in one step, and every request
-        waits until the last has left: so what can be done for all at once is.
+        Their `finish_reason` is set. A whole batch often ends in one step: so as much as possible
+        is done for all at once.
         """
         rows = _rows_of(requests)
         block_ids = self._rows.blocks(rows)
@@ -224,14 +224,13 @@ class Scheduler:
         if self.prefix_cache is not None:
             for request, held in zip(requests, block_ids, strict=True):
                 if request.finish_reason in ("length", "stop"):
-                    # The last token was sampled but is not part of what is reusable: it was fed
-                    # only if steps were launched before the end was seen, and those may have
-                    # overrun it.
+                    # The last token is left out: it is in the KV cache only where another step was
+                    # launched before the end was seen.
                     self.prefix_cache.insert(request.known_tokens[:-1], held.tolist())
         self.blocks.free_blocks(np.concatenate(block_ids))
 
     def forget_prefixes(self) -> None:
-        """Empty the prefix cache: what a step that failed was to compute may be in it."""
+        """Empty the prefix cache: it may hold blocks that a failed step did not compute."""
         if self.prefix_cache is not None:
             self.prefix_cache.clear()
 
@@ -309,9 +308,9 @@ class Scheduler:
         return True
 
     def _running_with_room(self) -> RowIndex:
-        """The running rows, so many of them preempted that the others find their blocks."""
+        """The running rows, after preempting as many as it takes to find blocks for the others."""
         running = self._rows.running()
-        # A row takes one block at most, so that they need counting only where blocks are few.
+        # A row takes one block at most: where more are free, nothing needs counting.
         while len(running) > self.blocks.num_free_blocks:
             needed = self.blocks.blocks_needed_for_append(self._rows.last_block[running])
             if self._make_room(needed):
@@ -321,7 +320,7 @@ class Scheduler:
         return running
 
     def _moved_to_lowest_rows(self, running: RowIndex) -> RowIndex:
-        """The running rows, after those who run for long have moved down to where others ended."""
+        """The running rows, after moving sequences that run on to the lowest free rows."""
         rows = self._rows
         num_left = (rows.budget[running] - rows.launched[running]).max()
         if running[-1] + 1 < LEAST_WIDTH_TO_LEAVE or num_left < LEAST_STEPS_TO_MOVE_FOR:
@@ -346,11 +345,11 @@ class Scheduler:
     def _preempt_youngest(self) -> None:
         """Send the sequence admitted last back to the head of the queue.
 
-        Nobody has to go where tokens on their way turn out to have ended a request.
+        Where tokens that are still on their way end a request, nobody is preempted.
         """
         changes = self._rows.changes
         self._drain()
-        # Not by free blocks: what has ended may leave all of its own to the prefix cache.
+        # Free blocks do not tell: a request that ends may leave all its blocks to the prefix cache.
         if self._rows.changes != changes:
             return
         request = max(

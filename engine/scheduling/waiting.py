@@ -13,7 +13,7 @@ from engine.requests.request import Request
 class WaitingQueue(OrderedDict[int, Request]):
     """A queue, by request id, that any request can leave at once, however many wait.
 
-    It is a dictionary itself, so that a step which finds nobody waiting calls nothing of Python's.
+    It is a dictionary itself, so that a step with nobody waiting calls no Python function.
     """
 
     def append(self, request: Request) -> None:
@@ -35,10 +35,10 @@ class WaitingQueue(OrderedDict[int, Request]):
 
 
 class BlockedRequests:
-    """Remembers who found no room for all known tokens, and when.
+    """Remembers which requests found no room, so that nobody looks again before there can be more.
 
-    To look for it costs time with every token of a prompt, and running requests only take blocks
-    until one ends.
+    Looking takes longer the longer the prompt, and until a request ends the others only take more
+    blocks.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class BlockedRequests:
     def __init__(self, blocks: KVBlockManager, cache: PrefixCache | None) -> None:
         self._blocks = blocks
         self._cache = cache
-        # Each with what had been promised to others before it.
+        # The blocks that had been promised to others when each found no room.
         self._promised: dict[Request, int] = {}
         self._noted_at = self._changes()
 

@@ -132,8 +132,8 @@ class DeviceRows:
         if not count:
             return
         params = starts.params
-        # All fields at once, in their order: the device waits where a batch begins, and no call of
-        # numpy's is in any cache by then.
+        # All fields at once, in their order: the device waits where a batch begins, so as few calls
+        # of numpy as possible.
         words = np.empty((len(_STARTED_FIELDS), count), np.int32)
         words[:4] = (
             starts.positions,
