@@ -24,9 +24,9 @@ from kernels.tiles.launch import append_tile
 
 @triton.jit
 def _own_places(ROWS: tl.constexpr, HEADS: tl.constexpr):
-    """Which of the call's rows the program's pairs of a row and a head are of.
+    """The row of the call that each of the program's (row, head) pairs belongs to.
 
-    [ROWS * HEADS, 1], or one number for a single row, so that where it goes is read once.
+    [ROWS * HEADS, 1], or one number for a single row, whose block is then read once.
     """
     if ROWS == 1:
         return tl.program_id(0)

@@ -86,7 +86,7 @@ def store_part(
 
 @triton.jit
 def arrive_last(counter, splits):
-    """Whether this program is the last of `splits` to arrive; then it sees what all have stored."""
+    """Whether this program is the last of `splits` to arrive, and so sees what all have stored."""
     # Every thread's part must be written before thread 0 says so, and the atomic makes what
     # others wrote visible to the one that arrives last.
     tl.debug_barrier()

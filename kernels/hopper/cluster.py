@@ -4,14 +4,13 @@
 The programs that share a tile, each with products of its part of K, are launched as one cluster,
 and each is left with the sums of its own share of the tile's columns: rows of the batch, as weights
 are the left operand. The other shares it sends straight into the shared memory of the programs they
-belong to, whose barriers count the bytes that arrive. What a program has received it adds in the
-order of the senders, so that results repeat bit for bit.
+belong to, whose barriers count the bytes that arrive. A program adds what it receives in the order
+of the senders, so that results repeat bit for bit.
 
-Gluon of Triton 3.6 knows nothing of clusters. So a kernel is compiled as for programs by
-themselves, the few instructions that reach another program are written out here, and the launcher
-is told through the numbers that it takes with every launch: how many programs make a cluster, and
-how much shared memory each has. What that is more than the compiler asked for is the inbox, and
-the kernel is told where it begins.
+Gluon of Triton 3.6 knows nothing of clusters. So a kernel is compiled as if its programs ran by
+themselves, and the few instructions that reach another program are written out here. Every launch
+passes the size of a cluster and the shared memory of a program. The memory beyond what the compiler
+asked for is the inbox; the kernel is told where it begins.
 """
 
 from typing import Any
@@ -49,7 +48,7 @@ def _place(slot, first, threads, share):
 
 @gluon.constexpr_function
 def opening_code(programs, share):
-    """PTX: expect what the other programs will send, and tell them that they may."""
+    """PTX: expect the other programs' words, and let them send."""
     expected = inbox_bytes(programs, share) - _BARRIER_BYTES
     return f"""{{
         .reg .pred is_first; .reg .u32 inbox, thread;
@@ -138,7 +137,7 @@ def exchange_operands(programs, threads, share):
 
 @gluon.jit
 def open_inbox(inbox_at, PROGRAMS: gl.constexpr, SHARE: gl.constexpr):
-    """For every program of a cluster as it starts, once: before that, no other may send to it."""
+    """Open the program's inbox; each program of a cluster calls it once, as it starts."""
     CODE: gl.constexpr = opening_code(PROGRAMS, SHARE)
     gl.inline_asm_elementwise(CODE, "=r,r", [inbox_at], dtype=gl.int32, is_pure=False, pack=1)
 

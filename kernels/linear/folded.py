@@ -93,7 +93,7 @@ def fold_linear(
 
 @dataclass(frozen=True, slots=True)
 class SplitWorkspace:
-    """Where programs that share a tile meet: float32 partial products, int32 arrival counters.
+    """Scratch of programs that share a tile: float32 partial products, int32 arrival counters.
 
     The counters are zero between launches. Launches that may overlap must not share a workspace.
     """
@@ -107,7 +107,7 @@ class SplitWorkspace:
     ) -> SplitWorkspace:
         """Large enough for any y [rows, out_features] cut into tiles, of (out_features, tile).
 
-        For Hopper tiles, whose programs meet elsewhere: for the plain kernel in their place.
+        Hopper's clusters need none: for their tiles it holds what the plain kernel would need.
         """
         sizes = [
             _split_size(rows, out_features, tile.portable() if tile.tma else tile)

@@ -18,8 +18,7 @@ def add_layer_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`x + change`, and its layer norm over the last dimension.
 
-    The norm is that of the sum as it is stored, rounded: what torch gives one after the other, but
-    read once.
+    The norm is of the sum as it is stored, rounded: as torch computes one after the other.
 
     Parameters
     ----------

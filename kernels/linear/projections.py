@@ -192,8 +192,8 @@ def fused_linear(
     y
         [rows, N], contiguous; with `RESIDUAL` what is there is added.
     tile
-        Must divide N and K. Of one row: the matrix-vector kernel, which takes no statistics and
-        leaves none. Of the Hopper kernel, where that cannot serve: its `portable` one.
+        Must divide N and K. A tile of one row is the matrix-vector kernel's, which neither takes
+        nor leaves statistics. Where the Hopper kernel cannot serve, its tile is made `portable`.
     workspace
         Used by the plain kernel where `tile.split_k` is above 1.
     epilogue
@@ -280,7 +280,7 @@ def fused_linear(
 def _check(
     linear: FoldedLinear, tile: LinearTile, epilogue: int, y_stats: torch.Tensor | None
 ) -> None:
-    """Refuse what would leave part of y unwritten, or write where no statistics are."""
+    """Refuse tiles that leave part of y unwritten, and missing or misshapen statistics."""
     tiles, rest = divmod(linear.out_features, tile.block_n)
     if rest or linear.in_features % (tile.split_k * tile.block_k):
         raise KernelArgumentError(

@@ -173,8 +173,7 @@ def ring_stages(
 ) -> int:
     """Stages of the ring for a launch of so many programs; no result depends on them.
 
-    Programs that share a multiprocessor share its memory: the more stages each has, the fewer are
-    there at once, and a second wave begins when the first has ended.
+    Programs on one multiprocessor share its memory: with more stages each, fewer run at once.
     """
     tile = ring or ring_tile(head_dim)
     return tile.stages(programs / multiprocessors, in_clusters=in_clusters)
@@ -189,8 +188,8 @@ def ring_spare(
 ) -> int:
     """Bytes of shared memory that each program of the launch leaves unused, a multiple of 8.
 
-    With them no more programs fit on a multiprocessor than an even wave puts there; none where no
-    more fit anyway, where there is one for each at most, or where the ring is not to be `even`. No
+    They keep a multiprocessor from taking more programs than its even share. 0 where no more would
+    fit anyway, where there is at most one program for each, or where the ring is not `even`. No
     result depends on them.
     """
     tile = ring or ring_tile(head_dim)

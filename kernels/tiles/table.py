@@ -28,7 +28,7 @@ LEAST_PLAIN_ROWS = 16
 LEAST_HOPPER_ROWS = 8
 """Rows of the smallest tile, and of the smallest share of one, that the Hopper kernel makes."""
 LEFT_OPERAND_ROWS = 64
-"""What Hopper's tensor cores take of the left operand: columns of a map, but rows of the head."""
+"""Rows of the left operand of Hopper's tensor cores: features of a map, sequences of the head."""
 HEAD_ROWS = (64, 128)
 """Rows of a tile of the Hopper head, a warp for every 16: with more warps, each has too few
 registers."""
@@ -45,8 +45,8 @@ _SMALL_BYTES = 1024
 class LinearTile:
     """One linear map: a program makes `block_m` rows by `block_n` columns, `block_k` at a time.
 
-    With a `block_m` of 1 it holds whole rows of weights and uses no tensor cores; `block_k` and
-    what follows it but `warps` then mean nothing.
+    With a `block_m` of 1 it holds whole rows of weights and uses no tensor cores; of the other
+    fields only `block_n` and `warps` then mean anything.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class LinearTile:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the kernel can make such tiles; that for any GPU adds up any number of parts."""
+        """Whether the Hopper kernel can make such tiles; the plain kernel can make all of them."""
         return not self.tma or (
             self.split_k in CLUSTER_SIZES
             and self.block_m // self.split_k >= LEAST_HOPPER_ROWS
@@ -93,7 +93,7 @@ class LinearTile:
     def fitted(self, out_features: int, in_features: int) -> LinearTile:
         """The same tile, cut down until it divides a weight [out_features, in_features].
 
-        Where that leaves the Hopper kernel too few columns, it is the plain kernel's.
+        A tile with too few columns for the Hopper kernel becomes the plain kernel's.
         """
         block_n = _largest_divisor(self.block_n, out_features)
         if self.tma and block_n % LEFT_OPERAND_ROWS:
@@ -105,10 +105,10 @@ class LinearTile:
         return replace(self, block_n=block_n, block_k=block_k, split_k=split_k, stages=stages)
 
     def fitted_head(self, head_rows: int, hidden_size: int) -> LinearTile:
-        """As `fitted`, for the LM head; its Hopper kernel, of half precision, makes tiles of parts.
+        """As `fitted`, for the LM head, whose Hopper kernel makes tiles of one or more parts.
 
-        They are as wide as divides the head. What the kernel cannot make, or has no room for in
-        shared memory, is the plain kernel's.
+        The tile is as wide as divides the head. A tile that the Hopper kernel cannot make, or that
+        does not fit into shared memory, becomes the plain kernel's.
         """
         if not self.tma:
             return self.fitted(head_rows, hidden_size)
@@ -262,7 +262,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class ConfigTable:
-    """Everything about a fused decode step that was chosen by measurement, and where that was."""
+    """Everything about a fused decode step that was chosen by measurement, and on which machine."""
 
     origin: str
     buckets: tuple[Bucket, ...]
@@ -329,7 +329,7 @@ def read_table(text: str) -> ConfigTable:
 
 @cache
 def committed_table() -> ConfigTable:
-    """The table that comes with this package: what every step uses unless it is told otherwise."""
+    """The table that comes with this package, which every step uses by default."""
     return read_table(TABLE_FILE.read_text("utf-8"))
 
 

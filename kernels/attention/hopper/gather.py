@@ -113,7 +113,7 @@ def await_inboxes():
 
 @gluon.jit
 def inbox_of(inbox_at, rank):
-    """Where to send to, for that inbox of program `rank` of the cluster, or of several of them."""
+    """The address to send to of the inbox of program `rank` of the cluster, or of several."""
     return gl.inline_asm_elementwise(
         _FIND, "=r,r,r", [inbox_at + rank * 0, rank], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -123,8 +123,8 @@ def inbox_of(inbox_at, rank):
 def send_words(inbox, place, values, mask):
     """Send float32 `values` where `mask`, to words `place` of what `inbox_of` returned.
 
-    All of one shape, in a layout that gives every element to one thread: what two threads have is
-    sent twice, and counted twice.
+    All of one shape, in a layout that gives every element to one thread: an element that two
+    threads hold would be sent and counted twice.
     """
     layout: gl.constexpr = values.type.layout
     barrier = inbox + gl.zeros(values.shape, gl.int32, layout=layout)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""The parts of a context: what its splits leave, and how they are put together, in Gluon.
+"""The parts of a context, one for each split, and how they are combined, in Gluon.
 
 A part is the running softmax of one split, for every query head of its group: in words of float32,
 by head, the weighted values, the maximum, the sum and, of the first split, the new token's score.
@@ -65,9 +65,8 @@ def store_combined(
 ):  # fmt: skip
     """Combine a pair's parts from the first to the last, and the new token, and write its heads.
 
-    In a layout without the padding that tensor cores take, so that the parts of several splits fit
-    into registers: they are requested together, and one way from memory is waited for, not one
-    each.
+    The layout has no padding for tensor cores, so that the parts of several splits fit into
+    registers: they are requested together and waited for once.
     """
     RECORD: gl.constexpr = D + PART_HEADER
     AT_ONCE: gl.constexpr = 8 if G_PAD * D <= 128 else 4 if G_PAD * D <= 512 else 1

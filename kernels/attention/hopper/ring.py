@@ -20,8 +20,8 @@ def request(
 ):  # fmt: skip
     """Have the copy engine fill a stage with the tile of tokens from `start` on, in page `block`.
 
-    Of a tile that the context ends in, pieces of TAIL tokens are copied, as many as it takes: what
-    stands in the rest of the stage is masked like whatever lies beyond the context.
+    A tile that the context ends in is copied in pieces of TAIL tokens, as many as it takes; the
+    rest of the stage is masked.
     """
     row = (block * KV_HEADS + kv_head) * PAGE + start % PAGE
     barrier = ready.index(stage)

@@ -1,15 +1,16 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
-"""Decode attention for Hopper, in Gluon (Triton's explicit-layout form), with the append fused in.
+"""Decode attention for Hopper, in Gluon (Triton's explicit-layout form), with or without an append.
 
-Or without it, for tokens that are all in the cache. The same computation as
-`kernels.attention.decode_append`, split by split, with what plain Triton cannot say: keys and
-values come through a ring of `STAGES` tiles that the bulk copy engine fills, and the ring is full
-before the projection that makes the query has ended. One warp a program;
-`kernels.attention.hopper.softmax` has its arithmetic, `kernels.attention.hopper.parts` what becomes
-of splits that several programs take, and `kernels.attention.hopper.ring_launch` says how many do.
-Why the early launch is safe stands in `kernels.attention.decode_append`; here whole tiles are
-copied, so the slot being appended to may be copied too, before or after the write: what stands at
-or beyond the cached tokens never enters a result.
+The same computation as `kernels.attention.decode_append`, split by split. But keys and values come
+through a ring of `STAGES` tiles in shared memory that the bulk copy engine fills, and the ring is
+full before the projection that makes the query has ended: plain Triton cannot say that. A program
+is one warp. Its arithmetic is in `kernels.attention.hopper.softmax`; how the parts of a context are
+combined, in `kernels.attention.hopper.parts`; how many programs share a context, in
+`kernels.attention.hopper.ring_launch`.
+
+Why the early launch is safe stands in `kernels.attention.decode_append`. Here whole tiles are
+copied, so the slot being appended to may be copied too, before or after the write: slots at or
+beyond the cached tokens never enter a result.
 """
 
 from triton.experimental import gluon

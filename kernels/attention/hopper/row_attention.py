@@ -40,7 +40,7 @@ CLUSTER = gl.constexpr(8)
 of four programs of eight warps 138 and 141, of 16 of two warps 154 and 151."""
 WARPS = gl.constexpr(4)
 TILE = gl.constexpr(64)
-"""Tokens of a tile, which must divide a page. With 32, 4 % slower at contexts beyond 512."""
+"""Tokens of a tile, which must divide a page."""
 CHUNK = gl.constexpr(256)
 """What a warp reads of a row of weights at once: must divide the row."""
 
@@ -104,8 +104,8 @@ def row_attention(
 ):
     """One head, a CLUSTER-th of it: x [1, K], weight [3 HEADS HEAD_DIM, K], out [1, HEADS D].
 
-    From one slot of the cache to the next lie SLOT_STRIDE elements. That is a constant, as the
-    addresses of a tile then take fewer instructions: a step of one row takes 0.8 % less.
+    From one slot of the cache to the next lie SLOT_STRIDE elements: a constant, so that the
+    addresses of a tile take fewer instructions.
     """
     parts_at = inbox_at + PROJECTED_BYTES
     # The instructions that find an inbox name a symbol that no kernel has without memory of its
@@ -284,7 +284,7 @@ def score(query, keys, start, cached):
 
 @gluon.jit
 def base_of(run_max):
-    """What scores are taken relative to: zero where there were none, which keeps NaN away."""
+    """The maximum that scores are taken relative to; zero where there are none, to avoid NaN."""
     return gl.where(run_max == float("-inf"), 0.0, run_max)
 
 

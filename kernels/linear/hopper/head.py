@@ -2,9 +2,9 @@
 """The greedy LM head on Hopper, in Gluon: weights and rows stream through shared memory.
 
 The same as `kernels.linear.head.head_tiles`, which is its reference. A program's tile of tokens is
-wide: GPT-2's vocabulary is 131 tiles of 384, one for each multiprocessor of an H200 but one. So x
-is read from L2 once for 384 tokens, and none of them works on while the others have nothing left.
-The tile is made of parts, each the width of one chain of matrix instructions.
+wide, so that the vocabulary is about one tile for each multiprocessor: x is read from L2 once for
+all tokens of a tile, and all programs end together. The tile is made of parts, each the width of
+one chain of matrix instructions.
 """
 
 import torch
@@ -68,7 +68,7 @@ def _request_rows(
 def _awaited(products, pending: gl.constexpr, PARTS: gl.constexpr):
     """The products of all parts, once no more than `pending` of those asked for are in the making.
 
-    One product alone is waited for as it is, not as a tuple.
+    A single product is passed as it is, not as a tuple.
     """
     done = warpgroup_mma_wait(pending, deps=products)
     if PARTS == 1:
