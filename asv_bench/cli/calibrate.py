@@ -25,7 +25,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.lab.calibration.planting import Planted, ScratchClone
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.process_pairs import ProcessPairs, shared_out
@@ -135,8 +135,7 @@ def calibrate(
     effects = effects_named(planted)
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
-    require_places(json)
-    files = TableFiles(markdown=markdown, csv=csv, record=json)
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
     setup = set_up(REPOSITORY, (benchmark,) if benchmark else (), devices)
     if len(setup.entries) != 1 or "step_time" not in setup.entries[0].name:

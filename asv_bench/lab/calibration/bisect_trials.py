@@ -26,7 +26,7 @@ from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Cell, Column, Table, digits, percent
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.contract import MEASURED_PACKAGES
@@ -103,8 +103,7 @@ def run(
     """
     if not positions + nulls:
         raise Refused("--positions 0 --nulls 0 leaves nothing to search.")
-    require_places(json)
-    files = TableFiles(markdown=markdown, csv=csv, record=json)
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     setup = set_up(REPOSITORY, [STEP_TIME], devices)
     settings = {"positions": positions, "nulls": nulls, "commits": commits, "effect": effect}
     settings |= {"seed": seed, "margin": margin}

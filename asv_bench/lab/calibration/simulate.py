@@ -18,7 +18,7 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, NOISES, Noise, SimulatedPairs
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record, require_places
+from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.output.table_files import TableFiles
 
@@ -117,8 +117,7 @@ def run(
     csv: CsvPath = None,
 ) -> None:
     """Simulate every effect under every noise, and several benchmarks at once."""
-    require_places(json)
-    files = TableFiles(markdown=markdown, csv=csv, record=json)
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     ordinary = next(iter(NOISES))
     cases = [(name, effect, 1) for name in NOISES for effect in EFFECTS]
     cases += [(ordinary, 0.0, 10), (ordinary, 0.03, 10)]

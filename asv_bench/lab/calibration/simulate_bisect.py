@@ -22,7 +22,7 @@ from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import NOISES, Noise
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record, require_places
+from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits
 from asv_bench.output.table_files import TableFiles
 
@@ -162,8 +162,7 @@ def run(
     csv: CsvPath = None,
 ) -> None:
     """Bisect simulated ranges of 64 commits, and count how often the answer was right."""
-    require_places(json)
-    files = TableFiles(markdown=markdown, csv=csv, record=json)
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     record = Record("simulate_bisect", {"runs": runs, "seed": seed, "plan": SearchPlan().to_json()})
     rows: list[dict[str, Any]] = []
     total = runs * len(SCENARIOS)

@@ -1,20 +1,22 @@
 """A CUDA device that is only pretended: the engine's own path for a GPU, run where there is none.
 
-Tensors of the device say that they are on ``cuda:0`` and have shapes but no values, so the engine
-takes every branch that it takes on a Hopper GPU, at next to no cost, and whatever would cross
-between host and device is noted. What is copied to the host arrives as zeros, and memory that both
-reach stays as it was. A Triton kernel that is launched is noted and not run. Events do nothing; of
-streams it is only known which one is current; a captured graph keeps nothing, and its replay is
-noted and changes nothing.
+Tensors of the device say that they are on ``cuda:0`` and have shapes but no values. So the engine
+takes every branch that it takes on a Hopper GPU, and whatever would cross between host and device
+is noted. What is copied to the host arrives as zeros. A launched Triton kernel is noted and not
+run; a replayed graph is noted and changes nothing. Times and tokens mean nothing here; operators,
+copies and launches are those of a GPU.
 
-Times and tokens mean nothing here; operators, copies and launches are those of a GPU.
+torch's FakeTensorMode does not serve: a view of a fake CUDA tensor looks for CUDA, which the CPU's
+torch is not linked with. Inside the mode tensors of the host are fake too, and the engine reads and
+writes pinned memory through numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -58,10 +60,9 @@ class Launch:
 class Traffic:
     """What reached the pretended device, or left it, since the last `clear`.
 
-    Copies are counted with their bytes; a wait for a value (`item`, `nonzero`, a boolean mask) is
-    a copy to the host. `launches` are those of kernels, outside graphs and inside captures.
-    `captures` are begun ones. `streams` are those on which kernels, graphs and copies were
-    launched; in a capture nothing is.
+    A wait for a value (`item`, `nonzero`, a boolean mask) is a copy to the host. `launches` are
+    those of kernels, outside graphs and inside captures. `streams` are those on which kernels,
+    graphs and copies were launched; in a capture nothing is.
     """
 
     copies_to_device: int = 0
@@ -75,23 +76,21 @@ class Traffic:
 
     def clear(self) -> None:
         """Begin anew."""
-        self.copies_to_device = self.bytes_to_device = 0
-        self.copies_to_host = self.bytes_to_host = 0
-        self.graph_replays = self.captures = 0
-        self.launches.clear()
-        self.streams.clear()
+        for one in fields(self):
+            fresh = one.default if one.default_factory is MISSING else one.default_factory()
+            setattr(self, one.name, fresh)
 
     def to_device(self, source: torch.Tensor) -> None:
         """Note a copy from the host."""
         self.on_current_stream()
         self.copies_to_device += 1
-        self.bytes_to_device += source.numel() * source.element_size()
+        self.bytes_to_device += source.nbytes
 
     def to_host(self, source: torch.Tensor) -> None:
         """Note a copy to the host."""
         self.on_current_stream()
         self.copies_to_host += 1
-        self.bytes_to_host += source.numel() * source.element_size()
+        self.bytes_to_host += source.nbytes
 
     def on_current_stream(self) -> None:
         """Note that something was launched there."""
@@ -168,9 +167,10 @@ class PretendTensor(torch.Tensor):
 
 def _note_copy(target: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a copy crosses; then it is noted, and what arrives on the host is zeros."""
-    if isinstance(target, PretendTensor) == isinstance(source, PretendTensor):
+    to_device = isinstance(target, PretendTensor)
+    if to_device == isinstance(source, PretendTensor):
         return False
-    if isinstance(target, PretendTensor):
+    if to_device:
         _traffic.to_device(source)
     else:
         _traffic.to_host(source)
@@ -190,7 +190,7 @@ def _check_places(name: str, args: Sequence[Any]) -> None:
         )
     for index in on_host if is_index else ():
         _traffic.to_device(index)
-    mixed = [] if is_index else [leaf for leaf in on_host if leaf.ndim > 0]
+    mixed = [leaf for leaf in on_host if leaf.ndim > 0 and not is_index]
     if mixed:
         raise MeasurementFailed(
             f"aten::{name} mixes tensors on {DEVICE} with one of shape {tuple(mixed[0].shape)} on "
@@ -285,8 +285,7 @@ class _Done:
     def record(self, *_: Any) -> None:
         """Do nothing."""
 
-    def synchronize(self) -> None:
-        """Do nothing: there is nothing to wait for."""
+    synchronize = wait_event = wait_stream = record
 
     def query(self) -> bool:
         """Whether it has come about."""
@@ -302,14 +301,10 @@ class _Stream(_Done):
     """A stream, which only is what it is and no other."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        global _num_streams
-        self.cuda_stream = _num_streams
-        _num_streams += 1
-
-    wait_event = wait_stream = _Done.record
+        self.cuda_stream = next(_stream_numbers)
 
 
-_num_streams = 0
+_stream_numbers = count()
 _current_stream = _DEFAULT_STREAM = _Stream()
 _capturing = False
 
