@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.options import CsvPath, MarkdownPath
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.counters.counter_baselines import (
     Acceptance,
@@ -23,10 +24,11 @@ from asv_bench.lab.counters.counter_baselines import (
     write_baseline,
 )
 from asv_bench.lab.counters.step_counters import broken_rules, count_all
-from asv_bench.output.console import make_console, print_table
+from asv_bench.output.console import print_table
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import REPOSITORY, working_tree, write_json
 from asv_bench.output.table import Column, Table
+from asv_bench.output.table_files import TableFiles
 
 if TYPE_CHECKING:
     from asv_bench.lab.codegen.compiled import KernelFigures
@@ -72,9 +74,11 @@ def counters(
     steps_only: Annotated[
         bool, typer.Option("--steps-only", help="Leave out the kernels, which take the longest.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Write all counters there as JSON.")
+    json: Annotated[
+        Path | None, typer.Option(help="Where all counters go; - is standard output.")
     ] = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Count, and compare with the baseline of this Python, torch and Triton.
 
@@ -91,17 +95,18 @@ def counters(
         raise Refused("--accept must say why the counters are right as they are now.")
     if accept is not None and steps_only:
         raise Refused("--accept records steps and kernels together; leave out --steps-only.")
-    console = make_console()
     versions = installed_versions()
-    require_writable(output, versions.path if accept is not None else None)
+    files = TableFiles(markdown=markdown, csv=csv, record=json)
+    require_writable(versions.path if accept is not None else None)
+    console = files.console
     # Before anything is counted, so that a file that cannot be read costs no time.
     known = read_baseline(versions.path)
     steps = count_all(console)
-    print_table(console, step_table(steps, versions.key))
+    files.show(step_table(steps, versions.key))
     kernels = {} if steps_only else _compiled(console)
-    if output is not None:
+    if json is not None:
         content = {"versions": versions.key, "steps": steps, "kernels": kernels}
-        write_json(output, content, indent=1)
+        write_json(json, content, indent=1)
     if broken := list(broken_rules(steps)):
         raise MeasurementFailed("; ".join(broken) + ".")
     if accept is not None:

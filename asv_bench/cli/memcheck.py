@@ -20,11 +20,12 @@ from typing import Annotated
 
 import typer
 
+from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.output.console import make_console, print_table
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Column, Table, digits
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import has_cuda_gpu
 
 _SANITIZER = "compute-sanitizer"
@@ -84,6 +85,7 @@ CHECKS = (
         (
             "tests/kernels/attention/test_append.py",
             "tests/kernels/attention/test_decode.py",
+            "tests/kernels/attention/test_plans.py",
             "tests/kernels/attention/test_prefill.py",
             "tests/kernels/linear/test_norm.py",
             "tests/kernels/attention/test_fused.py",
@@ -151,9 +153,9 @@ def memcheck(
             min=1, help=f"Processes that share a check; default: the cores, {_MOST_JOBS} at most."
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Where the JSON goes; default: reports/runs.")
-    ] = None,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
 ) -> None:
     """Run the checks, each a minute or more long, and write down what came out as soon as it has.
 
@@ -172,9 +174,9 @@ def memcheck(
     if not checks:
         names = ", ".join(repr(check.name) for check in CHECKS)
         raise Refused(f"No check has {only!r} in its name: there are {names}.")
-    require_places(output)
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    console = files.console
     jobs = jobs or min(os.cpu_count() or 1, _MOST_JOBS)
-    console = make_console()
     record = Record("memcheck", {"checks": [asdict(check) for check in checks], "jobs": jobs})
     outcomes: dict[str, Outcome] = {}
     for check in checks:
@@ -184,9 +186,9 @@ def memcheck(
         record.results = {
             "checks": [{"name": name, **asdict(one)} for name, one in outcomes.items()]
         }
-        path = record.write(output)
+        path = record.write(json)
     rows = [(name, *astuple(outcome)) for name, outcome in outcomes.items()]
-    print_table(console, Table(COLUMNS, rows, "GPU tests"))
+    files.show(Table(COLUMNS, rows, "GPU tests"))
     console.print(f"record: {path}", highlight=False, soft_wrap=True)
     unclean = [name for name, outcome in outcomes.items() if not outcome.is_clean]
     if unclean:

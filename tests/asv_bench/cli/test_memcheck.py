@@ -185,7 +185,7 @@ def test_what_came_out_before_an_interruption_is_kept(any_machine, monkeypatch, 
 
     monkeypatch.setattr(memcheck, "run_check", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        memcheck.memcheck(output=tmp_path / "record.json")
+        memcheck.memcheck(json=tmp_path / "record.json")
     assert _outcomes(tmp_path / "record.json") == [check.name for check in CHECKS[:-1]]
     assert f"{CHECKS[0].name}: clean, 5 passed after 61 s" in capsys.readouterr().out
 
@@ -194,7 +194,7 @@ def test_a_check_can_be_run_alone(any_machine, monkeypatch, tmp_path):
     outcome = Outcome(5, 0, 0, 1, 1.0)
     monkeypatch.setattr(memcheck, "run_check", lambda check, jobs: outcome)
     with pytest.raises(MeasurementFailed, match=CHECKS[1].name):
-        memcheck.memcheck(only="repeats", output=tmp_path / "record.json")
+        memcheck.memcheck(only="repeats", json=tmp_path / "record.json")
     assert _outcomes(tmp_path / "record.json") == [CHECKS[1].name]
     with pytest.raises(Refused, match="'kernels and engine'"):
         memcheck.memcheck(only="no such check")

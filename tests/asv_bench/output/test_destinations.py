@@ -101,7 +101,7 @@ COMMANDS = {
     "peers": ["peers", "--quick", "--json"],
     "profile": ["profile", "--quick", "--json"],
     "headline": ["headline", "--quick", "--output"],
-    "counters": ["counters", "--steps-only", "--output"],
+    "counters": ["counters", "--steps-only", "--json"],
 }
 
 
