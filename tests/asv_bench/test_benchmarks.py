@@ -114,7 +114,6 @@ def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> Non
         "kernels.Append",
         "kernels.DecodeAttention",
         "kernels.PrefillAttention",
-        "ladder.Ladder",
         "scheduler.Scheduler",
         "scheduler.Single",
         "scheduler.Wide",

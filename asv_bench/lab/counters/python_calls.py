@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 ENGINE_PACKAGES = ("engine", "kernels")
 """Whose calls are counted as the engine's own."""
@@ -32,13 +31,10 @@ class PythonCalls:
         Of all functions but numpy's.
     engine
         Of functions defined in the files of the engine's packages.
-    by_function
-        The engine's own, by function.
     """
 
     total: int = 0
     engine: int = 0
-    by_function: Counter[str] = field(default_factory=Counter)
 
 
 @contextmanager
@@ -54,18 +50,12 @@ def python_calls(
     ours = (*_folders(packages), *((GENERATED,) if with_generated else ()))
     uncounted = _folders(UNCOUNTED_PACKAGES)
 
-    def count(code: CodeType) -> None:
-        path = code.co_filename
-        if path == __file__ or path.startswith(uncounted):
+    def on_event(frame: FrameType, event: str, argument: object) -> None:
+        path = frame.f_code.co_filename
+        if event != "call" or path == __file__ or path.startswith(uncounted):
             return
         calls.total += 1
-        if path.startswith(ours):
-            calls.engine += 1
-            calls.by_function[f"{Path(path).stem}.{code.co_qualname}"] += 1
-
-    def on_event(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
-            count(frame.f_code)
+        calls.engine += path.startswith(ours)
 
     was_collecting = gc.isenabled()
     gc.disable()

@@ -9,12 +9,10 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
-from asv_runner.benchmarks.mark import SkipNotImplemented
 from fake_rungs import FakeProcesses
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
-from asv_bench.benchmarks import ladder as benchmarks
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.process.measured_process import CPU, Place, ProcessFailed
 from asv_bench.studies.ladder import command, ladder_page, rung_process
@@ -264,22 +262,3 @@ def test_counters_show_what_each_rung_saves():
     assert [step["graph_replays"] for step in steps] == [0] * 8 + [1] * 3
     assert steps[7]["copies"] == 0, "the device writes tokens where the host reads them"
     assert steps[10]["operators"] < 10
-
-
-def test_the_benchmark_has_every_rung_and_skips_what_is_missing(monkeypatch):
-    assert [rung.label for rung in RUNGS] == benchmarks.RUNGS
-    benchmarks.require_rung_here("7-shared-table", "gpt2-tiny")
-    with pytest.raises(SkipNotImplemented, match="needs a GPU"):
-        benchmarks.require_rung_here("3-triton-append", "gpt2-tiny")
-    import engine
-
-    monkeypatch.setattr(engine, "EngineConfig", SimpleNamespace(__dataclass_fields__={"fuse": 1}))
-    benchmarks.require_rung_here("6-array-metadata", "gpt2-tiny")
-    with pytest.raises(SkipNotImplemented, match=r"has no option .*steps_in_flight"):
-        benchmarks.require_rung_here("7-shared-table", "gpt2-tiny")
-
-
-def test_the_benchmarks_figures_are_a_rungs(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    figures = benchmarks._measure("6-array-metadata", "gpt2-tiny")
-    assert 0 < figures["decode_seconds_per_token"] < figures["step_time"] < 1
