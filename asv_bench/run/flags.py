@@ -1,10 +1,11 @@
+# ruff: noqa: RUF009 (_flag makes a field)
 """The flags of `run`: a dataclass for each thing that they fill, and a flag for each field."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
@@ -15,20 +16,9 @@ from asv_bench.errors import Refused
 F = TypeVar("F", bound="RunFlags")
 
 
-@dataclass(frozen=True)
-class Flag:
-    """What the command line says of a field, beside its type and its default.
-
-    `names` are other names of the flag, as `typer.Option` takes them.
-    """
-
-    help: str
-    names: tuple[str, ...] = ()
-    least: float | None = None
-
-
-def _flag(text: str, *names: str, least: float | None = None) -> Any:
-    return Flag(text, names, least)
+def _flag(default: Any, text: str, *names: str, least: float | None = None) -> Any:
+    """A field, the help of its flag, other names of the flag as typer takes them, and its least."""
+    return field(default=default, metadata={"help": text, "names": names, "least": least})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,47 +27,37 @@ class EngineFlags:
 
     panel: ClassVar[str] = "Engine"
 
-    model: Annotated[
-        str | None,
-        _flag(
-            "Hub id, local directory, or random:NAME for a built-in model with seeded weights "
-            "(default: random:gpt2 on a GPU, random:gpt2-tiny on a CPU).",
-            "--hf-model-id",
-        ),
-    ] = None
-    device: Annotated[str, _flag("auto, cpu, cuda or cuda:N.")] = "auto"
-    dtype: Annotated[str, _flag("auto, float32, float16 or bfloat16.")] = "auto"
-    block_size: Annotated[int, _flag("Tokens in a KV block.", least=1)] = 64
-    max_batch_size: Annotated[int | None, _flag("Sequences that run at once.", least=1)] = None
-    max_model_len: Annotated[int | None, _flag("Tokens of the longest sequence.", least=1)] = None
-    num_kv_blocks: Annotated[int | None, _flag("Blocks in the KV cache.", least=1)] = None
-    prefix_cache: Annotated[bool, _flag("Reuse prompts' K and V.", " /--no-prefix-cache")] = False
-    decode: Annotated[str, _flag("auto, eager or graph: one CUDA graph a step.")] = "auto"
-    fuse: Annotated[bool, _flag("Decode with fused kernels where they run the model.")] = True
-    admission: Annotated[str, _flag("fifo or pack.", "--prefill-admission-policy")] = "fifo"
-    admission_lookahead: Annotated[
-        int | None,
-        _flag("Requests that pack looks at.", "--prefill-admission-lookahead", least=1),
-    ] = None
-    force_fifo_every: Annotated[
-        int | None,
-        _flag("Rounds until pack goes in order.", "--prefill-force-fifo-every", least=1),
-    ] = None
-    prefill_max_tokens: Annotated[
-        int | None, _flag("Prompt tokens computed in a step.", least=1)
-    ] = None
-    prefill_max_batch_size: Annotated[
-        int | None, _flag("Sequences prefilled together.", least=1)
-    ] = None
-    max_active_requests: Annotated[int | None, _flag("Requests that hold a row.", least=1)] = None
-    max_inflight_requests: Annotated[
-        int | None, _flag("Requests submitted and unfinished.", least=1)
-    ] = None
-    decode_first: Annotated[bool, _flag("Decode before the prefill of the same step.")] = False
-    steps_in_flight: Annotated[
-        int | None, _flag("Launches whose tokens the host need not have seen.", least=0)
-    ] = None
-    seed: Annotated[int, _flag("Seeds weights, sampling and arrivals.")] = 0
+    model: str | None = _flag(
+        None,
+        "Hub id, local directory, or random:NAME for a built-in model with seeded weights "
+        "(default: random:gpt2 on a GPU, random:gpt2-tiny on a CPU).",
+        "--hf-model-id",
+    )
+    device: str = _flag("auto", "auto, cpu, cuda or cuda:N.")
+    dtype: str = _flag("auto", "auto, float32, float16 or bfloat16.")
+    block_size: int = _flag(64, "Tokens in a KV block.", least=1)
+    max_batch_size: int | None = _flag(None, "Sequences that run at once.", least=1)
+    max_model_len: int | None = _flag(None, "Tokens of the longest sequence.", least=1)
+    num_kv_blocks: int | None = _flag(None, "Blocks in the KV cache.", least=1)
+    prefix_cache: bool = _flag(False, "Reuse prompts' K and V.", " /--no-prefix-cache")
+    decode: str = _flag("auto", "auto, eager or graph: one CUDA graph a step.")
+    fuse: bool = _flag(True, "Decode with fused kernels where they run the model.")
+    admission: str = _flag("fifo", "fifo or pack.", "--prefill-admission-policy")
+    admission_lookahead: int | None = _flag(
+        None, "Requests that pack looks at.", "--prefill-admission-lookahead", least=1
+    )
+    force_fifo_every: int | None = _flag(
+        None, "Rounds until pack goes in order.", "--prefill-force-fifo-every", least=1
+    )
+    prefill_max_tokens: int | None = _flag(None, "Prompt tokens computed in a step.", least=1)
+    prefill_max_batch_size: int | None = _flag(None, "Sequences prefilled together.", least=1)
+    max_active_requests: int | None = _flag(None, "Requests that hold a row.", least=1)
+    max_inflight_requests: int | None = _flag(None, "Requests submitted and unfinished.", least=1)
+    decode_first: bool = _flag(False, "Decode before the prefill of the same step.")
+    steps_in_flight: int | None = _flag(
+        None, "Launches whose tokens the host need not have seen.", least=0
+    )
+    seed: int = _flag(0, "Seeds weights, sampling and arrivals.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +66,11 @@ class SamplingFlags(EngineFlags):
 
     panel: ClassVar[str] = "Sampling"
 
-    max_new_tokens: Annotated[int | None, _flag("New tokens of a request.", least=1)] = None
-    temperature: Annotated[float | None, _flag("Sample, above 0 (default: greedy).", least=0)] = (
-        None
-    )
-    top_k: Annotated[int | None, _flag("Likeliest tokens to sample among.", least=0)] = None
-    top_p: Annotated[float | None, _flag("Probability to sample among.")] = None
-    ignore_eos: Annotated[
-        bool, _flag("Go on after the EOS token.", "--no-stop-on-eos/--stop-on-eos")
-    ] = True
+    max_new_tokens: int | None = _flag(None, "New tokens of a request.", least=1)
+    temperature: float | None = _flag(None, "Sample, above 0 (default: greedy).", least=0)
+    top_k: int | None = _flag(None, "Likeliest tokens to sample among.", least=0)
+    top_p: float | None = _flag(None, "Probability to sample among.")
+    ignore_eos: bool = _flag(True, "Go on after the EOS token.", "--no-stop-on-eos/--stop-on-eos")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,25 +79,19 @@ class PromptFlags(SamplingFlags):
 
     panel: ClassVar[str] = "Prompts"
 
-    quick: Annotated[bool, _flag("The workload scaled down to seconds on two cores.")] = False
-    num_requests: Annotated[int | None, _flag("Requests in a run.", least=1)] = None
-    prompt: Annotated[str | None, _flag("Text of every prompt.")] = None
-    prompts: Annotated[
-        list[str] | None,
-        _flag("Text of one prompt, given once for each, or @FILE with one a line."),
-    ] = None
-    prompt_repeats: Annotated[
-        str | None,
-        _flag('How often the prompt is repeated, dealt to requests in turn, such as "1,4".'),
-    ] = None
-    unique_prompts: Annotated[bool, _flag("No two requests share a prompt.")] = False
-    pretok: Annotated[bool, _flag("Tokenize before the clock starts, or within.")] = True
-    pretok_base_token_ids: Annotated[
-        str | None, _flag('Token ids to repeat as prompt, such as "1,2".')
-    ] = None
-    tokenizer_name: Annotated[str | None, _flag("Tokenizer to use instead of the model's own.")] = (
-        None
+    quick: bool = _flag(False, "The workload scaled down to seconds on two cores.")
+    num_requests: int | None = _flag(None, "Requests in a run.", least=1)
+    prompt: str | None = _flag(None, "Text of every prompt.")
+    prompts: list[str] | None = _flag(
+        None, "Text of one prompt, given once for each, or @FILE with one a line."
     )
+    prompt_repeats: str | None = _flag(
+        None, 'How often the prompt is repeated, dealt to requests in turn, such as "1,4".'
+    )
+    unique_prompts: bool = _flag(False, "No two requests share a prompt.")
+    pretok: bool = _flag(True, "Tokenize before the clock starts, or within.")
+    pretok_base_token_ids: str | None = _flag(None, 'Token ids to repeat as prompt, such as "1,2".')
+    tokenizer_name: str | None = _flag(None, "Tokenizer to use instead of the model's own.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,17 +100,15 @@ class FeedFlags(PromptFlags):
 
     panel: ClassVar[str] = "Feeding"
 
-    submit_interval_ms: Annotated[float, _flag("Mean time between requests.", least=0)] = 0.0
-    submit_schedule: Annotated[str, _flag("uniform or poisson gaps between requests.")] = "uniform"
-    tokenize_workers: Annotated[int, _flag("Threads that tokenize text.", least=0)] = 0
-    stream_interval: Annotated[
-        int | None,
-        _flag(
-            "Tokens handed to a request's reader at a time; timings stay per token "
-            "(default: 1 where the workload streams, else nobody reads).",
-            least=1,
-        ),
-    ] = None
+    submit_interval_ms: float = _flag(0.0, "Mean time between requests.", least=0)
+    submit_schedule: str = _flag("uniform", "uniform or poisson gaps between requests.")
+    tokenize_workers: int = _flag(0, "Threads that tokenize text.", least=0)
+    stream_interval: int | None = _flag(
+        None,
+        "Tokens handed to a request's reader at a time; timings stay per token "
+        "(default: 1 where the workload streams, else nobody reads).",
+        least=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,25 +117,21 @@ class RunFlags(FeedFlags):
 
     panel: ClassVar[str] = "Runs and output"
 
-    mode: Annotated[str, _flag("naive, online, offline or all.")] = "online"
-    warmup_runs: Annotated[int, _flag("Unmeasured runs before the others.", least=0)] = 1
-    repeat_runs: Annotated[int, _flag("Measured runs.", least=1)] = 3
-    keep_prefix_cache_across_runs: Annotated[
-        bool, _flag("Runs share one engine and its prefix cache; otherwise each starts empty.")
-    ] = False
-    print_per_run: Annotated[bool, _flag("Print a line for each measured run.")] = False
-    nvtx: Annotated[bool, _flag("Name the engine's ranges for profilers.")] = False
-    profile: Annotated[bool, _flag("Trace one more run with torch, unmeasured.")] = False
-    profile_dir: Annotated[Path | None, _flag("Where traces go (default: reports/profile).")] = None
-    json: Annotated[
-        Path | None, _flag("Where the record goes (default: a new file in reports/runs).")
-    ] = None
-    markdown: Annotated[
-        Path | None, _flag("Where the table goes as Markdown; - is standard output.")
-    ] = None
-    csv: Annotated[
-        Path | None, _flag("Where the table goes as CSV, with raw values; - is standard output.")
-    ] = None
+    mode: str = _flag("online", "naive, online, offline or all.")
+    warmup_runs: int = _flag(1, "Unmeasured runs before the others.", least=0)
+    repeat_runs: int = _flag(3, "Measured runs.", least=1)
+    keep_prefix_cache_across_runs: bool = _flag(
+        False, "Runs share one engine and its prefix cache; otherwise each starts empty."
+    )
+    print_per_run: bool = _flag(False, "Print a line for each measured run.")
+    nvtx: bool = _flag(False, "Name the engine's ranges for profilers.")
+    profile: bool = _flag(False, "Trace one more run with torch, unmeasured.")
+    profile_dir: Path | None = _flag(None, "Where traces go (default: reports/profile).")
+    json: Path | None = _flag(None, "Where the record goes (default: a new file in reports/runs).")
+    markdown: Path | None = _flag(None, "Where the table goes as Markdown; - is standard output.")
+    csv: Path | None = _flag(
+        None, "Where the table goes as CSV, with raw values; - is standard output."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +140,12 @@ class PresetFlags(RunFlags):
 
     panel: ClassVar[str] = "As the write-ups spell it"
 
-    workload: Annotated[str | None, _flag("Named workload that the other flags change.")] = None
-    checkpoint_path: Annotated[Path | None, _flag("--model: a local directory.")] = None
-    bf16: Annotated[bool, _flag("--dtype bfloat16.")] = False
-    do_sample: Annotated[bool, _flag("Sample, at --temperature or 1; otherwise greedy.")] = False
-    paged_attn: Annotated[bool, _flag("Attention over KV blocks; there is no other.")] = True
-    cuda_graph: Annotated[bool | None, _flag("--decode graph, or --decode eager.")] = None
+    workload: str | None = _flag(None, "Named workload that the other flags change.")
+    checkpoint_path: Path | None = _flag(None, "--model: a local directory.")
+    bf16: bool = _flag(False, "--dtype bfloat16.")
+    do_sample: bool = _flag(False, "Sample, at --temperature or 1; otherwise greedy.")
+    paged_attn: bool = _flag(True, "Attention over KV blocks; there is no other.")
+    cuda_graph: bool | None = _flag(None, "--decode graph, or --decode eager.")
 
     def plain(self) -> RunFlags:
         """The same in the spelling of `run`.
@@ -227,43 +191,35 @@ def add_command(
     def command(**given: Any) -> None:
         body(flags(**given))
 
-    hints = get_type_hints(flags, include_extras=True)
-    defaults = {entry.name: entry.default for entry in fields(flags)}
+    kinds = get_type_hints(flags)
     panels = {
         name: owner.panel
         for owner in flags.__mro__
         if issubclass(owner, EngineFlags)
         for name in owner.__annotations__
     }
-    options = {
-        name: _option(name, hints[name], default, panels[name])
-        for name, default in defaults.items()
-    }
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=options[name],
-            )
-            for name, default in defaults.items()
-        ]
-    )
-    command.__annotations__ = options
+    parameters = [
+        inspect.Parameter(
+            entry.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=entry.default,
+            annotation=Annotated[kinds[entry.name], _option(entry, panels[entry.name])],
+        )
+        for entry in fields(flags)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
     app.command(name, help=help_text)(command)
 
 
-def _option(name: str, hint: Any, default: object, panel: str) -> Any:
-    """A field's type with its option of the command line; what is off needs no flag for off."""
-    kind, flag = hint.__origin__, hint.__metadata__[0]
-    spelled = name.replace("_", "-")
-    is_on_and_off = kind in (bool, bool | None) and default is not False
-    option = typer.Option(
-        f"--{spelled}/--no-{spelled}" if is_on_and_off else f"--{spelled}",
-        *flag.names,
-        help=flag.help,
-        min=flag.least,
+def _option(entry: Field[Any], panel: str) -> Any:
+    """The option of a field; a switch that is off needs no flag for off."""
+    name = entry.name.replace("_", "-")
+    is_on_and_off = "bool" in str(entry.type) and entry.default is not False
+    return typer.Option(
+        f"--{name}/--no-{name}" if is_on_and_off else f"--{name}",
+        *entry.metadata["names"],
+        help=entry.metadata["help"],
+        min=entry.metadata["least"],
         rich_help_panel=panel,
     )
-    return Annotated[kind, option]
