@@ -29,6 +29,9 @@ MODELS = [CPU_MODEL, GPU_MODEL]
 """Parameters are the same on every machine and at every commit; what is not for a machine is
 skipped there."""
 
+PLACES = {CPU_MODEL: ("cpu", "float32"), GPU_MODEL: ("cuda", "float16")}
+"""The device and the type that each is measured with."""
+
 PROMPT_IDS = {CPU_MODEL: 256, GPU_MODEL: 50257}
 """Prompt tokens are drawn below this id: all of GPT-2's vocabulary, and a part of the tiny one's
 that stays valid should its vocabulary change."""
@@ -44,8 +47,7 @@ steps together, so single gaps say when tokens were collected, not how long a st
 
 RUNS_ON_CPU = 5
 """Measured runs in a process on a CPU, of which the least disturbed is kept: what else runs on the
-machine only ever adds time. On two shared cores the step time of `scheduler` scattered by 8.9 %
-between 12 processes with one run each, and by 0.8 % with the best of five."""
+machine only ever adds time."""
 
 
 def require_model_here(model: str) -> None:
@@ -115,6 +117,21 @@ def steady_step_s(sample: RunSample) -> float:
     return float(np.median(all_readings))
 
 
+def warm_engine(
+    workload: Workload, model: str, warmup_tokens: int | None = None, **settings: Any
+) -> Engine:
+    """An engine for a workload that has run it once, with `warmup_tokens` new tokens a request."""
+    from asv_bench.workloads.drive import run_workload
+    from engine import Engine
+
+    device, dtype = PLACES[model]
+    places = {"device": device, "dtype": dtype}
+    engine = Engine(workload.engine_config(f"random:{model}", **(places | settings)))
+    warmup = replace(workload, new_tokens=warmup_tokens or workload.new_tokens)
+    run_workload(engine, warmup, PROMPT_IDS[model])
+    return engine
+
+
 def least_disturbed(engine: Engine, workload: Workload, prompt_ids: int, *, runs: int) -> RunSample:
     """The run of several whose decode steps were the shortest; all figures are to be its own."""
     from asv_bench.workloads.drive import run_workload
@@ -128,15 +145,7 @@ def measure(
 ) -> dict[str, float]:
     """Run a workload on a warm engine of this process and return its figures in seconds.
 
-    Parameters
-    ----------
-    workload
-        What to run.
-    model
-        "gpt2-tiny" or "gpt2", with seeded weights.
-    warmup_tokens
-        New tokens of each request in the run before the measured one. None: as many as in the
-        measured one.
+    The run before the measured one has `warmup_tokens` new tokens a request; None: as many.
 
     Returns
     -------
@@ -144,13 +153,8 @@ def measure(
         "step_time", "seconds_per_token", "tpot", "ttft", "itl" (medians over requests, ITL over
         gaps), the same three with "_p95" and "_p99", and on a GPU "time_over_floor".
     """
-    from asv_bench.workloads.drive import run_workload
-    from engine import Engine
-
-    device, dtype = ("cuda", "float16") if model == GPU_MODEL else ("cpu", "float32")
-    engine = Engine(workload.engine_config(f"random:{model}", device=device, dtype=dtype))
-    warmup = replace(workload, new_tokens=warmup_tokens or workload.new_tokens)
-    run_workload(engine, warmup, PROMPT_IDS[model])
+    device, dtype = PLACES[model]
+    engine = warm_engine(workload, model, warmup_tokens)
     runs = RUNS_ON_CPU if device == "cpu" else 1
     sample = least_disturbed(engine, workload, PROMPT_IDS[model], runs=runs)
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,6 +29,7 @@ from .engine_runs import (
     require_gpu_model,
     require_model_here,
     steady_step_s,
+    warm_engine,
 )
 from .sharing import Benchmark, Run, SharesRuns, shared, tracked
 
@@ -244,27 +244,9 @@ def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[],
 
 
 def _measure_steps(batch: int) -> dict[str, float]:
-    from asv_bench.workloads.drive import run_workload
-    from engine import Engine
-
     # Equal prompts: all sequences reach the end of a block in the same step.
-    workload = Workload(
-        name="engine-step",
-        num_requests=batch,
-        batch_size=batch,
-        prompt_lengths=(1,),
-        new_tokens=10 * SMALL_BLOCK,
-    )
-    blocks_each = workload.max_length // SMALL_BLOCK + 2
-    config = workload.engine_config(
-        f"random:{CPU_MODEL}",
-        device="cpu",
-        dtype="float32",
-        block_size=SMALL_BLOCK,
-        num_kv_blocks=batch * blocks_each,
-    )
-    engine = Engine(config)
-    run_workload(engine, replace(workload, new_tokens=SMALL_BLOCK), PROMPT_IDS[CPU_MODEL])
+    workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
+    engine = warm_engine(workload, CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
     sample = least_disturbed(engine, workload, PROMPT_IDS[CPU_MODEL], runs=RUNS_ON_CPU)
     gaps = sample.traces[0].itl_s
     # Tokens may be seen some steps after they were launched, so which step of the cycle begins the
@@ -276,18 +258,9 @@ def _measure_steps(batch: int) -> dict[str, float]:
 def _measure_host(model: str, batch: int) -> dict[str, float]:
     from asv_bench.workloads.drive import run_workload
     from asv_bench.workloads.host_time import HostTimedEngine, counted_waits
-    from engine import Engine
 
-    workload = Workload(
-        name="host-share",
-        num_requests=batch,
-        batch_size=batch,
-        prompt_lengths=(1,),
-        new_tokens=256,
-    )
-    config = workload.engine_config(f"random:{model}", device="cuda", dtype="float16")
-    engine = Engine(config)
-    run_workload(engine, replace(workload, new_tokens=32), PROMPT_IDS[model])
+    workload = Workload("host-share", batch, batch, (1,), 256)
+    engine = warm_engine(workload, model, 32, device="cuda", dtype="float16")
     ways = {"host_time": False}
     if hasattr(engine, "step_batches"):
         ways["host_time_in_columns"] = True

@@ -84,6 +84,11 @@ class Problem:
     key: torch.Tensor  # [B, H_kv, D]
     value: torch.Tensor  # [B, H_kv, D]
 
+    @property
+    def cached(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What attention reads beside its queries."""
+        return self.k_cache, self.v_cache, self.block_tables, self.context_lens
+
 
 def make_problem(shape: Shape) -> Problem:
     """A problem of this shape, float16 on the GPU and float32 on the CPU, the same each time."""

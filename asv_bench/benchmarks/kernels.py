@@ -80,18 +80,14 @@ def _append(kind: str, shape: Shape) -> dict[str, float]:
     common = torch.full((1,), last, dtype=torch.int32, device=device)
     each = torch.full((shape.batch,), last, dtype=torch.int32, device=device)
     rows = torch.arange(shape.batch, dtype=torch.int32, device=device)
-    pos, batch_idx = {
-        "full_batch": (common, None),
-        "identity": (each, None),
-        "generic": (each, rows),
+    place = {
+        "full_batch": (block_idx, common),
+        "identity": (block_idx, each),
+        "generic": (block_idx, each, rows),
     }[kind]
-
-    def call() -> None:
-        kv_append(
-            problem.k_cache, problem.v_cache, problem.key, problem.value, block_idx, pos, batch_idx
-        )
-
-    return measure_call(call, shape, bytes_moved=2 * shape.batch * shape.kv_row_bytes)
+    written = (problem.k_cache, problem.v_cache, problem.key, problem.value)
+    bytes_moved = 2 * shape.batch * shape.kv_row_bytes
+    return measure_call(lambda: kv_append(*written, *place), shape, bytes_moved)
 
 
 def _decode_attention(shape: Shape) -> dict[str, float]:
@@ -101,18 +97,11 @@ def _decode_attention(shape: Shape) -> dict[str, float]:
 
     problem = make_problem(shape)
     out = torch.empty_like(problem.query)
-
-    def call() -> None:
-        paged_attention_decode(
-            problem.query,
-            problem.k_cache,
-            problem.v_cache,
-            problem.block_tables,
-            problem.context_lens,
-            out=out,
-        )
-
-    return measure_call(call, shape, bytes_moved=shape.batch * shape.context * shape.kv_row_bytes)
+    return measure_call(
+        lambda: paged_attention_decode(problem.query, *problem.cached, out=out),
+        shape,
+        shape.batch * shape.context * shape.kv_row_bytes,
+    )
 
 
 def _prefill_attention(shape: Shape) -> dict[str, float]:
@@ -125,18 +114,10 @@ def _prefill_attention(shape: Shape) -> dict[str, float]:
     query = problem.query.repeat_interleave(queries, dim=0)
     starts = torch.arange(shape.batch + 1, dtype=torch.int32, device=query.device) * queries
     out = torch.empty_like(query)
-
-    def call() -> None:
-        paged_attention_prefill(
-            query,
-            problem.k_cache,
-            problem.v_cache,
-            problem.block_tables,
-            problem.context_lens,
-            starts,
-            out=out,
-        )
-
     cached = shape.batch * shape.context * shape.kv_row_bytes
     computed = 2 * query.numel() * query.element_size()
-    return measure_call(call, shape, bytes_moved=cached + computed)
+    return measure_call(
+        lambda: paged_attention_prefill(query, *problem.cached, starts, out=out),
+        shape,
+        cached + computed,
+    )

@@ -39,20 +39,9 @@ def run_peer(
 ) -> RunSample:
     """Run the workload once: one `generate` for each batch, greedy, whatever the end token says.
 
-    Parameters
-    ----------
-    model
-        A `GPT2LMHeadModel`.
-    workload
-        Its batch size and number of new tokens.
-    prompts
-        Token ids of every request.
-    peer
-        One of `PEERS`.
-    streamed
-        Whether to note when each token reached the host. The wall time counts from the prompts as
-        lists to the new ids as lists either way; a streamer adds a copy to the host each step, so
-        throughput is taken from runs without one, in which token times are absent.
+    Only a `streamed` run notes when each token reached the host. The wall time counts from the
+    prompts as lists to the new ids as lists either way; a streamer adds a copy to the host each
+    step, so throughput is taken from runs without one.
 
     Raises
     ------

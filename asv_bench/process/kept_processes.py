@@ -66,18 +66,10 @@ def kept_or_measured(
     check: Callable[[dict[str, Any]], object],
     notes: list[str],
 ) -> dict[str, Any]:
-    """What a process of this run left in a file, or what is measured where there is none.
+    """What a process of this run left in the file `record`, or what is measured now.
 
-    Parameters
-    ----------
-    record
-        The file.
-    measure
-        Runs the process; so it does where the file is not what a process leaves.
-    check
-        Reads of it what will be read, and raises what Python raises where something is wrong.
-    notes
-        Gets a sentence for a file that is left out.
+    `check` reads of it what will be read, and raises what Python raises where something is wrong.
+    Such a file is measured again, and `notes` get a sentence.
     """
     if not record.exists():
         return measure()

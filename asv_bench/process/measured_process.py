@@ -87,25 +87,16 @@ class ScriptRunner:
         *,
         is_watched: bool,
     ) -> tuple[Any, GpuWatch | None]:
-        """Run a script to its end.
+        """Run a script to its end; return its answer, and the watch of the place's GPU.
 
         Parameters
         ----------
-        script
-            The file.
-        job
-            JSON-ready.
-        place
-            Where it runs.
+        script, job, place
+            The file, what it is to do (JSON-ready), and where it runs.
         variables
             Its environment, but for what names the GPU.
         is_watched
             Whether the place's GPU is watched meanwhile.
-
-        Returns
-        -------
-        tuple
-            The answer, and the watch.
 
         Raises
         ------
@@ -164,15 +155,7 @@ class ScriptRunner:
 
 
 class ProcessRunner(ScriptRunner):
-    """Runs asv's benchmarks in measured processes.
-
-    Parameters
-    ----------
-    benchmarks
-        The folder of asv's benchmarks.
-    environment
-        The directory that holds `commits/HASH`.
-    """
+    """Runs the asv benchmarks in a folder, on the commits in `commits/HASH` of an environment."""
 
     def __init__(self, benchmarks: Path, environment: Path) -> None:
         super().__init__()

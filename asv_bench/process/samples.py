@@ -13,14 +13,8 @@ from asv_bench.errors import MeasurementFailed
 class CommitUnusable(MeasurementFailed):
     """A commit cannot be measured: it cannot be built or imported, or lacks the benchmark.
 
-    Attributes
-    ----------
-    commit
-        The full hash.
-    reason
-        A clause that says why, without the commit.
-    is_lacking
-        Whether it works and merely does not have what is to be measured.
+    `reason` is a clause without the commit; `is_lacking` says that the commit works and merely has
+    not what is to be measured.
     """
 
     def __init__(self, commit: str, reason: str, *, is_lacking: bool = False) -> None:
@@ -31,17 +25,7 @@ class CommitUnusable(MeasurementFailed):
 
 
 class SampleFailed(MeasurementFailed):
-    """A process of a commit that can be measured gave no figure this time.
-
-    Attributes
-    ----------
-    commit
-        The full hash.
-    benchmarks
-        What the process was to measure.
-    reason
-        What the process said.
-    """
+    """A process of a commit that can be measured gave no figure of `benchmarks` this time."""
 
     def __init__(self, commit: str, benchmarks: Collection[str], reason: str) -> None:
         super().__init__(
@@ -56,16 +40,8 @@ class SampleFailed(MeasurementFailed):
 class GpuConditions:
     """The GPU while a process measured: clocks in MHz, temperature in degrees Celsius.
 
-    Attributes
-    ----------
-    sm_clock_mhz, sm_clock_lowest_mhz, sm_clock_highest_mhz
-        Median and extremes of the SM clock over the readings.
-    clock_events
-        Names of everything that held the clocks in any reading (`gpu.CLOCK_EVENTS`).
-    temperature_c
-        The highest.
-    readings
-        How often the GPU was asked.
+    The SM clock is the median over the readings, the temperature the highest of them, and
+    `clock_events` (of `gpu.CLOCK_EVENTS`) are those of any reading.
     """
 
     sm_clock_mhz: float
@@ -92,10 +68,8 @@ class Reading:
         The raw values.
     device
         "cpu" or the GPU's UUID.
-    started_at
-        When the process began, in seconds since 1970.
-    process_s
-        How long it ran, in seconds.
+    started_at, process_s
+        When the process began, in seconds since 1970, and how many seconds it ran.
     gpu
         The GPU meanwhile; None on a CPU.
 
@@ -130,14 +104,7 @@ class Reading:
 class Pair:
     """Readings of one benchmark by two processes, one after the other on one device.
 
-    Attributes
-    ----------
-    base, head
-        Of the two commits.
-    head_first
-        Whether the head's process ran first.
-    discarded
-        A sentence that says why the pair must not be judged by; None where it may.
+    `discarded` is a sentence that says why the pair must not be judged by; None where it may.
     """
 
     base: Reading
@@ -182,12 +149,7 @@ class PairSource(Protocol):
         ...
 
     def prepare(self, commit: str) -> Mapping[str, Absence]:
-        """Make a commit ready to be measured: unpack it, compile its kernels, see that it works.
-
-        Returns
-        -------
-        Mapping
-            The benchmarks of which it can give no figure; empty where it has them all.
+        """Make a commit ready to be measured; return the benchmarks that it has no figure of.
 
         Raises
         ------

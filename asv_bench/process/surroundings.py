@@ -31,19 +31,9 @@ _TICKS_COUNTED_TWICE = 8
 class Surroundings:
     """What else a machine did just before something was measured on it.
 
-    Attributes
-    ----------
-    cores
-        Of the machine.
-    busy_cores
-        How many of them other processes kept busy, on the mean over a moment; None where the
-        system does not say.
-    load
-        Its load average over the last minute; None where the system does not say.
-    governors
-        How the frequencies of the cores are chosen, each way once; empty where that is not told.
-    gpus
-        What others do on the GPUs that are measured.
+    `busy_cores` are what other processes kept busy on average over a moment, `load` is the load
+    average over the last minute, `governors` are the ways in which frequencies of cores are chosen.
+    None, or nothing, where the system does not say.
     """
 
     cores: int

@@ -20,17 +20,9 @@ _USERS_OWN = os.environ.get(THREADS_VARIABLE)
 
 
 def measured_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of a process that measures.
+    """The variables of a process that measures: one thread where the user set no number.
 
-    Parameters
-    ----------
-    environment
-        What it would inherit; None: this process's own variables.
-
-    Returns
-    -------
-    dict
-        A copy, with one thread where the user set no number.
+    `environment` is what it would inherit; None: this process's own variables.
     """
     inherited = dict(os.environ if environment is None else environment)
     inherited[THREADS_VARIABLE] = inherited.get(THREADS_VARIABLE, "").strip() or _ONE

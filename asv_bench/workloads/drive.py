@@ -56,14 +56,8 @@ class Consumer(Protocol):
 class Feed:
     """When requests are handed in while the engine runs.
 
-    Attributes
-    ----------
-    due_s
-        Seconds from the start at which each request is due, in order.
-    max_inflight
-        Requests submitted and unfinished at once; further ones are held back. None: no limit.
-    workers
-        Threads that turn text into ids while the engine runs; 0: the thread that submits.
+    `due_s` are seconds from the start, in order. Requests beyond `max_inflight` unfinished ones are
+    held back. `workers` threads turn text into ids meanwhile; 0: the thread that submits.
     """
 
     due_s: Sequence[float]

@@ -127,7 +127,8 @@ class Workload:
         # The engine reads KVTRAIL_NVTX when it is imported, so nothing here imports it earlier.
         from engine import EngineConfig
 
-        return EngineConfig(model=model, **{**self.engine_settings(), **settings})
+        own = self.engine_settings(settings.get("block_size", BLOCK_SIZE))
+        return EngineConfig(model=model, **{**own, **settings})
 
     def sampling_params(self) -> SamplingParams:
         """Greedy, and no stop before the last token."""

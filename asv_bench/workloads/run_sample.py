@@ -56,18 +56,10 @@ class RequestTrace:
 
 @dataclass(frozen=True, slots=True)
 class RunSample:
-    """One run of a list of requests.
+    """One run of a list of requests, with a trace for each in their order.
 
-    Attributes
-    ----------
-    mode
-        How the requests were fed.
-    started_s, wall_s
-        Start in `time.perf_counter()` seconds, and seconds until the last token was seen.
-    decode_steps
-        Steps in which some request got a token after its first.
-    traces
-        One trace per request, in the order of the requests.
+    `started_s` is of `time.perf_counter()`; `wall_s` lasts until the last token was seen. In each
+    of the `decode_steps` some request got a token after its first.
     """
 
     mode: Mode
