@@ -1,7 +1,7 @@
-"""What needs no clock: operators, tensors, copies, launches and calls of a step, and machine code.
+"""Exact counts: operators, tensors, copies, launches and calls of a step, and machine code.
 
-The same in every process and on every machine with the same Python, torch and Triton, so one
-sample is enough and any step in a series is a change of the code. `nox -s counters` gates them.
+They are the same in every process and on every machine with the same Python, torch and Triton, so
+one sample is enough, and any step in a series is a change of the code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KERNEL_BATCH = 64
 
 
 def _counted(figure: str, what: str, unit: str = "") -> Callable[..., Samples]:
-    """A count, the same in each process; its unit is called like the figure unless one is given."""
+    """A count; its unit has the figure's name unless one is given."""
     return shared(figure, what, unit=unit or figure, rounds=1)
 
 
@@ -76,7 +76,7 @@ class Kernels(SharesRuns):
 
 
 def _require_options(*names: str) -> None:
-    """Skip a commit whose engine has not all of these options."""
+    """Skip a commit whose engine lacks one of these options."""
     from engine import EngineConfig
 
     missing = set(names) - {field.name for field in fields(EngineConfig)}
@@ -102,7 +102,7 @@ def _compile() -> dict[str, float]:
         try:
             launched = launched_kernels(batch_sizes=(KERNEL_BATCH,))
         except MeasurementFailed as error:
-            # An engine of another time launches kernels that today's rules do not name.
+            # Engines of older commits launch kernels that today's rules do not name.
             raise SkipNotImplemented(str(error)) from error
         compiled = [compile_launched(kernel) for kernel in launched]
     return {

@@ -53,7 +53,7 @@ class Decode(OfModel):
 
 
 class BucketPadding(OfModel):
-    """A batch one above a captured size, in the graph of the next size and in one of its own."""
+    """A batch one above a captured size, padded to the next size and in a graph of its own size."""
 
     params = (MODELS, [9, 17, 33, 65, 129])
     param_names: ClassVar = ["model", "batch"]
@@ -87,7 +87,7 @@ class GraphCapture(OfModel):
 
 
 def decode_workload(batch: int, context: int) -> Workload:
-    """`batch` sequences whose contexts run from half the new tokens below `context` to above it."""
+    """`batch` sequences whose contexts grow by `NEW_TOKENS` and are `context` on average."""
     return Workload(
         name=f"decode-{batch}-{context}",
         num_requests=batch,
@@ -99,8 +99,8 @@ def decode_workload(batch: int, context: int) -> Workload:
 
 
 def capture_seconds(model: str) -> float:
-    """What building an engine with graphs takes longer than building one without."""
-    # Compiles and loads kernels, which both engines to come find in place.
+    """How much longer building an engine with graphs takes than building one without."""
+    # Compiles and loads kernels for both timed builds.
     _build_seconds(model, "graph")
     return _build_seconds(model, "graph") - _build_seconds(model, "eager")
 

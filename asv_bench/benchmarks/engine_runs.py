@@ -1,4 +1,4 @@
-"""Runs of an engine in a benchmark's process, and the figures that asv keeps of them.
+"""Runs of an engine in a benchmark's process, and their figures for asv.
 
 All figures are seconds or ratios of times: asv knows no direction but "bigger is worse".
 """
@@ -64,7 +64,7 @@ def require_model_here(model: str) -> None:
 
 
 def require_gpu_model(model: str, why: str) -> None:
-    """Skip a model that this machine is not measured with, and the CPU's on a CPU, too.
+    """Skip every model on a CPU, and on a GPU the CPU's model.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def steady_step_s(sample: RunSample) -> float:
 def warm_engine(
     workload: Workload, model: str, warmup_tokens: int | None = None, **settings: Any
 ) -> Engine:
-    """An engine for a workload that has run it once, with `warmup_tokens` new tokens a request."""
+    """An engine that has run the workload once, with `warmup_tokens` new tokens a request."""
     from asv_bench.workloads.drive import run_workload
     from engine import Engine
 
@@ -133,7 +133,7 @@ def warm_engine(
 
 
 def least_disturbed(engine: Engine, workload: Workload, prompt_ids: int, *, runs: int) -> RunSample:
-    """The run of several whose decode steps were the shortest; all figures are to be its own."""
+    """The run with the shortest decode steps; all figures must come from it."""
     from asv_bench.workloads.drive import run_workload
 
     samples = (run_workload(engine, workload, prompt_ids) for _ in range(runs))

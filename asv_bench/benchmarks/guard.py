@@ -1,8 +1,8 @@
 """The identity guard: refuses to measure any engine but that of the commit under test.
 
-asv files a figure under whatever commit it believes to be installed. With `-E existing`, a stray
-`PYTHONPATH` or an installed copy of the project it can be wrong without noticing, and the same code
-is then measured under many names.
+asv files a figure under the commit that it believes to be installed. With `-E existing`, a stray
+`PYTHONPATH` or an installed copy of the project it can be wrong, and measure the same code for many
+commits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asv_bench.process.contract import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED
 
 
 class WrongEngineError(RuntimeError):
-    """What would be measured is not what asv would file the figure under."""
+    """The engine to be measured is not of the commit that asv would file the figure under."""
 
 
 def commit_under_test() -> str:

@@ -1,4 +1,4 @@
-"""What the host pays, on any machine: bookkeeping, block tables, a step's overhead, start-up."""
+"""Costs of the host: bookkeeping, block tables, a step's overhead, start-up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SMALL_BLOCK = 16
 
 
 class AppendBookkeeping(Benchmark):
-    """Finding the place of one new token for each of `batch` sequences.
+    """Finding the block and slot of one new token for each of `batch` sequences.
 
     A reading spans as many appends as a block has tokens, so that each holds one block boundary.
     """
@@ -67,7 +67,7 @@ class AppendBookkeeping(Benchmark):
 
 
 class BlockMetadata(Benchmark):
-    """Giving blocks to sequences, sharing them and taking them back: reference counts."""
+    """Allocating, sharing and freeing blocks: reference counts."""
 
     params = (BATCHES,)
     param_names: ClassVar = ["batch"]
@@ -93,7 +93,7 @@ class BlockMetadata(Benchmark):
 
 
 class BlockTables(Benchmark):
-    """The list of blocks of each sequence: building it for a prompt, and unsharing its end."""
+    """Block tables: building one for a prompt, and copy-on-write of its last block."""
 
     params = (BATCHES,)
     param_names: ClassVar = ["batch"]
@@ -157,7 +157,7 @@ class EngineStep(SharesRuns):
 class HostShare(OfModel):
     """The host's own work in a decode step on the GPU, which must hide behind the device's.
 
-    As on a CPU the least disturbed of several runs is kept.
+    The least disturbed of several runs is kept, as on a CPU.
     """
 
     params = (MODELS, BATCHES)
@@ -214,7 +214,7 @@ class GpuStartup(SharesRuns):
 
 
 def _median_s(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
-    """The median of some calls, after one that brings everything into the caches."""
+    """The median of some calls after a warm-up call; `before` each, something untimed."""
     readings = []
     for _ in range(CYCLES + 1):
         before()
@@ -249,8 +249,8 @@ def _measure_steps(batch: int) -> dict[str, float]:
     engine = warm_engine(workload, CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
     sample = least_disturbed(engine, workload, PROMPT_IDS[CPU_MODEL], runs=RUNS_ON_CPU)
     gaps = sample.traces[0].itl_s
-    # Tokens may be seen some steps after they were launched, so which step of the cycle begins the
-    # blocks is not known from outside; it is the dearest one.
+    # Tokens may be seen some steps after their launch, so the step that begins blocks is not known
+    # from outside; it is the slowest of the cycle.
     by_phase = [float(np.median(gaps[phase::SMALL_BLOCK])) for phase in range(SMALL_BLOCK)]
     return {"step_time": steady_step_s(sample), "boundary_step": max(by_phase)}
 
@@ -266,7 +266,7 @@ def _measure_host(model: str, batch: int) -> dict[str, float]:
         ways["host_time_in_columns"] = True
     readings: defaultdict[str, list[float]] = defaultdict(list)
     with counted_waits() as clock:
-        # In turn, so that a disturbance that lasts falls on both.
+        # In turn, so that a lasting disturbance affects both.
         for _ in range(RUNS_ON_CPU):
             for figure, in_columns in ways.items():
                 timed = HostTimedEngine(engine, clock, in_columns=in_columns)
@@ -295,7 +295,7 @@ def _start_engine_on_gpu() -> dict[str, float]:
     """Seconds of two processes one after the other, which share an empty cache of kernels."""
     figures = {}
     with TemporaryDirectory() as cache:
-        # The engine is that of this process.
+        # Both processes import the engine of this one.
         path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
         for name in ("cold", "warm"):
             done = subprocess.run(

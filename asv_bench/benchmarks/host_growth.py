@@ -1,7 +1,7 @@
-"""What must not grow: costs of the host with streams, with who waits, and with who has gone.
+"""Costs of the host that must not grow with streams, waiting requests or finished ones.
 
-Each is measured at a small and at a large number of what it must not depend on, on the CPU and with
-a model so small that the host's work counts.
+Each is measured at a small and at a large number of these, on the CPU and with a model so small
+that the host's work counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MANY_STREAMS = 128
 
 
 class ManyStreams(Benchmark):
-    """A step whose tokens go to so many streams, which share the requests of the batch."""
+    """A step whose tokens go to a number of streams, which share the requests of the batch."""
 
     params = ([1, MANY_STREAMS],)
     param_names: ClassVar = ["streams"]
@@ -59,7 +59,7 @@ class ManyStreams(Benchmark):
 
 
 class StopIdsOfOthers(Benchmark):
-    """A step after a request has ended that brought many stop ids, nearly all of them equal."""
+    """A step after the end of a request that had many stop ids, nearly all of them equal."""
 
     params = ([1, MANY_STOP_IDS],)
     param_names: ClassVar = ["stop_ids"]
@@ -80,7 +80,7 @@ class StopIdsOfOthers(Benchmark):
 
 
 class AbortOfWaiting(Benchmark):
-    """Ending requests that wait, the newest first."""
+    """Aborting waiting requests, the newest first."""
 
     params = ([500, 16_000],)
     param_names: ClassVar = ["waiting"]
@@ -91,7 +91,7 @@ class AbortOfWaiting(Benchmark):
 
     @tracked()
     def track_abort(self, waiting: int) -> float:
-        """Seconds for each."""
+        """Seconds for each request."""
         started = time.perf_counter()
         for request_id in reversed(self._ids):
             self._engine.abort(request_id)
@@ -99,7 +99,7 @@ class AbortOfWaiting(Benchmark):
 
 
 class LateRequest(Benchmark):
-    """One request alone, which came when all other rows were taken by some that have ended."""
+    """A single request in the last row, after the requests in all other rows have ended."""
 
     params = ([1, BATCH],)
     param_names: ClassVar = ["rows"]
@@ -115,19 +115,19 @@ class LateRequest(Benchmark):
 
     @tracked()
     def track_step(self, rows: int) -> float:
-        """Seconds of a step of it."""
+        """Seconds of a step of that request."""
         return _step_s(self._engine)
 
 
 class BlockedPrompt(Benchmark):
-    """A step of one request while another waits whose prompt finds no room in the KV cache."""
+    """A step of a request while another waits for room in the KV cache."""
 
     params = ([80, 960],)
     param_names: ClassVar = ["prompt"]
 
     def prepare(self, prompt: int) -> None:
         new_tokens = STEPS // 2 + STEPS // 4
-        # A block a token: what both prompts begin with is looked up token by token.
+        # A block a token: the common prefix of both prompts is looked up token by token.
         self._engine = _engine(
             block_size=1,
             num_kv_blocks=prompt + new_tokens,
@@ -141,7 +141,7 @@ class BlockedPrompt(Benchmark):
 
     @tracked()
     def track_step(self, prompt: int) -> float:
-        """Seconds of a step of the one that runs."""
+        """Seconds of a step of the running request."""
         seconds = _step_s(self._engine, STEPS // 2)
         if self._engine.num_unfinished != 2:
             raise RuntimeError(f"{self._engine.num_unfinished} requests are left, not 2.")
@@ -163,7 +163,7 @@ def _params(new_tokens: int, **others: Any) -> Any:
 
 
 def _step_s(engine: Engine, steps: int = STEPS) -> float:
-    """The median of so many steps, after a few that bring everything into the caches."""
+    """The median time of some steps after a few warm-up steps."""
     readings = []
     for _ in range(steps // 4 + steps):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the host pays to turn tokens into text as they come, however long the request is."""
+"""The host's cost of turning a stream of tokens into text, for short and long requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BYTE_OF_NO_CHARACTER = 0xFF
 class TextStreams(Benchmark):
     """A `TextStream` of `tokens` tokens, of text or of bytes that never become a character.
 
-    Growth shows beside the other lengths: seconds per token are the same for each.
+    Seconds per token must be the same for each length.
     """
 
     params = (["words", "invalid_bytes"], LENGTHS)
@@ -81,7 +81,7 @@ def _token_ids(tokenizer: Tokenizer, content: str, tokens: int) -> list[int]:
 
 
 def _alphabet() -> list[str]:
-    """The characters that stand for the bytes, most of them for that of their own number."""
+    """The characters that stand for bytes in a byte-level tokenizer."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     return sorted(ByteLevel.alphabet())

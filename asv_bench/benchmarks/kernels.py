@@ -1,4 +1,4 @@
-"""The kernels, one call at a time: seconds, and how far from the bandwidth they stay."""
+"""The kernels, one call at a time: seconds, and time over the floor that bandwidth sets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DecodeAttention(_Attention):
 class PrefillAttention(_Attention):
     """Attention of the last tokens of each sequence over its paged context, causal.
 
-    With many tokens of each sequence arithmetic bounds it too, so its floor is a distant one.
+    Arithmetic bounds it too, so it stays far above the floor.
     """
 
     def run(self, shape: str) -> Run:

@@ -1,13 +1,11 @@
 """One run of a workload yields several figures; asv wants one process per figure.
 
-Measuring again for each figure would multiply the time and would let TTFT and TPOT come from
-different runs. So the first process that needs a run makes it and leaves all its figures in the
-benchmark's working directory, and the others only read them. Each figure takes a run once: when asv
-asks for the same figure again (the next round), a new process makes a new run. So every sample of a
-figure is a process of its own, which is what makes the samples independent.
+The first process that needs a run makes it and leaves all its figures in the benchmark's working
+directory; other processes read them. So TTFT and TPOT come from the same run. When asv asks for the
+same figure again, in its next round, a new process makes a new run: samples of a figure are
+independent.
 
-asv gives benchmarks that have a `setup_cache` a common working directory; that is all it is for
-here.
+asv gives benchmarks with a `setup_cache` a common working directory; that is its only purpose here.
 """
 
 from __future__ import annotations
@@ -155,7 +153,7 @@ class Benchmark:
         self.prepare(*values)
 
     def prepare(self, *values: Any, **_: Any) -> None:
-        """Skip values of the parameters that are not measured here; build what the others need."""
+        """Skip parameters that are not measured here; build what the others need."""
 
 
 class SharesRuns(Benchmark):

@@ -16,8 +16,8 @@ from asv_bench.workloads.named import WORKLOADS
 
 HEADLINE_HELP = "Measure the named workloads in fresh processes and write reports/headline.json."
 PRESETS = {
-    "scheduler": "`run scheduler` with the flags of the write-ups: throughput and latencies.",
-    "streaming": "`run streaming` with the flags of the write-ups: latency percentiles.",
+    "scheduler": "`run scheduler`, with older names of some flags: throughput and latencies.",
+    "streaming": "`run streaming`, with older names of some flags: latency percentiles.",
 }
 
 

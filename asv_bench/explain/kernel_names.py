@@ -1,4 +1,4 @@
-"""Kernel names as people read them: what tells kernels apart, within so many columns."""
+"""Kernel names shortened to a number of columns, so that kernels can still be told apart."""
 
 from __future__ import annotations
 

@@ -60,11 +60,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What became of a window: its steps, how they were decoded, and microseconds of a step.
+    """A decoded window: its steps, its decode mode, and microseconds of a step.
 
-    `step_us` is of as many steps before the window, which no profiler slowed down; None where the
-    window has no trace of its own. `last_context` is the mean number of tokens that the requests
-    attended to in the window's last step; None where the window was their end.
+    `step_us` is measured without a profiler, on as many steps before the window; None if the window
+    has no trace. `last_context` is the mean number of tokens that requests attended to in the
+    window's last step; None if the requests ended with the window.
     """
 
     steps: int
@@ -78,9 +78,9 @@ class Decoded:
 
 
 def decode_window(window: Window) -> Decoded:
-    """Decode the window: as many steps as asked for, at most half of what the requests have.
+    """Decode the window, cut to half of the requests' steps so that the batch stays full.
 
-    So every step of it is a step of the full batch. The steps to skip are cut to what remains.
+    The steps to skip are cut to what remains.
     """
     from engine import Engine, SamplingParams
 
@@ -116,7 +116,7 @@ def decode_window(window: Window) -> Decoded:
 
 
 def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
-    """Submit every request and bring the batch to where all of it decodes; returns their ids."""
+    """Submit all requests, step until all of them decode, and return their ids."""
     requests = [engine.submit(prompt, workload.sampling_params()) for prompt in prompts]
     _step_past_prefill(engine, workload)
     _wait_for_device(engine)
@@ -124,17 +124,17 @@ def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) ->
 
 
 def _decode(engine: Engine, steps: int) -> None:
-    """Decode so many steps to their end on the device."""
+    """Decode steps and wait for the device."""
     for _ in range(steps):
         engine.step()
     _wait_for_device(engine)
 
 
 def _last_context(engine: Engine, prompt_lengths: Mapping[int, int]) -> float | None:
-    """Mean tokens attended to in the last step, which has ended but need not be taken in yet.
+    """Mean tokens attended to in the last step, whose tokens may not have been read yet.
 
-    The next step takes in what has arrived, which is all of it. The step that makes token t of a
-    prompt of p tokens attends to p + t of them (`Workload.mean_context`).
+    The next step reads them. The step that makes token t after a prompt of p tokens attends to
+    p + t tokens (`Workload.mean_context`).
     """
     if not engine.has_unfinished:
         return None
@@ -183,7 +183,7 @@ def _profiled(engine: Engine, window: Window) -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> None:
-    """Decode the window given as JSON and print what became of it."""
+    """Decode the window given as JSON and print the outcome as JSON."""
     fields: dict[str, Any] = json.loads(arguments[0])
     print(json.dumps(decode_window(Window(**fields)).to_json()))
 

@@ -21,8 +21,8 @@ AS_IT_RUNS = "as it really runs"
 def window_tables(windows: Sequence[Traced]) -> list[Table]:
     """Tables of the traced windows: ranges of the first, device and kernels of the last.
 
-    The last window is decoded as the engine really runs. Where that is by graphs, the first one is
-    the same steps kernel by kernel, which puts the kernels in their ranges; else they are one.
+    The last window is decoded as the engine really runs. If that is by graphs, the first window is
+    the same steps decoded kernel by kernel, which shows each kernel's range; else both are one.
     """
     with_ranges, as_it_runs = windows[0], windows[-1]
     note = AS_IT_RUNS if len(windows) == 1 else "kernel by kernel, to see the ranges"
@@ -36,9 +36,9 @@ def window_tables(windows: Sequence[Traced]) -> list[Table]:
 
 
 def contradictions(window: Traced) -> list[str]:
-    """A sentence where a part of the traced steps is far longer than a whole step without a trace.
+    """A sentence if a part of the traced steps is far longer than a whole untraced step.
 
-    On a GPU a step's length is the device's, and the time in which it is busy is compared.
+    On a GPU the part is the time in which the device is busy.
     """
     step_us, steps = window.decoded.step_us, window.decoded.steps
     summary = window.summary
@@ -129,7 +129,7 @@ def work_table(
         shown.append(WorkTime(f"{len(rest)} more", calls, time_us))
     rows: list[list[Any]] = []
     for entry in shown:
-        # Operators have short names, and lose their library to what shortens C++.
+        # Operators have short names; shortening C++ would drop their library.
         name = entry.name if ranges is None else short_kernel_name(entry.name, NAME_WIDTH)
         where = ", ".join((ranges or {}).get(entry.name, ())) or None
         rows.append(

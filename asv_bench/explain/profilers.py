@@ -1,4 +1,4 @@
-"""The profilers around `profile_child`: torch's always, NVIDIA's where they work."""
+"""Run profilers on `profile_child`: torch's always, NVIDIA's where they work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a profiler left behind: its files, or the sentence that says why there are none."""
+    """The files of a profiler, or a sentence that says why there are none."""
 
     tool: str
     files: tuple[Path, ...] = ()
@@ -55,9 +55,9 @@ class Outcome:
 def torch_traces(window: Window, directory: Path) -> list[Outcome]:
     """Chrome traces by the torch profiler with their summaries, the one with ranges first.
 
-    A replayed graph has no kernel inside a range. Where the engine decodes by graphs, one window is
-    therefore decoded kernel by kernel, for the ranges, and another as the engine really runs and
-    without the ranges' cost; elsewhere one window is both.
+    The kernels of a replayed graph lie in no range. If the engine decodes by graphs, one window is
+    therefore decoded kernel by kernel, for the ranges, and another one as the engine really runs,
+    without ranges. Otherwise one window serves for both.
     """
     if not window.device.startswith("cuda") or window.decode == "eager":
         return [torch_trace(window, directory / "torch.trace.json.gz", ranges=True)]
@@ -148,7 +148,7 @@ def nsight_compute(window: Window, directory: Path, *, nvtx_range: str, kernels:
 
 
 def _command(name: str, window: Window) -> str | None:
-    """The path of a profiler of NVIDIA's; None where it is not, or would see no GPU."""
+    """The path of an NVIDIA profiler; None if it is missing or the device is no GPU."""
     return shutil.which(name) if window.device.startswith("cuda") else None
 
 

@@ -64,7 +64,7 @@ class WorkTime:
 class DeviceTime:
     """The device from its first kernel or copy of the trace to its last, microseconds.
 
-    `busy_us` counts moments at which anything ran, once however much ran; gaps are the others.
+    `busy_us` is the time in which anything ran; gaps are the rest.
     """
 
     span_us: float
@@ -77,7 +77,7 @@ class DeviceTime:
 class TraceSummary:
     """Where the time of a trace went; each list is sorted, the largest first.
 
-    `outside` is the work that was launched in no range; `device` is None where there was no work.
+    `outside` is the work launched in no range; `device` is None without work.
     """
 
     ranges: list[RangeTime]
@@ -169,7 +169,7 @@ def _ranges_of_launches(
 
 
 def _correlation(event: Event) -> Any:
-    """What a kernel and the call that launched it have in common; None where it is not known."""
+    """The number that a kernel shares with the call that launched it; None if unknown."""
     return event.get("args", {}).get("correlation")
 
 

@@ -31,7 +31,7 @@ WARMUPS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTask:
-    """What to measure: a peer of `PEERS`, a workload, a model, and so many runs."""
+    """What to measure: a peer of `PEERS`, a workload, a model, and the number of runs."""
 
     peer: str
     workload: str
@@ -52,9 +52,9 @@ class PeerTask:
 
 
 def measure_peer(task: PeerTask) -> dict[str, Any]:
-    """Warm up, run, and say what it comes to; JSON-ready.
+    """Warm up, run, and return figures and samples as JSON-ready values.
 
-    In full precision the ids are compared with the engine's, which must be the same ones.
+    In float32 the peer must generate the same token ids as the engine.
     """
     workload = task.shape()
     loaded = load_peer_model(task.model, device=task.device, dtype=task.dtype)
@@ -68,11 +68,11 @@ def measure_peer(task: PeerTask) -> dict[str, Any]:
         run_peer(loaded.model, workload, prompts, task.peer, streamed=False)
         for _ in range(task.repeats)
     ]
-    # Streaming is code of its own to a compiler's guards: it gets a run to warm up, too.
+    # The compiler treats streaming as other code, so it needs its own warm-up run.
     run_peer(loaded.model, workload, prompts, task.peer, streamed=True)
     streamed = run_peer(loaded.model, workload, prompts, task.peer, streamed=True)
     after = gpu_state()
-    # The engine's own floor: the same bytes at the same bandwidth, measured here too.
+    # The engine's floor: the same bytes at the bandwidth that this process measures.
     floor = workload.floor_ms(loaded.shape, loaded.dtype, read_bandwidth(task.device))
     if loaded.dtype == "float32":
         require_engine_tokens(task, workload, streamed)

@@ -1,4 +1,4 @@
-"""The engine's weights in transformers' own GPT-2, so that a peer decodes the very same model."""
+"""The engine's weights in transformers' GPT-2, so that peers decode the same model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load_peer_model(name: str, *, device: str, dtype: str, seed: int = 0) -> Pee
         wanted = wanted or (torch.float32 if place.type == "cpu" else "auto")
         model = transformers.GPT2LMHeadModel.from_pretrained(name, dtype=wanted).to(place)
     model.eval()
-    # Nothing ends a sequence but its length, and padding on the left is never read.
+    # Only its length ends a sequence; padding on the left is masked.
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     config = model.config
@@ -77,7 +77,7 @@ def _import_transformers() -> Any:
     try:
         import transformers
 
-        # Imported lazily: what fails fails at the first use of a name.
+        # transformers imports lazily: a broken import shows at the first use of a name.
         transformers.GPT2LMHeadModel  # noqa: B018
     except (ImportError, RuntimeError) as error:
         version = namesake_version()
@@ -94,7 +94,7 @@ def _import_transformers() -> Any:
 
 
 def _random_model(name: str, device: Any, dtype: Any, seed: int) -> Any:
-    """A built-in model, with the numbers that the engine gives it for this seed and dtype."""
+    """A built-in model with the weights that the engine draws for this seed and dtype."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from engine.models.gpt2 import is_stored_transposed

@@ -1,4 +1,4 @@
-"""Runs of a workload through transformers' `generate`, in the terms that the engine's runs have."""
+"""Runs of a workload through transformers' `generate`, measured as the engine's runs are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEERS = (DYNAMIC, STATIC)
 
 @dataclass(slots=True)
 class Arrivals:
-    """A streamer, in `generate`'s sense, that notes when each step's tokens reached the host."""
+    """A streamer for `generate` that notes when the tokens of each step reached the host."""
 
     times_s: list[float] = field(default_factory=list)
     _saw_prompt: bool = False
@@ -37,11 +37,11 @@ class Arrivals:
 def run_peer(
     model: Any, workload: Workload, prompts: Sequence[Sequence[int]], peer: str, *, streamed: bool
 ) -> RunSample:
-    """Run the workload once: one `generate` for each batch, greedy, whatever the end token says.
+    """Run the workload once: one greedy `generate` for each batch; EOS does not end it.
 
     Only a `streamed` run notes when each token reached the host. The wall time counts from the
-    prompts as lists to the new ids as lists either way; a streamer adds a copy to the host each
-    step, so throughput is taken from runs without one.
+    prompts as lists to the new ids as lists. A streamer adds a copy to the host to each step, so
+    throughput is taken from runs without one.
 
     Raises
     ------

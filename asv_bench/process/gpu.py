@@ -1,4 +1,4 @@
-"""GPUs as NVML tells of them: which CUDA may see, their facts, their state, who else uses them."""
+"""What NVML says of GPUs: which are visible to CUDA, their facts, their state, other users."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What other processes do on a GPU: their ids, and how much of the time it works.
+    """Other processes on a GPU, and the share of time in which it is busy.
 
     `busy_percent` is of the driver's last reading; None where it gives none.
     """
@@ -75,7 +75,7 @@ class _Gpu:
         return cls(nvml, device, nvml.nvmlDeviceGetHandleByUUID(device))
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """What an NVML function says of it; None where this driver does not offer it."""
+        """Call an NVML function for this GPU; None if the driver does not offer it."""
         call = getattr(self.nvml, function, None)
         try:
             return None if call is None else call(self.handle, *arguments)
@@ -121,7 +121,7 @@ class _Gpu:
 
 
 def gpu_facts() -> dict[str, Any]:
-    """How many GPUs CUDA may see, and the facts of the first, if any: fields of `MachineFacts`."""
+    """Fields of `MachineFacts`: the number of visible GPUs, and the facts of the first."""
     with _visible() as gpus:
         facts = gpus[0].facts() if gpus else {}
         return {**facts, "gpu_count": len(gpus)}
@@ -160,8 +160,7 @@ def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
     Parameters
     ----------
     devices
-        GPUs by UUID or number, or what torch calls them; what is no GPU is left out. None: the
-        first that CUDA may see.
+        GPUs by UUID, number or torch's name; others are left out. None: the first visible one.
     """
     with _visible() as gpus:
         if not gpus or devices is None:

@@ -1,4 +1,4 @@
-"""Watching a GPU's clocks while a process measures on it, and which pairs that spoils."""
+"""Watch a GPU's clocks while a process measures on it, and discard the pairs they spoil."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GpuWatch:
 
 
 def conditions_of(states: list[GpuState]) -> GpuConditions | None:
-    """Sum up states; moments at which the GPU idled count only where it never did anything else."""
+    """Sum up states; idle moments count only if there are no others."""
     working = [state for state in states if "gpu_idle" not in state.clock_events] or states
     clocks = [state.sm_clock_mhz for state in working if state.sm_clock_mhz is not None]
     if not clocks:
@@ -80,7 +80,7 @@ def conditions_of(states: list[GpuState]) -> GpuConditions | None:
 
 
 def why_discarded(base: GpuConditions | None, head: GpuConditions | None) -> str | None:
-    """A sentence that says why a pair measured under these conditions is spoilt, or None."""
+    """Why a pair measured under these conditions must be discarded; None if it need not."""
     for name, conditions in (("base", base), ("head", head)):
         held = sorted(THROTTLING.intersection(conditions.clock_events)) if conditions else []
         if held:

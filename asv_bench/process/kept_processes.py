@@ -1,7 +1,7 @@
-"""The records of a run's processes on disk: a run that was cut short goes on with what it has.
+"""The records of a run's processes on disk, with which an interrupted run can be resumed.
 
-A run has a folder of its own, with a JSON file for each process that has ended and, until all have,
-one that says what it measures. Files are written in one piece: one that is there is whole.
+A run has its own folder, with a JSON file for each finished process and, until all have finished,
+one that says what the run measures. Files are written in one piece.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def begun_run(record: Record) -> Path:
 
 
 def resumed_run(record: Record) -> Path:
-    """The folder of the newest run that was to measure the same and was cut short.
+    """The folder of the newest interrupted run of the same measurement.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def resumed_run(record: Record) -> Path:
 
 
 def finish_run(folder: Path) -> None:
-    """Note that all processes of a run have ended: there is nothing to go on with."""
+    """Mark a run as finished, so that it is not resumed."""
     (folder / _UNFINISHED).unlink()
 
 
@@ -66,10 +66,10 @@ def kept_or_measured(
     check: Callable[[dict[str, Any]], object],
     notes: list[str],
 ) -> dict[str, Any]:
-    """What a process of this run left in the file `record`, or what is measured now.
+    """The record that a process of this run left in a file, or else what `measure` returns.
 
-    `check` reads of it what will be read, and raises what Python raises where something is wrong.
-    Such a file is measured again, and `notes` get a sentence.
+    `check` raises what Python raises if the record is not what it should be. Such a process runs
+    again, and `notes` get a sentence.
     """
     if not record.exists():
         return measure()

@@ -127,7 +127,7 @@ def machine_facts() -> MachineFacts:
 
 
 def machine_name(facts: MachineFacts, wanted: str | None = None) -> str:
-    """The asv machine name for `facts`; `wanted` is what the user asked for, if anything."""
+    """The asv machine name for `facts`; `wanted` is the user's choice, if any."""
     if wanted:
         reference = REFERENCE_MACHINES.get(wanted)
         if reference is None:

@@ -1,4 +1,4 @@
-"""Starting a process that measures a commit, waiting for it, and ending it when it must."""
+"""Start processes that measure a commit, wait for them, and end them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _LAST_LINES = 6
 
 
 class ProcessFailed(MeasurementFailed):
-    """A measured process ended without an answer; the message is what it said last."""
+    """A measured process ended without an answer; the message is its last output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one call of one benchmark came to, see `child.measure`."""
+    """The outcome of one call of one benchmark, see `child.measure`."""
 
     name: str
     status: str
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a process measured, and the GPU meanwhile."""
+    """The outcomes of a process, and the state of the GPU meanwhile."""
 
     outcomes: tuple[Outcome, ...]
     gpu: GpuConditions | None
@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device, and the CPU cores that its processes may use; none given: all."""
+    """A device, and the CPU cores that its processes may use; empty: all."""
 
     device: str
     cores: tuple[int, ...] = ()
@@ -69,8 +69,8 @@ class Place:
 class ScriptRunner:
     """Runs scripts in processes of their own, at most one at a time in each thread that asks.
 
-    A script finds its job, a JSON file, on its command line: with what it was given, the "parent"
-    that it must not outlive, its "cores", and the path of the "answer" that it writes, JSON too.
+    The argument of a script is a JSON file with its job, the "parent" that it must not outlive, its
+    "cores", and the path of the JSON "answer" that it writes.
     """
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class ProcessRunner(ScriptRunner):
 
 
 def _gpu(place: Place) -> dict[str, str]:
-    """The variables that leave a process the place's GPU alone."""
+    """The variables that show a process only the place's GPU."""
     if not place.is_gpu:
         return {}
     return {"CUDA_VISIBLE_DEVICES": place.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -1,4 +1,4 @@
-"""Pairs of real processes: one for each commit, run, and half of a pair, on one device."""
+"""Pairs of real processes, one for each commit, on one device."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MOST_REPEATS = 7
 class ProcessPairs:
     """A source of pairs of processes.
 
-    Figures that one run of the engine yields are all taken from that run, and what comes from
-    different runs is measured in different processes; the first process of a commit, which is not
-    measured, shows which is which.
+    All figures of one run of the engine are taken from that run; figures of different runs are
+    measured in different processes. The first process of a commit, which is not measured, shows
+    which figures share a run.
 
     Parameters
     ----------
@@ -193,12 +193,12 @@ class ProcessPairs:
 
 
 def repeats_for(seconds: float) -> int:
-    """How often a process repeats a run of so many seconds, so that one is little disturbed."""
+    """How often a process repeats a run of this length, so that one is little disturbed."""
     return min(MOST_REPEATS, math.ceil(MEASURED_SECONDS / max(seconds, 1e-9)))
 
 
 def shared_out(devices: Sequence[str]) -> list[Place]:
-    """The devices, with an equal share of this process's cores each where they are several."""
+    """The devices; several of them share this process's cores equally."""
     if len(devices) == 1:
         return [Place(devices[0])]
     cores = sorted(os.sched_getaffinity(0))
@@ -210,7 +210,7 @@ def shared_out(devices: Sequence[str]) -> list[Place]:
 
 
 def _why_unusable(outcome: Outcome) -> str:
-    """Why an outcome gives no figure to compare; empty where it does."""
+    """Why an outcome has no figure to compare; empty if it has one."""
     if outcome.status != "measured":
         return outcome.reason or f"the benchmark was {outcome.status}"
     if min(outcome.samples) <= 0:

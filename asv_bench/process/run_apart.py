@@ -1,4 +1,4 @@
-"""Processes of commands that measure: in a session of their own, which ends with its first one."""
+"""Run a process in a session of its own, and end the session with it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from asv_bench.process.threads import measured_environment
 def run_apart(
     command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a measuring process in the repository's root to its end, and return what it said.
+    """Run a measuring process in the repository's root to its end and return its output.
 
-    It has as many threads as any measured process. Ctrl-C here ends it and whatever it started.
+    It gets the threads of any measured process. Ctrl-C here ends it and all that it started.
     """
     environment = {**measured_environment(), **(variables or {})}
     process = start_group(
@@ -45,7 +45,7 @@ def start_group(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started, such as compilers, if they run still."""
+    """End a process and those that it started, such as compilers."""
     kill_group(process)
     process.wait()
 

@@ -1,4 +1,4 @@
-"""What is compared: readings of single processes, in pairs, and where pairs come from."""
+"""Readings of single processes, pairs of readings, and where pairs come from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from asv_bench.errors import MeasurementFailed
 class CommitUnusable(MeasurementFailed):
     """A commit cannot be measured: it cannot be built or imported, or lacks the benchmark.
 
-    `reason` is a clause without the commit; `is_lacking` says that the commit works and merely has
-    not what is to be measured.
+    `reason` is a clause without the commit; `is_lacking` means that the commit works but lacks the
+    benchmark.
     """
 
     def __init__(self, commit: str, reason: str, *, is_lacking: bool = False) -> None:

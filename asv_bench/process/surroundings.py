@@ -1,4 +1,4 @@
-"""What else a machine does before something is measured on it, and what that means for figures."""
+"""What else the machine does just before a measurement, and warnings about it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TICKS_COUNTED_TWICE = 8
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What else a machine did just before something was measured on it.
+    """What else the machine did just before a measurement.
 
     `busy_cores` are what other processes kept busy on average over a moment, `load` is the load
     average over the last minute, `governors` are the ways in which frequencies of cores are chosen.
@@ -43,7 +43,7 @@ class Surroundings:
     gpus: tuple[GpuUse, ...]
 
     def sentences(self) -> list[str]:
-        """What whoever reads the figures must know, a sentence for each thing out of the way."""
+        """A warning for each thing that may spoil figures."""
         said: list[str] = []
         busy = self.busy_cores
         if busy is not None and busy > max(BUSY_CORES, BUSY_SHARE * self.cores):
@@ -87,7 +87,7 @@ def look_around(
     proc: Path = Path("/proc"),
     sys: Path = Path("/sys"),
 ) -> Surroundings:
-    """See what else the machine does at this moment; takes a fraction of a second.
+    """See what else the machine does now; takes a fraction of a second.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _busy_cores(stat: Path) -> float | None:
 
 
 def _busy_ticks(stat: Path) -> int | None:
-    """Clock ticks that all cores have worked since the machine started, or were taken from them."""
+    """Clock ticks in which cores were busy, or taken by a hypervisor, since the machine started."""
     try:
         ticks = [int(text) for text in stat.read_text().splitlines()[0].split()[1:]]
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
-"""How many threads a process that measures may use: the same number whichever command starts it.
+"""The number of threads of a measuring process, the same for all commands.
 
-A tiny model's operators are too short to be split: with more threads than idle cores they wait for
-each other, and the figure is the waiting. So a process has one, unless the user set a number.
+The operators of a tiny model are too short to be split: with more threads than idle cores, threads
+wait for each other. So a process has one thread unless the user sets OMP_NUM_THREADS.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def users_environment() -> dict[str, str]:
 
 
 def measured_threads() -> int:
-    """How many threads the processes that this one starts have, or it itself when it measures.
+    """The number of threads of the processes that this one starts, or of itself if it measures.
 
     Raises
     ------
     Refused
-        If the user's number is none: torch would take as many threads as there are cores.
+        If the user's value is not a number: torch would use all cores.
     """
     text = measured_environment()[THREADS_VARIABLE]
     # OpenMP takes a list, a number for each level of nesting; torch uses the first.

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (_flag makes a field)
-"""The flags of `run`: a dataclass for each thing that they fill, and a flag for each field."""
+"""The flags of `run`: one for each field of `EngineConfig`, `SamplingParams` and the workload."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ F = TypeVar("F", bound="RunFlags")
 
 
 def _flag(default: Any, text: str, *names: str, least: float | None = None) -> Any:
-    """A field, the help of its flag, other names of the flag as typer takes them, and its least."""
+    """A field with its flag: help text, other names as typer takes them, smallest value."""
     return field(default=default, metadata={"help": text, "names": names, "least": least})
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFlags:
-    """Fields of `EngineConfig`; None leaves one to the workload, or to the engine."""
+    """Fields of `EngineConfig`; None is the workload's own value, or the engine's."""
 
     panel: ClassVar[str] = "Engine"
 
@@ -51,7 +51,7 @@ class EngineFlags:
     )
     prefill_max_tokens: int | None = _flag(None, "Prompt tokens computed in a step.", least=1)
     prefill_max_batch_size: int | None = _flag(None, "Sequences prefilled together.", least=1)
-    max_active_requests: int | None = _flag(None, "Requests that hold a row.", least=1)
+    max_active_requests: int | None = _flag(None, "Requests that run at once.", least=1)
     max_inflight_requests: int | None = _flag(None, "Requests submitted and unfinished.", least=1)
     decode_first: bool = _flag(False, "Decode before the prefill of the same step.")
     steps_in_flight: int | None = _flag(
@@ -75,7 +75,7 @@ class SamplingFlags(EngineFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptFlags(SamplingFlags):
-    """What is submitted."""
+    """Which requests are submitted."""
 
     panel: ClassVar[str] = "Prompts"
 
@@ -96,7 +96,7 @@ class PromptFlags(SamplingFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedFlags(PromptFlags):
-    """When it is submitted, and who reads the tokens."""
+    """When requests are submitted, and how their tokens are read."""
 
     panel: ClassVar[str] = "Feeding"
 
@@ -106,14 +106,14 @@ class FeedFlags(PromptFlags):
     stream_interval: int | None = _flag(
         None,
         "Tokens handed to a request's reader at a time; timings stay per token "
-        "(default: 1 where the workload streams, else nobody reads).",
+        "(default: 1 where the workload streams, else tokens are not read).",
         least=1,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags(FeedFlags):
-    """Everything that `run` takes."""
+    """All flags of `run`."""
 
     panel: ClassVar[str] = "Runs and output"
 
@@ -136,9 +136,9 @@ class RunFlags(FeedFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class PresetFlags(RunFlags):
-    """Flags of `scheduler` and `streaming`: those of `run`, and the spellings of the write-ups."""
+    """Flags of `scheduler` and `streaming`: those of `run`, and older names of some of them."""
 
-    panel: ClassVar[str] = "As the write-ups spell it"
+    panel: ClassVar[str] = "Other names"
 
     workload: str | None = _flag(None, "Named workload that the other flags change.")
     checkpoint_path: Path | None = _flag(None, "--model: a local directory.")
@@ -148,12 +148,12 @@ class PresetFlags(RunFlags):
     cuda_graph: bool | None = _flag(None, "--decode graph, or --decode eager.")
 
     def plain(self) -> RunFlags:
-        """The same in the spelling of `run`.
+        """The same flags under the names of `run`.
 
         Raises
         ------
         Refused
-            If one of the write-ups' flags cannot be honoured, or contradicts another one.
+            If a flag cannot be honoured, or contradicts another one.
         """
         if not self.paged_attn:
             raise Refused(
@@ -213,7 +213,7 @@ def add_command(
 
 
 def _option(entry: Field[Any], panel: str) -> Any:
-    """The option of a field; a switch that is off needs no flag for off."""
+    """The option of a field; a switch that is off by default has no flag to turn it off."""
     name = entry.name.replace("_", "-")
     is_on_and_off = "bool" in str(entry.type) and entry.default is not False
     return typer.Option(

@@ -1,4 +1,4 @@
-"""`headline`: the current figures of the named workloads, each measured in fresh processes."""
+"""`headline`: measure the named workloads in fresh processes and write reports/headline.json."""
 
 from __future__ import annotations
 
@@ -35,14 +35,9 @@ PEER_PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class HeadlineFile:
-    """Where the figures go, anew whenever there are more: a run that is cut short loses none.
+    """The JSON file of the figures, and a Markdown table beside it.
 
-    Attributes
-    ----------
-    target
-        The JSON file. The same stands beside it as a Markdown table.
-    threads
-        Of each process.
+    It is written again after each round of processes, so an interrupted run keeps its figures.
     """
 
     commit: str | None
@@ -51,7 +46,7 @@ class HeadlineFile:
     threads: int
 
     def write(self, rows: list[dict[str, Any]], incomplete: str | None = None) -> Table:
-        """Write the rows, and how far they go where that is not to the end; the table of them."""
+        """Write the rows, marked `incomplete` before the last round, and return their table."""
         content = {"commit": self.commit, "machine": self.machine.to_json(), "rows": rows}
         if incomplete is not None:
             content["incomplete"] = incomplete
@@ -127,7 +122,7 @@ def headline(
             "arguments": arguments,
         },
         machine=facts,
-        # Half a run has changed these.
+        # An interrupted run has written these; they are no change of what is measured.
         tree=working_tree().apart_from(target, table_path),
     )
     console = make_console()
@@ -150,7 +145,7 @@ def headline(
 
 
 def workload_names(text: str) -> tuple[str, ...]:
-    """The names that commas separate, each of a workload."""
+    """The workloads that a comma-separated list names."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         workload_named(name)
@@ -158,7 +153,7 @@ def workload_names(text: str) -> tuple[str, ...]:
 
 
 def keep(record: Record, measured: Measured, console: Console, path: Path | None = None) -> Path:
-    """Complete and write the record of a run of jobs, say what contradicts itself in it."""
+    """Complete and write a record, and warn of figures in it that contradict each other."""
     record.notes += measured.notes
     record.results = {"rows": measured.rows(), "processes": measured.processes}
     record.warn(console, process_contradictions(one["figures"] for one in measured.processes))
@@ -166,12 +161,12 @@ def keep(record: Record, measured: Measured, console: Console, path: Path | None
 
 
 def committed_target(facts: MachineFacts, *, standard: bool) -> Path:
-    """The committed file, where this machine and this measurement may write it.
+    """The committed file, which only a reference machine may write, with standard options.
 
     Raises
     ------
     Refused
-        If the figures would not be those that the file stands for.
+        On another machine, or with other options.
     """
     if not facts.is_reference:
         raise Refused(

@@ -1,4 +1,4 @@
-"""The rows of `headline.json`: which figures they have, and how processes become one row."""
+"""The rows of `headline.json`: their figures, and the median over processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENGINE = "kvtrail"
 
 
 def throttle_warnings(label: str, gpu_state: Mapping[str, Any]) -> list[str]:
-    """What whoever reads the figures of a process must know; `gpu_state` before and after it."""
+    """A sentence if the GPU was throttled; `gpu_state` is its state before and after a process."""
     return [
         f"{label}: the GPU was throttled {moment} the runs ({', '.join(state['clock_events'])})."
         for moment, state in gpu_state.items()

@@ -1,4 +1,4 @@
-"""Processes that measure the named workloads, by the engine or by a peer, and their figures."""
+"""Run the processes that measure the engine and its peers on the named workloads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from asv_bench.run.headline_rows import (
 )
 
 STATIC_PROCESSES = 1
-"""A process that compiles pays for it anew, so it makes its repeats itself."""
+"""Compiling takes longer than measuring, so one process makes all repeats."""
 PEER_FACTS = ("task", "transformers", "dtype", "compiled", "warm_up_s")
 """What a record keeps of a peer's process, beside its figures."""
 
@@ -38,7 +38,7 @@ _NO_COMPILER = ("InvalidCxxCompiler", "Failed to find C compiler", "No working C
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One workload by one engine in one process, whose command takes the path of its record."""
+    """One process: an engine on a workload. The path of its record ends its command."""
 
     workload: str
     engine: str
@@ -56,12 +56,12 @@ class Job:
         return self.workload, self.engine
 
     def record(self, folder: Path) -> Path:
-        """Where its process leaves its record in the folder of a run."""
+        """The record of its process, in the folder of a run."""
         return folder / f"{self.workload}-{self.engine}-{self.process}.json"
 
 
 def engine_jobs(workloads: Sequence[str], processes: int, arguments: Sequence[str]) -> list[Job]:
-    """The engine on every workload; they take turns, so that drift falls on all alike."""
+    """Jobs of the engine. Workloads take turns, so that the machine's drift affects all alike."""
     return [
         Job(name, ENGINE, process, ("asv_bench", "run", name, "--mode", MODE, *arguments, "--json"))
         for process in range(processes)
@@ -70,14 +70,9 @@ def engine_jobs(workloads: Sequence[str], processes: int, arguments: Sequence[st
 
 
 def peer_jobs(workloads: Sequence[str], processes: int, **task: Any) -> list[Job]:
-    """Every peer on every workload; they take turns, too.
+    """Jobs of every peer, with further fields of `PeerTask`; workloads and peers take turns.
 
-    Parameters
-    ----------
-    workloads, processes
-        Peers that compile run in `STATIC_PROCESSES` processes, or fewer where fewer are asked for.
-    **task
-        The other fields of `PeerTask`.
+    A peer that compiles has at most `STATIC_PROCESSES` processes.
     """
     jobs = []
     for process in range(processes):
@@ -92,7 +87,7 @@ def peer_jobs(workloads: Sequence[str], processes: int, **task: Any) -> list[Job
 
 @dataclass(slots=True)
 class Measured:
-    """What processes measured, by workload and engine, and what to know about it."""
+    """What processes measured, by workload and engine, and notes for readers."""
 
     by_row: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -116,24 +111,23 @@ def measure_jobs(
     console: Console,
     on_round: Callable[[Measured, int], object] = lambda measured, ended: None,
 ) -> Measured:
-    """Run the jobs; those whose record is in the folder already do not run again.
+    """Run jobs in order, except those whose record is in the folder already.
 
     Parameters
     ----------
     jobs
-        In the order they run.
+        What to run.
     folder
-        Takes a JSON file a process, with every sample.
+        Where each process leaves its record, with every sample.
     console
-        Shows progress, and sentences about what was measured.
+        Shows progress and notes.
     on_round
-        Gets what is measured so far, and how many jobs have ended, whenever all workloads have been
-        measured as often.
+        Gets the result so far and the number of finished jobs after each round of workloads.
 
     Raises
     ------
     MeasurementFailed
-        If a process of the engine failed. A peer's costs the peer its row, and no other's.
+        If a process of the engine failed. If one of a peer failed, only that row is missing.
     """
     measured = Measured()
     failed: set[tuple[str, str]] = set()
@@ -166,8 +160,8 @@ def run_job(job: Job, record: Path) -> dict[str, Any]:
     Raises
     ------
     MeasurementFailed
-        If the process failed; the sentence ends with what it said. A compiler that inductor needs
-        and the machine lacks is named in it.
+        If the process failed. The sentence ends with its last output, and names a C compiler that
+        torch.compile did not find.
     """
     done = run_apart([sys.executable, "-m", *job.command, str(record)])
     if done.returncode:
@@ -185,7 +179,7 @@ def run_job(job: Job, record: Path) -> dict[str, Any]:
 
 
 def _measured(job: Job, folder: Path, notes: list[str]) -> dict[str, Any]:
-    """What a record keeps of a job's process, which runs if it has not."""
+    """Run a job unless it has run, and return what the record keeps of it."""
     path = job.record(folder)
     record = kept_or_measured(path, lambda: run_job(job, path), _check, notes)
     notes += throttle_warnings(job.label, record["gpu_state"])

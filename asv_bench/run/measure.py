@@ -1,4 +1,4 @@
-"""Measure settings: build engines, warm up, run, and say what the runs amount to."""
+"""Build engines from settings, warm up, run, and sum the runs up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """The measured runs of one mode; times in milliseconds where a name says so, else seconds."""
+    """The measured runs of one mode; times are seconds unless a name says otherwise."""
 
     mode: Mode
     samples: list[RunSample]
@@ -34,7 +34,7 @@ class ModeResult:
 
     @property
     def fraction_of_floor(self) -> float | None:
-        """How much of the step the floor explains; None where no floor is known."""
+        """The floor over the step time; None without a floor."""
         return None if self.floor_ms is None else fraction_of_floor(self.floor_ms, self.step_ms)
 
     def over_runs(self) -> dict[str, Summary]:
@@ -95,7 +95,7 @@ class Measurement:
         return read_bandwidth(self._settings.device)
 
     def run_mode(self, mode: Mode, on_run: Callable[[RunSample | None], None]) -> ModeResult:
-        """Warm up, then measure one mode; `on_run` hears of each run, None for a warm-up."""
+        """Warm up, then measure one mode; `on_run` gets each run, or None for a warm-up run."""
         flags = self._settings.flags
         for _ in range(flags.warmup_runs):
             self.run_once(mode)
@@ -115,7 +115,7 @@ class Measurement:
         return ModeResult(mode, samples, step, floor, gaps)
 
     def run_once(self, mode: Mode, stream: TokenStream | None = None) -> RunSample:
-        """One run; on an engine of its own where a prefix cache would outlive the run before."""
+        """Run once, on a new engine if a prefix cache would outlive the run before."""
         settings = self._settings
         if settings.fresh_engine_per_run:
             del self._engine

@@ -1,4 +1,4 @@
-"""A measuring command from settings to table and record."""
+"""Measure settings, print tables, write the record."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def measure_and_report(settings: Settings) -> Path:
     record.results["read_bandwidth"] = None if bandwidth is None else bandwidth.to_json()
     record.results["modes"] = {result.mode: result.to_json() for result in results}
 
-    # Requests that are streamed have percentiles, which readers see.
+    # Who reads a stream sees its slow tokens, so percentiles count.
     columns = ("p50", "mean") if settings.delivery is None else ("p50", "p95", "p99", "mean")
     machine = record.machine.gpu or record.machine.cpu
     title = f"{settings.workload.name} on {machine}, {threads_text(record.threads)}"

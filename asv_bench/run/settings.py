@@ -1,4 +1,4 @@
-"""From flags to a measurement: every flag is honoured, or refused in a sentence."""
+"""Turn flags into the settings of a measurement, or refuse them in a sentence."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ PROFILE_DIR = REPOSITORY / "reports" / "profile"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A measurement, decided down to the last option.
+    """Every setting of a measurement.
 
     Attributes
     ----------
     command, flags
-        Who asked for it, and how.
+        The command and its flags as given.
     device
         "cpu" or a CUDA device, with "auto" decided.
     workload
-        Shape of the requests; named only where it is exactly that workload.
+        The requests; it has a workload's name only if it is exactly that workload.
     engine, sampling
         Fields of `EngineConfig` and of `SamplingParams`.
     plan
@@ -73,12 +73,12 @@ class Settings:
 
     @property
     def delivery(self) -> int | None:
-        """Tokens that a reader of each request gets at a time; None where nobody reads."""
+        """Tokens that the reader of a request gets at a time; None without readers."""
         return self.flags.stream_interval or (1 if self.workload.is_streamed else None)
 
     @property
     def fresh_engine_per_run(self) -> bool:
-        """Whether each run needs an engine of its own, since a prefix cache outlives a run."""
+        """Whether each run needs a new engine, since a prefix cache outlives a run."""
         return self.flags.prefix_cache and not self.flags.keep_prefix_cache_across_runs
 
     def to_json(self) -> dict[str, Any]:
@@ -98,9 +98,9 @@ class Settings:
 
 
 def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
-    """Decide every option of a measurement of the workload called `name`.
+    """The settings to measure the workload called `name`.
 
-    With `--nvtx` the engine that this process imports from now on has its ranges.
+    With `--nvtx` the engine, which must not be imported yet, gets its named ranges.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _refuse_what_cannot_be(flags: RunFlags) -> None:
 
 
 def _refuse_given(flags: RunFlags, names: Sequence[str], why: str) -> None:
-    """Refuse flags that were set to something else than their default."""
+    """Refuse flags that differ from their defaults."""
     for name in names:
         if getattr(flags, name) != getattr(RunFlags, name):
             raise Refused(f"--{name.replace('_', '-')} {why}")
@@ -193,7 +193,7 @@ def _one_of(flag: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def _wants_text(flags: RunFlags) -> bool:
-    """Whether anything that was asked for is about text rather than ids."""
+    """Whether a flag asks for text rather than token ids."""
     named = flags.prompt is not None or bool(flags.prompts) or flags.tokenizer_name is not None
     return named or flags.tokenize_workers > 0 or not flags.pretok
 
@@ -231,7 +231,7 @@ def _plan(flags: RunFlags, workload: Workload, tokenizer: PromptTokenizer | None
 
 
 def _shaped(base: Workload, plan: PromptPlan) -> Workload:
-    """The workload that is really submitted, named only where it is exactly that workload."""
+    """The workload that the flags make of `base`; "custom" unless it equals a named one."""
     shape = from_workload(base).lengths
     named = (*WORKLOADS.values(), *(workload.quick() for workload in WORKLOADS.values()))
     if plan.lengths == shape and base in named:
@@ -244,7 +244,7 @@ def _engine_fields(flags: RunFlags, workload: Workload, model: str, device: str)
     given = {entry.name: getattr(flags, entry.name) for entry in fields(EngineFlags)}
     settings = workload.engine_settings(flags.block_size)
     if flags.prefix_cache:
-        # As much room again for what the cache keeps of finished requests.
+        # Twice the room: the prefix cache keeps blocks of finished requests.
         settings["num_kv_blocks"] *= 2
     settings |= {name: value for name, value in given.items() if value is not None}
     return settings | {"model": model, "device": device}

@@ -1,4 +1,4 @@
-"""Drive requests through an engine and keep when every token came.
+"""Drive requests through an engine and keep the time of every token.
 
 Only the engine's public face is used (`submit`, `step`, `has_unfinished`), so the same ruler
 measures the engine of any commit. Token ids are counted, never text.
@@ -47,7 +47,7 @@ class EngineFace(Protocol):
 
 
 class Consumer(Protocol):
-    """Somebody who reads the events while the engine runs."""
+    """Reads events while the engine runs."""
 
     def receive(self, events: Sequence[Event]) -> None: ...
 
@@ -144,7 +144,7 @@ def require_complete(sample: RunSample, new_tokens: int) -> None:
 
 
 class _Run:
-    """The state of one run: what is submitted, and every event in the order it came."""
+    """The state of one run: submitted requests, and events in order of arrival."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _Run:
 
 @contextmanager
 def settled_garbage() -> Iterator[None]:
-    """Keep what exists out of the collector's sight, so that collections stay short."""
+    """Hide existing objects from the garbage collector, so that collections stay short."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""What the host does in a step while the device works: the time of `step` without its waits."""
+"""The host's own time in a step: the time of `step` without its waits for the device."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class HostTimedEngine:
     Parameters
     ----------
     engine
-        What is driven. To take tokens `in_columns` it must have `step_batches`, which engines of
-        older commits have not; events are made of them off the clock.
+        The engine to drive. `in_columns` takes tokens by `step_batches`, which engines of older
+        commits lack; converting them to events is not timed.
 
     Attributes
     ----------

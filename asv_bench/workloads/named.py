@@ -1,4 +1,4 @@
-"""The named workloads: what is submitted, and with what engine settings it is measured."""
+"""The named workloads: their requests, and the engine settings to measure them with."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ HELLO = 15496  # "Hello" in GPT-2's vocabulary: the prompt of the write-ups this
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests of fixed lengths, decoded greedily to the last token whatever the model says.
+    """Requests of fixed lengths, decoded greedily; EOS does not end them.
 
     `prompt_lengths` are dealt out in turn: request i has `prompt_lengths[i % n]` tokens.
-    Prompts repeat one token unless `unique_prompts` asks for different ones. Where it
-    `is_streamed`, somebody reads each token as it comes.
+    Prompts repeat one token unless `unique_prompts` is set. With `is_streamed` a reader takes each
+    token as it comes.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Workload:
 
     @property
     def sentence(self) -> str:
-        """What it submits."""
+        """Its requests in words."""
         prompts = " and ".join(map(str, self.prompt_lengths))
         requests = "1 request" if self.num_requests == 1 else f"{self.num_requests} requests"
         return f"{requests} of {prompts} + {self.new_tokens} tokens, batch {self.batch_size}."
@@ -168,7 +168,7 @@ def workload_named(name: str) -> Workload:
     Raises
     ------
     Refused
-        If there is none; the sentence lists those there are.
+        If there is none; the sentence lists all workloads.
     """
     if name not in WORKLOADS:
         raise Refused(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}.")
@@ -176,5 +176,5 @@ def workload_named(name: str) -> Workload:
 
 
 def default_model(device: str) -> str:
-    """The built-in model a device is measured with: one that it finishes in reasonable time."""
+    """The built-in model that suits the speed of a device."""
     return "random:gpt2" if device.startswith("cuda") else "random:gpt2-tiny"

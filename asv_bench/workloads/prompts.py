@@ -1,4 +1,4 @@
-"""What is submitted: prompts from text, from token ids, or from a named workload."""
+"""Prompts from text, from token ids, or from a named workload."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DEFAULT_TEXT = "Hello"
 
 @dataclass(frozen=True, slots=True)
 class PromptPlan:
-    """Prompts that are ready but for the vocabulary, which the engine knows.
+    """Prompts that still need the size of the vocabulary, which the engine knows.
 
-    `lengths` are in tokens. `build` takes the vocabulary's size. `note` says what a reader of
-    the figures must know about the prompts.
+    `lengths` are in tokens. `build` takes the size. `note` is a sentence about the prompts for
+    readers of the figures.
     """
 
     lengths: tuple[int, ...]
@@ -140,7 +140,7 @@ def read_texts(prompt: str | None, prompts: Sequence[str] | None) -> list[str] |
     if not texts or any(not text.strip() for text in texts):
         raise Refused("a prompt is empty; it must have at least one word.")
     for text in texts:
-        # What the shell passes on and is no UTF-8 arrives as halves of surrogate pairs.
+        # Bytes of the command line that are not UTF-8 arrive as lone surrogates.
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise Refused(f"the prompt {text!r} is no UTF-8; give text, or token ids.")
     return texts

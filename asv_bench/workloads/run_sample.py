@@ -1,4 +1,4 @@
-"""One run of a list of requests, and the metrics that follow from when its tokens came.
+"""One run of a list of requests, and the metrics computed from its token times.
 
 TTFT, TPOT, ITL, throughput and decode time are defined here and nowhere else.
 """
@@ -23,7 +23,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class RequestTrace:
-    """One request as its sender saw it; times are `time.perf_counter()` seconds."""
+    """Times and tokens of one request, in `time.perf_counter()` seconds."""
 
     submitted_s: float
     token_ids: list[int] = field(default_factory=list)
@@ -58,8 +58,8 @@ class RequestTrace:
 class RunSample:
     """One run of a list of requests, with a trace for each in their order.
 
-    `started_s` is of `time.perf_counter()`; `wall_s` lasts until the last token was seen. In each
-    of the `decode_steps` some request got a token after its first.
+    `started_s` is of `time.perf_counter()`; `wall_s` ends with the last token. `decode_steps` are
+    the steps in which a request got a token after its first.
     """
 
     mode: Mode

@@ -1,4 +1,4 @@
-"""The reader at the end of a stream: takes a request's tokens a few at a time."""
+"""A reader of token streams that takes a few tokens of a request at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer for prompts: the engine's own, so that what is counted is what is submitted."""
+"""The engine's tokenizer for prompts, so that counted tokens are submitted tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PromptTokenizer:
         Raises
         ------
         Refused
-            If `text` holds what is no character.
+            If `text` cannot be tokenized.
         """
         from engine import KvtrailError
 
