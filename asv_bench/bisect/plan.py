@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 
-LOOKS = (16, 20, 24, 32, 48, 64, 96)
+MOST_CONFIRMATIONS = 3
+"""Culprits that may fail their confirmation before a bisection gives up."""
+THOROUGH = ComparisonPlan(looks=(16, 20, 24, 32, 48, 64, 96), max_discarded=24)
+"""The plan for comparing the ends of a range, or a culprit with its parent.
 
-
-def thorough_plan() -> ComparisonPlan:
-    """The plan for comparing the ends of a range, or a culprit with its parent.
-
-    Its cap is far beyond that of a plain comparison: a search needs two comparisons and its own
-    answer to be right together. A clear case is decided at the first look all the same.
-    """
-    return ComparisonPlan(looks=LOOKS, max_discarded=24)
+Its cap is far beyond that of a plain comparison: a search needs two comparisons and its own answer
+to be right together. A clear case is decided at the first look all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +23,17 @@ class SearchPlan:
 
     Attributes
     ----------
-    gate
-        Of the comparison of the two ends: is there anything to find?
-    confirmation
-        Of the comparison of the culprit with its parent, with pairs of its own.
+    comparison
+        Of the two ends, before the search, and of the culprit with its parent, after it.
     certain
         Probability of one commit at which it is called the culprit and confirmed.
     most_pairs
         Pairs of the search, after which it gives up; the comparisons' own do not count.
-    most_confirmations
-        Culprits that may fail their confirmation before it gives up.
     """
 
-    gate: ComparisonPlan = field(default_factory=thorough_plan)
-    confirmation: ComparisonPlan = field(default_factory=thorough_plan)
+    comparison: ComparisonPlan = THOROUGH
     certain: float = 0.99
     most_pairs: int = 300
-    most_confirmations: int = 3
 
     def __post_init__(self) -> None:
         if not 0.5 < self.certain < 1.0:
@@ -56,9 +47,8 @@ class SearchPlan:
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON-ready values."""
         return {
-            "gate": self.gate.to_json(),
-            "confirmation": self.confirmation.to_json(),
+            "comparison": self.comparison.to_json(),
             "certain": self.certain,
             "most_pairs": self.most_pairs,
-            "most_confirmations": self.most_confirmations,
+            "most_confirmations": MOST_CONFIRMATIONS,
         }

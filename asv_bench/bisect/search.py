@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from asv_bench.bisect.finding import Direction, Finding, Guess, Outcome, Probe, Stage
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.plan import MOST_CONFIRMATIONS, SearchPlan
 from asv_bench.compare.comparison import (
     MOST_FAILURES,
     CommitComparison,
@@ -31,17 +31,8 @@ Z_DIFFERENT = 3.3
 """Standard errors between two effects, beyond which they differ (0.1 %, two-sided)."""
 
 
-def find_first_changed(
-    source_of: SourceOf,
-    good: str,
-    candidates: Sequence[str],
-    benchmark: str,
-    *,
-    direction: Direction = Direction.REGRESSION,
-    plan: SearchPlan | None = None,
-    on_probe: OnProbe | None = None,
-) -> Finding:
-    """Find the first of some commits in a row that changed a benchmark, or that none did.
+class Search:
+    """The search for the first of some commits in a row that changed a benchmark.
 
     The ends are compared first, and if the bad one is not slower the search ends there. Then single
     pairs of a commit and the good end are measured, of the commit whose pair is expected to be the
@@ -60,41 +51,25 @@ def find_first_changed(
         Name with parameters.
     on_probe
         Told of every pair.
-
-    Raises
-    ------
-    CommitUnusable
-        If one of the two ends cannot be measured.
     """
-    search = _Search(
-        source_of,
-        good,
-        candidates,
-        benchmark,
-        direction,
-        plan or SearchPlan(),
-        on_probe or (lambda probe: None),
-    )
-    return search.run()
 
-
-class _Search:
     def __init__(
         self,
         source_of: SourceOf,
         good: str,
         candidates: Sequence[str],
         benchmark: str,
-        direction: Direction,
-        plan: SearchPlan,
-        on_probe: OnProbe,
+        *,
+        direction: Direction = Direction.REGRESSION,
+        plan: SearchPlan | None = None,
+        on_probe: OnProbe = lambda probe: None,
     ) -> None:
         self._source_of = source_of
         self._good = good
         self._candidates = tuple(candidates)
         self._benchmark = benchmark
         self._direction = direction
-        self._plan = plan
+        self._plan = plan or SearchPlan()
         self._on_probe = on_probe
         self._posterior = FirstBad(len(self._candidates))
         self._unmeasurable: dict[str, str] = {}
@@ -103,9 +78,12 @@ class _Search:
         self._confirmations: list[Comparison] = []
 
     def run(self) -> Finding:
-        """Gate, search and confirm; see `find_first_changed`."""
+        """Compare the ends, search and confirm.
+
+        Raises CommitUnusable if one of the two ends cannot be measured.
+        """
         gate = self._compare(
-            Stage.GATE, "gate", REFERENCE, len(self._candidates) - 1, self._plan.gate
+            Stage.GATE, "gate", REFERENCE, len(self._candidates) - 1, self._plan.comparison
         )
         if gate.verdict is not self._direction.verdict:
             return self._without_search(gate)
@@ -126,7 +104,7 @@ class _Search:
                 return self._finding(Outcome.FOUND, reason, gate, suspects, remark)
             now = self._posterior.suspects()
             stuck = now.commits == suspects.commits and now.probability >= self._plan.certain
-            if stuck or len(self._confirmations) >= self._plan.most_confirmations:
+            if stuck or len(self._confirmations) >= MOST_CONFIRMATIONS:
                 reason = (
                     f"compared with the commit before it, {named[-1][:8]} is "
                     f"{confirmation.verdict}; several small steps, or none, look like that"
@@ -151,7 +129,7 @@ class _Search:
 
     def _confirm(self, suspects: Suspects) -> Comparison:
         """Compare the newest of the suspects with the commit before the oldest."""
-        planned = self._plan.confirmation
+        planned = self._plan.comparison
         # A commit that did half of what was searched for is the culprit all the same.
         least = min(planned.minimum_effect, math.expm1(self._posterior.effect) / 2)
         comparison = self._compare(
@@ -170,7 +148,7 @@ class _Search:
         The machine may have changed between the two comparisons. So if their effects differ both
         are measured again, in turns, and only what is so then is said.
         """
-        least = math.log1p(self._plan.gate.minimum_effect)
+        least = math.log1p(self._plan.comparison.minimum_effect)
         if not _differ(gate, own, least):
             return ""
         whole, alone = self._in_turns((gate.base, gate.head), (own.base, own.head))
@@ -185,7 +163,7 @@ class _Search:
 
     def _in_turns(self, *ranges: tuple[str, str]) -> list[Comparison]:
         """Compare ranges by pairs that take turns, so that the same machine measures all."""
-        plan = self._plan.confirmation
+        plan = self._plan.comparison
         source = self._source_of("in turns")
         kept: list[list[Pair]] = [[] for _ in ranges]
         for turn in range(plan.looks[0] + plan.max_discarded):
@@ -280,7 +258,7 @@ class _Search:
         if gate.verdict is Verdict.INCONCLUSIVE:
             reason = gate.reason or (
                 f"no {self._direction} of the range was shown, nor that there is none of "
-                f"{100 * self._plan.gate.margin:g} %"
+                f"{100 * self._plan.comparison.margin:g} %"
             )
             return self._finding(Outcome.INCONCLUSIVE, reason, gate, None)
         reason = f"the last commit is {gate.verdict} to the first"

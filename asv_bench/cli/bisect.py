@@ -11,8 +11,8 @@ from rich.console import Console
 
 from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
-from asv_bench.bisect.plan import SearchPlan, thorough_plan
-from asv_bench.bisect.search import find_first_changed
+from asv_bench.bisect.plan import THOROUGH, SearchPlan
+from asv_bench.bisect.search import Search
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import (
     Anyway,
@@ -105,10 +105,7 @@ def bisect(
         With the code of the answer.
     """
     plan = SearchPlan(
-        gate=thorough_plan().with_margin(margin / 100),
-        confirmation=thorough_plan().with_margin(margin / 100),
-        certain=certain,
-        most_pairs=most_pairs,
+        comparison=THOROUGH.with_margin(margin / 100), certain=certain, most_pairs=most_pairs
     )
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     require_writable(FOLDER / "pairs.jsonl")
@@ -217,7 +214,7 @@ class Bisecting:
         print_sentences(self._console, [range_sentence, self._setup.sentence(), *kept.sentences()])
         self._record.look_around(self._console, self._setup.devices)
         begun = time.monotonic()
-        lines = ProbeLines(self._console, self._by_hash, self._plan.gate.cap)
+        lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
         try:
             with termination_as_interrupt(), self._setup.pairs() as source, lines:
 
@@ -225,7 +222,7 @@ class Bisecting:
                     self._probes.append(probe)
                     lines.show(probe, is_kept=len(self._probes) <= kept.restored)
 
-                self.finding = find_first_changed(
+                self.finding = Search(
                     lambda part: KeptPairs(source, kept, part),
                     self._good,
                     [commit.hash for commit in self._commits],
@@ -233,7 +230,7 @@ class Bisecting:
                     direction=self._direction,
                     plan=self._plan,
                     on_probe=on_probe,
-                )
+                ).run()
         except KeyboardInterrupt:
             self._record.notes.append("Interrupted; the same command goes on with these pairs.")
             return ExitCode.INTERRUPTED

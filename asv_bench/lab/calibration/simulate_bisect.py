@@ -17,7 +17,7 @@ import typer
 
 from asv_bench.bisect.finding import Finding, Outcome
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.bisect.search import find_first_changed
+from asv_bench.bisect.search import Search
 from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import NOISES, Noise
@@ -117,7 +117,7 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
             del log_times[commit]
     names = [f"device {number}" for number in range(scenario.devices)]
     source = SimulatedCommits(log_times, scenario.noise, seed, names)
-    finding = find_first_changed(lambda part: source, GOOD, commits, SIMULATED_BENCHMARK, plan=plan)
+    finding = Search(lambda part: source, GOOD, commits, SIMULATED_BENCHMARK, plan=plan).run()
     if scenario.effects:
         culprits = {commits[place] for place in places}
         right = finding.outcome is Outcome.FOUND and bool(culprits & set(finding.suspects))

@@ -11,7 +11,7 @@ import pytest
 
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.bisect.search import find_first_changed
+from asv_bench.bisect.search import Search
 from asv_bench.compare.comparison import MOST_FAILURES
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed, Refused
@@ -66,9 +66,9 @@ def search(
 ) -> tuple[Finding, list[Probe], dict[str, list[tuple[str, str]]]]:
     parts = Parts(machine or SimulatedCommits(times(steps), noise, 1))
     probes: list[Probe] = []
-    finding = find_first_changed(
+    finding = Search(
         parts, GOOD, COMMITS, SIMULATED_BENCHMARK, on_probe=probes.append, **options
-    )
+    ).run()
     return finding, probes, parts.asked
 
 
@@ -102,7 +102,7 @@ def test_ends_that_are_equal_are_not_searched() -> None:
     assert finding.gate.verdict is Verdict.EQUIVALENT
     assert finding.suspects == ()
     assert list(asked) == ["gate"]
-    assert len(probes) == SearchPlan().gate.looks[0]
+    assert len(probes) == SearchPlan().comparison.looks[0]
 
 
 def test_a_range_that_got_faster_has_no_regression() -> None:
@@ -125,7 +125,7 @@ def test_ends_of_which_nothing_can_be_told_are_said_to_be_inconclusive() -> None
     assert finding.gate.verdict is Verdict.INCONCLUSIVE
     assert "nor that there is none" in finding.reason
     assert list(asked) == ["gate"]
-    assert len(asked["gate"]) == SearchPlan().gate.cap
+    assert len(asked["gate"]) == SearchPlan().comparison.cap
 
 
 def test_commits_that_cannot_be_measured_are_left_out_and_said() -> None:
@@ -184,7 +184,7 @@ class Loaded(SimulatedCommits):
 
 @pytest.mark.parametrize("factor", [2.0, 0.6])
 def test_another_load_is_no_second_step(factor: float) -> None:
-    gate = SearchPlan().gate.looks[0]
+    gate = SearchPlan().comparison.looks[0]
     machine = Loaded(times({13: 0.05}), gate, factor)
     finding, probes, asked = search({}, machine=machine)
     assert finding.suspects == (COMMITS[13],)
@@ -206,7 +206,7 @@ def test_a_culprit_of_less_than_the_minimum_is_found_where_it_did_most_of_the_ra
     assert finding.suspects == (COMMITS[8],)
     [confirmation] = finding.confirmations
     assert confirmation.effect is not None
-    assert confirmation.effect < SearchPlan().confirmation.minimum_effect
+    assert confirmation.effect < SearchPlan().comparison.minimum_effect
 
 
 def test_what_noise_explains_is_no_second_step() -> None:

@@ -161,8 +161,8 @@ def test_a_step_within_the_margin_is_no_regression(bench: Bench) -> None:
     code, said, record = bench.run("--margin", "10")
     assert code == ExitCode.GOOD
     assert "no regression: the last commit is equivalent to the first" in said
-    plan = record["settings"]["plan"]
-    assert plan["gate"]["margin"] == plan["confirmation"]["minimum_effect"] == 0.1
+    plan = record["settings"]["plan"]["comparison"]
+    assert plan["margin"] == plan["minimum_effect"] == 0.1
 
 
 def test_an_improvement_is_looked_for_where_asked(bench: Bench) -> None:

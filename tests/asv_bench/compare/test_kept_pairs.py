@@ -14,7 +14,7 @@ import pytest
 from simulated_pairs import ScriptedPairs
 
 from asv_bench.bisect.finding import Outcome
-from asv_bench.bisect.search import find_first_changed
+from asv_bench.bisect.search import Search
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs, pair_from_json
 from asv_bench.errors import Refused
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
@@ -135,12 +135,12 @@ class SlowPairs(SimulatedCommits):
 
 def bisect(path: Path, source: SimulatedCommits):
     kept = KeptFile(path, SETTINGS)
-    return find_first_changed(
+    return Search(
         lambda part: KeptPairs(source, kept, part),
         "good",
         [f"c{number}" for number in range(40)],
         SIMULATED_BENCHMARK,
-    )
+    ).run()
 
 
 def test_a_killed_search_goes_on_with_the_pairs_it_had(tmp_path: Path) -> None:
