@@ -1,0 +1,170 @@
+"""Where a stored series moved for good: steps, noise, places, and ratios to a reference."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stored_figures import SERIES, figures, hash_of, steps
+
+from asv_bench.git.repository import Commit
+from asv_bench.history.asv_results import Figure
+from asv_bench.history.change_points import changes_in, points_of
+from asv_bench.history.sessions import read_ratios, write_session
+
+
+def commits_for(count: int) -> list[Commit]:
+    return [Commit(hash_of(number), f"Subject {number}") for number in range(count)]
+
+
+def changes_of(levels, **options):
+    return changes_in(points_of(figures(levels, **options), commits_for(len(levels)), {}))
+
+
+@pytest.mark.parametrize("effect", [0.03, -0.03])
+def test_a_step_of_three_per_cent_is_found_where_it_is(effect: float) -> None:
+    found = 0
+    for seed in range(30):
+        seen = changes_of(steps(60, c40=effect), seed=seed)
+        found += any(
+            change.commit.hash in (hash_of(39), hash_of(40), hash_of(41))
+            and change.effect == pytest.approx(effect, abs=0.01)
+            and change.interval[0] < change.effect < change.interval[1]
+            for change in seen
+        )
+    assert found >= 28
+
+
+def test_noise_alone_moves_few_series() -> None:
+    series = [changes_of(steps(60), seed=seed) for seed in range(60)]
+    assert sum(map(bool, series)) <= 9
+
+
+def test_single_processes_that_were_disturbed_are_no_changes() -> None:
+    levels = [0.0] * 40
+    for place in (7, 19, 33):
+        levels[place] = 0.15
+    assert changes_of(levels, processes=1) == []
+
+
+def test_a_change_at_the_newest_commit_is_seen_at_once() -> None:
+    [change] = changes_of(steps(20, c19=0.06))
+    assert change.commit.hash == hash_of(19)
+    assert change.before.hash == hash_of(18)
+    assert (change.commits_before, change.commits_after) == (19, 1)
+
+
+def test_a_short_history_of_nothing_but_changes_shows_them_all() -> None:
+    seen = changes_of(steps(6, c1=-0.2, c3=0.1, c4=-0.05), noise=0.002)
+    assert [change.commit.hash for change in seen] == [hash_of(1), hash_of(3), hash_of(4)]
+    assert [round(change.effect, 2) for change in seen] == [-0.2, 0.1, -0.05]
+
+
+def test_two_changes_have_the_level_between_them() -> None:
+    first, second = changes_of(steps(60, c20=0.05, c40=-0.04))
+    assert first.after_value == pytest.approx(second.before_value)
+    assert first.commits_after == second.commits_before
+    assert first.effect > 0 > second.effect
+
+
+def test_a_clear_step_has_one_place() -> None:
+    [change] = changes_of(steps(20, c12=0.05), noise=0.002)
+    assert change.is_placed
+    assert (change.since.hash, change.until.hash) == (hash_of(11), hash_of(12))
+
+
+def test_a_neighbour_that_was_measured_badly_hides_no_change_from_its_comparison() -> None:
+    levels = steps(12, c6=0.075)
+    levels[5] += 0.06
+    [change] = changes_of(levels, noise=0.015)
+    assert change.commit.hash == hash_of(5)
+    assert not change.is_placed
+    assert int(change.since.hash, 16) < 5
+    assert int(change.until.hash, 16) == 6
+
+
+def test_the_range_of_a_change_holds_its_place() -> None:
+    held = ranges = 0
+    for seed in range(60):
+        for change in changes_of(steps(30, c18=0.03), seed=seed):
+            if change.effect == pytest.approx(0.03, abs=0.015):
+                since, until = int(change.since.hash, 16), int(change.until.hash, 16)
+                held += since < 18 <= until
+                ranges += until - since
+    assert held >= 55
+    assert ranges < 60 * 4
+
+
+def test_changes_below_one_per_cent_are_none() -> None:
+    assert changes_of(steps(60, c30=0.008), noise=0.0001) == []
+
+
+def test_ratios_to_a_reference_cancel_the_machine(tmp_path: Path) -> None:
+    drifting = steps(12, c6=0.05)
+    measured = figures(drifting, noise=0.001)
+    for number, figure in enumerate(measured):
+        session_level = drifting[number]
+        reference = Figure(
+            SERIES,
+            "seconds",
+            "m",
+            "f" * 40,
+            0,
+            (1e-3 * math.exp(session_level),),
+            figure.started_ms,
+        )
+        assert write_session(tmp_path, "f" * 40, [figure, reference]) is not None
+    points = points_of(measured, commits_for(12), {})
+    assert len(changes_in(points)) == 1
+    ratios = read_ratios(tmp_path, "m", [])
+    related = points_of(measured, commits_for(12), ratios)
+    assert {point.reference for point in related} == {"f" * 40}
+    assert changes_in(related) == []
+
+
+def test_a_figure_of_another_session_is_not_divided(tmp_path: Path) -> None:
+    measured = figures(steps(4))
+    reference = Figure(SERIES, "seconds", "m", "f" * 40, 0, (2e-3,), 1000)
+    write_session(tmp_path, "f" * 40, [*measured[:3], reference])
+    related = points_of(measured, commits_for(4), read_ratios(tmp_path, "m", []))
+    assert {point.reference for point in related} == {None}
+    assert related[0].level == pytest.approx(math.log(measured[0].median))
+
+
+def test_a_session_without_its_reference_keeps_nothing(tmp_path: Path) -> None:
+    assert write_session(tmp_path, "f" * 40, figures(steps(3))) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_session_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "x.json").write_text('{"figures": [{}]}')
+    write_session(tmp_path, figures(steps(3))[0].commit, figures(steps(3)))
+    complaints: list[str] = []
+    assert len(read_ratios(tmp_path, "m", complaints)) == 3
+    assert re.search(r"x\.json is not a session.*left out", *complaints)
+
+
+def two_modes(seed: int, processes: int) -> list[Figure]:
+    """150 flat commits, 30 % of whose processes are 5 % slower."""
+    draws = np.random.default_rng(seed)
+    return [
+        replace(
+            figure,
+            samples=tuple(
+                sample * (1.05 if draws.random() < 0.3 else 1.0) for sample in figure.samples
+            ),
+        )
+        for figure in figures([0.0] * 150, seed=seed, processes=processes, noise=0.003)
+    ]
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_processes_with_two_modes_make_no_change(processes: int) -> None:
+    for seed in range(5):
+        points = points_of(two_modes(seed, processes), commits_for(150), {})
+        assert changes_in(points) == []
