@@ -28,8 +28,9 @@ from asv_bench.cli import (
     tune,
 )
 from asv_bench.cli.exit_codes import exit_codes_text
+from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
-from asv_bench.output.record import REPOSITORY, working_tree
+from asv_bench.output.record import REPOSITORY
 from asv_bench.studies.ladder import command as ladder
 
 HELP = "Tells, with evidence, which commit made a program slower or faster."
@@ -132,7 +133,7 @@ def _add(command: Command, app: typer.Typer, *, hidden: bool = False) -> None:
 
 def version_text() -> str:
     """The version and, in a checkout, the commit."""
-    tree = working_tree() if (REPOSITORY / "noxfile.py").is_file() else None
+    tree = working_tree(REPOSITORY) if (REPOSITORY / "noxfile.py").is_file() else None
     if tree is None or tree.commit is None:
         return f"kvtrail {__version__}"
     changed = ", with changes" if tree.dirty else ""

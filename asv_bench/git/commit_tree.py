@@ -1,7 +1,7 @@
 """The measured packages of a commit, as the commit has them: byte for byte, mode for mode.
 
-`git archive` and `git checkout` would change them as attributes, filters and settings say (export-
-ignore, ident, line ends); their contents come straight from the commit instead.
+`git archive` and `git checkout` would change them as attributes, filters and settings say
+(export-ignore, ident, line ends); their contents come straight from the commit instead.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE, resolve_revision
 from asv_bench.git.repository import Commit, GitError, Repository
-from asv_bench.git.snapshots import snapshot
 from asv_bench.git.whole_tree import write_whole_tree
+from asv_bench.git.working_tree import snapshot
 from asv_bench.process.process_pairs import repeats_for
 from asv_bench.process.run_apart import end_group, kill_group, last_words, start_group
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
