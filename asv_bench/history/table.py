@@ -8,7 +8,7 @@ from pathlib import Path
 from asv_bench.git.commits import commits_in_order
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.history.asv_results import Figure, dates_of
-from asv_bench.output.figure_rows import COLUMNS, TITLES, Reading, Row, figure_rows
+from asv_bench.output.figure_rows import Reading, Row, columns_of, figure_rows
 from asv_bench.output.table import Cell, Column, Table, percentage
 
 MAIN = "scheduler"
@@ -28,44 +28,28 @@ def history_tables(figures: Sequence[Figure], repository: Path) -> list[Table]:
     commits = commits_in_order(dates_of(figures), Repository(repository))
     rows_of_commit = {
         commit.hash: {
-            _key(row): row
+            (row.name, _title(row)): row
             for row in figure_rows([figure for figure in figures if figure.commit == commit.hash])
         }
         for commit in commits
     }
-    # By key, in the order of the newest commit's rows; what only older ones have comes after.
+    # In the order of the newest commit's rows; what only older ones have comes after.
     keys = list(
         dict.fromkeys(key for commit in reversed(commits) for key in rows_of_commit[commit.hash])
     )
-    shown = [key for key in keys if key[1] == MAIN] or keys[:MOST_TABLES]
+    shown = [key for key in keys if key[0] == MAIN] or keys[:MOST_TABLES]
     return [
-        _table(
-            _title(key),
-            [(commit, rows_of_commit[commit.hash].get(key)) for commit in commits],
-        )
+        _table(key[1], [(commit, rows_of_commit[commit.hash].get(key)) for commit in commits])
         for key in shown
     ]
 
 
-_Key = tuple[str, str, int | None]
-
-
-def _key(row: Row) -> _Key:
-    return row.group, row.name, row.batch
-
-
-def _title(key: _Key) -> str:
-    group, name, batch = key
-    name = f"decode, {name}" if group == "decode step" else name
-    return name if batch is None else f"{name}, batch {batch}"
+def _title(row: Row) -> str:
+    return row.title if row.batch is None else f"{row.title}, batch {row.batch}"
 
 
 def _table(title: str, rows: Sequence[tuple[Commit, Row | None]]) -> Table:
-    used = [
-        column
-        for column in COLUMNS
-        if any(row is not None and column in row.readings for _, row in rows)
-    ]
+    used = columns_of(row for _, row in rows if row is not None)
     cells = []
     above: Mapping[str, Reading] = {}
     for commit, row in rows:
@@ -75,17 +59,15 @@ def _table(title: str, rows: Sequence[tuple[Commit, Row | None]]) -> Table:
         above = readings
     columns = (
         Column("commit", "commit and subject", kind="text"),
-        *(Column(column, TITLES[column]) for column in used),
+        *used,
         Column("subject", "subject", kind="data"),
     )
     return Table(columns, cells, title, NO_VERDICT)
 
 
-def _cell(column: str, readings: Mapping[str, Reading], above: Mapping[str, Reading]) -> Cell:
-    if column not in readings:
+def _cell(column: Column, readings: Mapping[str, Reading], above: Mapping[str, Reading]) -> Cell:
+    if column.key not in readings:
         return Cell(None)
-    reading = readings[column]
-    note = ""
-    if column in above and above[column].value:
-        note = percentage(reading.value / above[column].value - 1, 1, signed=True)
-    return Cell(reading.value, note=note, text=reading.text(column))
+    value, before = readings[column.key].value, above.get(column.key)
+    note = percentage(value / before.value - 1, 1, signed=True) if before and before.value else ""
+    return Cell(value, note=note)

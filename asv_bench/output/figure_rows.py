@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from asv_bench.history.asv_results import Figure, Series
-from asv_bench.output.table import MISSING
+from asv_bench.output.table import MISSING, Column, digits, percent
 from asv_bench.workloads.named import WORKLOADS
 
 CPU_MODEL = "gpt2-tiny"
-COLUMNS = ("call", "tpot", "ttft", "itl", "tokens_per_s", "of_floor", "counted")
-"""What a row can hold, in order; `call` is the time of a step or of one call."""
-
-TITLES = {
-    "call": "step or call",
-    "tpot": "TPOT",
-    "ttft": "TTFT",
-    "itl": "ITL",
-    "tokens_per_s": "tokens/s",
-    "of_floor": "of floor",
-    "counted": "counted",
-}
 GROUPS = ("workloads", "decode step", "kernels", "host", "counters")
 
 _GROUP_OF_MODULE = {
@@ -46,6 +34,46 @@ _COLUMN_OF_FIGURE = {
 }
 
 
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best, to three digits."""
+    unit, factor = unit_of(seconds)
+    value = seconds * factor
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def figure_text(value: float | None, unit: str) -> str:
+    """A benchmark's figure with its unit, seconds in the unit that reads best."""
+    if value is None:
+        return MISSING
+    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}"
+
+
+def unit_of(seconds: float) -> tuple[str, float]:
+    """The unit that reads best, and how many of it are a second."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            return unit, factor
+    return "ns", 1e9
+
+
+def _counted(value: float) -> str:
+    """As exact as it was counted, but for a step's share of what happens once a block."""
+    return f"{round(value, 2):,}".removesuffix(".0")
+
+
+COLUMNS = (
+    Column("call", "step or call", show=duration),
+    Column("tpot", "TPOT", show=duration),
+    Column("ttft", "TTFT", show=duration),
+    Column("itl", "ITL", show=duration),
+    Column("tokens_per_s", "tokens/s", show=digits(0)),
+    Column("of_floor", "of floor", show=percent(1)),
+    Column("counted", "counted", show=_counted),
+)
+"""What a row can hold, in order; `call` is the time of a step or of one call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A figure as it is shown: seconds, tokens per second, a fraction or a count, and its spread.
@@ -56,17 +84,6 @@ class Reading:
     value: float
     spread: float
     processes: int
-
-    def text(self, column: str) -> str:
-        """The value in the column's unit."""
-        if column == "tokens_per_s":
-            return f"{self.value:,.0f}"
-        if column == "of_floor":
-            return f"{100 * self.value:.1f} %"
-        if column == "counted":
-            # As exact as it was counted, but for a step's share of what happens once a block.
-            return f"{round(self.value, 2):,}".removesuffix(".0")
-        return duration(self.value)
 
     @property
     def spread_text(self) -> str:
@@ -87,6 +104,11 @@ class Row:
     readings: dict[str, Reading]
     failed: tuple[str, ...] = ()
     measured_ms: tuple[int, int] = (0, 0)
+
+    @property
+    def title(self) -> str:
+        """The name as a table shows it that has rows of several groups."""
+        return f"decode, {self.name}" if self.group == "decode step" else self.name
 
 
 def figure_rows(figures: Sequence[Figure]) -> list[Row]:
@@ -113,26 +135,10 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
     return sorted(rows.values(), key=lambda row: GROUPS.index(row.group))
 
 
-def duration(seconds: float) -> str:
-    """Seconds in the unit that reads best, to three digits."""
-    unit, factor = _unit_of(seconds)
-    value = seconds * factor
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:,.{digits}f} {unit}"
-
-
-def figure_text(value: float | None, unit: str) -> str:
-    """A benchmark's figure with its unit, seconds in the unit that reads best."""
-    if value is None:
-        return MISSING
-    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}"
-
-
-def _unit_of(seconds: float) -> tuple[str, float]:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1:
-            return unit, factor
-    return "ns", 1e9
+def columns_of(rows: Iterable[Row]) -> list[Column]:
+    """The columns that some row fills."""
+    filled = {key for row in rows for key in row.readings}
+    return [column for column in COLUMNS if column.key in filled]
 
 
 def _reading(figure: Figure, column: str) -> Reading:

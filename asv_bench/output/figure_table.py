@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from asv_bench.output.figure_rows import COLUMNS, TITLES, Reading, Row
+from asv_bench.output.figure_rows import Reading, Row, columns_of
 from asv_bench.output.table import Cell, Column, Table
 from asv_bench.output.table import Row as Cells
 
 
 def figure_table(rows: Sequence[Row], title: str) -> Table:
     """Rows as a table, a section a group; columns that no row fills are left out."""
-    used = [column for column in COLUMNS if any(column in row.readings for row in rows)]
+    used = columns_of(rows)
     cells: list[Cells] = []
     group = rows[0].group if rows else ""
     for row in rows:
         if row.group != group:
             cells.append(())
             group = row.group
-        name = f"decode, {row.name}" if row.group == "decode step" else row.name
-        cells.append((name, row.batch, *(_cell(row.readings.get(one), one) for one in used)))
+        cells.append(
+            (row.title, row.batch, *(_cell(row.readings.get(one.key), one) for one in used))
+        )
     columns = (
         Column("name", "workload or call", kind="text"),
         Column("batch", "batch", show=str),
-        *(Column(column, TITLES[column], parts=("median", "spread")) for column in used),
+        *(replace(column, parts=("median", "spread")) for column in used),
     )
     return Table(columns, cells, title, _caption(rows), notes="beside")
 
@@ -39,8 +41,8 @@ def _caption(rows: Sequence[Row]) -> str:
     )
 
 
-def _cell(reading: Reading | None, column: str) -> Cell:
+def _cell(reading: Reading | None, column: Column) -> Cell:
     if reading is None:
         return Cell(None)
     values = reading.value, reading.spread
-    return Cell(values, note=reading.spread_text, text=reading.text(column))
+    return Cell(values, note=reading.spread_text, text=column.show(reading.value))

@@ -14,14 +14,13 @@ from matplotlib.figure import Figure as Canvas
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure
 from asv_bench.output.drawing import Palette, draw_svg, quieten
+from asv_bench.output.figure_rows import unit_of
 
 SIZE_INCHES = (4.3, 2.0)
 MAX_TICKS = 10
 
 # Variables of the page.
 PALETTE = Palette("ink", "faint", "accent")
-
-_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
 def plot_history(
@@ -39,7 +38,9 @@ def plot_history(
     by_commit = {figure.commit: figure for figure in figures}
     shown = [commit for commit in commits if commit.hash in by_commit]
     medians = [by_commit[commit.hash].median for commit in shown]
-    unit, factor = _unit(figures[0].unit, max(medians))
+    unit, factor = figures[0].unit, 1.0
+    if unit == "seconds":
+        unit, factor = unit_of(max(medians))
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.add_subplot()
@@ -83,15 +84,6 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
         return values[0], values[0], values[0]
     first, second, third = statistics.quantiles(values, n=4, method="inclusive")
     return first, second, third
-
-
-def _unit(unit: str, largest: float) -> tuple[str, float]:
-    if unit != "seconds":
-        return unit, 1.0
-    for name, factor in _UNITS:
-        if largest * factor >= 1:
-            return name, factor
-    return _UNITS[-1]
 
 
 def _inline(svg: str, title: str) -> str:

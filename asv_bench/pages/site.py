@@ -21,7 +21,8 @@ from asv_bench.history.asv_results import (
     read_results,
 )
 from asv_bench.output.destinations import write_text
-from asv_bench.output.figure_rows import COLUMNS, TITLES, Row, figure_rows, spaced
+from asv_bench.output.figure_rows import Row, columns_of, figure_rows, spaced
+from asv_bench.output.table import Column
 from asv_bench.pages.plots import plot_history
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,7 +48,7 @@ class ResultTable:
 
     heading: str
     caption: str
-    columns: list[str]
+    columns: list[Column]
     groups: list[tuple[str, list[Row]]]
 
 
@@ -92,7 +93,6 @@ def build_page(root: Path, complaints: list[str] | None = None) -> Path:
         .get_template("index.html.j2")
         .render(
             sections=[section for section in sections if section.tables],
-            titles=TITLES,
             left_out=[sentence.replace(f"{root}/", "") for sentence in left_out],
             moments=_moments,
             built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -166,9 +166,8 @@ def _section(
 
 def _table(figures: Sequence[Figure], heading: str, caption: str) -> ResultTable:
     rows = figure_rows(figures)
-    columns = [column for column in COLUMNS if any(column in row.readings for row in rows)]
     grouped = [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
-    return ResultTable(heading, caption, columns, grouped)
+    return ResultTable(heading, caption, columns_of(rows), grouped)
 
 
 def _histories(
