@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 
 PROGRAM = "kvtrail"
 MANY = 8
@@ -19,8 +19,10 @@ MANY = 8
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """The full name and the click command of all that can be typed, groups before their own."""
-    yield from _walk(PROGRAM, typer.main.get_command(build_app()))
+    """The full name and the command of all that can be typed, the program and groups first."""
+    program = typer.main.get_command(build_app())
+    yield PROGRAM, program
+    yield from _walk(PROGRAM, program)
 
 
 def _walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -58,6 +60,8 @@ def _section(alike: list[tuple[str, Any]]) -> str:
     usage = [name, *(_name(one) for one in shown if not one.opts[0].startswith("-"))]
     if len(usage) - 1 < len(shown):
         usage.append("[OPTIONS]")
+    if getattr(command, "commands", None):
+        usage.append("COMMAND")
     lines = [f"## {title}", "", "```text", " ".join(usage), "```", ""]
     for one, its_command in alike:
         help_text = _text(its_command.help or "")
