@@ -7,6 +7,8 @@ import re
 import pytest
 from documents import ROOT, TOP
 
+from asv_bench import __version__
+
 README = (ROOT / "README.md").read_text("utf-8")
 MOST_WORDS = 900
 
@@ -26,3 +28,10 @@ def test_no_example_compares_a_commit_with_itself_on_a_fresh_clone() -> None:
     assert len(examples) >= 3
     # There main, HEAD and the working tree are one commit.
     assert not [ends for ends in examples if set(ends) <= {"main", "HEAD", "."}]
+
+
+def test_the_changelog_has_a_dated_section_for_the_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    sections = re.findall(r"^## (.+)$", changelog, re.M)
+    assert sections[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(__version__)} - \d{{4}}-\d\d-\d\d", sections[1])
