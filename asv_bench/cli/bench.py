@@ -17,7 +17,7 @@ from asv_bench.cli.options import (
     Yes,
 )
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.snapshots import measured_changes, snapshot
+from asv_bench.git.working_tree import WorkingTree, snapshot, working_tree
 from asv_bench.history.asv_measuring import (
     Measured,
     expected_time,
@@ -32,7 +32,7 @@ from asv_bench.history.estimate import agree_to
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.figure_table import figure_table
-from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
@@ -124,7 +124,7 @@ def tree_to_measure(tree: WorkingTree) -> tuple[AsvProject, str, str]:
     Figures of a tree that differs from HEAD are never filed under HEAD: they go to
     `reports/asv-worktree`, under the hash of a snapshot.
     """
-    changes = measured_changes(tree)
+    changes = tree.measured_changes
     if tree.commit is not None and not changes:
         project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
         return project, tree.commit, f"measuring HEAD, {tree.commit[:8]}"

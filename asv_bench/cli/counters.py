@@ -13,6 +13,7 @@ from rich.console import Console
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import CsvPath, MarkdownPath
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.working_tree import working_tree
 from asv_bench.lab.counters.counter_baselines import (
     Acceptance,
     Baseline,
@@ -26,7 +27,7 @@ from asv_bench.lab.counters.counter_baselines import (
 from asv_bench.lab.counters.step_counters import broken_rules, count_all
 from asv_bench.output.console import print_table
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import REPOSITORY, working_tree, write_json
+from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.table import Column, Table
 from asv_bench.output.table_files import TableFiles
 
@@ -111,7 +112,7 @@ def counters(
         raise MeasurementFailed("; ".join(broken) + ".")
     if accept is not None:
         today = datetime.now(UTC).date().isoformat()
-        acceptance = Acceptance(accept.strip(), working_tree().label, today)
+        acceptance = Acceptance(accept.strip(), working_tree(REPOSITORY).label, today)
         accepted = known.accepted if known else ()
         baseline = Baseline(versions, (*accepted, acceptance), steps, kernels)
         write_baseline(versions.path, baseline)

@@ -23,7 +23,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.commits import first_of_each_run
 from asv_bench.git.repository import GitError, Repository
-from asv_bench.git.snapshots import measured_changes
+from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.history.asv_measuring import (
     expected_time,
     measure_with_progress,
@@ -36,7 +36,7 @@ from asv_bench.history.asv_selection import FULL, Selection
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.sessions import SESSIONS, write_session
 from asv_bench.history.table import history_tables
-from asv_bench.output.record import REPOSITORY, WorkingTree, working_tree
+from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
@@ -195,7 +195,7 @@ def refuse_unfit(tree: WorkingTree, repository: Path) -> None:
             "this repository is shallow: part of its history is missing, and its oldest commit "
             "hides many. Fetch the rest with `git fetch --unshallow`."
         )
-    changes = measured_changes(tree)
+    changes = tree.measured_changes
     if changes:
         shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if changes[5:] else "")
         raise Refused(

@@ -12,7 +12,7 @@ from pathlib import Path
 from asv_bench.errors import Refused
 from asv_bench.git.commit_tree import REMARKS, lay_out, packages_of
 from asv_bench.git.repository import Commit, GitError, Repository
-from asv_bench.git.snapshots import snapshot
+from asv_bench.git.working_tree import snapshot
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.process.borrowed_paths import search_path
 from asv_bench.process.contract import MEASURED_PACKAGES

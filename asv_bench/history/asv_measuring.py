@@ -11,13 +11,14 @@ from rich.console import Console
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.commit_tree import CommitTree
 from asv_bench.git.repository import Repository
+from asv_bench.git.working_tree import working_tree
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.history.asv_selection import Selection
 from asv_bench.history.estimate import Estimate, estimate
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record, working_tree
+from asv_bench.output.record import Record
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu
 
 

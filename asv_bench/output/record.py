@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from asv_bench.git.repository import NoRepository, Repository
+from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.process.gpu import GpuState, gpu_state
@@ -32,64 +30,6 @@ STATE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state
 WORKPLACE = REPOSITORY if IS_CHECKOUT else STATE
 """Where locks, interrupted pairs and records go; never the repository of a user."""
 RUNS = WORKPLACE / "reports" / "runs"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkingTree:
-    """The commit checked out and the paths that differ from it; no commit outside a repository."""
-
-    commit: str | None
-    changed: tuple[str, ...] = ()
-
-    @property
-    def dirty(self) -> bool:
-        """Whether what was measured is not what the commit holds."""
-        return bool(self.changed)
-
-    @property
-    def label(self) -> str | None:
-        """The commit's hash, marked where the tree differs from it."""
-        return f"{self.commit}-dirty" if self.commit and self.dirty else self.commit
-
-    def apart_from(self, *written: Path) -> WorkingTree:
-        """The same but for files that a command has itself written here before."""
-        names = {
-            path.resolve().relative_to(REPOSITORY).as_posix()
-            for path in written
-            if path.resolve().is_relative_to(REPOSITORY)
-        }
-        return replace(self, changed=tuple(path for path in self.changed if path not in names))
-
-
-def working_tree(repository: Path = REPOSITORY) -> WorkingTree:
-    """Ask git what is checked out; untracked files count as changes unless git ignores them.
-
-    A GitError tells of a repository that git does not read, such as another user's.
-    """
-    git = Repository(repository)
-    try:
-        commit = git.resolve("HEAD")
-    except NoRepository:
-        return WorkingTree(None)
-    if commit is None:
-        return WorkingTree(None)
-    with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
-        # A copy of the index: the user's own is not refreshed, so that it may be in use meanwhile.
-        index = Path(folder) / "index"
-        own = repository / git.line("rev-parse", "--git-path", "index")
-        if own.is_file():
-            # With its time: git compares with it what may have changed since.
-            shutil.copy2(own, index)
-        copied = {"GIT_INDEX_FILE": str(index)}
-        refresh = ("update-index", "-q", "--really-refresh")
-        git.ask(*refresh, variables=copied, also_fine=1)
-        differing = ("diff-index", "-z", "--name-only", "--ignore-submodules=none", "HEAD", "--")
-        untracked = ("ls-files", "-z", "--others", "--exclude-standard", "--directory")
-        changed = [
-            *git.names(*differing, variables=copied),
-            *git.names(*untracked, "--no-empty-directory", variables=copied),
-        ]
-    return WorkingTree(commit, tuple(dict.fromkeys(changed)))
 
 
 @dataclass(slots=True)
@@ -120,7 +60,7 @@ class Record:
     results: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    tree: WorkingTree = field(default_factory=working_tree)
+    tree: WorkingTree = field(default_factory=lambda: working_tree(REPOSITORY))
     machine: MachineFacts = field(default_factory=machine_facts)
     before: GpuState | None = field(default_factory=gpu_state)
     threads: int = field(default_factory=measured_threads)

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 
 from asv_bench.errors import Refused
+from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import (
     REPOSITORY,
     Record,
     require_places,
-    working_tree,
     write_json,
 )
 from asv_bench.output.table import Table
@@ -122,8 +122,8 @@ def headline(
             "arguments": arguments,
         },
         machine=facts,
-        # An interrupted run has written these; they are no change of what is measured.
-        tree=working_tree().apart_from(target, table_path),
+        # Half a run has changed these.
+        tree=working_tree(REPOSITORY).apart_from(REPOSITORY, target, table_path),
     )
     console = make_console()
     file = HeadlineFile(record.tree.label, facts, target, record.threads)

@@ -16,11 +16,10 @@ from toy_project import ROOT, ToyProject, git, make_project
 
 from asv_bench.cli import bench as bench_module
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.snapshots import measured_changes, snapshot
+from asv_bench.git.working_tree import WorkingTree, snapshot, working_tree
 from asv_bench.history.asv_measuring import Measured
 from asv_bench.history.asv_results import Figure, Series, read_results
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
-from asv_bench.output.record import WorkingTree, working_tree
 from asv_bench.process.contract import MEASURED_PACKAGES
 
 # What the command line does with the command, whatever else is registered there.
@@ -207,7 +206,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 def test_only_changes_that_bear_on_the_figures_count() -> None:
     changed = ("README.md", "engine/engine.py", "tests/x.py", "asv.conf.json", "asv_bench/new.py")
-    assert measured_changes(WorkingTree("a" * 40, changed)) == [
+    assert WorkingTree("a" * 40, changed).measured_changes == [
         "engine/engine.py",
         "asv.conf.json",
         "asv_bench/new.py",
@@ -271,7 +270,7 @@ def test_an_anchored_pattern_still_anchors() -> None:
 
 def test_the_tree_of_this_repository_can_be_read() -> None:
     tree = working_tree(ROOT)
-    assert all(isinstance(path, str) for path in measured_changes(tree))
+    assert all(isinstance(path, str) for path in tree.measured_changes)
 
 
 def test_a_record_beside_the_results_has_threads_samples_and_what_else_ran(

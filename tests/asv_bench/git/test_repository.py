@@ -13,8 +13,7 @@ from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.commits import commits_between, commits_in_order
 from asv_bench.git.repository import Commit, GitError, Repository
-from asv_bench.git.snapshots import snapshot
-from asv_bench.output.record import working_tree
+from asv_bench.git.working_tree import snapshot, working_tree
 
 ODD_NAMES = [b"a b.py", b"tab\t.py", b"line\nend.py", 'ä".py'.encode(), b"latin\xfc\\.py", b"-x.py"]
 

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.record import (
     REPOSITORY,
     RUNS,
     Record,
-    WorkingTree,
     finite,
     without_folders,
-    working_tree,
     write_json,
 )
 
@@ -137,6 +136,8 @@ def test_what_is_not_finite_becomes_null() -> None:
 def test_what_a_command_wrote_itself_makes_no_tree_dirty(tmp_path: Path) -> None:
     own, other = "reports/headline.json", "engine/x.py"
     tree = WorkingTree("abc", (own, other))
-    assert tree.apart_from(REPOSITORY / own, tmp_path / "elsewhere.json").changed == (other,)
-    assert WorkingTree("abc", (own,)).apart_from(REPOSITORY / own).label == "abc"
-    assert tree.apart_from(REPOSITORY / own).label == "abc-dirty"
+    assert tree.apart_from(REPOSITORY, REPOSITORY / own, tmp_path / "elsewhere.json").changed == (
+        other,
+    )
+    assert WorkingTree("abc", (own,)).apart_from(REPOSITORY, REPOSITORY / own).label == "abc"
+    assert tree.apart_from(REPOSITORY, REPOSITORY / own).label == "abc-dirty"

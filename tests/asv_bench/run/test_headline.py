@@ -15,7 +15,8 @@ import asv_bench.run.headline as headline
 import asv_bench.run.jobs as jobs
 from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.output.record import WorkingTree, write_json
+from asv_bench.git.working_tree import WorkingTree
+from asv_bench.output.record import write_json
 from asv_bench.process.machine import machine_facts
 from asv_bench.run.headline import HEADLINE, committed_target
 from asv_bench.run.headline_rows import child_figures, headline_row, throttle_warnings
@@ -189,7 +190,7 @@ def kept_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where runs are kept, of a tree that is as it was committed."""
     runs = tmp_path / "runs"
     monkeypatch.setattr("asv_bench.output.record.RUNS", runs)
-    monkeypatch.setattr(headline, "working_tree", lambda: WorkingTree("0" * 40))
+    monkeypatch.setattr(headline, "working_tree", lambda _: WorkingTree("0" * 40))
     return runs
 
 
@@ -273,9 +274,9 @@ def test_only_the_same_run_is_resumed(
         return str(done.exception)
 
     assert "no headline of this commit" in refusal("--processes", "7")
-    monkeypatch.setattr(headline, "working_tree", lambda: WorkingTree("1" * 40))
+    monkeypatch.setattr(headline, "working_tree", lambda _: WorkingTree("1" * 40))
     assert "no headline of this commit" in refusal()
-    monkeypatch.setattr(headline, "working_tree", lambda: WorkingTree("0" * 40, ("engine/x.py",)))
+    monkeypatch.setattr(headline, "working_tree", lambda _: WorkingTree("0" * 40, ("engine/x.py",)))
     assert "the tree differs from its commit" in refusal()
     assert ran == []
 

@@ -1,28 +1,87 @@
-"""The working tree as it stands, as a commit that asv can measure.
+"""The working tree as it stands: how it differs from its commit, and as a commit of its own.
 
-asv files results by commit. A tree with uncommitted changes is nobody's commit, so it gets one in a
-repository beside the user's: the user's history and index are not touched.
+asv files results by commit. A tree with uncommitted changes is nobody's commit, so it gets one in
+a repository beside the user's: the user's history and index are not touched.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asv_bench.git.repository import GitError, NoRepository, Repository
-from asv_bench.output.record import WorkingTree
 from asv_bench.process.contract import MEASURED_PACKAGES
 
 RULER_PATHS = ("asv_bench", "asv.conf.json")
 """What else decides a figure: the benchmarks themselves."""
 
 
-def measured_changes(tree: WorkingTree) -> list[str]:
-    """The changed paths of a working tree that bear on what is measured or how."""
-    roots = (*MEASURED_PACKAGES, *RULER_PATHS)
-    return [path for path in tree.changed if path.split("/", 1)[0] in roots]
+@dataclass(frozen=True, slots=True)
+class WorkingTree:
+    """The commit checked out and the paths that differ from it; no commit outside a repository."""
+
+    commit: str | None
+    changed: tuple[str, ...] = ()
+
+    @property
+    def dirty(self) -> bool:
+        """Whether what was measured is not what the commit holds."""
+        return bool(self.changed)
+
+    @property
+    def label(self) -> str | None:
+        """The commit's hash, marked where the tree differs from it."""
+        return f"{self.commit}-dirty" if self.commit and self.dirty else self.commit
+
+    @property
+    def measured_changes(self) -> list[str]:
+        """The changed paths that bear on what is measured or how."""
+        roots = (*MEASURED_PACKAGES, *RULER_PATHS)
+        return [path for path in self.changed if path.split("/", 1)[0] in roots]
+
+    def apart_from(self, root: Path, *written: Path) -> WorkingTree:
+        """The same but for files below `root` that a command has itself written before."""
+        names = {
+            path.resolve().relative_to(root).as_posix()
+            for path in written
+            if path.resolve().is_relative_to(root)
+        }
+        return replace(self, changed=tuple(path for path in self.changed if path not in names))
+
+
+def working_tree(repository: Path) -> WorkingTree:
+    """Ask git what is checked out; untracked files count as changes unless git ignores them.
+
+    A GitError tells of a repository that git does not read, such as another user's.
+    """
+    git = Repository(repository)
+    try:
+        commit = git.resolve("HEAD")
+    except NoRepository:
+        return WorkingTree(None)
+    if commit is None:
+        return WorkingTree(None)
+    with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
+        # A copy of the index: the user's own is not refreshed, so that it may be in use meanwhile.
+        index = Path(folder) / "index"
+        own = repository / git.line("rev-parse", "--git-path", "index")
+        if own.is_file():
+            # With its time: git compares with it what may have changed since.
+            shutil.copy2(own, index)
+        copied = {"GIT_INDEX_FILE": str(index)}
+        refresh = ("update-index", "-q", "--really-refresh")
+        git.ask(*refresh, variables=copied, also_fine=1)
+        differing = ("diff-index", "-z", "--name-only", "--ignore-submodules=none", "HEAD", "--")
+        untracked = ("ls-files", "-z", "--others", "--exclude-standard", "--directory")
+        changed = [
+            *git.names(*differing, variables=copied),
+            *git.names(*untracked, "--no-empty-directory", variables=copied),
+        ]
+    return WorkingTree(commit, tuple(dict.fromkeys(changed)))
 
 
 def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKAGES) -> str:
