@@ -140,7 +140,7 @@ def _row(commit: Commit, ratios: Sequence[float], finding: Finding) -> Row:
 
 
 def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
-    """The answer in sentences, the first of which says it all."""
+    """The answer in sentences; the first is the answer in short."""
     changed = "regression" if finding.direction is Direction.REGRESSION else "improvement"
     ends = f"The ends: {_compared(finding.gate)}."
     if finding.outcome is Outcome.NONE:

@@ -307,7 +307,7 @@ def _log(comparison: Comparison) -> float:
 
 
 def _standard_error(comparison: Comparison) -> float:
-    """Of the log effect, from its interval; infinite where so few pairs have none."""
+    """The standard error of the log effect, from its interval; infinite without an interval."""
     if comparison.interval is None or comparison.confidence is None:
         return math.inf
     low, high = comparison.interval

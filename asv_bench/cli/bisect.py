@@ -95,7 +95,7 @@ def bisect(
     csv: CsvPath = None,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Bisect a range of commits and say what came of it.
+    """Bisect a range of commits and print the answer.
 
     Raises
     ------
@@ -205,7 +205,7 @@ class Bisecting:
         return ExitCode.GOOD
 
     def run(self, resume: bool | None) -> ExitCode:
-        """Measure until there is an answer, Ctrl-C, or a failure that leaves none to be had."""
+        """Measure until there is an answer, an interruption or a failure."""
         kept = KeptFile.of_record(self._record, resume)
         first, last = self._commits[0].short, self._commits[-1].short
         range_sentence = (

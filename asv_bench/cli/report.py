@@ -1,4 +1,4 @@
-"""`report`: build the pages from what is stored."""
+"""`report`: build the pages from the stored results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def build_all_pages(project: AsvProject, console: Console) -> Path:
 
 
 def branch_to_show(repository: Path) -> str:
-    """The branch for asv's pages: main, or what is checked out where there is no such branch."""
+    """The branch for asv's pages: main, or HEAD if there is no main."""
     try:
         main = Repository(repository).resolve("refs/heads/main")
     except NoRepository:

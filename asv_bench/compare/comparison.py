@@ -158,7 +158,7 @@ class CommitComparison:
         return [name for name, case in self._cases.items() if case.answer is None]
 
     def _missing(self, wanted: int) -> int:
-        """Pairs that some open benchmark lacks; none where too many were measured in vain."""
+        """Pairs that some open benchmark lacks; 0 if too many were discarded or failed."""
         lacks = 0
         for name in self._open():
             case = self._cases[name]
@@ -211,8 +211,8 @@ class CommitComparison:
         for name in used.keys() - enough.keys():
             case = self._cases[name]
             reason = (
-                f"{len(case.discarded) + len(case.failures)} pairs were measured in vain, more "
-                f"than may be replaced; {self._example(case)}"
+                f"{len(case.discarded) + len(case.failures)} pairs were discarded or failed, which "
+                f"is all that may be replaced; the last: {self._example(case)}"
             )
             self._close(name, used[name], Verdict.INCONCLUSIVE, reason)
 

@@ -1,4 +1,4 @@
-"""Confirming what history suggests: a change in stored results is a suspicion until compared."""
+"""A change in stored results is a suspicion until its commits are compared."""
 
 from __future__ import annotations
 

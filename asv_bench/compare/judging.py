@@ -1,4 +1,4 @@
-"""The verdicts of one look: what the pairs at hand say about each benchmark."""
+"""The verdicts at one look, from the pairs that there are by then."""
 
 from __future__ import annotations
 

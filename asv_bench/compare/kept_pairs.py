@@ -99,7 +99,9 @@ class KeptFile:
         return kept
 
     def sentences(self) -> list[str]:
-        """What to say before measuring: how many pairs there are, and what was left out."""
+        """What to say before measuring: how many pairs are reused, and which lines were left
+        out.
+        """
         found = [f"going on with {self.restored} pairs of {self.path.name}"]
         return found[: self.restored] + self.complaints
 
@@ -157,7 +159,7 @@ class KeptFile:
             return waiting.popleft() if waiting else None
 
     def absences(self, commit: str) -> Mapping[str, Absence] | None:
-        """What a commit lacks; None where it was not prepared before.
+        """The benchmarks that a commit lacks; None if it was not prepared before.
 
         Raises CommitUnusable if it could not be measured before.
         """
@@ -167,7 +169,7 @@ class KeptFile:
         return self._absences.get(commit)
 
     def keep_pairs(self, key: _Key, pairs: Mapping[str, Pair]) -> None:
-        """Append what was measured."""
+        """Append pairs."""
         part, base, head = key
         content = {name: pair.to_json() for name, pair in pairs.items()}
         self._append({"part": part, "base": base, "head": head, "pairs": content})

@@ -72,7 +72,7 @@ class ComparisonPlan:
 
     @classmethod
     def least_cap(cls, benchmarks: int) -> int:
-        """The smallest cap of whose plan `can_differ` is true for so many benchmarks."""
+        """The smallest cap with which `can_differ` is true for so many benchmarks."""
         cap = _pairs_of_one_sign(cls().alpha / benchmarks)
         while not cls.with_cap(cap).can_differ(benchmarks):
             cap += 1

@@ -57,7 +57,7 @@ class Comparison:
     equivalence_p
         The larger p-value of the two one-sided tests against the margin.
     pairs_used, pairs_discarded
-        Pairs that the verdict rests on, and pairs that were measured in vain.
+        Pairs that the verdict rests on, and pairs that were discarded or failed.
     base_value, head_value
         Medians over the processes used.
     reason

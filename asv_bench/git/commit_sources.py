@@ -89,12 +89,12 @@ class CommitSources:
         return resolve_revision(revision, self._root)
 
     def are_same(self, base: str, head: str) -> bool:
-        """Whether two commits have the same measured packages; none at all are not called so."""
+        """Whether two commits have the same measured packages; False if they have none at all."""
         packages = packages_of(base, self._repository_of(base))
         return bool(packages) and packages == packages_of(head, self._repository_of(head))
 
     def checkout(self, commit: str) -> Path:
-        """The folder with the commit's measured packages, made where there is none.
+        """The folder with the commit's measured packages; it is made on first use.
 
         Raises CommitUnusable if the commit has none of them, or git does not have the commit.
         """

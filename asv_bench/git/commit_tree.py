@@ -40,7 +40,7 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class CommitTree:
-    """What a commit holds of the measured packages; without entries it has none of them."""
+    """The files of a commit's measured packages; no entries if it has none of the packages."""
 
     commit: str
     entries: tuple[TreeEntry, ...]
@@ -83,7 +83,7 @@ class CommitTree:
         ]
 
     def write(self, directory: Path) -> None:
-        """Lay the entries out below a directory that has none of them yet."""
+        """Write the entries to a folder that does not hold any of them yet."""
         for entry in self.entries:
             path = directory / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class CommitTree:
 
 
 def packages_of(commit: str, repository: Repository) -> bytes:
-    """Bytes that are the same for commits with the same measured packages; empty for none of them.
+    """Bytes that are equal for commits with the same measured packages; empty if there are none.
 
     Raises GitError if the repository lacks the commit.
     """
@@ -111,10 +111,10 @@ def packages_of(commit: str, repository: Repository) -> bytes:
 
 
 def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
-    """The folder below `folder` with a commit's measured packages, made where there is none.
+    """The folder below `folder` with a commit's measured packages; it is made on first use.
 
-    It is made as a whole or not at all, also where several processes make it at the same time.
-    Those that were least lately asked for are removed.
+    It is made as a whole or not at all, also if several processes make it at the same time. The
+    least recently used folders are removed.
 
     Raises
     ------

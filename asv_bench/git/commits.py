@@ -71,9 +71,9 @@ def commits_on_line(
 
 
 def first_of_each_run(commits: Sequence[str], repository: Repository) -> list[str]:
-    """Of commits in a row, those whose engine and kernels are not those of the one before.
+    """The commits of a row whose engine and kernels differ from the commit before.
 
-    The first commit is among them, and so is every one without engine and kernels.
+    The first commit is one of them, and so is every commit without engine and kernels.
     """
     kept: list[str] = []
     before = b""

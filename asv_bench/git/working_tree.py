@@ -29,7 +29,7 @@ class WorkingTree:
 
     @property
     def dirty(self) -> bool:
-        """Whether what was measured is not what the commit holds."""
+        """Whether the working tree differs from the commit."""
         return bool(self.changed)
 
     @property
@@ -39,7 +39,7 @@ class WorkingTree:
 
     @property
     def measured_changes(self) -> list[str]:
-        """The changed paths that bear on what is measured or how."""
+        """The changed paths that can change a figure: engine, kernels and the ruler."""
         roots = (*MEASURED_PACKAGES, *RULER_PATHS)
         return [path for path in self.changed if path.split("/", 1)[0] in roots]
 
@@ -89,7 +89,7 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
 
     Files are kept byte for byte as they stand, whatever git would make of them. An unchanged tree
     gives the same hash again. `repository` is a bare one, made where there is none. `paths` are
-    folders below `root` whose files are taken, but for those that git ignores.
+    folders below `root`, of which files that git ignores are left out.
 
     Raises
     ------

@@ -119,10 +119,10 @@ def _path_lines(paths: Sequence[str]) -> str:
 
 
 def describe_machine(facts: MachineFacts) -> dict[str, str]:
-    """What asv stores about a machine, as text: only what changes speed, as each entry keys a
-    series.
+    """What asv stores about a machine: only what changes speed, as each entry keys a series.
 
-    The operating system is told by its kind: its patch level would start a new series each time.
+    All values are text. Of the operating system only the kind is kept: with its patch level, each
+    update would start a new series.
     """
     return {
         "machine": facts.name,

@@ -1,4 +1,4 @@
-"""Measuring commits with asv while a progress bar runs, and reading back what came of it."""
+"""Measuring commits with asv while a progress bar runs, and reading back the figures."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Results:
     faulty: frozenset[Path] = frozenset()
 
     def environments_of(self, machine: str) -> list[EnvironmentFacts]:
-        """With what was measured on a machine, the newest first."""
+        """The environments in which a machine measured, the newest first."""
         newest: dict[EnvironmentFacts, int] = {}
         for figure in self.figures:
             if figure.machine == machine:
@@ -277,7 +277,7 @@ def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One result file in the making; what is wrong with its entries goes to `wrong`."""
+    """One result file being read; sentences about faulty entries go to `wrong`."""
 
     path: Path
     machine: str

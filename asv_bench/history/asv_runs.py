@@ -37,7 +37,7 @@ _KEPT_SESSIONS = 8
 
 
 class AsvError(MeasurementFailed):
-    """asv could not do what was asked of it."""
+    """asv failed."""
 
 
 def require_project(root: Path) -> None:

@@ -25,12 +25,9 @@ class Selection:
     rounds: int
 
     def changed(self, patterns: Sequence[str], rounds: int | None) -> Selection:
-        """The selection with what the user asked for instead.
+        """The selection with the user's patterns and rounds instead of its own.
 
-        Raises
-        ------
-        Refused
-            If a pattern is not a regular expression, or there would be no round.
+        Refused if a pattern is not a regular expression, or there would be no round.
         """
         for pattern in patterns:
             try:
@@ -48,7 +45,7 @@ class Selection:
         return any(re.search(pattern, name) for pattern in self.patterns)
 
     def on(self, *, has_gpu: bool) -> Selection:
-        """The selection without what this machine would skip, each at the cost of a process."""
+        """The selection without benchmarks of the other kind of machine, with or without a GPU."""
         foreign = _CPU_PARAMETERS if has_gpu else rf"{_GPU_PARAMETERS}|track_time_over_floor"
         patterns = tuple(rf"^(?!.*(?:{foreign}))(?=.*(?:{pattern}))" for pattern in self.patterns)
         return replace(self, patterns=patterns)

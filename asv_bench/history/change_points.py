@@ -175,7 +175,7 @@ def noise_of(points: Sequence[Point]) -> float:
 
 
 def _noise_within(points: Sequence[Point]) -> float:
-    """By how much medians are off by what processes of one commit differ; 0 where unknown."""
+    """The error of a commit's median, from the spread of its processes; 0 if that is unknown."""
     repeated = [point.figure.samples for point in points if len(point.figure.samples) >= 3]
     if not repeated:
         return 0.0

@@ -1,4 +1,4 @@
-"""How long it will take to measure commits, by what it took before, and who agreed to that."""
+"""How long measuring commits will take, from earlier results, and whether the user agrees."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def long_time(seconds: float) -> str:
 
 
 def _round_of(selection: Selection, content: Mapping[str, Any]) -> float:
-    """Seconds that the selected benchmarks took of a stored round, more than none."""
+    """Seconds that the selected benchmarks took in a stored round; ValueError if 0."""
     seconds = 0.0
     for benchmark, values in content["results"].items():
         row = dict(zip(content["result_columns"], values, strict=False))

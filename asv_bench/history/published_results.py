@@ -1,8 +1,7 @@
-"""The results that asv's own pages are made from: those that the ruler reads, and no others.
+"""The copy of the results from which asv makes its own pages.
 
-asv stops at a file that is not its own, and takes the mean over files of one commit. So its pages
-are made from a copy, without files of which something had to be left out, and with each figure in
-the file of the session that counts alone.
+asv stops at a file that is not its own, and takes the mean over files of one commit. So the copy
+leaves out faulty files, and has each figure only in the file of the session that counts.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def write_published(results: Results, source: Path, target: Path) -> None:
 
 
 def _set_aside(content: dict[str, Any], figures: Collection[Figure]) -> None:
-    """Store parameters as asv stores those that it did not measure."""
+    """Store figures the way asv stores parameters that it skipped."""
     for figure in figures:
         row = content["results"][figure.series.benchmark]
         columns = dict(zip(content["result_columns"], range(len(row)), strict=False))

@@ -25,7 +25,7 @@ from asv_bench.process.machine import MachineFacts
 
 @dataclass(frozen=True, slots=True)
 class StoredChanges:
-    """Every change with the points of its series, largest first; and what to know of them."""
+    """Every change with the points of its series, largest first; and notes for the reader."""
 
     found: list[tuple[Change, list[Point]]]
     notes: list[str]

@@ -20,10 +20,10 @@ NO_VERDICT = (
 
 
 def history_tables(figures: Sequence[Figure], repository: Path) -> list[Table]:
-    """Tables of what was measured at some commits, oldest first.
+    """Tables of the figures at some commits, oldest first.
 
-    Of `scheduler` where it was measured, else of the first few workloads or calls that were; the
-    page has them all.
+    They are of `scheduler` if it was measured, else of the first few workloads or calls; the page
+    has all of them.
     """
     commits = commits_in_order(dates_of(figures), Repository(repository))
     rows_of_commit = {

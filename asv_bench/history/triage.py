@@ -1,4 +1,4 @@
-"""Changes on their way from a suspicion to a verdict: what is compared, and what is told of it."""
+"""Changes that history suggests: what to compare for each, and how the result is shown."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Triaged:
-    """A change and what became of it.
+    """A change and its result.
 
     Attributes
     ----------
     change, points
         The change, and the series that it is in.
     answer
-        What comparing said; None if nothing was compared.
+        The comparison of its commits; None if nothing was compared.
     environment
         How the change's environment differs from others of its machine that changed; else "".
     """
@@ -56,7 +56,7 @@ class Triaged:
 
     @property
     def standing(self) -> Standing:
-        """What may be said of it."""
+        """The standing of the change after the comparison."""
         return Standing.of(self.change.effect, self.answer)
 
     @property
@@ -113,7 +113,7 @@ def suspicions_of(
 def triage(
     found: Sequence[tuple[Change, Sequence[Point]]], answers: Mapping[Change, Comparison]
 ) -> list[Triaged]:
-    """Changes with what comparing said of some of them."""
+    """Changes with their answers, where there are any."""
     environments: dict[str, list[EnvironmentFacts]] = {}
     for change, _ in found:
         environments.setdefault(change.machine, []).append(change.environment)

@@ -1,4 +1,4 @@
-"""Figures that contradict each other, in words: which they are, and what to do about it."""
+"""Warnings about figures that contradict each other, with advice."""
 
 from __future__ import annotations
 

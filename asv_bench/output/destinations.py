@@ -1,4 +1,4 @@
-"""Where results are written: tried before anything is measured, and another place if that fails."""
+"""Files for results: tried before anything is measured, with another place if writing fails."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class WrittenElsewhere(MeasurementFailed):
 
 
 def require_writable(*paths: Path | None) -> None:
-    """See that files can be written, before what they are to hold is measured.
+    """See before measuring that files can be written; Refused if not.
 
-    Nothing is left behind, not even a folder. None is no file. Refused if one cannot be written.
+    Nothing is left behind, not even a folder. Paths that are None are skipped.
     """
     for path in paths:
         if path is None or path == STANDARD_OUTPUT:
@@ -60,7 +60,7 @@ def write_text(path: Path, text: str, *, suffix: str = ".txt") -> Path:
 
 
 def _try(path: Path) -> None:
-    """Do what writing the file will do, and undo it."""
+    """Do all that writing the file will do, and undo it."""
     if _is_special(path):
         if not os.access(path, os.W_OK):
             raise PermissionError("it is no file, and may not be written to")

@@ -71,7 +71,7 @@ def draw_svg(
 
 
 def quieten(axes: Axes, palette: Palette, *, grid: Literal["x", "y"]) -> None:
-    """Leave of the frame what helps to read values along `grid`."""
+    """Remove of the frame all but what helps to read values along `grid`."""
     axes.tick_params(colors=palette["ink"], length=2.5)
     axes.grid(axis=grid, color=palette["faint"], alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -14,21 +14,21 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Says at the beginning what is done, and from then on how far it is.
+    """Shows what is done, how much of it, and how long the rest takes.
 
     On a terminal that is a bar, drawn only when something has happened: drawing while something is
     measured would be measured too. Elsewhere it is a plain line at the beginning, and then one
-    every half minute at most. With --quiet there is neither.
+    every half minute at most.
 
     Parameters
     ----------
     total
-        How many there will be; None where that is not known yet.
+        How many there will be; None if that is not known yet.
     unit
         What is counted.
     is_apart
-        Whether other processes do what takes the time. Then a thread prints the line also where
-        nothing has happened; a process that measures itself has no such thread.
+        Whether other processes do the work. Then a thread prints the line also when nothing has
+        happened; a process that measures itself has no such thread.
     """
 
     def __init__(
@@ -88,9 +88,7 @@ class Progress:
         *,
         total: int | None = None,
     ) -> None:
-        """Say how many are done, what is done from now on and how many there will be; None: as
-        before.
-        """
+        """Say how many are done, what is being done and how many there will be; None: no change."""
         with self._lock:
             at = time.monotonic()
             if done > 0 and self._first is None:
@@ -110,11 +108,11 @@ class Progress:
         self.show(self._done + 1, what)
 
     def name(self, what: str) -> None:
-        """Say what is done from now on."""
+        """Say what is being done."""
         self.show(self._done, what)
 
     def left(self) -> str:
-        """How long the rest takes, in words; empty where nothing tells."""
+        """How long the rest takes, in words; empty if that is unknown."""
         if self._total is None or self._done == 0:
             return ""
         at, since, before = time.monotonic(), self._begun, 0

@@ -68,7 +68,7 @@ class Record:
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def look_around(self, console: Console, devices: Sequence[str] | None = None) -> None:
-        """See what else the machine does, say what may spoil figures, and keep it.
+        """Record what else the machine does, and warn if that may spoil figures.
 
         `devices` are what is measured, as `surroundings.look_around` takes them.
         """
@@ -76,7 +76,7 @@ class Record:
         self.warn(console, self.surroundings.sentences())
 
     def warn(self, console: Console, sentences: Sequence[str]) -> None:
-        """Say what makes figures doubtful, and keep it."""
+        """Print and record sentences that make figures doubtful."""
         self.warnings += sentences
         print_sentences(console, sentences, "yellow")
 
@@ -126,9 +126,9 @@ class Record:
 
 
 def without_folders(argument: str) -> str:
-    """An argument as a record keeps it: of an absolute path only what is in this checkout.
+    """An argument as a record keeps it: without the folders that only one machine has.
 
-    Other folders are of one machine only.
+    Of an absolute path that is the part below this checkout, or else the file's name.
     """
     option, equals, value = argument.rpartition("=")
     path = Path(value)
@@ -139,16 +139,12 @@ def without_folders(argument: str) -> str:
 
 
 def require_places(record: Path | None, *beside: Path | None) -> None:
-    """Refuse, before measuring, a record (None: in `reports/runs`) or files that cannot be
-    written.
-    """
+    """Refuse unless a record (None: in `reports/runs`) and the files beside it can be written."""
     require_writable(record or RUNS / "record.json", *beside)
 
 
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
-    """Write JSON in one piece; figures that are not finite become null, as JSON has no word for
-    them.
-    """
+    """Write JSON in one piece; figures that are not finite become null."""
     text = json.dumps(finite(content), indent=indent, allow_nan=False)
     write_text(path, f"{text}\n", suffix=".json")
 

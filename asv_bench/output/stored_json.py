@@ -34,7 +34,7 @@ _FOREIGN = (
 
 
 class UnreadableFile(Refused):
-    """A stored file that is not what it should be; the message names it and says what is wrong."""
+    """A stored file that is damaged or something else; the message names it and says why."""
 
 
 def read_stored(path: Path, what: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:

@@ -87,7 +87,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _inline(svg: str, title: str) -> str:
-    """The element named for those who do not see it, and as wide as its place."""
+    """The element with a name for screen readers, and as wide as its place."""
     # A fixed size would not follow the column; the view box keeps the proportions.
     svg = re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r'\1 role="img"', svg, count=1)
