@@ -16,6 +16,8 @@ from asv_bench.process.samples import (
 )
 
 BASE, HEAD = "b" * 40, "c" * 40
+FIRST_LOOK = 6
+"""Pairs that are enough for a clear case where no pool of earlier differences is known."""
 
 
 def reading(commit: str, benchmark: str, value: float, device: str = "cpu") -> Reading:

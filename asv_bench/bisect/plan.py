@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.plan import ComparisonPlan, looks_at
 from asv_bench.errors import Refused
 
 MOST_CONFIRMATIONS = 3
 """Culprits that may fail their confirmation before a bisection gives up."""
-THOROUGH = ComparisonPlan(looks=(16, 20, 24, 32, 48, 64, 96), max_discarded=24)
+THOROUGH = ComparisonPlan(looks=looks_at(14, 18, 24, 32, 48, 64, 96), max_discarded=24)
 """The plan for comparing the ends of a range, or a culprit with its parent.
 
 Its cap is far beyond that of a plain comparison: a search needs two comparisons and its own answer
-to be right together. A clear case is decided at the first look all the same."""
+to be right together. A clear case is decided at the first looks all the same."""
 
 
 @dataclass(frozen=True, slots=True)

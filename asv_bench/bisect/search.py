@@ -27,6 +27,7 @@ SourceOf = Callable[[str], PairSource]
 """Gives the source for a part of the search. Each part measures anew: pairs of one are never
 taken for another's."""
 OnProbe = Callable[[Probe], None]
+PAIRS_IN_TURNS = 16
 Z_DIFFERENT = 3.3
 """Standard errors between two effects, beyond which they differ (0.1 %, two-sided)."""
 
@@ -166,8 +167,8 @@ class Search:
         plan = self._plan.comparison
         source = self._source_of("in turns")
         kept: list[list[Pair]] = [[] for _ in ranges]
-        for turn in range(plan.looks[0] + plan.max_discarded):
-            wanting = [place for place, pairs in enumerate(kept) if len(pairs) < plan.looks[0]]
+        for turn in range(PAIRS_IN_TURNS + plan.max_discarded):
+            wanting = [place for place, pairs in enumerate(kept) if len(pairs) < PAIRS_IN_TURNS]
             for place in wanting:
                 base, head = ranges[place]
                 pair = self._one(source, base, head, head_first=turn % 4 in (1, 2))

@@ -25,6 +25,7 @@ from asv_bench.cli.options import (
 from asv_bench.compare.bench_setup import set_up, termination_as_interrupt
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
+from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.tables import comparison_table, headline, markdown, pair_line
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -82,11 +83,9 @@ def compare(
         ),
     ] = None,
     pairs: Annotated[
-        int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 24).")
+        int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 30).")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs and one look at them.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs at most.")] = False,
     margin: Margin = 100 * DEFAULT_MARGIN,
     devices: Devices = None,
     gate: Annotated[
@@ -202,7 +201,6 @@ class Comparing:
         self._console = files.console
         self._names = [metric.name for metric in subject.metrics]
         self._units = {metric.name: metric.unit for metric in subject.metrics}
-        self._comparison = CommitComparison(base.hash, head.hash, self._names, plan)
         self._record = Record(
             "compare",
             {
@@ -214,6 +212,9 @@ class Comparing:
                 "plan": plan.to_json(),
             },
         )
+        self._noise = NoisePools(self._record)
+        self._pools = self._noise.of(self._names)
+        self._comparison = CommitComparison(base.hash, head.hash, self._names, plan, self._pools)
         self.comparisons: list[Comparison] = []
         self.is_interrupted = False
         self.seconds = 0.0
@@ -229,7 +230,7 @@ class Comparing:
         self._print_commits()
         self._console.print(self._subject.sentence())
         kept = KeptFile.of_record(self._record, resume)
-        print_sentences(self._console, kept.sentences())
+        print_sentences(self._console, [*kept.sentences(), *self._noise.complaints])
         self._record.look_around(self._console, self._subject.devices)
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
@@ -252,6 +253,7 @@ class Comparing:
             self.comparisons = comparison.answers_after(error)
         if not self.is_interrupted:
             kept.finish()
+            self._noise.add({name: comparison.kept_pairs(name) for name in self._names})
         self.seconds = time.monotonic() - begun
         self._record.notes += kept.complaints
 
@@ -288,6 +290,7 @@ class Comparing:
         self._record.notes += self._subject.remarks
         self._record.results = {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            "pools": {name: len(pool) for name, pool in self._pools.items()},
             "gate": gate,
             "exit_code": int(code),
             "outcome": code.name.lower(),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from asv_bench.compare.judging import judge, weigh
+from asv_bench.compare.judging import Evidence, judge, weigh
 from asv_bench.compare.pair_pool import PairPool, PairRequest
-from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, PairSource, SampleFailed
 
@@ -62,13 +62,17 @@ def summarize_pairs(
     plan: ComparisonPlan,
     verdict: Verdict = Verdict.INCONCLUSIVE,
     *,
+    evidence: Evidence | None = None,
     discarded: int = 0,
     reason: str = "",
 ) -> Comparison:
-    """A comparison with this verdict, and the effect that the pairs show, whatever their number."""
+    """A comparison with this verdict, and the effect that the pairs show, whatever their number.
+
+    `evidence` is what the verdict rests on; None: what the tests of location say.
+    """
     if not pairs:
         return Comparison(benchmark, base, head, verdict, pairs_discarded=discarded, reason=reason)
-    entry = weigh([pair.log_ratio for pair in pairs], plan)
+    entry = evidence or weigh(pairs, plan)
     return Comparison(
         benchmark=benchmark,
         base=base,
@@ -76,9 +80,9 @@ def summarize_pairs(
         verdict=verdict,
         effect=entry.effect,
         interval=entry.interval,
-        confidence=plan.confidence,
-        p=entry.p,
-        wilcoxon_p=entry.wilcoxon_p,
+        confidence=entry.confidence,
+        test=str(entry.test),
+        p=min(1.0, 2 * entry.p),
         equivalence_p=entry.equivalence_p,
         pairs_used=len(pairs),
         pairs_discarded=discarded,
@@ -91,17 +95,25 @@ def summarize_pairs(
 class CommitComparison:
     """Two commits, given by full hashes, on their way to an answer for each benchmark.
 
-    A positive effect means that `head` is slower.
+    A positive effect means that `head` is slower. `pools` holds, by benchmark, differences within
+    one commit that this machine showed before (`judging.within_commit`): with them four pairs can
+    be enough.
     """
 
     def __init__(
-        self, base: str, head: str, benchmarks: Sequence[str], plan: ComparisonPlan | None = None
+        self,
+        base: str,
+        head: str,
+        benchmarks: Sequence[str],
+        plan: ComparisonPlan | None = None,
+        pools: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self._base, self._head = base, head
         self._plan = plan or ComparisonPlan()
         self._cases = {name: _Case() for name in benchmarks}
         self._measured = 0
-        self._next_look = self._plan.looks[0]
+        self._pools = pools or {}
+        self._next_look = self._plan.looks[0].pairs
         self._on_pair: OnPair | None = None
 
     def run(self, source: PairSource, on_pair: OnPair | None = None) -> list[Comparison]:
@@ -125,12 +137,14 @@ class CommitComparison:
             for name, absence in source.prepare(commit).items():
                 self._leave_out(name, commit, absence)
         pool = PairPool(source)
-        for look, wanted in enumerate(self._plan.looks):
+        for number, look in enumerate(self._plan.looks):
             if not self._open():
                 break
-            self._next_look = wanted
+            if look.test is Criterion.POOLED and not any(map(self._pools.get, self._open())):
+                continue
+            self._next_look = look.pairs
             pool.measure(self._next_pair, self._take)
-            self._look(look, wanted)
+            self._look(number, look)
         return [case.answer for case in self._cases.values() if case.answer is not None]
 
     def answers_after(self, error: KeyboardInterrupt | CommitUnusable) -> list[Comparison]:
@@ -196,18 +210,18 @@ class CommitComparison:
             if len(case.failures) >= MOST_FAILURES and case.answer is None:
                 self._close(name, case.kept, Verdict.FAILED, str(failure))
 
-    def _look(self, look: int, pairs: int) -> None:
-        is_last = look == len(self._plan.looks) - 1
-        used = {name: self._cases[name].kept[:pairs] for name in self._open()}
-        enough = {name: kept for name, kept in used.items() if len(kept) == pairs}
+    def _look(self, number: int, look: Look) -> None:
+        is_last = look.pairs == self._plan.cap
+        used = {name: self._cases[name].kept[: look.pairs] for name in self._open()}
+        enough = {name: kept for name, kept in used.items() if len(kept) == look.pairs}
         evidence = {
-            name: weigh([pair.log_ratio for pair in kept], self._plan)
+            name: weigh(kept, self._plan, look.test, self._pools.get(name, ()))
             for name, kept in enough.items()
         }
-        verdicts = judge(evidence, look, self._hypotheses(), self._plan)
+        verdicts = judge(evidence, number, self._hypotheses(), self._plan)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
-                self._close(name, enough[name], verdict, "")
+                self._close(name, enough[name], verdict, "", evidence[name])
         for name in used.keys() - enough.keys():
             case = self._cases[name]
             reason = (
@@ -227,7 +241,14 @@ class CommitComparison:
             return case.failures[-1]
         return case.discarded[-1].discarded or ""
 
-    def _close(self, name: str, pairs: Sequence[Pair], verdict: Verdict, reason: str) -> None:
+    def _close(
+        self,
+        name: str,
+        pairs: Sequence[Pair],
+        verdict: Verdict,
+        reason: str,
+        evidence: Evidence | None = None,
+    ) -> None:
         """Give a benchmark its answer."""
         case = self._cases[name]
         case.answer = summarize_pairs(
@@ -237,6 +258,7 @@ class CommitComparison:
             pairs,
             self._plan,
             verdict,
+            evidence=evidence,
             discarded=len(case.discarded) + len(case.failures),
             reason=reason,
         )

@@ -20,7 +20,6 @@ from typing import Any
 from asv_bench.errors import Refused
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.stored_json import UnreadableFile, count, parsed_json, positive, text
-from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import (
     Absence,
     CommitUnusable,
@@ -79,9 +78,7 @@ class KeptFile:
             "command": record.command,
             # GPUs of one kind measure alike.
             "devices": None,
-            "machine": _identity(record.machine),
-            "threads": record.threads,
-            "ruler": _ruler(),
+            **conditions(record),
         }
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         path = FOLDER / f"{record.command}-{digest[:16]}.jsonl"
@@ -297,10 +294,11 @@ def _reading(content: Mapping[str, Any]) -> Reading:
     return Reading(**{**content, **figures, "samples": samples, "gpu": gpu})
 
 
-def _identity(facts: MachineFacts) -> dict[str, object]:
-    """What of the machine decides whether figures can be taken together."""
+def conditions(record: Record) -> dict[str, Any]:
+    """What decides, beside the settings, whether figures can be taken together."""
     names = ("name", "cpu", "cores", "gpu", "driver", "python", "torch", "triton", "cuda")
-    return {name: getattr(facts, name) for name in names}
+    machine = {name: getattr(record.machine, name) for name in names}
+    return {"machine": machine, "threads": record.threads, "ruler": _ruler()}
 
 
 def _ruler() -> str:

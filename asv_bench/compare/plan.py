@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.stats.paired import smallest_p
+from asv_bench.stats.few_pairs import POOL_SIZE, least_pooled_p, least_rank_sum_p
 from asv_bench.stats.sequential import look_levels, one_sided_look_levels
 
-LOOK_FRACTIONS = (1 / 2, 2 / 3, 5 / 6)
-QUICK_PAIRS = 12
 DEFAULT_MARGIN = 0.01
 """What matters where nobody says otherwise, as a fraction."""
+QUICK_PAIRS = 12
+
+
+class Criterion(StrEnum):
+    """The one-sided test that a look applies (`stats.few_pairs`, `stats.paired`)."""
+
+    POOLED = "pooled ranks"
+    SEPARATION = "separation"
+    RANK_SUM = "rank sum"
+    LOCATION = "signed ranks and signs"
+
+    def least_p(self, pairs: int) -> float:
+        """The smallest p-value that so many pairs can give."""
+        match self:
+            case Criterion.POOLED:
+                return least_pooled_p(pairs, POOL_SIZE)
+            case Criterion.SEPARATION:
+                return 4.0**-pairs
+            case Criterion.RANK_SUM:
+                return least_rank_sum_p(pairs)
+            case Criterion.LOCATION:
+                return 2.0**-pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A number of pairs at which the evidence is judged, and by which test.
+
+    `share` and `equivalence_share` are the fractions of both errors that it may make. Looks at
+    location have none of their own: what the others leave is spent over them together.
+    """
+
+    pairs: int
+    test: Criterion
+    share: float = 0.0
+    equivalence_share: float = 0.0
+
+
+EARLY_LOOKS = (
+    Look(4, Criterion.POOLED, 0.1, 0.09),
+    Look(5, Criterion.POOLED, 0.1, 0.09),
+    Look(6, Criterion.SEPARATION, 0.25, 0.025),
+    Look(8, Criterion.RANK_SUM, 0.08, 0.06),
+    Look(10, Criterion.RANK_SUM, 0.07, 0.06),
+)
+"""Chosen by simulation: clear cases end at them, and the looks at location keep their power."""
+LOCATION_LOOKS = (14, 18, 24, 30)
+LEAST_CAP = 6
+LEAST_FOR_LOCATION = 12
+
+
+def looks_at(*location: int) -> tuple[Look, ...]:
+    """The early looks, and looks at location at these numbers of pairs, ascending."""
+    early = (look for look in EARLY_LOOKS if look.pairs < location[0])
+    return (*early, *(Look(pairs, Criterion.LOCATION) for pairs in location))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +86,7 @@ class ComparisonPlan:
     margin
         Equivalent means within it, as a fraction.
     looks
-        Numbers of pairs at which the evidence is judged; the last is the cap.
+        When the evidence is judged; the pairs of the last are the cap.
     max_discarded
         Pairs that may be discarded and replaced before the comparison gives up.
     confidence
@@ -43,28 +97,31 @@ class ComparisonPlan:
     equivalence_alpha: float = 0.01
     minimum_effect: float = DEFAULT_MARGIN
     margin: float = DEFAULT_MARGIN
-    looks: tuple[int, ...] = (12, 16, 20, 24)
+    looks: tuple[Look, ...] = looks_at(*LOCATION_LOOKS)
     max_discarded: int = 12
     confidence: float = 0.95
 
     @classmethod
     def with_cap(cls, pairs: int) -> ComparisonPlan:
-        """The plan with another cap, and looks at the same fractions of it where they can decide.
+        """The plan with another cap, and looks at location at the same fractions of it.
 
         Refused if so few pairs could never be significant.
         """
-        least = _pairs_of_one_sign(cls().alpha)
-        if pairs < least:
+        if pairs < LEAST_CAP:
             raise Refused(
-                f"with {pairs} pairs nothing could be significant at {cls().alpha}: their smallest "
-                f"p-value is {smallest_p(pairs):.2g}; take at least {least}."
+                f"{pairs} pairs can never be significant at {cls().alpha}; take at least "
+                f"{LEAST_CAP}."
             )
+        if pairs < LEAST_FOR_LOCATION:
+            # Signs alone cannot be significant: the last look has what the ones before it leave.
+            early = [look for look in EARLY_LOOKS if look.pairs < pairs]
+            test = Criterion.SEPARATION if pairs == LEAST_CAP else Criterion.RANK_SUM
+            last = Look(pairs, test, *_left(early))
+            return cls(looks=(*early, last), max_discarded=max(4, pairs // 2))
         # Even, so that at a look both orders of a pair are equally frequent.
-        early = {2 * round(pairs * fraction / 2) for fraction in LOOK_FRACTIONS}
-        looks = (*sorted(look for look in early if least <= look < pairs), pairs)
-        while smallest_p(looks[0]) > look_levels(looks, cls().alpha)[0]:
-            looks = looks[1:]
-        return cls(looks=looks, max_discarded=max(4, pairs // 2))
+        location = {2 * round(pairs * look / LOCATION_LOOKS[-1] / 2) for look in LOCATION_LOOKS}
+        location = {look for look in location if LOCATION_LOOKS[0] <= look < pairs}
+        return cls(looks=looks_at(*sorted(location), pairs), max_discarded=max(4, pairs // 2))
 
     def with_margin(self, fraction: float) -> ComparisonPlan:
         """The plan for which so large a difference matters, and a smaller one does not."""
@@ -72,45 +129,68 @@ class ComparisonPlan:
 
     @classmethod
     def least_cap(cls, benchmarks: int) -> int:
-        """The smallest cap with which `can_differ` is true for so many benchmarks."""
-        cap = _pairs_of_one_sign(cls().alpha / benchmarks)
+        """The smallest cap of whose plan `can_differ` is true for so many benchmarks."""
+        cap = LEAST_CAP
         while not cls.with_cap(cap).can_differ(benchmarks):
             cap += 1
         return cap
 
     def can_differ(self, benchmarks: int) -> bool:
-        """Whether pairs of one sign could call any of so many benchmarks slower or faster.
+        """Whether the clearest pairs could call any of so many benchmarks slower or faster.
 
-        The first that Holm's procedure rejects must meet the level for all of them, and a look has
-        only what the looks before it left of alpha.
+        The first that Holm's procedure rejects must meet the level for all of them. Looks that need
+        the pool of earlier differences do not count: there may be none.
         """
         return any(
-            smallest_p(pairs) <= self.difference_level(look, benchmarks)
-            for look, pairs in enumerate(self.looks)
+            look.test.least_p(look.pairs) <= self.difference_level(number, benchmarks)
+            for number, look in enumerate(self.looks)
+            if look.test is not Criterion.POOLED
         )
 
     @property
     def cap(self) -> int:
         """Pairs after which the answer is given as it is."""
-        return self.looks[-1]
+        return self.looks[-1].pairs
 
-    def difference_level(self, look: int, share: int) -> float:
-        """Two-sided level at look number `look` where alpha is divided by `share`."""
-        return look_levels(self.looks, self.alpha / share)[look]
+    def difference_level(self, number: int, share: int) -> float:
+        """One-sided level at a look, in either direction, where alpha is divided by `share`."""
+        alpha = self.alpha / share
+        look = self.looks[number]
+        if look.test is not Criterion.LOCATION:
+            return look.share * alpha / 2
+        pairs, place = self._location(number)
+        return look_levels(pairs, _left(self.looks)[0] * alpha)[place] / 2
 
-    def equivalence_level(self, look: int) -> float:
-        """Level of each one-sided test of equivalence at look number `look`."""
-        return one_sided_look_levels(self.looks, self.equivalence_alpha)[look]
+    def equivalence_level(self, number: int) -> float:
+        """Level of each one-sided test of equivalence at a look."""
+        look = self.looks[number]
+        if look.test is not Criterion.LOCATION:
+            return look.equivalence_share * self.equivalence_alpha
+        pairs, place = self._location(number)
+        return one_sided_look_levels(pairs, _left(self.looks)[1] * self.equivalence_alpha)[place]
+
+    def _location(self, number: int) -> tuple[tuple[int, ...], int]:
+        """The pairs of all looks at location, and which of them a look is."""
+        pairs = tuple(look.pairs for look in self.looks if look.test is Criterion.LOCATION)
+        return pairs, number - (len(self.looks) - len(pairs))
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON-ready values, with the level of each look for a single benchmark."""
-        return {
-            **asdict(self),
-            "levels": [self.difference_level(look, 1) for look in range(len(self.looks))],
-            "equivalence_levels": [self.equivalence_level(look) for look in range(len(self.looks))],
-        }
+        """The plan as JSON-ready values, with the levels of each look for a single benchmark."""
+        looks = [
+            {
+                "pairs": look.pairs,
+                "test": str(look.test),
+                "level": self.difference_level(number, 1),
+                "equivalence_level": self.equivalence_level(number),
+            }
+            for number, look in enumerate(self.looks)
+        ]
+        return {**asdict(self), "looks": looks}
 
 
-def _pairs_of_one_sign(level: float) -> int:
-    """The fewest pairs whose smallest p-value is at most `level`."""
-    return math.ceil(1 - math.log2(level))
+def _left(looks: Sequence[Look]) -> tuple[float, float]:
+    """What looks leave of both errors."""
+    return (
+        1 - sum(look.share for look in looks),
+        1 - sum(look.equivalence_share for look in looks),
+    )

@@ -64,10 +64,10 @@ def comparison_table(
 def definition(plan: ComparisonPlan) -> str:
     """What the verdicts mean under this plan."""
     return (
-        f"slower, faster: by at least {100 * plan.minimum_effect:g} % and significant; "
-        f"{percentage(plan.alpha, 1)} of comparisons without a difference say so. equivalent: "
-        f"shown to be within {100 * plan.margin:g} %. Intervals are of "
-        f"{percentage(plan.confidence, 0)} confidence, p of signed-rank and sign test together."
+        f"slower, faster: a typical process differs, by an estimated {100 * plan.minimum_effect:g} "
+        f"% or more; {percentage(plan.alpha, 1)} of comparisons without a difference say so. "
+        f"equivalent: shown to be within {100 * plan.margin:g} %. Intervals are of "
+        f"{percentage(plan.confidence, 0)} confidence where there are six pairs or more."
     )
 
 

@@ -49,11 +49,10 @@ class Comparison:
     effect, interval
         head / base - 1, from the Hodges-Lehmann shift of the log-ratios, and its interval of
         `confidence`; None without pairs.
+    test
+        What gave the p-values: a name in `plan.Criterion`.
     p
-        Exact and two-sided, of the signed-rank and the sign test together
-        (`stats.paired.location_p`); not adjusted for other benchmarks.
-    wilcoxon_p
-        Of the signed-rank test alone.
+        Exact and two-sided; not adjusted for other benchmarks.
     equivalence_p
         The larger p-value of the two one-sided tests against the margin.
     pairs_used, pairs_discarded
@@ -71,8 +70,8 @@ class Comparison:
     effect: float | None = None
     interval: tuple[float, float] | None = None
     confidence: float | None = None
+    test: str = ""
     p: float | None = None
-    wilcoxon_p: float | None = None
     equivalence_p: float | None = None
     pairs_used: int = 0
     pairs_discarded: int = 0

@@ -21,11 +21,13 @@ NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
 
-def wilcoxon_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> float:
-    """The exact p-value of Wilcoxon's signed-rank test that the centre is 0.
+def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> float:
+    """The exact p-value of the better of two tests that the centre is 0: Wilcoxon's and the sign's.
 
-    Ties are exact too, where `scipy.stats.wilcoxon` would take a normal approximation; zeros are
-    ranked and count for neither side (Pratt 1959).
+    Wilcoxon's test sees more in noise that is alike in all pairs, but three outliers on the wrong
+    side, which get its highest ranks, blind it at small levels; the sign test does not mind them.
+    The smaller of both p-values is referred to its own distribution over all signs, which takes
+    into account that there are two.
 
     Parameters
     ----------
@@ -33,25 +35,12 @@ def wilcoxon_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
         [pairs]; each is as likely to be positive as negative where the centre is 0.
     alternative
         "greater": the centre is positive; "less": negative.
-    """
-    signs, ranks = _signed_ranks(log_ratios)
-    tails = _upper_tails(tuple(ranks.tolist()))
-    greater = float(tails[int(ranks[signs > 0].sum())])
-    less = float(tails[int(ranks[signs < 0].sum())])
-    if alternative == "greater":
-        return greater
-    if alternative == "less":
-        return less
-    return min(1.0, 2 * min(greater, less))
 
-
-def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> float:
-    """The exact p-value of the better of two tests that the centre is 0: Wilcoxon's and the sign's.
-
-    Wilcoxon's test is more powerful in noise that is alike in all pairs, but a few outliers on the
-    wrong side, which get its highest ranks, blind it at small levels; the sign test does not mind
-    them. The smaller of both p-values is referred to its own distribution over all signs, which
-    accounts for the choice. Arguments are those of `wilcoxon_p`.
+    Returns
+    -------
+    float
+        Exact with ties too; zeros are ranked and count for neither side (Pratt 1959). 1 where there
+        is no evidence.
     """
     signs, ranks = _signed_ranks(log_ratios)
     if alternative == "less":
@@ -131,14 +120,18 @@ def hodges_lehmann(log_ratios: Sequence[float] | Floats) -> float:
     return float(np.median(walsh_averages(log_ratios)))
 
 
-def hodges_lehmann_interval(
+def shift_interval(
     log_ratios: Sequence[float] | Floats, confidence: float
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """The shifts that Wilcoxon's two-sided test at 1 - `confidence` does not reject.
 
     Bounds are Walsh averages counted from both ends (Hollander, Wolfe & Chicken, *Nonparametric
-    Statistical Methods*, 3.3), so that the coverage is at least `confidence`. Infinite where so few
-    pairs cannot give it.
+    Statistical Methods*, 3.3), so that the coverage is at least `confidence`.
+
+    Returns
+    -------
+    low, high, confidence
+        Where so few pairs cannot have it, all of their range, with the confidence that it has.
     """
     averages = walsh_averages(log_ratios)
     pairs = len(log_ratios)
@@ -149,19 +142,9 @@ def hodges_lehmann_interval(
     while excluded < averages.size // 2 and tails[2 * (total - excluded)] <= (1 - confidence) / 2:
         excluded += 1
     if excluded == 0:
-        return -np.inf, np.inf
-    return float(averages[excluded - 1]), float(averages[averages.size - excluded])
-
-
-def equivalence_p(log_ratios: Sequence[float] | Floats, margin: float) -> float:
-    """The p-value of two one-sided tests (`location_p`) that the centre lies within `margin` of 0.
-
-    Small where the centre is shown to be above -margin and below +margin (Schuirmann 1987).
-    """
-    values = np.asarray(log_ratios, np.float64)
-    above = location_p(values + margin, "greater")
-    below = location_p(values - margin, "less")
-    return max(above, below)
+        return float(averages[0]), float(averages[-1]), 1 - smallest_p(pairs)
+    low, high = averages[excluded - 1], averages[averages.size - excluded]
+    return float(low), float(high), confidence
 
 
 def robust_sigma(log_ratios: Sequence[float] | Floats) -> float:

@@ -110,7 +110,7 @@ class CommandSubject:
 
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""
-        return {"kind": "command", "command": self.line}
+        return {"kind": "command", "command": self.line, "repository": self._root.name}
 
     def lay_out(self, commit: str) -> Path:
         """A new folder with the files of a commit.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
@@ -21,6 +22,7 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.output.table_files import TableFiles
+from asv_bench.stats.few_pairs import POOL_SIZE
 
 EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05)
 VERDICTS = (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
@@ -82,16 +84,24 @@ def simulate(
     benchmarks: int = 1,
     seed: int = 0,
     plan: ComparisonPlan | None = None,
+    has_pools: bool = True,
 ) -> Tally:
-    """Compare commits that differ by `effect` in the first of some benchmarks, `runs` times."""
+    """Compare commits that differ by `effect` in the first of some benchmarks, `runs` times.
+
+    `has_pools`: whether the noise was seen before, as differences within a commit.
+    """
     plan = plan or ComparisonPlan()
     effects = {f"benchmark {number}": 0.0 for number in range(benchmarks)}
     effects["benchmark 0"] = effect
     answers: list[Comparison] = []
     false_alarms = 0
     for run in range(runs):
-        source = SimulatedPairs(effects, noise, seed=1_000_003 * seed + run)
-        compared = CommitComparison(BASE, HEAD, list(effects), plan).run(source)
+        source_seed = 1_000_003 * seed + run
+        source = SimulatedPairs(effects, noise, seed=source_seed)
+        pools = {one: _pool(noise, source_seed + place) for place, one in enumerate(effects)}
+        compared = CommitComparison(
+            BASE, HEAD, list(effects), plan, pools if has_pools else None
+        ).run(source)
         answers.append(compared[0])
         false_alarms += any(
             comparison.verdict in (Verdict.SLOWER, Verdict.FASTER)
@@ -153,6 +163,13 @@ def tally_table(tallies: Sequence[Tally]) -> Table:
     ]
     title = f"verdicts of {tallies[0].runs} simulated comparisons each"
     return Table(COLUMNS, rows, title, "; ".join(f"{name}: {NOISES[name]}" for name in NOISES))
+
+
+def _pool(noise: Noise, seed: int) -> list[float]:
+    """Differences between processes next to each other, of another run."""
+    figures = noise.figures(np.random.default_rng((seed, 1)))
+    values = np.fromiter(figures, np.float64, 2 * POOL_SIZE)
+    return [float(one) for one in values[1::2] - values[::2]]
 
 
 def _covers(answer: Comparison, effect: float) -> bool:

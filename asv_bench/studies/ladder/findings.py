@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from asv_bench.compare.comparison import summarize_pairs
-from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.process.samples import Pair
@@ -144,11 +144,12 @@ def ladder_plan(pairs: int) -> ComparisonPlan:
             f"could be significant at {ALPHA}; take at least {math.ceil(1 - math.log2(ALPHA))}."
         )
     early = () if pairs < _LEAST_FOR_AN_EARLY_LOOK else (2 * round(pairs * 5 / 16),)
+    looks = tuple(Look(at, Criterion.LOCATION) for at in (*early, pairs))
     return ComparisonPlan(
         alpha=ALPHA,
         minimum_effect=0.0,
         margin=0.0,
-        looks=(*early, pairs),
+        looks=looks,
         max_discarded=max(4, pairs // 2),
     )
 
@@ -175,7 +176,7 @@ def find(
     used = kept[: comparison.pairs_used]
     figures = tuple(_figure(trial, reported, used, plan) for reported in trial.claim.reported)
     # What the last look asks for, whichever look it ended at: the run had its chance there.
-    level = plan.difference_level(len(plan.looks) - 1, 1)
+    level = 2 * plan.difference_level(len(plan.looks) - 1, 1)
     ratios = [pair[SECONDS_PER_TOKEN].log_ratio for pair in used]
     return FoundClaim(
         trial=trial,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from simulated_pairs import FIRST_LOOK
 
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
 from asv_bench.bisect.plan import SearchPlan
@@ -102,7 +103,7 @@ def test_ends_that_are_equal_are_not_searched() -> None:
     assert finding.gate.verdict is Verdict.EQUIVALENT
     assert finding.suspects == ()
     assert list(asked) == ["gate"]
-    assert len(probes) == SearchPlan().comparison.looks[0]
+    assert len(probes) == FIRST_LOOK
 
 
 def test_a_range_that_got_faster_has_no_regression() -> None:
@@ -184,7 +185,7 @@ class Loaded(SimulatedCommits):
 
 @pytest.mark.parametrize("factor", [2.0, 0.6])
 def test_another_load_is_no_second_step(factor: float) -> None:
-    gate = SearchPlan().comparison.looks[0]
+    gate = FIRST_LOOK
     machine = Loaded(times({13: 0.05}), gate, factor)
     finding, probes, asked = search({}, machine=machine)
     assert finding.suspects == (COMMITS[13],)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from simulated_pairs import FIRST_LOOK
 from stored_figures import SERIES, figures, hash_of, steps
 from toy_project import git
 from typer.testing import CliRunner
@@ -22,7 +23,6 @@ from typer.testing import CliRunner
 from asv_bench.__main__ import build_app
 from asv_bench.cli import changes as command
 from asv_bench.compare.catalog import Entry, select
-from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
 from asv_bench.lab.calibration.simulated_noise import Noise
@@ -214,7 +214,7 @@ def test_an_interruption_keeps_the_answers_and_pairs_there_are(project: Project)
     for figure in figures(steps(30, c8=0.04, c16=0.06, c24=0.02), noise=0.001):
         project.store(folder, figure)
     # The largest first, which has its answer at the first look; the second has three pairs.
-    project.interrupted_at = ComparisonPlan().looks[0] + 3
+    project.interrupted_at = FIRST_LOOK + 3
     code, said, found = project.run(*HERE)
     assert code == project.record["results"]["exit_code"] == 130
     assert project.record["results"]["interrupted"] is True

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of
+from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, pair_of
 
 from asv_bench.compare.comparison import CommitComparison, Progress, summarize_pairs
 from asv_bench.compare.plan import ComparisonPlan
@@ -45,7 +45,7 @@ def test_a_clear_answer_is_given_at_the_first_look(effect: float, verdict: Verdi
     source = ScriptedPairs(ratio_of({"b": effect}))
     (answer,) = compare(source)
     assert answer.verdict is verdict
-    assert answer.pairs_used == len(source.asked) == PLAN.looks[0]
+    assert answer.pairs_used == len(source.asked) == FIRST_LOOK
     assert answer.effect == pytest.approx(effect, abs=0.001)
     assert answer.interval is not None
     assert answer.interval[0] < answer.effect < answer.interval[1]
@@ -72,7 +72,7 @@ def test_pairs_alternate_in_order() -> None:
     source = ScriptedPairs(ratio_of({"b": 0.0}))
     compare(source)
     orders = [asked.head_first for asked in source.asked]
-    assert orders == [False, True, True, False] * 3
+    assert orders == ([False, True, True, False] * 2)[:FIRST_LOOK]
 
 
 def test_each_device_alternates_and_none_waits_for_another() -> None:
@@ -80,12 +80,13 @@ def test_each_device_alternates_and_none_waits_for_another() -> None:
         ratio_of({"b": 0.0}), devices=("gpu0", "gpu1", "gpu2", "gpu3"), seconds=0.03
     )
     compare(source)
-    assert len(source.asked) == PLAN.looks[0]
+    assert len(source.asked) == FIRST_LOOK
     assert source.most_busy == 4
     for device in source.devices:
         orders = [asked.head_first for asked in source.asked if asked.device == device]
         assert orders in ([False, True, True][: len(orders)], [True, False, False][: len(orders)])
-    assert Counter(asked.head_first for asked in source.asked) == {False: 6, True: 6}
+    # Devices begin in turn with either order.
+    assert min(Counter(asked.head_first for asked in source.asked).values()) >= 2
 
 
 def test_discarded_pairs_are_replaced_and_never_judged_by() -> None:
@@ -97,7 +98,7 @@ def test_discarded_pairs_are_replaced_and_never_judged_by() -> None:
     )
     (answer,) = compare(source)
     assert answer.verdict is Verdict.EQUIVALENT
-    assert (answer.pairs_used, answer.pairs_discarded) == (12, 6)
+    assert (answer.pairs_used, answer.pairs_discarded) == (FIRST_LOOK, 3)
 
 
 def test_a_look_judges_by_as_many_pairs_as_were_planned() -> None:
@@ -110,8 +111,9 @@ def test_a_look_judges_by_as_many_pairs_as_were_planned() -> None:
         ratio_of({"lucky": 0.03, "unlucky": 0.03}), ("lucky", "unlucky"), discard=discard
     )
     answers = compare(source)
-    assert len(source.asked) == PLAN.looks[1] + 4
-    assert [answer.pairs_used for answer in answers] == [PLAN.looks[1]] * 2
+    # Of two benchmarks, 6 and 8 pairs of one cannot be significant any more: the next look is.
+    assert len(source.asked) == 10 + 4
+    assert [answer.pairs_used for answer in answers] == [10] * 2
 
 
 def test_replacements_are_bounded() -> None:
@@ -129,11 +131,11 @@ def test_what_has_an_answer_is_measured_no_further() -> None:
         ratio_of({"clear": 0.05, "unclear": 0.0098}), benchmarks=("clear", "unclear")
     )
     clear, unclear = compare(source)
-    # With two benchmarks, 12 pairs cannot be significant any more: the next look is.
-    assert (clear.verdict, clear.pairs_used) == (Verdict.SLOWER, PLAN.looks[1])
+    # With two benchmarks, 6 and 8 pairs cannot be significant any more: the next look is.
+    assert (clear.verdict, clear.pairs_used) == (Verdict.SLOWER, 10)
     assert (unclear.verdict, unclear.pairs_used) == (Verdict.INCONCLUSIVE, PLAN.cap)
     asked = [set(entry.benchmarks) for entry in source.asked]
-    assert asked == [{"clear", "unclear"}] * 16 + [{"unclear"}] * 8
+    assert asked == [{"clear", "unclear"}] * 10 + [{"unclear"}] * 20
 
 
 def test_more_benchmarks_need_more_evidence() -> None:
@@ -141,7 +143,7 @@ def test_more_benchmarks_need_more_evidence() -> None:
 
     def ratio(name: str, number: int) -> float:
         return (
-            (1.02 if number % 24 < 19 else 0.985) * math.exp(NOISE[number])
+            (0.985 if number % 4 == 1 else 1.02) * math.exp(NOISE[number])
             if (name == "suspect")
             else math.exp(9 * NOISE[(number * 7 + hash(name)) % 1000])
         )
@@ -151,7 +153,7 @@ def test_more_benchmarks_need_more_evidence() -> None:
     others = tuple(f"b{number}" for number in range(300))
     many = compare(ScriptedPairs(ratio, benchmarks=("suspect", *others)))
     assert many[0].p is not None
-    assert many[0].p < PLAN.difference_level(3, 1)
+    assert many[0].p < 2 * PLAN.difference_level(len(PLAN.looks) - 1, 1)
     assert many[0].verdict is Verdict.INCONCLUSIVE
 
 
@@ -163,7 +165,7 @@ def test_a_process_that_fails_once_is_replaced() -> None:
 
     (answer,) = compare(ScriptedPairs(ratio))
     assert answer.verdict is Verdict.EQUIVALENT
-    assert (answer.pairs_used, answer.pairs_discarded) == (12, 1)
+    assert (answer.pairs_used, answer.pairs_discarded) == (FIRST_LOOK, 1)
 
 
 def test_a_benchmark_that_keeps_failing_is_given_up_and_others_go_on() -> None:
@@ -200,8 +202,8 @@ def test_benchmarks_that_a_commit_lacks_are_left_out_of_everything() -> None:
         "commit bbbbbbbb: it has no such feature",
     )
     assert broken.verdict is Verdict.FAILED
-    # They do not count as hypotheses either: 12 pairs suffice for one benchmark only.
-    assert (old.verdict, old.pairs_used) == (Verdict.SLOWER, 12)
+    # They do not count as hypotheses either: 6 pairs suffice for one benchmark only.
+    assert (old.verdict, old.pairs_used) == (Verdict.SLOWER, FIRST_LOOK)
 
 
 def test_nothing_is_measured_where_nothing_is_left() -> None:
@@ -215,12 +217,13 @@ def test_nothing_is_measured_where_nothing_is_left() -> None:
 def test_progress_is_told_after_each_pair() -> None:
     heard: list[tuple[Progress, Mapping[str, Pair]]] = []
     source = ScriptedPairs(
-        ratio_of({"b": 0.0098}), discard=lambda name, number: "hot" if number == 2 else None
+        lambda name, number: 1.0098 + (0.004 if number % 2 else -0.004),
+        discard=lambda name, number: "hot" if number == 2 else None,
     )
     compare(source, on_pair=lambda progress, pairs: heard.append((progress, pairs)))
-    assert [progress.measured for progress, _ in heard] == list(range(1, 26))
+    assert [progress.measured for progress, _ in heard] == list(range(1, 32))
     assert [progress.kept for progress, _ in heard][:4] == [1, 2, 2, 3]
-    assert {progress.next_look for progress, _ in heard} == set(PLAN.looks)
+    assert {progress.next_look for progress, _ in heard} == {look.pairs for look in PLAN.looks[2:]}
     assert heard[2][1]["b"].discarded == "hot"
 
 

@@ -51,7 +51,8 @@ def test_a_slower_command_is_found(toy: ToyRepository) -> None:
     (answer,) = record["results"]["comparisons"]
     assert (code, answer["benchmark"], answer["verdict"]) == (3, "wall_s", "slower"), said
     assert 0.004 < answer["base_value"] < answer["head_value"]
-    assert record["settings"]["subject"] == {"kind": "command", "command": "sh bench.sh"}
+    subject = {"kind": "command", "command": "sh bench.sh", "repository": "toy"}
+    assert record["settings"]["subject"] == subject
     assert len(record["samples"]) == 12
     assert "wall_s: slower" in said
 

@@ -58,7 +58,7 @@ def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, t
         "036": "faster", "038": "faster", "064": "not resolved", "065": "slower",
     }  # fmt: skip
     assert record["commit"]
-    assert record["settings"]["plan"]["looks"] == [8]
+    assert record["settings"]["plan"]["looks"][-1]["pairs"] == 8
     # 6 rungs once; of 5 rungs in a round, 8 rounds.
     assert len(processes.ran) == 6 + 8 * 5
     assert sum("log_ratio" in sample for sample in record["samples"]) == 8 * (2 + 2 + 3 + 2)

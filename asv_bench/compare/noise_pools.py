@@ -1,0 +1,75 @@
+"""What this machine's noise was: differences between processes of one commit, by benchmark.
+
+Each comparison adds its own, and the next one is judged by them, so that a difference far beyond
+the noise needs four pairs only. A file holds those of one subject, machine, number of
+threads and ruler, since under another their noise is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asv_bench.compare.judging import within_commit
+from asv_bench.compare.kept_pairs import conditions
+from asv_bench.output.destinations import write_text
+from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.stored_json import UnreadableFile, read_stored
+from asv_bench.process.samples import Pair
+from asv_bench.stats.few_pairs import POOL_SIZE
+
+FOLDER = WORKPLACE / ".asv" / "noise"
+
+
+class NoisePools:
+    """The pools under which a record is measured.
+
+    Parameters
+    ----------
+    record
+        Says what is measured, on which machine and with how many threads.
+    folder
+        Where files are.
+
+    Attributes
+    ----------
+    complaints
+        A sentence where the file is none of ours; the pools are empty then.
+    """
+
+    def __init__(self, record: Record, folder: Path | None = None) -> None:
+        measured = {"subject": record.settings.get("subject"), **conditions(record)}
+        digest = hashlib.sha256(json.dumps(measured, sort_keys=True).encode())
+        self.path = (folder or FOLDER) / f"{digest.hexdigest()[:16]}.json"
+        self.complaints: list[str] = []
+        self._differences: dict[str, list[float]] = {}
+        if self.path.exists():
+            try:
+                self._differences = read_stored(self.path, "a file of noise", _parsed)
+            except UnreadableFile as error:
+                self.complaints.append(f"{error} Noise is learnt anew.")
+
+    def of(self, benchmarks: Sequence[str]) -> dict[str, list[float]]:
+        """Those benchmarks' pools that are full enough to judge by."""
+        pools = {name: self._differences.get(name, []) for name in benchmarks}
+        return {name: pool for name, pool in pools.items() if len(pool) == POOL_SIZE}
+
+    def add(self, pairs: Mapping[str, Sequence[Pair]]) -> None:
+        """Add what pairs showed within a commit, and write the file; only the latest are kept."""
+        for name, measured in pairs.items():
+            pool = self._differences.get(name, []) + within_commit(measured)
+            self._differences[name] = pool[-POOL_SIZE:]
+        write_text(self.path, json.dumps(self._differences) + "\n", suffix=".json")
+
+
+def _parsed(content: dict[str, Any]) -> dict[str, list[float]]:
+    return {str(name): [_finite(one) for one in pool] for name, pool in content.items()}
+
+
+def _finite(value: Any) -> float:
+    if not isinstance(value, float) or not abs(value) < float("inf"):
+        raise ValueError(f"{value!r} is no difference")
+    return value

@@ -1,0 +1,148 @@
+"""Tests that can decide after a handful of pairs, one-sided: is the head slower by more than 0?
+
+Tests on the signs of pairs cannot give less than 2 ** -n. These three use more than the signs, and
+each asks for more in return:
+
+- *separation*: every process of the head is slower than every process of the base, by a gap at
+  least as wide as the processes of either commit lie apart;
+- *pooled ranks*: besides that, the differences are large beside differences between processes of
+  one commit that this machine showed earlier;
+- *rank sum*: processes of both commits come from one distribution where there is no effect, drift
+  or not, since base and head take turns.
+
+Arrays are of logarithms, [..., pairs]: whatever dimensions come first are separate comparisons.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+POOL_SIZE = 40
+"""Differences that the pool holds, the latest."""
+CAUTION = 1.5
+"""Differences of the pool are taken for so many times as wide, since conditions change."""
+
+
+def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
+    """Whether the head's processes lie above the base's by a gap as wide as either's range.
+
+    Parameters
+    ----------
+    base, head
+        [..., pairs] logarithms of times.
+    """
+    gap = head.min(axis=-1) - base.max(axis=-1)
+    apart: npt.NDArray[np.bool_] = (gap > 0) & (gap >= np.ptp(base, -1)) & (gap >= np.ptp(head, -1))
+    return apart
+
+
+def separation_p(base: Floats, head: Floats) -> Floats:
+    """4 ** -pairs where the commits are separate, else 1."""
+    return np.where(are_separate(base, head), 4.0 ** -base.shape[-1], 1.0)
+
+
+def rank_sum_p(base: Floats, head: Floats) -> Floats:
+    """The exact p-value of the rank-sum test (Wilcoxon, Mann and Whitney); ties count for the base.
+
+    Parameters
+    ----------
+    base, head
+        [..., processes] logarithms of times; not necessarily as many of both.
+    """
+    wins = (head[..., :, None] > base[..., None, :]).sum(axis=(-1, -2))
+    p: Floats = _rank_sum_tails(head.shape[-1], base.shape[-1])[wins]
+    return p
+
+
+def pooled_p(base: Floats, head: Floats, pool: Floats) -> Floats:
+    """The exact p-value of the signed ranks that the pairs have among themselves and the pool.
+
+    Parameters
+    ----------
+    base, head
+        [..., pairs] logarithms of times.
+    pool
+        [..., size] differences between logarithms of two processes of one commit, next to each
+        other in time.
+
+    Returns
+    -------
+    Floats
+        Where there is no effect, every choice of ranks and signs for the pairs is as likely. 1
+        where the commits are not separate.
+    """
+    differences = head - base
+    sizes = np.abs(differences)
+    # From below, ties with the pool in its favour.
+    among_pool = (sizes[..., :, None] > CAUTION * np.abs(pool)[..., None, :]).sum(axis=-1)
+    among_pairs = (sizes[..., :, None] > sizes[..., None, :]).sum(axis=-1)
+    ranks = 1 + among_pool + among_pairs
+    total = (np.sign(differences).astype(np.int64) * ranks).sum(axis=-1)
+    tails = _pooled_tails(base.shape[-1], pool.shape[-1])
+    p = tails[np.clip(total, 0, tails.size - 1)]
+    return np.where(are_separate(base, head), p, 1.0)
+
+
+def least_rank_sum_p(pairs: int) -> float:
+    """The smallest p-value that `rank_sum_p` can give."""
+    return float(_rank_sum_tails(pairs, pairs)[-1])
+
+
+def least_pooled_p(pairs: int, size: int) -> float:
+    """The smallest p-value that `pooled_p` can give with a pool of so many differences."""
+    return float(_pooled_tails(pairs, size)[-1])
+
+
+def fits_pool(own: Floats, pool: Floats) -> npt.NDArray[np.bool_]:
+    """Whether differences that this run showed within a commit are no wider than the pool's.
+
+    Parameters
+    ----------
+    own, pool
+        [..., count] differences between logarithms of two processes of one commit, next to each
+        other in time.
+    """
+    own, pool = np.abs(own), np.abs(pool)
+    is_in_reach = own.max(axis=-1) <= 2 * pool.max(axis=-1)
+    fits: npt.NDArray[np.bool_] = is_in_reach & (rank_sum_p(pool, own) >= 0.01)
+    return fits
+
+
+@cache
+def _rank_sum_tails(winners: int, losers: int) -> Floats:
+    """P(U >= u), u = 0, 1, ...: how often one of `winners` values is above one of `losers`."""
+    # ways[i][u]: orders of i winners and j losers, j growing, in which u comparisons are won.
+    ways = [np.ones(1) for _ in range(winners + 1)]
+    for j in range(1, losers + 1):
+        grown = [np.ones(1)]
+        for i in range(1, winners + 1):
+            # The largest of all is a winner, and wins j times, or it is a loser.
+            counts = np.zeros(i * j + 1)
+            counts[j:] += grown[i - 1]
+            counts[: ways[i].size] += ways[i]
+            grown.append(counts)
+        ways = grown
+    counts = ways[winners]
+    tails: Floats = np.cumsum(counts[::-1])[::-1] / counts.sum()
+    return tails
+
+
+@cache
+def _pooled_tails(pairs: int, size: int) -> Floats:
+    """P(W >= w), w = 0, 1, ...: W sums the signed ranks of `pairs` out of `pairs + size`."""
+    most = sum(range(size + 1, size + pairs + 1))
+    ways = np.zeros((pairs + 1, 2 * most + 1))
+    ways[0, most] = 1
+    for rank in range(1, size + pairs + 1):
+        for picked in range(min(pairs, rank), 0, -1):
+            before = ways[picked - 1]
+            ways[picked, rank:] += before[:-rank]
+            ways[picked, :-rank] += before[rank:]
+    counts = ways[pairs]
+    tails: Floats = (np.cumsum(counts[::-1])[::-1] / counts.sum())[most:]
+    return tails

@@ -1,0 +1,83 @@
+"""The tests for few pairs, against enumeration and scipy; how often they err is simulated apart."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu
+
+from asv_bench.stats.few_pairs import (
+    CAUTION,
+    are_separate,
+    fits_pool,
+    pooled_p,
+    rank_sum_p,
+    separation_p,
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_rank_sum_is_scipys(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    base, head = random.normal(0, 1, 8), random.normal(0.5, 1, 6)
+    expected = mannwhitneyu(head, base, alternative="greater", method="exact").pvalue
+    assert rank_sum_p(base, head) == pytest.approx(expected)
+
+
+def test_equal_figures_are_no_evidence() -> None:
+    assert rank_sum_p(np.ones(8), np.ones(8)) == 1.0
+    assert separation_p(np.ones(6), np.ones(6)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("head", "is_separate"),
+    [
+        ([5.0, 5.5, 6.0], True),
+        # Above all of the base, by less than the base's own range.
+        ([3.5, 3.6, 3.7], False),
+        # By less than its own.
+        ([5.0, 6.0, 9.0], False),
+        ([1.5, 5.0, 6.0], False),
+        ([-5.0, -5.5, -6.0], False),
+    ],
+)
+def test_commits_are_separate_by_a_gap_as_wide_as_either(head, is_separate: bool) -> None:
+    base = np.array([1.0, 2.0, 3.0])
+    assert are_separate(base, np.array(head)) == is_separate
+    assert separation_p(base, np.array(head)) == (4**-3 if is_separate else 1.0)
+
+
+def test_pooled_ranks_are_the_count_over_all_choices_of_ranks_and_signs() -> None:
+    base, head = np.array([0.0, 0.1, 0.05]), np.array([1.0, 1.3, 1.05])
+    pool = np.array([0.01, -0.02, 0.7, -0.03, 0.9]) / CAUTION
+    # Differences 1, 1.2 and 1 lie above all of the pool: ranks 6, 7 and 8.
+    head[2] = base[2] + 1.0001
+    sums = [
+        sum(np.array(signs) * ranks)
+        for ranks in itertools.combinations(range(1, 9), 3)
+        for signs in itertools.product((-1, 1), repeat=3)
+    ]
+    assert pooled_p(base, head, pool) == pytest.approx(np.mean(np.array(sums) >= 6 + 7 + 8))
+    wider = 10 * pool
+    assert pooled_p(base, head, wider) > pooled_p(base, head, pool)
+    # Whatever the pool: commits that are not separate are no evidence.
+    assert pooled_p(base, base + np.array([0.01, 0.02, 0.03]), pool / 1e6) == 1.0
+
+
+def test_a_pool_tighter_than_this_run_does_not_serve() -> None:
+    pool = np.random.default_rng(1).normal(0, 0.001, 40)
+    assert fits_pool(np.array([0.001, -0.002]), pool)
+    assert not fits_pool(np.array([0.0001, 0.02]), pool)
+    assert not fits_pool(np.array([0.0025, -0.0025, 0.0025]), pool)
+
+
+def test_many_comparisons_at_once_are_each_by_itself() -> None:
+    random = np.random.default_rng(2)
+    base, head, pool = (random.normal(0, 1, (50, size)) for size in (4, 4, 40))
+    head += 6
+    for test in (rank_sum_p, separation_p):
+        assert list(test(base, head)) == [test(b, h) for b, h in zip(base, head, strict=True)]
+    alone = [pooled_p(b, h, p) for b, h, p in zip(base, head, pool, strict=True)]
+    assert list(pooled_p(base, head, pool)) == alone
