@@ -15,7 +15,7 @@ try:
 
     from asv_bench.cli.commands import Sessions, build_app, command_of
     from asv_bench.cli.exit_codes import ExitCode
-    from asv_bench.errors import BenchError, Refused
+    from asv_bench.errors import BenchError, NothingMeasured, Refused
     from asv_bench.output.console import make_console
     from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
     from asv_bench.process.checkout_lock import checkout_lock, other_session
@@ -44,8 +44,16 @@ def main() -> None:
             raise
         message = Text.assemble(("error: ", "red"), sentence)
         make_console(stderr=True).print(message, soft_wrap=True)
-        is_refusal = missing or isinstance(error, Refused | ValueError)
-        sys.exit(ExitCode.REFUSED if is_refusal else ExitCode.FAILED)
+        sys.exit(ExitCode.REFUSED if missing else code_of(error))
+
+
+def code_of(error: Exception) -> ExitCode:
+    """The exit code for an error that is a sentence."""
+    if isinstance(error, Refused | ValueError):
+        return ExitCode.REFUSED
+    if isinstance(error, NothingMeasured):
+        return ExitCode.NOTHING_MEASURED
+    return ExitCode.FAILED
 
 
 def without_room(error: Exception) -> str | None:

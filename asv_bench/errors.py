@@ -17,3 +17,7 @@ class NothingSelected(Refused):
 
 class MeasurementFailed(BenchError, RuntimeError):
     """A measurement began and did not give figures that mean what they say."""
+
+
+class NothingMeasured(MeasurementFailed):
+    """There is nothing here to measure, or nothing stored to look at."""

@@ -88,7 +88,7 @@ def changes(
 
     Raises
     ------
-    MeasurementFailed
+    NothingMeasured
         If nothing is stored.
     Refused
         If the machine that was asked for has no results, or the branch does not exist.

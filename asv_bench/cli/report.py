@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import NothingMeasured
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.asv_runs import AsvError, AsvProject, require_project
 from asv_bench.output.console import make_console, print_sentences
@@ -25,12 +25,12 @@ def report() -> None:
 
     Raises
     ------
-    MeasurementFailed
+    NothingMeasured
         If nothing is stored.
     """
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     if not any((REPOSITORY / "reports").glob("asv*/*/machine.json")):
-        raise MeasurementFailed("nothing has been measured yet; `bench` measures the working tree.")
+        raise NothingMeasured("nothing has been measured yet; `bench` measures the working tree.")
     require_project(REPOSITORY)
     console = make_console()
     page = build_all_pages(project, console)

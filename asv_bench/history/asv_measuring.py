@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.commit_tree import CommitTree
 from asv_bench.git.repository import Repository
 from asv_bench.git.working_tree import working_tree
@@ -102,12 +102,12 @@ def measure_with_progress(
     good = tuple(figure for figure in figures if not figure.failed)
     failed = sorted({figure.series.benchmark for figure in figures if figure.failed})
     if not good:
-        reason = (
-            f"all of {', '.join(failed)} failed (see {project.log})"
-            if failed
-            else "none of the benchmarks that match "
-            + ", ".join(repr(pattern) for pattern in selection.patterns)
-            + " runs here"
+        if failed:
+            raise MeasurementFailed(
+                f"nothing was measured: all of {', '.join(failed)} failed (see {project.log})."
+            )
+        patterns = ", ".join(repr(pattern) for pattern in selection.patterns)
+        raise NothingMeasured(
+            f"nothing was measured: none of the benchmarks that match {patterns} runs here."
         )
-        raise MeasurementFailed(f"nothing was measured: {reason}.")
     return Measured(good, tuple(failed))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import NothingMeasured, Refused
 from asv_bench.git.commits import commits_on_line
 from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import (
@@ -47,13 +47,13 @@ def stored_changes(
 
     Raises
     ------
-    MeasurementFailed
+    NothingMeasured
         If nothing is stored.
     """
     results = read_results(root / "reports" / "asv")
     notes = list(results.complaints)
     if not results.figures:
-        raise MeasurementFailed(
+        raise NothingMeasured(
             " ".join(["no history is stored; `history` measures a range of commits.", *notes])
         )
     if machine is not None and machine not in results.machines:

@@ -22,19 +22,6 @@ from asv_bench.history.asv_results import Figure, Series, read_results
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.process.contract import MEASURED_PACKAGES
 
-# What the command line does with the command, whatever else is registered there.
-RUNNER = """
-import sys, typer
-from asv_bench.cli import bench
-from asv_bench.errors import BenchError
-app = typer.Typer()
-bench.register(app)
-try:
-    app()
-except BenchError as error:
-    sys.exit(f"error: {error}")
-"""
-
 
 @pytest.fixture
 def toy(tmp_path: Path) -> ToyProject:
@@ -46,7 +33,7 @@ def run_bench(
 ) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": machine}
     return subprocess.run(
-        [sys.executable, "-c", RUNNER, *arguments],
+        [sys.executable, "-m", "asv_bench", "bench", *arguments],
         cwd=root,
         env=environment,
         capture_output=True,
@@ -138,9 +125,9 @@ def test_a_failing_benchmark_fails_the_command_but_keeps_the_rest(toy: ToyProjec
     assert "planted failure" in log
 
 
-def test_nothing_measured_is_a_failure(toy: ToyProject) -> None:
+def test_what_measured_nothing_ends_with_a_code_of_its_own(toy: ToyProject) -> None:
     unmatched = run_bench(toy.root, "--benchmark", "no_such_benchmark")
-    assert unmatched.returncode == 1
+    assert unmatched.returncode == 5
     assert unmatched.stderr == (
         "error: nothing was measured: none of the benchmarks that match 'no_such_benchmark' runs "
         "here.\n"
