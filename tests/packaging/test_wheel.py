@@ -154,6 +154,20 @@ def test_any_repository_is_compared_without_torch(without_torch: Path, tmp_path:
     assert "bisect works in a checkout of kvtrail" in " ".join(refused.stderr.split())
 
 
+def test_a_users_own_package_called_engine_is_measured(without_torch: Path, tmp_path: Path) -> None:
+    toy = ToyRepository.make(tmp_path / "toy")
+    (toy.root / "engine.py").write_text("def run():\n    pass\n")
+    toy.git("add", "engine.py")
+    toy.commit("exec \"$1\" -c 'import engine; engine.run()'", "run the engine")
+    python = str(without_torch / "python")
+    code = (
+        "from pathlib import Path; from asv_bench.subjects.command import CommandSubject; "
+        f"subject = CommandSubject(Path.cwd(), ('sh', 'bench.sh', {python!r})); "
+        "print(subject.pairs().prepare(subject.resolve('HEAD').hash))"
+    )
+    assert run(python, "-c", code, cwd=toy.root) == "{}\n"
+
+
 def test_installs_into_a_clean_environment(wheel, tmp_path):
     environment = tmp_path / "clean"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)

@@ -57,6 +57,15 @@ def test_a_slower_command_is_found(toy: ToyRepository) -> None:
     assert "wall_s: slower" in said
 
 
+def test_a_record_on_standard_output_is_alone_there(toy: ToyRepository) -> None:
+    toy.commit("sleep 0.020", "only a message")
+    arguments = ["compare", "HEAD~1", "HEAD", "--json", "-", "--", *COMMAND]
+    done = CliRunner().invoke(build_app(), arguments, catch_exceptions=False)
+    (answer,) = json.loads(done.stdout)["results"]["comparisons"]
+    assert answer["verdict"] == "same"
+    assert "wall_s: same" in done.stderr
+
+
 def test_equal_files_are_not_measured(toy: ToyRepository) -> None:
     toy.commit("sleep 0.020", "only a message")
     code, said, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
