@@ -87,6 +87,7 @@ COMMANDS = (
     Command("changes", "Find where the stored histories moved, and confirm it by comparing."),
     Command("profile", "Trace decoding and print the time per range and per kernel."),
     Command("report", "Build the pages from the stored measurements."),
+    Command("run", "Measure a named workload: nox -s run -- WORKLOAD."),
     Command("scheduler", "Measure a batch of equal requests, offline and online."),
     Command("streaming", "Measure streamed requests: TTFT, TPOT and ITL percentiles."),
     Command("headline", "Measure the named workloads into reports/headline.json.", ("peers",)),

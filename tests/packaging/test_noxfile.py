@@ -40,6 +40,7 @@ HEAVY = {
     "profile",
     "report",
     "roofline",
+    "run",
     "scheduler",
     "stack",
     "streaming",
