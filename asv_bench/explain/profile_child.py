@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.workloads.drive import run_requests
-from asv_bench.workloads.named import Workload, workload_named
+from asv_bench.workloads.named import Workload, WorkloadTask
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -30,7 +30,7 @@ _MARGIN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(WorkloadTask):
     """What to decode under a profiler.
 
     `trace` is where torch's trace goes; None leaves the window to a profiler around the process,
@@ -38,24 +38,10 @@ class Window:
     come before the window, where its contexts are to be longer.
     """
 
-    workload: str
-    quick: bool
-    model: str
-    device: str
-    dtype: str
     decode: str
     steps: int
     trace: str | None
     skip: int = 0
-
-    def to_argument(self) -> str:
-        """The window as the process's one argument."""
-        return json.dumps(asdict(self))
-
-    def shape(self) -> Workload:
-        """The workload, scaled down where that was asked for."""
-        workload = workload_named(self.workload)
-        return workload.quick() if self.quick else workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from asv_bench.peers.model import load_peer_model
 from asv_bench.peers.runs import STATIC, run_peer
 from asv_bench.process.gpu import gpu_state
 from asv_bench.workloads.drive import run_workload
-from asv_bench.workloads.named import Workload, workload_named
+from asv_bench.workloads.named import Workload, WorkloadTask
 from asv_bench.workloads.run_sample import RunSample
 
 REPEATS = 3
@@ -30,25 +30,11 @@ WARMUPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerTask:
-    """What to measure: a peer of `PEERS`, a workload, a model, and the number of runs."""
+class PeerTask(WorkloadTask):
+    """What to measure: a peer of `PEERS` on a workload, and the number of runs."""
 
     peer: str
-    workload: str
-    quick: bool
-    model: str
-    device: str
-    dtype: str = "auto"
     repeats: int = REPEATS
-
-    def to_argument(self) -> str:
-        """The task as the process's one argument."""
-        return json.dumps(asdict(self))
-
-    def shape(self) -> Workload:
-        """The workload, scaled down where that was asked for."""
-        workload = workload_named(self.workload)
-        return workload.quick() if self.quick else workload
 
 
 def measure_peer(task: PeerTask) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,6 +161,26 @@ WORKLOADS: dict[str, Workload] = {
     )
 }
 HEADLINE_WORKLOADS = ("scheduler", "streaming", "wide", "single")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadTask:
+    """A workload, in full or scaled down, and the model to run it with in a process of its own."""
+
+    workload: str
+    quick: bool
+    model: str
+    device: str
+    dtype: str = "auto"
+
+    def to_argument(self) -> str:
+        """The task as the process's argument."""
+        return json.dumps(asdict(self))
+
+    def shape(self) -> Workload:
+        """The workload as it is to be run."""
+        workload = workload_named(self.workload)
+        return workload.quick() if self.quick else workload
 
 
 def workload_named(name: str) -> Workload:
