@@ -127,7 +127,9 @@ class RunFlags(FeedFlags):
     nvtx: bool = _flag(False, "Name the engine's ranges for profilers.")
     profile: bool = _flag(False, "Trace one more run with torch, unmeasured.")
     profile_dir: Path | None = _flag(None, "Where traces go (default: reports/profile).")
-    json: Path | None = _flag(None, "Where the record goes (default: a new file in reports/runs).")
+    json: Path | None = _flag(
+        None, "Where the record goes; - is standard output (default: a new file in reports/runs)."
+    )
     markdown: Path | None = _flag(None, "Where the table goes as Markdown; - is standard output.")
     csv: Path | None = _flag(
         None, "Where the table goes as CSV, with raw values; - is standard output."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,14 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Every setting as JSON-ready values."""
-        shape = {entry.name: getattr(self.workload, entry.name) for entry in fields(self.workload)}
-        given = {entry.name: getattr(self.flags, entry.name) for entry in fields(self.flags)}
         return {
-            "workload": {**shape, "mean_context": self.workload.mean_context},
+            "workload": {**asdict(self.workload), "mean_context": self.workload.mean_context},
             "engine": self.engine,
             "sampling": self.sampling,
             "modes": list(self.modes),
             "flags": {
                 name: str(value) if isinstance(value, Path) else value
-                for name, value in given.items()
+                for name, value in asdict(self.flags).items()
             },
         }
 
@@ -111,8 +109,9 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     _refuse_what_cannot_be(flags)
     device = chosen_device(flags.device)
     if flags.decode == "graph" and not device.startswith("cuda"):
+        flag = "--decode graph" if command == "run" else "--cuda-graph"
         raise Refused(
-            f"--decode graph needs a GPU and the device is {device!r}; leave it out, or choose "
+            f"{flag} needs a GPU and the device is {device!r}; leave it out, or choose "
             f"--device cuda."
         )
     if flags.nvtx:
@@ -151,7 +150,11 @@ def _refuse_what_cannot_be(flags: RunFlags) -> None:
     if flags.keep_prefix_cache_across_runs and not flags.prefix_cache:
         raise Refused("--keep-prefix-cache-across-runs needs --prefix-cache.")
     if not flags.temperature:
-        _refuse_given(flags, ("top_k", "top_p"), "has no effect on greedy decoding; sample, too.")
+        _refuse_given(
+            flags,
+            ("top_k", "top_p"),
+            "has no effect on greedy decoding; sample, too (--temperature).",
+        )
     if flags.admission == "fifo":
         pack = ("admission_lookahead", "force_fifo_every")
         _refuse_given(flags, pack, "belongs to --admission pack.")

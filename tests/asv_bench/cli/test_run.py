@@ -104,6 +104,8 @@ def test_flags_are_shown_with_the_panel_of_what_they_fill() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["--cuda-graph", "--device", "cpu"], "--cuda-graph needs a GPU and the device is 'cpu'"),
+        (["--dtype", "int4", "--device", "cpu"], "dtype is 'int4'; it must be one of auto"),
         (["--no-paged-attn"], "error: --no-paged-attn cannot be had"),
         (["--hf-model-id", "random:nothing", "--device", "cpu"], "random:nothing"),
         (["--checkpoint-path", "tests", "--device", "cpu"], "config.json"),
