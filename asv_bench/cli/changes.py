@@ -186,9 +186,7 @@ def _confirm(
 
 
 def _same(suspicions: Iterable[Suspicion]) -> dict[Suspicion, Comparison]:
-    """Answers to suspicions whose commits have the same engine and kernels: no commit moved
-    them.
-    """
+    """Answers to suspicions whose commits have the same engine and kernels."""
     sources = CommitSources(REPOSITORY)
     same: dict[Suspicion, Comparison] = {}
     for one in suspicions:

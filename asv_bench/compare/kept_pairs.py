@@ -96,9 +96,7 @@ class KeptFile:
         return kept
 
     def sentences(self) -> list[str]:
-        """What to say before measuring: how many pairs are reused, and which lines were left
-        out.
-        """
+        """How many pairs are reused, and which lines were left out."""
         found = [f"going on with {self.restored} pairs of {self.path.name}"]
         return found[: self.restored] + self.complaints
 
