@@ -193,15 +193,8 @@ class Bisecting:
         """Answer without measuring: both ends have the same engine and kernels."""
         bad = self._commits[-1].hash
         gate = Comparison.of_same(self._benchmark, self._good, bad)
-        self.finding = Finding(
-            Outcome.NONE,
-            self._direction,
-            self._benchmark,
-            self._good,
-            bad,
-            reason=gate.reason,
-            gate=gate,
-        )
+        asked = self._direction, self._benchmark, self._good, bad
+        self.finding = Finding(Outcome.NONE, *asked, reason=gate.reason, gate=gate)
         return ExitCode.GOOD
 
     def run(self, resume: bool | None) -> ExitCode:
@@ -234,12 +227,10 @@ class Bisecting:
         except KeyboardInterrupt:
             self._record.notes.append("Interrupted; the same command goes on with these pairs.")
             return ExitCode.INTERRUPTED
-        except CommitUnusable as error:
-            self._record.notes.append(str(error))
-            return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
         except MeasurementFailed as error:
             self._record.notes.append(str(error))
-            return ExitCode.FAILED
+            is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
+            return ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
         finally:
             self.seconds = time.monotonic() - begun
             self._record.notes += kept.complaints
