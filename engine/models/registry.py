@@ -196,7 +196,7 @@ def _fetch_from_hub(name: str, files: Sequence[str]) -> Path:
     except ImportError as error:
         raise ModelError(
             f"There is no local directory {name}; fetching it from the hub needs the package "
-            "huggingface_hub, which is not installed."
+            "huggingface_hub, which is not installed. Install it (pip install 'kvtrail[engine]')."
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=list(files)))
@@ -216,8 +216,8 @@ def _fetch_from_hub(name: str, files: Sequence[str]) -> Path:
         ) from error
     except LocalEntryNotFoundError as error:
         raise ModelError(
-            f"There is no local directory {name}, and the hub model of that name is neither in "
-            "the local cache nor can the hub be reached (or HF_HUB_OFFLINE is set)."
+            f"There is no local directory {name}. The hub model of that name is not in the local "
+            "cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)."
         ) from error
     except Exception as error:  # the client's own, its HTTP library's and the system's
         raise ModelError(f"The hub model {name} cannot be fetched: {error}.") from error

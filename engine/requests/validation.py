@@ -77,14 +77,14 @@ class Intake:
         if num_read > self._max_model_len:
             raise RequestError(
                 f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
-                f"{total}, beyond the {self._max_model_len} that a sequence may have besides its "
-                "last new one: shorten the prompt or lower max_new_tokens."
+                f"{total}, beyond the {self._max_model_len} that a sequence may have, not counting "
+                "its last new token: shorten the prompt or lower max_new_tokens."
             )
         if num_read > self._cache_tokens:
             raise RequestError(
                 f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
-                f"{total}, but the whole KV cache holds {self._cache_tokens} besides the last new "
-                "one: raise num_kv_blocks, shorten the prompt or lower max_new_tokens."
+                f"{total}, but the whole KV cache holds {self._cache_tokens}, not counting the "
+                "last new token: raise num_kv_blocks, shorten the prompt or lower max_new_tokens."
             )
         return token_ids, params
 

@@ -127,9 +127,9 @@ class Turn(Generic[Note]):
     def _refuse(self) -> None:
         self.require_going(refused=sys._getframe(1))
         raise EngineBusyError(
-            "This engine is in the middle of another call, which a signal handler, a finalizer or "
-            "another thread must not go ahead of: take steps when it has returned. Until then "
-            "submit and abort can be called, and streams closed."
+            "This engine is in the middle of another call. A signal handler, a finalizer or "
+            "another thread may call submit and abort and close streams meanwhile; steps must "
+            "wait until that call has returned."
         )
 
     def _has_stopped(self, refused: FrameType | None = None) -> bool:

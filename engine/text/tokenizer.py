@@ -184,7 +184,7 @@ def _checked_ids(token_ids: Iterable[int]) -> list[int]:
     if ids and not (min(ids) >= 0 and max(ids) < _BEYOND_IDS):
         outside = next(one for one in ids if not 0 <= one < _BEYOND_IDS)
         raise RequestError(
-            f"Token id {outside} is one that no vocabulary has: ids are whole numbers from 0 to "
+            f"Token id {outside} is outside of every vocabulary; ids are whole numbers from 0 to "
             f"{_BEYOND_IDS - 1}."
         )
     return ids
@@ -194,7 +194,7 @@ def _checked_id(token_id: object) -> int:
     number = whole_number(token_id)
     if number is None:
         raise RequestError(
-            f"decode takes token ids, which are whole numbers, and {token_id!r} is none."
+            f"decode takes token ids, which are whole numbers; {token_id!r} is not one."
         )
     return number
 
@@ -224,8 +224,8 @@ def _import_tokenizers(path: Path) -> Any:
         import tokenizers
     except ImportError as error:
         raise ModelError(
-            f"Reading {path} needs the package tokenizers, which is not installed; install it, "
-            "or give prompts as token ids."
+            f"Reading {path} needs the package tokenizers, which is not installed. Install it (pip "
+            "install 'kvtrail[engine]'), or give prompts as token ids."
         ) from error
     return tokenizers
 
