@@ -37,8 +37,6 @@ _Key = tuple[str, str, str]
 class KeptFile:
     """What one command measured, in the order in which it was measured.
 
-    Refused if the file is of other settings, or is not one of ours.
-
     Attributes
     ----------
     restored
@@ -50,7 +48,7 @@ class KeptFile:
         pairs could no longer be kept.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.restored = 0
         self.finished = False
@@ -59,12 +57,9 @@ class KeptFile:
         self._waiting: dict[_Key, deque[dict[str, Pair]]] = defaultdict(deque)
         self._absences: dict[str, dict[str, Absence]] = {}
         self._unusable: dict[str, CommitUnusable] = {}
-        wanted = json.loads(json.dumps(settings))
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            self._read(wanted)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._append({"settings": wanted})
+            self._read()
 
     @classmethod
     def of_record(cls, record: Record, resume: bool | None) -> KeptFile:
@@ -89,10 +84,10 @@ class KeptFile:
             )
         if resume is False:
             path.unlink(missing_ok=True)
-        kept = cls(path, settings)
+        kept = cls(path)
         if kept.finished and resume is None:
             path.unlink()
-            kept = cls(path, settings)
+            kept = cls(path)
         return kept
 
     def sentences(self) -> list[str]:
@@ -100,28 +95,13 @@ class KeptFile:
         found = [f"going on with {self.restored} pairs of {self.path.name}"]
         return found[: self.restored] + self.complaints
 
-    def _read(self, settings: Mapping[str, Any]) -> None:
-        content = self.path.read_bytes()
-        whole, newline, torn = content.rpartition(b"\n")
+    def _read(self) -> None:
+        whole, newline, torn = self.path.read_bytes().rpartition(b"\n")
         if torn:
             # The line that was being written when the process was killed.
             with self.path.open("r+b") as file:
                 file.truncate(len(whole + newline))
-        if not newline:
-            # Killed before its first line was whole.
-            self._append({"settings": settings})
-            return
-        first, *lines = whole.split(b"\n")
-        try:
-            begun = parsed_json(self.path, "a file of kept pairs", first, dict)
-        except UnreadableFile as error:
-            raise Refused(f"{error} Remove it, or start over with --fresh.") from error
-        if begun.get("settings") != settings:
-            raise Refused(
-                f"{self.path} holds the pairs of something else; remove it, or start over with "
-                f"--fresh."
-            )
-        for number, line in enumerate(lines, 2):
+        for number, line in enumerate(whole.splitlines(), 1):
             try:
                 where = f"line {number} of {self.path}"
                 parsed_json(where, "an entry of kept pairs", line, self._take)

@@ -16,12 +16,10 @@ from simulated_pairs import FIRST_LOOK, ScriptedPairs
 from asv_bench.bisect.finding import Outcome
 from asv_bench.bisect.search import Search
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs, pair_from_json
-from asv_bench.errors import Refused
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.process.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
 
-SETTINGS = {"good": "a", "bad": "b", "looks": (1, 2)}
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -39,11 +37,11 @@ def test_a_pair_is_the_same_after_it_was_written() -> None:
 
 def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(tmp_path: Path) -> None:
     path = tmp_path / "state" / "x.jsonl"
-    source = KeptPairs(machine(), KeptFile(path, SETTINGS), "gate")
+    source = KeptPairs(machine(), KeptFile(path), "gate")
     measured = [source.pair("a", "b", head_first=False) for _ in range(3)]
 
     again = machine(1)
-    kept = KeptFile(path, SETTINGS)
+    kept = KeptFile(path)
     assert kept.restored == 3
     gate = KeptPairs(again, kept, "gate")
     assert [gate.pair("a", "b", head_first=False) for _ in range(3)] == measured
@@ -56,12 +54,12 @@ def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(tmp_path: P
 
 def test_a_commit_that_could_not_be_measured_is_not_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    source = KeptPairs(machine(), KeptFile(path, SETTINGS), "search")
+    source = KeptPairs(machine(), KeptFile(path), "search")
     with pytest.raises(CommitUnusable):
         source.pair("a", "gone", head_first=False)
     able = SimulatedCommits({"a": 0.0, "gone": 0.0}, Noise(), 0)
     with pytest.raises(CommitUnusable, match="no time for it"):
-        KeptPairs(able, KeptFile(path, SETTINGS), "search").pair("a", "gone", head_first=False)
+        KeptPairs(able, KeptFile(path), "search").pair("a", "gone", head_first=False)
     assert able.measured["simulated"] == 0
 
 
@@ -69,47 +67,40 @@ def test_what_a_commit_lacks_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     lacking = {"b": {"gone": Absence("it is not there", has_failed=False)}}
     first = ScriptedPairs(lambda *_: 1.0, absent=lacking)
-    KeptPairs(first, KeptFile(path, SETTINGS), "pairs").prepare("b")
+    KeptPairs(first, KeptFile(path), "pairs").prepare("b")
     again = ScriptedPairs(lambda *_: 1.0)
-    assert KeptPairs(again, KeptFile(path, SETTINGS), "pairs").prepare("b") == lacking["b"]
+    assert KeptPairs(again, KeptFile(path), "pairs").prepare("b") == lacking["b"]
     assert not again.prepared
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    source = KeptPairs(machine(), KeptFile(path, SETTINGS), "gate")
+    source = KeptPairs(machine(), KeptFile(path), "gate")
     for _ in range(2):
         source.pair("a", "b", head_first=False)
     path.write_bytes(path.read_bytes()[:-40])
-    kept = KeptFile(path, SETTINGS)
+    kept = KeptFile(path)
     assert kept.restored == 1
     KeptPairs(machine(), kept, "search").pair("a", "b", head_first=False)
-    assert KeptFile(path, SETTINGS).restored == 2
-
-
-def test_a_file_whose_first_line_was_cut_off_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"settings": {"go')
-    kept = KeptFile(path, SETTINGS)
-    KeptPairs(machine(), kept, "gate").pair("a", "b", head_first=False)
-    assert KeptFile(path, SETTINGS).restored == 1
+    assert KeptFile(path).restored == 2
 
 
 def test_the_answer_is_noted_once(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    kept = KeptFile(path, SETTINGS)
+    kept = KeptFile(path)
     assert not kept.finished
     kept.finish()
-    assert KeptFile(path, SETTINGS).finished
+    assert KeptFile(path).finished
 
 
-@pytest.mark.parametrize("content", ['{"settings": {"good": "z"}}\n', "no JSON\n", "[]\n", "3\n"])
-def test_anything_else_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("line", ['{"settings": {"good": "z"}}', "no JSON", "[]", "3", ""])
+def test_a_line_of_anything_else_is_left_out_with_a_sentence(tmp_path: Path, line: str) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text(content)
-    with pytest.raises(Refused, match="--fresh"):
-        KeptFile(path, SETTINGS)
-    assert path.read_text() == content
+    KeptPairs(machine(), KeptFile(path), "gate").pair("a", "b", head_first=False)
+    path.write_text(f"{line}\n{path.read_text()}")
+    kept = KeptFile(path)
+    assert kept.restored == 1
+    assert [sentence.partition(" of ")[0] for sentence in kept.complaints] == ["line 1"]
 
 
 KILLED = """
@@ -134,7 +125,7 @@ class SlowPairs(SimulatedCommits):
 
 
 def bisect(path: Path, source: SimulatedCommits):
-    kept = KeptFile(path, SETTINGS)
+    kept = KeptFile(path)
     return Search(
         lambda part: KeptPairs(source, kept, part),
         "good",
@@ -158,13 +149,13 @@ def test_a_killed_search_goes_on_with_the_pairs_it_had(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
 
-    kept = KeptFile(path, SETTINGS).restored
+    kept = KeptFile(path).restored
     source = SlowPairs(0.0)
     finding = bisect(path, source)
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == ("c23",)
     assert kept >= FIRST_LOOK + 5
-    total = KeptFile(path, SETTINGS).restored
+    total = KeptFile(path).restored
     assert source.measured["simulated"] == total - kept > 0
 
     replayed = SlowPairs(0.0)

@@ -32,7 +32,6 @@ from asv_bench.studies.ladder import ladder_page
 
 REPORTS = REPOSITORY / "reports"
 WRONG = (0, -1, True, None, "x", "", [], {}, [[]], 1e999, float("nan"), 10**400, "²", -(2**70))
-SETTINGS = {"good": "a"}
 
 
 def read_stored_results(folder: Path) -> int:
@@ -50,7 +49,7 @@ def read_stored_results(folder: Path) -> int:
 
 
 def read_kept(path: Path) -> None:
-    kept = KeptFile(path, SETTINGS)
+    kept = KeptFile(path)
     machine = SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0)
     source = KeptPairs(machine, kept, "gate")
     for _ in range(4):
@@ -104,7 +103,7 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     shutil.copy(next((REPORTS / "counters").glob("*.json")), counters)
     kept = folder / "kept.jsonl"
     machine = SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0)
-    source = KeptPairs(machine, KeptFile(kept, SETTINGS), "gate")
+    source = KeptPairs(machine, KeptFile(kept), "gate")
     for _ in range(3):
         source.pair("a", "b", head_first=False)
 
