@@ -53,7 +53,7 @@ def test_a_slower_command_is_found(toy: ToyRepository) -> None:
     assert 0.004 < answer["base_value"] < answer["head_value"]
     subject = {"kind": "command", "command": "sh bench.sh", "repository": "toy"}
     assert record["settings"]["subject"] == subject
-    assert len(record["samples"]) == 12
+    assert len(record["samples"]) == answer["pairs_used"] <= 12
     assert "wall_s: slower" in said
 
 
