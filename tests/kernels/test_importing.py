@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from asv_bench import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -115,12 +117,7 @@ def test_transformers_works_beside_our_package() -> None:
 def test_transformers_works_beside_our_installed_wheel(tmp_path: Path) -> None:
     """It then takes kvtrail's version for that of the package `kernels`."""
     _skip_without_transformers()
-    declared = [
-        line.split('"')[1]
-        for line in (ROOT / "pyproject.toml").read_text().splitlines()
-        if line.startswith("version = ")
-    ]
-    _assert_runs(TRANSFORMERS_WORKS, _install(tmp_path, "kvtrail", declared[0], "kernels"))
+    _assert_runs(TRANSFORMERS_WORKS, _install(tmp_path, "kvtrail", __version__, "kernels"))
 
 
 def test_without_the_namesake_nothing_is_said() -> None:
