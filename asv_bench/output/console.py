@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Column
 from rich.table import Table as RichTable
-from rich.text import Text, TextType
+from rich.text import Text
 
 from asv_bench.output.table import Table
 
@@ -67,44 +67,32 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def add_figure_columns(table: RichTable, *labels: str) -> None:
-    """Add columns of figures: aligned to the right, and names give way before they do."""
-    for label in labels:
-        table.add_column(label, justify="right", no_wrap=True)
-
-
 def print_sentences(console: Console, sentences: Iterable[str], style: str = "") -> None:
     """Print sentences as they are, each once: they may hold names of files and of commits."""
     for sentence in dict.fromkeys(sentences):
         console.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_table(console: Console, table: Table | RichTable) -> None:
+def print_table(console: Console, table: Table) -> None:
     """Print a table that fits its console, without breaking a name or a figure.
 
-    The first column is names, which stay whole where it says `no_wrap`, and else may be broken
-    between words. A table that does not fit so is printed as a list, a row a paragraph. Title and
-    caption are taken out and printed around the table, in which they would be broken to its width.
+    Names in the first column stay whole, and texts there may be broken between words. A table that
+    does not fit so is printed as a list, a row a paragraph. Title and caption are printed around
+    the table, in which they would be broken to its width.
     """
-    if isinstance(table, Table):
-        table = _drawn(console, table)
-    title, table.title = table.title, None
-    caption, table.caption = table.caption, None
+    drawn = _drawn(console, table)
     console.print()
-    is_narrow = console.width < LEAST_WIDTH
-    if title:
-        _print_sentence(console, title, "italic", is_narrow=is_narrow)
-    if _least_width(console, table) > console.width:
-        table.box = box.SIMPLE_HEAD
-    if _least_width(console, table) <= console.width:
-        names = table.columns[0]
+    _print_around(console, table.title, "italic")
+    if _least_width(console, drawn) > console.width:
+        drawn.box = box.SIMPLE_HEAD
+    if _least_width(console, drawn) <= console.width:
+        names = drawn.columns[0]
         names.min_width = _least_name(console, names)
         names.no_wrap = False
-        console.print(table, crop=False, soft_wrap=False)
+        console.print(drawn, crop=False, soft_wrap=False)
     else:
-        _print_as_list(console, table)
-    if caption:
-        _print_sentence(console, caption, "dim", is_narrow=is_narrow)
+        _print_as_list(console, drawn)
+    _print_around(console, table.caption, "dim")
 
 
 def _drawn(console: Console, table: Table) -> RichTable:
@@ -116,8 +104,10 @@ def _drawn(console: Console, table: Table) -> RichTable:
     return table.to_rich()
 
 
-def _print_sentence(console: Console, text: TextType, style: str, *, is_narrow: bool) -> None:
-    console.print(text, style=style, soft_wrap=not is_narrow, markup=False, highlight=False)
+def _print_around(console: Console, text: str, style: str) -> None:
+    if text:
+        is_wide = console.width >= LEAST_WIDTH
+        console.print(text, style=style, soft_wrap=is_wide, markup=False, highlight=False)
 
 
 def _least_width(console: Console, table: RichTable) -> int:

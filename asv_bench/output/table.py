@@ -144,8 +144,8 @@ class Table:
                 )
 
     def to_rich(self, *, notes_beside: bool = False) -> RichTable:
-        """The table for a terminal; `output.console.print_table` fits it to its width."""
-        drawn = RichTable(title=self.title or None, caption=self.caption or None)
+        """The table for a terminal, without title and caption: `console.print_table` prints all."""
+        drawn = RichTable()
         for column in self._shown:
             header = f"{column.title}\n{column.unit}" if column.unit else column.title
             if column.kind == "text":
@@ -163,7 +163,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table in GitHub's Markdown, its title above and its caption below."""
-        headers = [f"{column.title} {column.unit}".strip() for column in self._shown]
+        headers = [inline(f"{column.title} {column.unit}") for column in self._shown]
         sides = ["---:" if column.kind == "figure" else "---" for column in self._shown]
         bodies = [
             [_in_markdown(column, cell) for column, cell in self._cells(row)]

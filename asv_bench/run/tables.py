@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
-from asv_bench.output.tables import figure
+from asv_bench.output.table import MISSING, Cell, Column, Row, Table, digits, percent
 from asv_bench.run.measure import ModeResult
 from asv_bench.stats.percentiles import Summary
 from asv_bench.workloads.run_sample import RunSample
@@ -91,3 +90,8 @@ def headline_table(rows: Sequence[Mapping[str, Any]], title: str, caption: str =
 
 def _cell(value: float | None, count: int) -> Cell:
     return Cell(value, text=figure(value, count))
+
+
+def figure(value: float | None, digits: int) -> str:
+    """A figure with its digits, or a dash where there is none."""
+    return MISSING if value is None or value != value else f"{value:,.{digits}f}"

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.progress import Progress
-from rich.table import Table
 
 from asv_bench.output.console import make_console, print_table
+from asv_bench.output.table import Column, Table
 from asv_bench.process.machine import has_cuda_gpu
 
 from .catalog import MUTANTS
@@ -70,12 +70,12 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> int:
     console = make_console()
     unnoticed = [one for one in outcomes if one.result != "killed"]
     if unnoticed:
-        table = Table(title="mutants that no test noticed", title_justify="left", show_lines=True)
-        for heading in ("mutant", "result", "why it must be noticed", "run"):
-            table.add_column(heading, overflow="fold")
-        for one in unnoticed:
-            table.add_row(one.mutant.title, one.result, one.mutant.why, one.what)
-        print_table(console, table)
+        columns = [
+            Column(heading, heading, kind="text")
+            for heading in ("mutant", "result", "why it must be noticed", "run")
+        ]
+        rows = [(one.mutant.title, one.result, one.mutant.why, one.what) for one in unnoticed]
+        print_table(console, Table(columns, rows, "mutants that no test noticed"))
     count = {result: 0 for result in ("killed", "survived", "error")}
     for one in outcomes:
         count[one.result] += 1

@@ -10,7 +10,6 @@ from asv_bench.errors import Refused
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import SCHEMA
 from asv_bench.output.stored_json import UnreadableFile, positive, read_stored, require_schema
-from asv_bench.output.tables import markdown
 from asv_bench.studies.ladder.ladder_tables import (
     agreement,
     claim_table,
@@ -124,13 +123,14 @@ def _section(machine: str, record: Json) -> str:
         f"## {machine}\n",
         f"{title_of(record)}; commit {commit}, {versions}, {record['started'][:10]}.\n",
         f"![Waterfall of the rungs on {machine}]({PREFIX}{machine}.svg)\n",
-        markdown(rung_table(results["rungs"], "### Rungs")),
+        "### Rungs\n",
+        rung_table(results["rungs"], "").to_markdown(),
         *(f"- **{rung['rung']}**: {rung['what']}" for rung in results["rungs"]),
         "",
         f"{agreement(results['rungs'])}\n",
     ]
     if results["claims"]:
-        lines.append(markdown(claim_table(results["claims"], "### Claims")))
+        lines += ["### Claims\n", claim_table(results["claims"], "").to_markdown()]
     if any(not claim["as_claimed"] for claim in results["claims"]):
         lines.append(STAND_IN)
     lines += [f"{note}\n" for note in record["notes"]]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
-from asv_bench.output.console import add_figure_columns
-from asv_bench.output.table import MISSING
+from asv_bench.output.table import MISSING, Cell, Column, Table, digits
 from asv_bench.studies.ladder.claims import FIGURES
 from asv_bench.studies.ladder.rung_counters import COUNTERS
 
@@ -26,61 +23,88 @@ _COUNTER_HEADERS = {
 
 def rung_table(rungs: Sequence[Json], title: str) -> Table:
     """A row for each rung: its step and what the step does."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption="Counters are exact, of one steady step of the full batch: Python calls of engine, "
-        "kernels and ladder; launches of Triton kernels outside graphs.",
+    columns = (
+        Column("rung", "rung", kind="name"),
+        Column("seed", "from", kind="name"),
+        Column("step_ms", "step", "ms", digits(3)),
+        Column("change", "against\nthe one\nbefore", show=percent),
+        Column("tokens", "tokens\nas the\nlowest", show=_of, parts=("same", "requests")),
+        *(Column(name, _COUNTER_HEADERS[name]) for name in COUNTERS),
     )
-    table.add_column("rung", no_wrap=True)
-    table.add_column("from")
-    add_figure_columns(table, "step\nms", "against\nthe one\nbefore", "tokens\nas the\nlowest")
-    add_figure_columns(table, *(_COUNTER_HEADERS[name] for name in COUNTERS))
+    rows = []
     before: float | None = None
     for rung in rungs:
         step = float(rung["step_ms"])
-        table.add_row(
-            rung["rung"],
-            rung["seed"] or MISSING,
-            f"{step:.3f}",
-            MISSING if before is None else percent(step / before - 1),
-            f"{rung['same_requests']}/{rung['requests']}",
-            *(f"{rung['counters'][name]:,}" for name in COUNTERS),
+        rows.append(
+            (
+                rung["rung"],
+                rung["seed"] or None,
+                step,
+                None if before is None else step / before - 1,
+                (rung["same_requests"], rung["requests"]),
+                *(rung["counters"][name] for name in COUNTERS),
+            )
         )
         before = step
-    return table
+    caption = (
+        "Counters are exact, of one steady step of the full batch: Python calls of engine, kernels "
+        "and ladder; launches of Triton kernels outside graphs."
+    )
+    return Table(columns, rows, title, caption)
 
 
 def claim_table(claims: Sequence[Json], title: str) -> Table:
     """A row for each figure of each claim: reported, found, and the verdict."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption="Changes of throughput (more is better) and of latencies (less is better), with "
-        "intervals of 95 % confidence. The verdict is about decode throughput and errs in 1 % of "
-        "cases without a difference; visible is the smallest gain that this run would have shown.",
+    columns = (
+        Column("claim", "claim", kind="text"),
+        Column("rungs", "rungs", kind="name"),
+        Column("workload", "workload", kind="name"),
+        Column("figure", "figure", kind="name"),
+        Column("reported", "reported", show=percent),
+        Column("found", "found", show=percent),
+        Column("interval", "interval", show=interval, parts=("low", "high")),
+        Column("verdict", "verdict"),
+        Column("visible", "visible", show=percent),
+        Column("pairs", "pairs"),
     )
-    table.add_column("claim", overflow="fold")
-    table.add_column("rungs")
-    table.add_column("workload")
-    table.add_column("figure")
-    add_figure_columns(table, "reported", "found", "interval", "verdict", "visible", "pairs")
-    for claim in claims:
-        for number, figure in enumerate(claim["figures"]):
-            is_first = number == 0
-            table.add_row(
-                f"{claim['seed']} {claim['what']}" if is_first else "",
-                _rungs(claim) if is_first else "",
-                claim["workload"] if is_first else "",
-                FIGURES[figure["figure"]],
-                percent(figure["reported"]["change"]),
-                percent(figure["change"]),
-                interval(figure["interval"]),
-                claim["finding"] if is_first else "",
-                percent(claim["smallest_change"]) if is_first else "",
-                str(claim["pairs"]) if is_first else "",
-            )
-    return table
+    rows = [
+        (
+            *(Cell(value, text=text if is_first else "") for value, text in _of_claim(claim)),
+            FIGURES[figure["figure"]],
+            figure["reported"]["change"],
+            figure["change"],
+            Cell(figure["interval"], text=interval(figure["interval"])),
+            *(Cell(value, text=text if is_first else "") for value, text in _verdict_of(claim)),
+        )
+        for claim in claims
+        for figure in claim["figures"]
+        for is_first in (figure is claim["figures"][0],)
+    ]
+    caption = (
+        "Changes of throughput (more is better) and of latencies (less is better), with intervals "
+        "of 95 % confidence. The verdict is about decode throughput and errs in 1 % of cases "
+        "without a difference; visible is the smallest gain that this run would have shown."
+    )
+    return Table(columns, rows, title, caption)
+
+
+def _of_claim(claim: Json) -> list[tuple[str, str]]:
+    """What is told of a claim in its first row only: the values and their texts."""
+    texts = (f"{claim['seed']} {claim['what']}", _rungs(claim), claim["workload"])
+    return [(text, text) for text in texts]
+
+
+def _verdict_of(claim: Json) -> list[tuple[Any, str]]:
+    return [
+        (claim["finding"], claim["finding"]),
+        (claim["smallest_change"], percent(claim["smallest_change"])),
+        (claim["pairs"], str(claim["pairs"])),
+    ]
+
+
+def _of(numbers: tuple[int, int]) -> str:
+    some, all_of_them = numbers
+    return f"{some}/{all_of_them}"
 
 
 def agreement(rungs: Sequence[Json]) -> str:

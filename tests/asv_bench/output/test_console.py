@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from rich.table import Table as RichTable
 
 import asv_bench
 from asv_bench.explain.kernel_names import short_kernel_name
 from asv_bench.lab.codegen import check as codegen
 from asv_bench.lab.codegen.compiled import KernelFigures
-from asv_bench.output.console import LEAST_WIDTH, add_figure_columns, make_console, print_table
-from asv_bench.output.table import Table
+from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
+from asv_bench.output.table import Column, Table
 from asv_bench.run.tables import headline_table
 
 FIGURES = [f"{number},234.56 µs" for number in range(6)]
 
 
-def printed(table: Table | RichTable, width: int) -> str:
+def printed(table: Table, width: int) -> str:
     file = io.StringIO()
     print_table(Console(width=width, file=file), table)
     return file.getvalue()
@@ -29,11 +28,10 @@ def printed(table: Table | RichTable, width: int) -> str:
 
 @pytest.mark.parametrize("width", [40, 80, 100, LEAST_WIDTH])
 def test_neither_figures_nor_names_are_ever_cut(width: int) -> None:
-    table = RichTable(title="A title " * 30, caption="A caption " * 30)
-    table.add_column("name", no_wrap=True)
-    add_figure_columns(table, *(f"label\n{number} a step" for number in range(6)))
     name = "a_kernel_whose_name_is_longer_than_any_console_is_wide_" * 3
-    table.add_row(name, *FIGURES)
+    columns = [Column("name", "name", kind="name")]
+    columns += [Column(str(number), f"label\n{number} a step") for number in range(6)]
+    table = Table(columns, [(name, *FIGURES)], "A title " * 30, "A caption " * 30)
     text = printed(table, width)
     assert "…" not in text
     for whole in (*FIGURES, "5 a step"):
@@ -47,10 +45,8 @@ def test_neither_figures_nor_names_are_ever_cut(width: int) -> None:
 
 
 def test_a_table_is_as_wide_as_its_console_where_that_is_enough() -> None:
-    table = RichTable()
-    table.add_column("name", overflow="fold")
-    add_figure_columns(table, "figure")
-    table.add_row("name " * 40, "1.0")
+    columns = (Column("name", "name", kind="text"), Column("figure", "figure"))
+    table = Table(columns, [("name " * 40, "1.0")])
     assert max(map(len, printed(table, 60).splitlines())) == 60
 
 
@@ -71,9 +67,7 @@ def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) 
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", terminal)
     name = b"f\xfcr \xe4".decode(errors="surrogateescape")
-    table = RichTable(title=f"ü {name}")
-    table.add_column(f"of {name}")
-    table.add_row(name)
+    table = Table([Column("of", f"of {name}")], [(name,)], f"ü {name}")
     console = make_console()
     console.print(name, "µs")
     print_table(console, table)
@@ -84,8 +78,7 @@ def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_brackets_in_names_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    table = RichTable("path")
-    table.add_row("/a[b]/[/c]")
+    table = Table([Column("path", "path")], [("/a[b]/[/c]",)])
     console = make_console()
     console.print("page: /a[b]/[/c]")
     print_table(console, table)

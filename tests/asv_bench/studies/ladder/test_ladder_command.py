@@ -63,7 +63,7 @@ def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, t
     assert len(processes.ran) == 6 + 8 * 5
     assert sum("log_ratio" in sample for sample in record["samples"]) == 8 * (2 + 2 + 3 + 2)
     page = (tmp_path / "ladder.md").read_text()
-    assert "| 2 → 5 * |" in page
+    assert r"| 2 → 5 \* |" in page
     assert "stands in for it" in page
     assert "Left out on this device" in page
     assert "![Waterfall of the rungs on mine](ladder-mine.svg)" in page
