@@ -1,4 +1,4 @@
-"""`calibrate`: do the verdicts of `compare` hold on this machine, against truths that are known."""
+"""`calibrate`: test the verdicts of `compare` on this machine with known slowdowns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FALSE_ALARMS_ALLOWED = 0.05
 INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
 _STEP_PAIRS = 2
 HELP = (
-    "Compare a commit with itself and with planted slowdowns, and see what compare says.\n\n"
+    "Compare a commit with itself and with planted slowdowns, and check the verdicts.\n\n"
     "Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; "
     "130: interrupted, with what was measured written down and no word on whether they hold."
 )
@@ -61,13 +61,13 @@ class Trial:
     Attributes
     ----------
     name
-        What it is, for the table.
+        For the table.
     planted
         The true effect as a fraction of the base's step; 0 for a commit against itself.
     comparison
-        What the procedure said.
+        The answer of `compare`.
     seconds
-        How long that took.
+        Duration.
     """
 
     name: str
@@ -121,12 +121,12 @@ def calibrate(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Run the trials, print what came of them and write it down, also after Ctrl-C.
+    """Run the trials, and print and write their results, also after Ctrl-C.
 
     Raises
     ------
     Refused
-        If the options name nothing to do, or more than one benchmark.
+        If the options leave nothing to compare, or name more than one benchmark.
     MeasurementFailed
         If a verdict contradicts what was planted.
     typer.Exit
@@ -251,9 +251,7 @@ def report(
     *,
     is_interrupted: bool = False,
 ) -> None:
-    """Print the trials and write them down.
-
-    After an interruption trials are missing: those that were made say nothing about soundness.
+    """Print and write the trials, and judge them unless an interruption left some out.
 
     Raises
     ------

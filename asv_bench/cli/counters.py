@@ -1,4 +1,4 @@
-"""`counters`: count what a decode step does and what kernels compile to; compare exactly."""
+"""`counters`: count what decode steps do and kernels compile to, and compare exactly."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def counters(
         accepted = known.accepted if known else ()
         baseline = Baseline(versions, (*accepted, acceptance), steps, kernels)
         write_baseline(versions.path, baseline)
-        console.print(f"accepted: {versions.path.relative_to(REPOSITORY)}", soft_wrap=True)
+        console.print(f"accepted: {versions.path}", soft_wrap=True)
         return
     if known is None:
         console.print(
@@ -140,7 +140,7 @@ def counters(
 
 
 def step_table(steps: Counters, key: str) -> Table:
-    """The counters of steps as people read them."""
+    """A row for each path, batch and span."""
     rows = [
         (name, *(values[column.key] for column in STEP_COLUMNS[1:]))
         for name, values in steps.items()
@@ -149,13 +149,13 @@ def step_table(steps: Counters, key: str) -> Table:
 
 
 def difference_table(found: Sequence[Difference]) -> Table:
-    """What changed, before and after."""
+    """A row for each changed counter."""
     rows = [[getattr(one, column.key) for column in DIFFERENCE_COLUMNS] for one in found]
     return Table(DIFFERENCE_COLUMNS, rows, "counters that changed")
 
 
 def kernel_counters(figures: Sequence[KernelFigures]) -> Counters:
-    """What is kept of compiled kernels."""
+    """The counters of compiled kernels."""
     return {
         one.name: {name: getattr(one, name) for name in KERNEL_FIGURES}
         | {"cubin": one.cubin_sha256[:16]}

@@ -1,4 +1,4 @@
-"""`memcheck`: the GPU's tests as they are, then under compute-sanitizer's memory checker."""
+"""`memcheck`: run the GPU tests, plainly and under compute-sanitizer's memory checker."""
 
 from __future__ import annotations
 
@@ -85,7 +85,6 @@ CHECKS = (
         (
             "tests/kernels/attention/test_append.py",
             "tests/kernels/attention/test_decode.py",
-            "tests/kernels/attention/test_plans.py",
             "tests/kernels/attention/test_prefill.py",
             "tests/kernels/linear/test_norm.py",
             "tests/kernels/attention/test_fused.py",
@@ -107,9 +106,9 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one check, or a process of it, came to.
+    """The counts of one check, or of one of its processes.
 
-    `memory_errors` is None where memcheck did not run.
+    `memory_errors` is None if memcheck did not run.
     """
 
     passed: int
@@ -157,7 +156,7 @@ def memcheck(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Run the checks, each a minute or more long, and write down what came out as soon as it has.
+    """Run the checks, each a minute or more, and write the record after each.
 
     Raises
     ------
@@ -196,10 +195,7 @@ def memcheck(
 
 
 def run_check(check: Check, jobs: int) -> Outcome:
-    """Run a check, its tests dealt out to `jobs` processes, since most of it is the host's time.
-
-    The output of processes that are not clean is shown.
-    """
+    """Run the tests of a check in `jobs` processes, and show the output of those not clean."""
     started = time.perf_counter()
     tests = _collect(check)
     shares = [tests[first::jobs] for first in range(min(jobs, len(tests)))]
@@ -209,7 +205,7 @@ def run_check(check: Check, jobs: int) -> Outcome:
 
 
 def _collect(check: Check) -> list[str]:
-    """The ids of the check's tests; none, and why is shown, where pytest cannot tell them."""
+    """The ids of the check's tests; none if pytest fails, whose output is shown."""
     done = _run_pytest(check, ["--collect-only", *check.arguments])
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
@@ -264,7 +260,7 @@ def read_outcome(check: Check, report: Path, output: str) -> Outcome:
 
 
 def total(outcomes: Sequence[Outcome]) -> Outcome:
-    """What the processes of one check came to together; none of them is a failure."""
+    """The sums over the processes of one check; no process at all counts as a failure."""
     errors = [one.memory_errors for one in outcomes if one.memory_errors is not None]
     passed, failed, skipped = (
         sum(getattr(one, name) for one in outcomes) for name in ("passed", "failed", "skipped")

@@ -1,4 +1,4 @@
-"""`roofline`: every kernel of a decode step against the bandwidth of memory, and the gaps."""
+"""`roofline`: set every kernel of a decode step against the bandwidth of memory."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(
 
 
 def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
-    """Trace one window in a process of its own and put it against the bandwidth.
+    """Trace one window in a process of its own and set it against the bandwidth.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
 
 
 def _sizes(model: str) -> ModelConfig:
-    """The sizes of a built-in model, known without loading it."""
+    """The sizes of a built-in model, which is not loaded."""
     from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX
 
     config = RANDOM_CONFIGS.get(model.removeprefix(RANDOM_PREFIX))
@@ -151,7 +151,7 @@ def window_context(workload: Workload, last_context: float | None, steps: int) -
     Raises
     ------
     MeasurementFailed
-        If it is not known how far the requests had come.
+        If the requests ended within the window.
     """
     if last_context is None:
         raise MeasurementFailed(

@@ -62,7 +62,7 @@ def run(
         Path | None, typer.Option(help="Where the record goes (default: reports/tune.json).")
     ] = None,
 ) -> None:
-    """Tune the steps of GPT-2, print what was decided, write the table and the record.
+    """Tune the steps of GPT-2, print the decisions, and write the table and the record.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 
 
 def decision_table(decisions: Sequence[Decision]) -> Table:
-    """What was decided, a line a slot, and why candidates were left out."""
+    """A row for each decision, and below the table why candidates were rejected."""
     rows = []
     reasons: Counter[str] = Counter()
     for decision in decisions:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-call"
-"""How fast this machine's GPU reads memory, measured: what a step's floor is divided by."""
+"""The read bandwidth of this machine's GPU, by which the floor of a step is computed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bandwidth:
 
 
 def require_bandwidth(device: str) -> Bandwidth:
-    """`read_bandwidth` for what means nothing without it.
+    """`read_bandwidth` of a GPU.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def require_bandwidth(device: str) -> Bandwidth:
 
 
 def read_bandwidth(device: str, buffer_bytes: int = BUFFER_BYTES) -> Bandwidth | None:
-    """Measure how fast a kernel that only reads gets through a buffer far beyond any cache.
+    """Time a kernel that only reads a buffer far larger than any cache.
 
     Parameters
     ----------

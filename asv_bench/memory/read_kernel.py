@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""A Triton kernel that reads memory and does next to nothing else."""
+"""A Triton kernel that only reads memory."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ def read_kernel(
     tiles,
     TILE_SIZE: tl.constexpr,
 ):
-    """Each program sums every `programs`-th tile, so that no read can be left out."""
+    """Each program sums every `programs`-th tile, so that the compiler keeps all reads."""
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     # 64-bit: several GB are more elements than 32 bits can count.

@@ -1,4 +1,4 @@
-"""What must hold of every compiled kernel, as sentences about those for which it does not."""
+"""The rules for compiled kernels, and a sentence for each broken one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def violations(
     triton
         The version that compiled it.
     known
-        See `KNOWN_SPILLS`. Local memory other than it says breaks a rule, and so does none at all.
+        See `KNOWN_SPILLS`. A kernel listed there must use exactly that much local memory.
     """
     version = ".".join(triton.split(".")[:2])
     broken = (

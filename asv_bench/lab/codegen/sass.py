@@ -1,4 +1,4 @@
-"""What is read out of a compiled kernel: its resources and its machine instructions."""
+"""The resources and the machine instructions of a compiled kernel."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Disassembly:
-    """The instructions of one kernel and what it takes of the device."""
+    """The instructions and resources of one kernel."""
 
     instructions: tuple[Instruction, ...]
     registers: int
@@ -68,7 +68,7 @@ class Disassembly:
         return [one.access_bytes for one in self.matching(pattern)]
 
     def in_loops(self) -> Disassembly:
-        """Only the instructions that some backward branch repeats."""
+        """Only the instructions within loops: those that a backward branch repeats."""
         loops = [
             (target, one.address)
             for one in self.instructions
@@ -80,7 +80,7 @@ class Disassembly:
         return self._only(lambda address: any(first <= address <= last for first, last in loops))
 
     def before(self, pattern: re.Pattern[str]) -> Disassembly:
-        """Only what stands before the first instruction that matches; nothing where none does."""
+        """Only the instructions before the first match; none without a match."""
         first = min((one.address for one in self.matching(pattern)), default=0)
         return self._only(lambda address: address < first)
 

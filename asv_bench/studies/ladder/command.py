@@ -1,4 +1,4 @@
-"""`ladder`: every step of the write-ups, before against after, in one run."""
+"""`ladder`: measure every rung, and try the claims of the write-ups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from asv_bench.studies.ladder.rungs import RUNGS, Rung, rungs_between
 from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"
-HELP = """Every step from the first write-up to today's engine, and what their claims come to.
+HELP = """Measure every step from the first write-up to today's engine, and try their claims.
 
 The working tree is measured as it stands at the start. Exit code 0: every claim was tried; 1: the
 processes of a claim failed, or rungs' tokens differ; 5: a claim that --claims names does not run

@@ -69,7 +69,6 @@ def make_steps(**changes: int) -> dict[str, dict[str, Any]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where baselines go meanwhile; the tree's own are left alone."""
     monkeypatch.setattr(counter_baselines, "FOLDER", tmp_path)
-    monkeypatch.setattr(command, "REPOSITORY", tmp_path)
     monkeypatch.setattr(command, "count_all", lambda console: make_steps())
     monkeypatch.setattr(command, "_compiled", lambda console: kernel_counters([KERNEL]))
     return tmp_path
