@@ -70,7 +70,9 @@ def shared(
         return shared_figure(name, self.named(figure, *values), measure)
 
     track.__doc__ = what
-    track.__dict__.update(unit=unit, version="1", rounds=rounds)
+    # asv's pages show the source.
+    source = f"# {what}\nshared({figure!r})"
+    track.__dict__.update(unit=unit, version="1", rounds=rounds, pretty_source=source)
     return track
 
 
