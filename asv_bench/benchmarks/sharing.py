@@ -70,6 +70,7 @@ def shared(
         return shared_figure(name, self.named(figure, *values), measure)
 
     track.__doc__ = what
+    track.__qualname__ = track.__name__
     # asv's pages show the source.
     source = f"# {what}\nshared({figure!r})"
     track.__dict__.update(unit=unit, version="1", rounds=rounds, pretty_source=source)
