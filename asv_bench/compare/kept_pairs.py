@@ -31,6 +31,7 @@ from asv_bench.process.samples import (
 
 FOLDER = WORKPLACE / ".asv" / "pairs"
 RULER = Path(__file__).resolve().parents[1]
+_KEPT_FILES = 64
 _Key = tuple[str, str, str]
 
 
@@ -84,6 +85,9 @@ class KeptFile:
             )
         if resume is False:
             path.unlink(missing_ok=True)
+        others = [file for file in FOLDER.glob("*.jsonl") if file != path]
+        for old in sorted(others, key=lambda file: file.stat().st_mtime)[:-_KEPT_FILES]:
+            old.unlink(missing_ok=True)
         kept = cls(path)
         if kept.finished and resume is None:
             path.unlink()

@@ -15,9 +15,11 @@ from simulated_pairs import FIRST_LOOK, ScriptedPairs
 
 from asv_bench.bisect.finding import Outcome
 from asv_bench.bisect.search import Search
+from asv_bench.compare import kept_pairs
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs, pair_from_json
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
+from asv_bench.output.record import Record
 from asv_bench.process.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,6 +103,18 @@ def test_a_line_of_anything_else_is_left_out_with_a_sentence(tmp_path: Path, lin
     kept = KeptFile(path)
     assert kept.restored == 1
     assert [sentence.partition(" of ")[0] for sentence in kept.complaints] == ["line 1"]
+
+
+def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path)
+    monkeypatch.setattr(kept_pairs, "_KEPT_FILES", 2)
+    for number in range(4):
+        kept = KeptFile.of_record(Record("compare", {"number": number}), resume=None)
+        KeptPairs(machine(), kept, "pairs").pair("a", "b", head_first=False)
+        os.utime(kept.path, (number, number))
+    # Removed before the last was written: two older ones are left.
+    assert len(list(tmp_path.iterdir())) == 3
+    assert kept.path.is_file()
 
 
 KILLED = """
