@@ -183,19 +183,19 @@ def test_too_few_pairs_are_inconclusive(bench: Bench) -> None:
 
 
 def test_an_interrupted_bisection_goes_on_where_it_was(bench: Bench) -> None:
-    bench.with_step(8, after=18)
+    bench.with_step(8, after=6)
     code, said, record = bench.run()
     assert code == ExitCode.INTERRUPTED
     assert record["results"]["finding"] is None
     assert "Interrupted" in said
     first = bench.measured
-    assert first == 18
+    assert first == 6
 
     bench.with_step(8, seed=6)
     code, said, record = bench.run()
     assert code == ExitCode.REGRESSION
-    assert "going on with 18 pairs" in said
-    assert len(record["samples"]) == bench.measured + 18
+    assert "going on with 6 pairs" in said
+    assert len(record["samples"]) == bench.measured + 6
 
 
 def test_a_finished_bisection_starts_over_unless_told_otherwise(bench: Bench) -> None:
@@ -210,7 +210,7 @@ def test_a_finished_bisection_starts_over_unless_told_otherwise(bench: Bench) ->
 
 
 def test_fresh_forgets_what_was_measured(bench: Bench) -> None:
-    bench.with_step(8, after=18)
+    bench.with_step(8, after=6)
     bench.run()
     bench.with_step(8)
     _, said, record = bench.run("--fresh")
@@ -219,7 +219,7 @@ def test_fresh_forgets_what_was_measured(bench: Bench) -> None:
 
 
 def test_other_options_are_another_bisection(bench: Bench) -> None:
-    bench.with_step(8, after=18)
+    bench.with_step(8, after=6)
     bench.run()
     bench.with_step(8)
     with pytest.raises(Refused, match="no pairs of the same bisect"):
