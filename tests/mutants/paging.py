@@ -109,8 +109,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        AWAITS,
-        "",
+        "    release_consumers(PDL)\n" + AWAITS,
+        "    release_consumers(PDL)\n",
         "rows and positions are read before the kernel ahead has written them",
         ("append-identity-gpt2-fp16",),
         check="codegen",
