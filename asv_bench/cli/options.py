@@ -130,8 +130,8 @@ def insist_on_gpu(devices: Sequence[str]) -> None:
         raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
 
 
-def figures_folder(what: str, output: Path | None, facts: MachineFacts) -> Path:
-    """Where a command's figures go: to `output`, or those of a reference machine to reports/.
+def place_of_figures(kept: Path, output: Path | None, facts: MachineFacts) -> Path:
+    """Where figures go: to `output`, or those of a reference machine to `kept`.
 
     Raises
     ------
@@ -140,7 +140,8 @@ def figures_folder(what: str, output: Path | None, facts: MachineFacts) -> Path:
     """
     if output is None and not facts.is_reference:
         raise Refused(
-            f"reports/ holds the {what} of a reference machine ({', '.join(REFERENCE_MACHINES)}) "
-            f"and this one is {facts.name!r}; say where its own goes with --output."
+            f"{kept.relative_to(REPOSITORY)} is of a reference machine "
+            f"({', '.join(REFERENCE_MACHINES)}) and this one is {facts.name!r}; say where its own "
+            f"goes with --output."
         )
-    return output or REPOSITORY / "reports"
+    return output or kept

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import figures_folder
+from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profilers import torch_trace
@@ -21,10 +21,11 @@ from asv_bench.memory.bandwidth import Bandwidth, require_bandwidth
 from asv_bench.memory.floor import ModelConfig
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
-from asv_bench.output.record import Record, require_places
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workload_named
 
+RECORD = REPOSITORY / "reports" / "roofline.json"
 STEPS = 48
 DTYPES = ("float16", "bfloat16")
 
@@ -66,8 +67,9 @@ def run(
             "shows where a CPU's time goes."
         )
     facts = machine_facts()
-    folder = figures_folder("roofline", output, facts)
-    require_places(folder / "roofline.json", folder / "roofline.md")
+    path = place_of_figures(RECORD, output and output / RECORD.name, facts)
+    page = path.with_suffix(".md")
+    require_places(path, page)
     model = hf_model_id or default_model("cuda")
     _sizes(model)
     record = Record(
@@ -91,11 +93,11 @@ def run(
         "read_bandwidth": bandwidth.to_json(),
         "rooflines": [result.to_json() for result in results],
     }
-    path = record.write(folder / "roofline.json")
+    path = record.write(path)
     title = record.title(f"{model} {dtype}")
     text = "\n".join(table.to_markdown() for table in tables)
-    write_text(folder / "roofline.md", f"# Roofline: {title}\n\n{text}")
-    console.print(f"record: {path}, beside it roofline.md", soft_wrap=True)
+    write_text(page, f"# Roofline: {title}\n\n{text}")
+    console.print(f"record: {path}, beside it {page.name}", soft_wrap=True)
 
 
 def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:

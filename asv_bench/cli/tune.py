@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.table import Column, Table, digits, percent
-from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
+from asv_bench.process.machine import chosen_device, machine_facts
 
 if TYPE_CHECKING:
     from asv_bench.lab.tune.candidates import Slot, Workbench
@@ -73,7 +74,7 @@ def run(
     from asv_bench.lab.tune.search import tune
     from asv_bench.lab.tune.table_text import table_text
     from engine.models.registry import RANDOM_CONFIGS
-    from kernels.tiles.table import committed_table
+    from kernels.tiles.table import TABLE_FILE, committed_table
 
     table = committed_table()
     slots = chosen_slots(table, roles, rows)
@@ -81,7 +82,7 @@ def run(
     if not place.startswith("cuda"):
         raise Refused("tune needs a GPU: it times the captured step on the device.")
     facts = machine_facts()
-    target = output or _committed_target(facts)
+    target = place_of_figures(TABLE_FILE, output, facts)
     destination = json or (RECORD if facts.is_reference else None)
     require_places(destination, target)
     console = make_console()
@@ -176,18 +177,6 @@ def _changes(decision: Decision) -> str:
     return ", ".join(
         f"{name} {before[name]} to {after[name]}" for name in after if after[name] != before[name]
     )
-
-
-def _committed_target(facts: MachineFacts) -> Path:
-    if not facts.is_reference:
-        raise Refused(
-            f"the kernels' own table is written on a reference machine "
-            f"({', '.join(REFERENCE_MACHINES)}) and this one is {facts.name!r}; say where another "
-            f"goes with --output."
-        )
-    from kernels.tiles.table import TABLE_FILE
-
-    return TABLE_FILE
 
 
 def _workbench(device: str) -> Workbench:

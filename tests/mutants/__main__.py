@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,10 @@ from .runner import Outcome, run_mutants, unmutated_failure
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_JOBS = 2
+COLUMNS = tuple(
+    Column(name, name, kind="text")
+    for name in ("mutant", "result", "why it must be noticed", "run")
+)
 _FOR_GPUS = "they are of kernels that only a Hopper GPU runs, and there is none here"
 _FOR_OTHERS = "they run through the interpreter and the compiler, which needs no GPU: --no-gpu"
 
@@ -70,15 +75,9 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> int:
     console = make_console()
     unnoticed = [one for one in outcomes if one.result != "killed"]
     if unnoticed:
-        columns = [
-            Column(heading, heading, kind="text")
-            for heading in ("mutant", "result", "why it must be noticed", "run")
-        ]
         rows = [(one.mutant.title, one.result, one.mutant.why, one.what) for one in unnoticed]
-        print_table(console, Table(columns, rows, "mutants that no test noticed"))
-    count = {result: 0 for result in ("killed", "survived", "error")}
-    for one in outcomes:
-        count[one.result] += 1
+        print_table(console, Table(COLUMNS, rows, "mutants that no test noticed"))
+    count = Counter(one.result for one in outcomes)
     console.print(
         f"{len(outcomes)} mutants: {count['killed']} noticed, {count['survived']} survived, "
         f"{count['error']} in error, in {seconds:.0f} s"

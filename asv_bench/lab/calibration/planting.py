@@ -1,9 +1,9 @@
 """Commits that are slower by a known time, in a scratch clone and nowhere else.
 
-Every planted commit has the same extra work in its decode step, of a length that differs: on a GPU
-a kernel that spins for some clock cycles at the end of the captured step, on a CPU a wait of the
-host. The one they are compared with has a length of 0, so that the work's own cost, such as a node
-of the graph, is no part of the difference.
+Every planted commit adds the same work to its decode step: on a GPU a kernel that spins for some
+clock cycles after the captured step, on a CPU a wait of the host. Only the length of the work
+differs. The base has a length of 0, so the cost of the work itself, such as a node of the graph, is
+no part of the difference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How often `compare` errs, on simulated processes.
 
-`python -m asv_bench.lab.calibration.simulate` runs the very procedure that compares real commits.
+`python -m asv_bench.lab.calibration.simulate` runs the procedure that compares real commits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How often a bisection is right, on simulated commits.
 
-`python -m asv_bench.lab.calibration.simulate_bisect` runs the very procedure that bisects real
-commits.
+`python -m asv_bench.lab.calibration.simulate_bisect` runs the procedure that bisects real commits.
 """
 
 from __future__ import annotations
@@ -97,8 +96,8 @@ class Trial:
 def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -> Trial:
     """Bisect one range of simulated commits.
 
-    An answer is right where it is confirmed and names a commit with a step, alone or among
-    neighbours that cannot be measured; without a step, where it says that there is none. An
+    An answer is right if it is confirmed and names a commit with a step, alone or among neighbours
+    that cannot be measured. Without a step it is right if it says that there is none. An
     inconclusive answer is never right.
     """
     draws = np.random.default_rng([seed, _STEPS])

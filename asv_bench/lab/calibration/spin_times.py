@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-call"
-"""A script: how long a spinning kernel of some clock cycles takes as a node of a CUDA graph.
+"""A script that times spinning kernels of some clock cycles as nodes of a CUDA graph.
 
-Prints JSON, seconds a node by cycles. Many nodes one after the other, because the events around a
-replay have a cost of their own.
+It prints JSON: seconds for each node, by cycles. Each graph has many nodes, because the events
+around a replay have a cost of their own.
 """
 
 from __future__ import annotations

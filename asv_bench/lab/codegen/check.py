@@ -1,8 +1,8 @@
 """`python -m asv_bench.lab.codegen`: compile every kernel for sm_90 and check the result.
 
-Two sets: what the engine launches for GPT-2 at every batch bucket, as it launches it, and the plain
-kernels for the head shapes and dtypes of other models. Needs no GPU. Exits 1 with one sentence for
-each broken rule.
+It compiles every kernel that the engine launches for GPT-2, at every batch bucket, and the plain
+kernels for the head shapes and dtypes of other models. It needs no GPU. It prints one sentence for
+each broken rule, and then ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run(
 
 
 def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigures], list[str]]:
-    """Compile every kernel whose name contains one of `only`, all if there is none, afresh.
+    """Compile every kernel whose name contains one of `only`; all kernels if `only` is empty.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def _compile(place: int) -> KernelFigures | str:
 
 @contextmanager
 def fresh_compiler() -> Iterator[None]:
-    """Compile anew, and so that the result depends on the kernel alone.
+    """Compile without a cache, so that the result depends on the kernel only.
 
     Raises
     ------

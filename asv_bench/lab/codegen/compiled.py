@@ -32,14 +32,13 @@ FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|cp\.reduce)(?:\.\w+(?:::\w+)*)*\.b?f(?
 
 @dataclass(frozen=True, slots=True)
 class KernelFigures:
-    """Facts about one compiled variant; identical for one Triton version on any machine.
+    """Facts about one compiled variant. All but `compile_s` depend on the Triton version only.
 
-    `compile_s`, CPU seconds, is the exception. The `loop_` figures count instructions inside
-    loops only. Widths are in bytes per thread; 0 where there is no such access. `is_dependent`
-    kernels start before their producers have ended, `dependency_waits` is how often they wait for
-    those, `accesses_before_wait` how many global loads and stores stand before the first wait, if
-    there is one, and `consumer_releases` how often they let the next kernel start. `rows` are the
-    batch buckets of the engine's fused step that launch it.
+    The `loop_` figures count instructions inside loops. Widths are bytes per thread, 0 without such
+    an access. An `is_dependent` kernel starts before its producers have ended: it waits for them
+    `dependency_waits` times, after `accesses_before_wait` global loads and stores, and lets the
+    next kernel start `consumer_releases` times. `rows` are the batch buckets whose fused step
+    launches it. `compile_s` is CPU seconds.
     """
 
     name: str

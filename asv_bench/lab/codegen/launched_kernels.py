@@ -1,10 +1,9 @@
-"""The kernels that the engine launches for GPT-2 on a Hopper GPU, as they are specialised there.
+"""The kernels that the engine launches for GPT-2 on a Hopper GPU, specialised as they are there.
 
-Nothing is written down by hand: an engine is built and run on a pretended GPU, and every launch is
-specialised by Triton's own binder, from the tables, the tiles and the addresses that it came with.
-So what is compiled from here is what runs. What other GPUs launch in place of Hopper's kernels is
-from an engine on such a GPU. Attention with heads of 128, which no model here has, is launched by
-itself.
+An engine runs on a pretended GPU, and Triton's own binder specialises every launch by its
+arguments. So the kernels compiled from here are those that run. The kernels for other GPUs come
+from an engine on a pretended Ampere GPU. Attention with heads of 128, which GPT-2 lacks, is
+launched by itself.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.codegen.compiled import target
 from asv_bench.lab.counters.pretend_cuda import HOPPER, Launch, Traffic, pretended_cuda
 
-MODEL = "random:gpt2"
+MODEL, DTYPE = "random:gpt2", "fp16"
 AMPERE = (8, 0)
 BATCH_SIZES = (256, 1)
-"""Engines to build: one with every bucket up to `wide`'s, and `single`'s, whose rows are too few
-to be aligned as those of the others are."""
+"""Engines to build: one with every bucket of `wide`, and that of `single`, whose rows are aligned
+otherwise."""
 PLAIN_BATCH_SIZE = 256
 """Of the engine on another GPU, whose tiles for single rows are Hopper's own."""
 
@@ -82,7 +81,6 @@ _WORDS = {
     ("APPEND", False): "cached",
     ("LATE", True): "late",
 }
-_DTYPES: Mapping[str, Literal["float16", "bfloat16"]] = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(slots=True)
@@ -111,9 +109,9 @@ class LaunchedKernel:
 
 
 def has_gluon() -> bool:
-    """Whether this Triton has the dialect that the Hopper kernels are written in.
+    """Whether this Triton has Gluon, in which the Hopper kernels are written.
 
-    Without it those cannot be compiled, and what is launched on other GPUs is compiled instead.
+    Without it the kernels for other GPUs are compiled instead.
     """
     try:
         return importlib.util.find_spec("triton.experimental.gluon.nvidia.hopper") is not None
@@ -121,9 +119,7 @@ def has_gluon() -> bool:
         return False
 
 
-def launched_kernels(
-    model: str = MODEL, batch_sizes: Iterable[int] = BATCH_SIZES, dtype: str = "fp16"
-) -> list[LaunchedKernel]:
+def launched_kernels(batch_sizes: Iterable[int] = BATCH_SIZES) -> list[LaunchedKernel]:
     """Every distinct kernel of greedy and sampled decoding and of prefill, at every bucket.
 
     Raises
@@ -132,35 +128,31 @@ def launched_kernels(
         When the engine launches a kernel that no rules are written for.
     """
     gpu = HOPPER if has_gluon() else AMPERE
-    launches = (_launches(model, batch_size, dtype, gpu) for batch_size in batch_sizes)
-    return _distinct(chain.from_iterable(launches), dtype)
+    return _distinct(chain.from_iterable(_launches(size, gpu) for size in batch_sizes))
 
 
-def plain_kernels(model: str = MODEL, dtype: str = "fp16") -> list[LaunchedKernel]:
+def plain_kernels() -> list[LaunchedKernel]:
     """What other GPUs launch where Hopper has kernels of its own.
 
-    Empty where Hopper's cannot be compiled: `launched_kernels` are these then.
+    Empty without Gluon: then `launched_kernels` returns them.
     """
-    launches = _launches(model, PLAIN_BATCH_SIZE, dtype, AMPERE) if has_gluon() else iter(())
-    return _distinct(((one, None) for one, _ in launches if one.name in _PLAIN), dtype)
+    launches = _launches(PLAIN_BATCH_SIZE, AMPERE) if has_gluon() else iter(())
+    return _distinct((one, None) for one, _ in launches if one.name in _PLAIN)
 
 
-def wide_head_kernels(dtype: str = "fp16") -> list[LaunchedKernel]:
+def wide_head_kernels() -> list[LaunchedKernel]:
     """The ring of attention for 32/8 heads of 128, which GPT-2 has not: every depth, split or not.
 
     Empty where this Triton cannot compile it.
     """
-    return _distinct(_wide_head_launches(dtype), dtype) if has_gluon() else []
+    return _distinct(_wide_head_launches()) if has_gluon() else []
 
 
-def _distinct(launches: Iterable[tuple[Launch, int | None]], dtype: str) -> list[LaunchedKernel]:
-    """Each compilation once, with the buckets that launch it.
-
-    A launch is specialised before the next is asked for: while its GPU is still pretended.
-    """
+def _distinct(launches: Iterable[tuple[Launch, int | None]]) -> list[LaunchedKernel]:
+    """Each compilation once, with the buckets that launch it."""
     found: dict[str, LaunchedKernel] = {}
     for launch, rows in launches:
-        kernel = _specialised(launch, dtype)
+        kernel = _specialised(launch)
         key = repr((kernel.name, *_identity(kernel)))
         known = found.setdefault(key, kernel)
         if rows is not None and rows not in known.rows:
@@ -179,7 +171,7 @@ def _pretended(gpu: tuple[int, int]) -> Iterator[Traffic]:
     capability.cache_clear()
 
 
-def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
+def _wide_head_launches() -> Iterator[tuple[Launch, int | None]]:
     """Fused attention by itself, at every batch size up to that at which nothing changes more."""
     import torch
 
@@ -187,12 +179,13 @@ def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
 
     query_heads, kv_heads, head_dim, block_size = 32, 8, 128, 64
     with _pretended(HOPPER) as traffic:
-        element = getattr(torch, _DTYPES[dtype])
         for rows in range(1, 65):
             qkv = torch.empty(
-                rows, (query_heads + 2 * kv_heads) * head_dim, dtype=element, device="cuda"
+                rows, (query_heads + 2 * kv_heads) * head_dim, dtype=torch.float16, device="cuda"
             )
-            caches = torch.empty(2, 1, kv_heads, block_size, head_dim, dtype=element, device="cuda")
+            caches = torch.empty(
+                2, 1, kv_heads, block_size, head_dim, dtype=torch.float16, device="cuda"
+            )
             tables = torch.zeros(rows, 16, dtype=torch.int32, device="cuda")
             positions = torch.zeros(rows, dtype=torch.int32, device="cuda")
             fused_attention(
@@ -202,16 +195,14 @@ def _wide_head_launches(dtype: str) -> Iterator[tuple[Launch, int | None]]:
                 tables,
                 positions,
                 positions,
-                torch.empty(rows, query_heads * head_dim, dtype=element, device="cuda"),
+                torch.empty(rows, query_heads * head_dim, dtype=torch.float16, device="cuda"),
                 scale=head_dim**-0.5,
                 pdl=True,
             )
         yield from ((launch, None) for launch in traffic.launches)
 
 
-def _launches(
-    model: str, batch_size: int, dtype: str, gpu: tuple[int, int]
-) -> Iterator[tuple[Launch, int | None]]:
+def _launches(batch_size: int, gpu: tuple[int, int]) -> Iterator[tuple[Launch, int | None]]:
     """Launches of an engine's captures, fused and not, and of a prefill, with their buckets."""
     from engine import Engine, EngineConfig, SamplingParams
 
@@ -219,9 +210,9 @@ def _launches(
         for fuse in (True, False):
             engine = Engine(
                 EngineConfig(
-                    model=model,
+                    model=MODEL,
                     device="cuda",
-                    dtype=_DTYPES[dtype],
+                    dtype="float16",
                     max_batch_size=batch_size,
                     num_kv_blocks=4 * batch_size + 16,
                     # One bucket of prefills: all launch the same kernels.
@@ -241,7 +232,7 @@ def _launches(
                 rows = None
 
 
-def _specialised(launch: Launch, dtype: str) -> LaunchedKernel:
+def _specialised(launch: Launch) -> LaunchedKernel:
     """The launch as Triton specialises it when it meets it for the first time."""
     if launch.name not in _KERNELS:
         raise MeasurementFailed(
@@ -261,7 +252,7 @@ def _specialised(launch: Launch, dtype: str) -> LaunchedKernel:
     return LaunchedKernel(
         name=_name(launch.name, values),
         family=_KERNELS[launch.name][0],
-        dtype=dtype,
+        dtype=DTYPE,
         source=_source_class(kernel)(kernel, signature, constants, attributes),
         options=parsed.__dict__,
         is_dependent=bool(launch.options.get("launch_pdl")),

@@ -13,10 +13,7 @@ from asv_bench.lab.counters.pretend_cuda import PretendTensor
 
 
 class OperatorLedger(TorchDispatchMode):
-    """Counts the aten operators that are dispatched inside its block.
-
-    It sees what torch dispatches and changes nothing: the engine takes the path that it takes
-    without it, on the CPU and on the pretended GPU.
+    """Counts the aten operators that are dispatched inside its block, and changes nothing.
 
     Attributes
     ----------

@@ -104,7 +104,7 @@ _traffic = Traffic()
 class PretendTensor(torch.Tensor):
     """A tensor that says it is on the GPU; `stand_in`, a meta tensor, has its shape.
 
-    torch's C++ side is told that it is a meta tensor: it would look for a CUDA that is not there.
+    For torch's C++ side it is a meta tensor too: otherwise torch would look for CUDA.
     """
 
     stand_in: torch.Tensor
@@ -277,7 +277,7 @@ def _is_cuda(device: Any) -> bool:
 
 
 class _Done:
-    """An event or a graph: everything on the pretended device is done already."""
+    """An event or a graph, whose work is always done."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -298,7 +298,7 @@ class _Done:
 
 
 class _Stream(_Done):
-    """A stream, which only is what it is and no other."""
+    """A stream, told from others by its number."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_stream = next(_stream_numbers)
@@ -339,8 +339,8 @@ def _capture(*_: Any, **__: Any) -> Iterator[None]:
 def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
     """Pretend that torch has one GPU of that compute capability, inside this block.
 
-    What the kernels remember about ``cuda:0`` outlives the block, so a process that has used it
-    must not use a real GPU afterwards.
+    The kernels remember what they learn of ``cuda:0``, so the process must not use a real GPU
+    afterwards.
 
     Yields
     ------

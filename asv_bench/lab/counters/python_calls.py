@@ -23,7 +23,7 @@ UNCOUNTED_PACKAGES = ("numpy",)
 
 @dataclass(slots=True)
 class PythonCalls:
-    """Calls of Python functions, generators that go on included.
+    """Calls of Python functions; a generator that is resumed counts as called.
 
     Attributes
     ----------
@@ -41,10 +41,14 @@ class PythonCalls:
 def python_calls(
     packages: Sequence[str] = ENGINE_PACKAGES, *, with_generated: bool = False
 ) -> Iterator[PythonCalls]:
-    """Count calls in this thread, inside the block. The garbage collector rests meanwhile.
+    """Count calls in this thread, inside the block. The garbage collector is off meanwhile.
 
-    Those of the functions of `packages` are counted as the engine's own; `with_generated`, those of
-    functions without a file too: constructors of named tuples and of dataclasses.
+    Parameters
+    ----------
+    packages
+        Calls of their functions are the engine's.
+    with_generated
+        So are those of functions without a file: constructors of named tuples and dataclasses.
     """
     calls = PythonCalls()
     ours = (*_folders(packages), *((GENERATED,) if with_generated else ()))

@@ -1,9 +1,8 @@
-"""What one decode step of the engine does, counted: the same in every process and on any machine.
+"""Counts of what one decode step of the engine does: the same in every process, on any machine.
 
-Four paths are counted: the CPU's, with torch; and three of a GPU's, on a GPU that is only pretended
-(`asv_bench.lab.counters.pretend_cuda`): the captured graph that a server replays, and the launches
-that it stands for, with fused kernels and with plain ones. Nothing of the engine but its public
-face is used, so the counters of any commit can be had.
+Four paths are counted: one on the CPU, and three on a pretended GPU (`pretend_cuda`), which replay
+a captured graph, launch fused kernels, or launch plain ones. The counts use the engine's public
+face only, so every commit can be counted.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ SMALL, LARGE = BATCHES[1], BATCHES[2]
 class StepPath:
     """One way in which the engine decodes, and the options that lead there.
 
-    `is_alike`: it calls the same functions for every size of batch. The launchers of the fused
-    kernels do not: tiles that a batch chooses have launchers of their own.
+    `is_alike`: the path calls the same functions for every batch size. The fused kernels do not:
+    the batch chooses the tiles, and each kind of tile has its own launcher.
     """
 
     name: str
@@ -105,15 +104,15 @@ def path_named(name: str) -> StepPath:
 def count_steps(path: StepPath, batch: int) -> CountedSteps:
     """Build an engine, bring `batch` requests to where they all decode, and count.
 
-    All sequences are equally long, so steps repeat with the block size: the steps of one block are
-    counted as torch sees them, those of the next as Python does.
+    All sequences are equally long, so steps repeat with the block size. What torch does is counted
+    over the steps of one block, and Python's calls over the next.
 
     Raises
     ------
     Refused
-        Where ranges are on, which call functions of their own, or kernels are interpreted.
+        If ranges are on, which add calls, or kernels are interpreted.
     MeasurementFailed
-        Where a step did not yield one token of each request.
+        If a step did not deliver one token of each request.
     """
     _refuse_what_changes_the_path()
     with _device(path) as traffic:

@@ -1,9 +1,9 @@
-"""Decode steps out of a profiler's trace: which kernel took what share of each step, and the gaps.
+"""Decode steps out of a profiler's trace: the time of each kernel, and the gaps between kernels.
 
-Under programmatic dependent launch a kernel starts before the one that it depends on has ended,
-and its traced time includes that wait; added up, traced times exceed the step. A kernel's *own*
-time here is what it adds to the timeline: from its start, or the end of all kernels before it where
-that is later, to its end. Own times and gaps add up to the step exactly.
+Under programmatic dependent launch a kernel starts before its producer has ended, and its traced
+time includes that wait. So traced times add up to more than the step. A kernel's own time begins at
+its start, or at the end of all kernels before it if that is later. Own times and gaps add up to the
+step exactly.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class TimedStep:
 
 
 def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
-    """The steps of a trace, but the first, before which there is no other.
+    """The steps of a trace without the first, which has no step before it.
 
-    Work on other streams than the step's is left out: it overlaps with the step by design.
+    Work on other streams is left out: it overlaps with the step by design.
 
     Raises
     ------

@@ -1,8 +1,7 @@
 """The bytes that each kernel of a decode step must move, from the model's sizes alone.
 
-What an implementation adds, such as partial products or row statistics, is not owed and not
-counted. Weights and cached tokens, added up over the kernels, are what
-`asv_bench.memory.floor.step_bytes` gives.
+Bytes that only an implementation needs, such as partial products, are not counted. The weights and
+cached tokens of all kernels together are `asv_bench.memory.floor.step_bytes`.
 """
 
 from __future__ import annotations

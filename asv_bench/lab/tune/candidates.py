@@ -1,7 +1,7 @@
-"""What is tried in place of a choice: the choices next to it, and those of the other buckets.
+"""Candidates for a slot of the table: neighbours of the present choice, and other buckets' choices.
 
-Coordinate descent: a pass goes over all slots, and the next pass starts from what was adopted. One
-property is changed at a time, except where two only pay together.
+The search is coordinate descent: a pass goes over all slots, and the next pass starts from the
+adopted choices. Candidates differ in one property, or in two that only pay together.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ class Slot:
 
 
 def slots_of(table: ConfigTable, head_dim: int) -> list[Slot]:
-    """Every slot that steps of a model with such heads use: the rings last, as all steps have one.
+    """Every slot that steps of a model with such heads use; the ring comes last.
 
-    A ring is the same for every batch, so it is judged at all of the buckets' points.
+    All batches share the ring, so it is judged at the points of all buckets.
     """
     points = [Point(bucket.rows, bucket.context) for bucket in table.buckets]
     slots = [Slot(place, role, (point,)) for place, point in enumerate(points) for role in ROLES]

@@ -1,12 +1,12 @@
-"""Choosing by measurement: screen every candidate, then the best few against what is there.
+"""A choice by measurement: all candidates are screened, then the best few meet the present choice.
 
-Candidates are measured in turns with the present choice, round by round, and compared by the ratio
-to it within a round, so that drift of clocks and temperature falls on all alike.
+Each round times every candidate and the present choice once, and a candidate's figure is its ratio
+to the present choice within the round. So drift of clocks and temperature cancels.
 
-Captures of the same step differ too, by where their scratch memory lies, and the luckiest wins the
-screening. So in the final rounds everyone is captured anew for each. What is adopted must gain at
-least `LEAST_GAIN` in the median, and win so many rounds that a sign test leaves no doubt: in the
-mean of its points, or at one of them where it loses at none.
+The place of its scratch memory makes a capture faster or slower in all its rounds, and the luckiest
+capture wins the screening. So each final round captures everyone anew. A candidate is adopted if
+its median gain is at least `LEAST_GAIN` and a sign test over the rounds is significant: for the
+mean of its points, or for one point if it loses at no other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Ratios = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate and what became of it: its ratio to the present choice, or why it has none.
+    """A candidate with its ratio to the present choice, or the reason why it has none.
 
     `step_us` is by point, of the last rounds that it took part in.
     """
@@ -96,9 +96,9 @@ class Decision:
 
 @dataclass(slots=True)
 class _Entrant:
-    """A choice with its times by round, [rounds][points], and the timers of all its captures.
+    """A choice with its times, [rounds][points], and the timers of all its captures.
 
-    Captures before the last are kept: the next would be given the memory that they hold.
+    Earlier captures are kept, so that a new one gets other memory.
     """
 
     choice: Choice
@@ -231,7 +231,7 @@ def with_decision(table: ConfigTable, decision: Decision) -> ConfigTable:
 
 
 def _run_round(entrants: Sequence[_Entrant], number: int) -> None:
-    """Measure all in turns; who begins changes, so that none is always the first or the last."""
+    """Time everyone once, beginning with another one in each round."""
     start = number % len(entrants)
     for entrant in (*entrants[start:], *entrants[:start]):
         entrant.rounds.append([timer() for timer in entrant.captures[-1]])
@@ -248,15 +248,15 @@ def _typical(ratios: Ratios) -> float:
 
 
 def _doubt(ratios: Ratios, num_rivals: int) -> float:
-    """The p-value of a gain over the present choice, for all tests of so many rivals.
+    """The p-value of a gain over the present choice, corrected for the tests of all rivals.
 
-    1 where it gains too little, or only at one point and loses at another.
+    It is 1 if the gain is too small, or is one point's only and another point loses.
     """
     num_points = ratios.shape[1]
     gains = [_over_points(ratios)]
     if num_points > 1 and np.median(ratios, axis=0).max() <= 1 + NO_LOSS:
         gains += list(ratios.T)
-    # As many tests as there could have been: whether points count is seen from the figures.
+    # All tests that could have been made: the figures themselves decide whether points are tested.
     num_tests = num_rivals * (1 + num_points if num_points > 1 else 1)
     return min(1.0, num_tests * min(map(_sign_test, gains)))
 

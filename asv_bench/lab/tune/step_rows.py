@@ -1,7 +1,7 @@
-"""Rows in the middle of their sequences: a step to be cut differently, and what it must give.
+"""A decode step in the middle of its sequences, and the check that a differently cut step is right.
 
-A step is right if its logits are as close to full precision as the unfused step's, its tokens are
-best ones but for rounding, what it appends to the cache is as close, and it repeats bit for bit.
+A step is right if its logits and appended keys and values are about as close to full precision as
+those of the unfused step, its tokens are the best but for rounding, and it repeats bit for bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 64
 ROOM = 64
-"""Tokens that each sequence can grow by before it has to begin again."""
+"""Tokens that a sequence can grow by before `reset`."""
 MOST_ERROR = 2.0
 """Times the unfused step's own error against full precision: the bound of the kernels' tests."""
 
@@ -42,10 +42,10 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What a fused step left behind.
+    """The results of a fused step.
 
-    Best logit of each tile of the head [B, tiles], token of each row [B], and the new token's keys
-    and values [2, layers, B, H, D], NaN where none were appended.
+    The best logit of each tile of the head [B, tiles], the token of each row [B], and the new
+    token's keys and values [2, layers, B, H, D], NaN if none were appended.
     """
 
     best_of_tiles: torch.Tensor
@@ -54,12 +54,8 @@ class Stepped:
 
     def equals(self, other: Stepped) -> bool:
         """Whether both are the same bit for bit."""
-        return self.chooses_as(other) and torch.equal(self.appended, other.appended)
-
-    def chooses_as(self, other: Stepped) -> bool:
-        """Whether logits and tokens are the same bit for bit."""
-        return torch.equal(self.best_of_tiles, other.best_of_tiles) and torch.equal(
-            self.tokens, other.tokens
+        return all(
+            torch.equal(getattr(self, name), getattr(other, name)) for name in self.__slots__
         )
 
 

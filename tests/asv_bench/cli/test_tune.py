@@ -59,7 +59,7 @@ def test_the_committed_file_is_what_tune_would_write() -> None:
         (["--device", "cpu"], "tune needs a GPU"),
         (["--roles", "head,tail"], "there is no role 'tail'"),
         (["--rows", "63"], "--rows has '63'"),
-        (["--device", "cuda"], "written on a reference machine"),
+        (["--device", "cuda"], "table.toml is of a reference machine"),
     ],
 )
 def test_what_cannot_be_is_refused(
