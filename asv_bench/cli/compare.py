@@ -116,24 +116,7 @@ def compare(
     require_writable(FOLDER / "pairs.jsonl")
     plan = _plan(pairs, quick).with_margin(margin / 100)
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    subject: Subject
-    if command:
-        if benchmark or devices or require_gpu:
-            raise Refused(
-                "--benchmark, --devices and --require-gpu choose among kvtrail's own benchmarks; "
-                "leave them out where a command is measured."
-            )
-        subject = command_subject(command)
-    else:
-        if not IS_CHECKOUT:
-            raise Refused(
-                "compare needs the command to measure: kvtrail compare BASE HEAD -- COMMAND. "
-                "kvtrail's own benchmarks run in a checkout of kvtrail, by "
-                "`python -m asv_bench compare BASE HEAD`."
-            )
-        subject = set_up(REPOSITORY, benchmark or (), devices)
-    if require_gpu:
-        insist_on_gpu(subject.devices)
+    subject = _subject(command or (), benchmark or (), devices, require_gpu=require_gpu)
     _refuse_hopeless(plan, len(subject.metrics))
     names = base, head
     known = {name: subject.resolve(name) for name in names if name != WORKING_TREE}
@@ -161,14 +144,26 @@ def _plan(pairs: int | None, quick: bool) -> ComparisonPlan:
     return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
 
 
-def command_subject(command: Sequence[str]) -> CommandSubject:
-    """The command in the repository of the current folder.
-
-    Raises
-    ------
-    Refused
-        If there is no repository.
-    """
+def _subject(
+    command: Sequence[str], patterns: Sequence[str], devices: str | None, *, require_gpu: bool
+) -> Subject:
+    """The command in the repository around the current folder, or kvtrail's own benchmarks."""
+    if not command:
+        if not IS_CHECKOUT:
+            raise Refused(
+                "compare needs the command to measure: kvtrail compare BASE HEAD -- COMMAND. "
+                "kvtrail's own benchmarks run in a checkout of kvtrail, by "
+                "`python -m asv_bench compare BASE HEAD`."
+            )
+        setup = set_up(REPOSITORY, patterns, devices)
+        if require_gpu:
+            insist_on_gpu(setup.devices)
+        return setup
+    if patterns or devices or require_gpu:
+        raise Refused(
+            "--benchmark, --devices and --require-gpu choose among kvtrail's own benchmarks; leave "
+            "them out where a command is measured."
+        )
     root = repository_around(Path.cwd())
     if root is None:
         raise Refused(f"{Path.cwd()} is in no git repository; run compare in the one to measure.")
