@@ -135,7 +135,7 @@ def test_equal_engines_are_equivalent_and_so_is_a_commit_with_itself(toy: ToyPro
         code, said, record = compare(toy.root, *arguments, "-b", STEP, "--pairs", "10")
         (answer,) = record["results"]["comparisons"]
         assert (code, answer["verdict"], answer["effect"]) == (0, "equivalent", 0.0), said
-        assert len(record["samples"]) == 10
+        assert len(record["samples"]) == answer["pairs_used"] > 0
 
 
 def test_the_same_engine_and_kernels_are_not_measured(toy: ToyProject, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_margin_is_told_in_per_cent(toy: ToyProject) -> None:
     _, said, record = compare(toy.root, "HEAD", "HEAD", "--anyway", *options, "2.5")
     plan = record["settings"]["plan"]
     assert (plan["margin"], plan["minimum_effect"]) == (0.025, 0.025)
-    assert "by at least 2.5 %" in said
+    assert "within 2.5 %" in " ".join(said.split())
     assert compare(toy.root, "HEAD", "HEAD", *options, "0")[0] == 2
 
 
