@@ -24,8 +24,8 @@ from asv_bench.process.samples import CommitUnusable, Pair, PairSource, SampleFa
 from asv_bench.stats.posterior import REFERENCE, FirstBad, Suspects
 
 SourceOf = Callable[[str], PairSource]
-"""Gives the source for a part of the search. Each part measures anew: pairs of one are never
-taken for another's."""
+"""Gives the source for a part of the search. Each part measures pairs of its own, which no other
+part is given."""
 OnProbe = Callable[[Probe], None]
 PAIRS_IN_TURNS = 16
 Z_DIFFERENT = 3.3

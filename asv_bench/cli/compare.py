@@ -47,7 +47,7 @@ from asv_bench.subjects.subject import Subject
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
-    "Commits between which nothing differs that is measured are not measured.\n\n"
+    "Commits that hold the same files in what is measured are not measured.\n\n"
     "Exit code 0: nothing the gate is for, or the same; 3: a regression; 4: inconclusive; 5: "
     "nothing could be measured; 1: a failure; 2: refused; 130: interrupted, and the same command "
     "goes on where it stopped."

@@ -43,7 +43,7 @@ Margin: TypeAlias = Annotated[
 Anyway: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--anyway", help="Measure commits, too, whose engine and kernels are those of another."
+        "--anyway", help="Measure even where both commits hold the same engine and kernels."
     ),
 ]
 RequireGpu: TypeAlias = Annotated[

@@ -60,7 +60,7 @@ def build_all_pages(project: AsvProject, console: Console) -> Path:
         try:
             project.publish()
         except AsvError as error:
-            print_sentences(console, [f"asv's own pages are not built anew: {error}"])
+            print_sentences(console, [f"asv's own pages stay as they are: {error}"])
     complaints: list[str] = []
     page = build_page(project.root, complaints)
     print_sentences(console, complaints)

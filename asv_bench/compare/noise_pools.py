@@ -50,7 +50,9 @@ class NoisePools:
             try:
                 self._differences = read_stored(self.path, "a file of noise", _parsed)
             except UnreadableFile as error:
-                self.complaints.append(f"{error} Noise is learnt anew.")
+                self.complaints.append(
+                    f"{error} The noise is learnt again from the comparisons to come."
+                )
 
     def of(self, benchmarks: Sequence[str]) -> dict[str, list[float]]:
         """Those benchmarks' pools that are full enough to judge by."""

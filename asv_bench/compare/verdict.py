@@ -81,7 +81,7 @@ class Comparison:
 
     @classmethod
     def of_same(cls, benchmark: str, base: str, head: str) -> Comparison:
-        """That of commits between which nothing differs that is measured; none of them is."""
+        """The answer where both commits hold the same files, which are not measured."""
         return cls(benchmark, base, head, Verdict.SAME, reason=NOTHING_TO_MEASURE)
 
     def to_json(self) -> dict[str, Any]:

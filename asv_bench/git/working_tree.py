@@ -1,6 +1,6 @@
 """The working tree as it stands: how it differs from its commit, and as a commit of its own.
 
-asv files results by commit. A tree with uncommitted changes is nobody's commit, so it gets one in
+asv files results by commit. A tree with uncommitted changes has no commit, so it gets one in
 a repository beside the user's: the user's history and index are not touched.
 """
 

@@ -242,7 +242,7 @@ def _benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
     try:
         entries = read_stored(path, "asv's benchmarks.json", _entries) if path.exists() else {}
     except UnreadableFile as error:
-        complaints.append(f"{error} Without it no result can be read; `bench` writes it anew.")
+        complaints.append(f"{error} Without it no result can be read; `bench` writes it again.")
         return {}
     for name, entry in entries.items():
         if name == "version":

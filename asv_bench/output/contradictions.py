@@ -36,7 +36,8 @@ def spread_sentences(
         f"{unit and ' '}{unit}"
         for name in worst[:SHOWN]
     )
-    more = f"; and {len(worst) - SHOWN} figures more" if len(worst) > SHOWN else ""
+    rest = len(worst) - SHOWN
+    more = f"; and {rest} more figure{'s' if rest > 1 else ''}" if rest > 0 else ""
     return [
         f"Warning: {of_what} that measured the same disagree by more than "
         f"{100 * (PLAUSIBLE_SPREAD - 1):.0f} %: {listed}{more}. {ADVICE}"

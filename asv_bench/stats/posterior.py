@@ -7,7 +7,7 @@ otherwise, with errors of a Student t distribution: its heavy tails keep a distu
 deciding anything. All three unknowns are weighed on grids, so nothing about the noise is assumed to
 be known.
 
-The stated certainty assumes that errors are drawn anew for each pair. An offset that belongs to a
+The stated certainty assumes that errors are independent between pairs. An offset that belongs to a
 commit, as its code layout may cause, is in all of its pairs: more pairs make a wrong answer more
 certain, and the confirmation, which measures the same commit, need not notice. The probability
 holds if such offsets are small beside half the step.

@@ -144,7 +144,7 @@ class KVBlockManager(BlockPool):
         position[boundary_rows] = 0
         copies = []
         for row, source in zip(shared_rows.tolist(), last[shared_rows].tolist(), strict=True):
-            # Read anew for each row: a copy made for an earlier row may have left this one alone.
+            # Read again for each row: a copy made for an earlier row may have left this one alone.
             if self._refcounts[source] > 1:
                 copy = BlockCopy(source, next(copy_blocks))
                 self._refcounts[source] -= 1
@@ -221,7 +221,7 @@ class KVBlockManager(BlockPool):
             room = self._room_in_last_block(block_ids) if count else 0
             if room:
                 last = block_ids[-1]
-                # Read anew for each: a copy made for an earlier one may have left this one alone.
+                # Read again for each: a copy made for an earlier one may have left this one alone.
                 if self._refcounts[last] > 1:
                     copies.append(BlockCopy(last, next(new_blocks)))
                     self._refcounts[last] -= 1

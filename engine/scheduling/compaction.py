@@ -21,7 +21,7 @@ def move_to_lowest_rows(rows: Rows, device_rows: DeviceRows) -> None:
     """Move running sequences from the highest rows to the lowest that are free.
 
     All launched tokens must have been seen: the device is told each sequence's last one, as if it
-    started anew. What is still to be launched finds every sequence in its new row.
+    started again. What is still to be launched finds every sequence in its new row.
     """
     running, free = rows.running(), rows.free()
     count = min(len(running), len(free))

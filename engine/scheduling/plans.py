@@ -68,7 +68,7 @@ class AlikeSteps:
     `place` is where the plan's rows are, `sampling` where those are of them that make a token, and
     `last_blocks` those that have room for their tokens. As long as no row begins to decode or is
     given back, none that feeds known tokens comes to their last, no budget ends and every last
-    block has room, the same rows run, in the same blocks. Then nothing is planned anew.
+    block has room, the same rows run, in the same blocks. Then the last plan serves again.
     """
 
     plan: DecodePlan

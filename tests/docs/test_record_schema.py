@@ -8,8 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from documents import ROOT
+from simulated_pairs import BASE, HEAD, pair_of
 
 import record_schema
+from asv_bench.compare.comparison import summarize_pairs
+from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.record import Record
 
 
@@ -27,6 +30,13 @@ COMPARISONS = sorted((ROOT / "reports" / "verdicts").glob("compare-*.json"))
 def test_records_of_comparisons_keep_to_it(path: Path) -> None:
     record = msgspec.convert(json.loads(path.read_text("utf-8")), record_schema.Record)
     assert record.results.comparisons
+
+
+def test_an_answer_of_today_has_documented_fields_only() -> None:
+    pairs = [pair_of(1.0, 1.01), pair_of(1.0, 1.02)]
+    answer = summarize_pairs(BASE, HEAD, "b", pairs, ComparisonPlan())
+    content = json.loads(json.dumps(answer.to_json()))
+    assert msgspec.convert(content, record_schema.Comparison).test == "signed ranks and signs"
 
 
 def test_a_field_that_is_not_documented_is_noticed() -> None:

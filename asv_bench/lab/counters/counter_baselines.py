@@ -105,7 +105,7 @@ def read_baseline(path: Path) -> Baseline | None:
     except UnreadableFile as error:
         raise Refused(
             f"{path} holds no baseline of counters ({error}) Restore it from git, or take it away "
-            "and accept the counters anew."
+            "and accept the counters again."
         ) from error
 
 

@@ -75,7 +75,7 @@ class Traffic:
     streams: set[_Stream] = field(default_factory=set)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again at zero."""
         for one in fields(self):
             fresh = one.default if one.default_factory is MISSING else one.default_factory()
             setattr(self, one.name, fresh)

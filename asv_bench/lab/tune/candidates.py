@@ -29,7 +29,7 @@ from kernels.tiles.table import (
 
 Choice: TypeAlias = LinearTile | RingTile
 Timer: TypeAlias = Callable[[], float]
-"""Microseconds of a step, measured anew by each call."""
+"""Microseconds of a step, measured again by each call."""
 
 
 class Rejected(BenchError):

@@ -4,9 +4,9 @@ Each round times every candidate and the present choice once, and a candidate's 
 to the present choice within the round. So drift of clocks and temperature cancels.
 
 The place of its scratch memory makes a capture faster or slower in all its rounds, and the luckiest
-capture wins the screening. So each final round captures everyone anew. A candidate is adopted if
-its median gain is at least `LEAST_GAIN` and a sign test over the rounds is significant: for the
-mean of its points, or for one point if it loses at no other.
+capture wins the screening. So each final round captures all candidates again. A candidate is
+adopted if its median gain is at least `LEAST_GAIN` and a sign test over the rounds is significant:
+for the mean of its points, or for one point if it loses at no other.
 """
 
 from __future__ import annotations

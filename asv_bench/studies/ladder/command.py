@@ -94,10 +94,10 @@ def run(
     ] = None,
     render: Annotated[
         bool,
-        typer.Option("--render", help="Write page and pictures anew; measure nothing."),
+        typer.Option("--render", help="Write page and pictures again; measure nothing."),
     ] = False,
 ) -> None:
-    """Climb the ladder, or write its page anew.
+    """Climb the ladder, or write its page again.
 
     Raises
     ------
@@ -269,7 +269,7 @@ class Climb:
 class _Shown:
     """Processes with the time left.
 
-    Pairs that are discarded are measured anew, so there can be more processes than expected.
+    Pairs that are discarded are measured again, so there can be more processes than expected.
     """
 
     def __init__(self, console: Console, total: int) -> None:

@@ -63,7 +63,7 @@ def test_the_worst_are_listed_and_the_rest_counted() -> None:
     (sentence,) = spread_sentences(values, "processes", "ms")
     assert "figure 5 is 1 to 7 ms; figure 4" in sentence
     assert "figure 0" not in sentence
-    assert "and 3 figures more" in sentence
+    assert "and 3 more figures" in sentence
 
 
 def traced(step_us: float | None, forward_us: float, device_us: float | None = None) -> Traced:
