@@ -57,7 +57,6 @@ class Comparison(Closed):
     ]
     confidence: Annotated[float | None, Meta(description="Of the interval, such as 0.95.")]
     p: Annotated[float | None, Meta(description="Exact two-sided p-value of a difference.")]
-    wilcoxon_p: Annotated[float | None, Meta(description="Of Wilcoxon's signed-rank test alone.")]
     equivalence_p: Annotated[
         float | None, Meta(description="Larger p-value of the two tests against the margin.")
     ]
@@ -66,6 +65,13 @@ class Comparison(Closed):
     base_value: Annotated[float | None, Meta(description="Median of the base's processes.")]
     head_value: Annotated[float | None, Meta(description="Median of the head's processes.")]
     reason: Annotated[str, Meta(description="A sentence where the verdict needs one, else empty.")]
+    test: Annotated[
+        Literal["", "pooled ranks", "separation", "rank sum", "signed ranks and signs"],
+        Meta(description="What gave the p-values; empty without pairs and in version 0.1.0."),
+    ] = ""
+    wilcoxon_p: Annotated[
+        float | None, Meta(description="Of the signed-rank test alone; only in version 0.1.0.")
+    ] = None
 
 
 class GpuStates(Closed):
@@ -83,6 +89,9 @@ class Results(Struct):
     ] = []
     exit_code: Annotated[int | None, Meta(description="The command's exit code.")] = None
     outcome: Annotated[str | None, Meta(description="The exit code in a word.")] = None
+    pools: Annotated[
+        dict[str, int], Meta(description="Earlier differences that a benchmark was judged with.")
+    ] = {}
     gate: Annotated[str | None, Meta(description="Verdicts with an exit code of their own.")] = None
     interrupted: Annotated[bool, Meta(description="Whether the run was cut short.")] = False
     seconds: Annotated[float | None, Meta(description="How long measuring took, s.")] = None
