@@ -76,8 +76,7 @@ class KeptFile:
             "devices": None,
             **conditions(record),
         }
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        path = FOLDER / f"{record.command}-{digest[:16]}.jsonl"
+        path = file_of(settings, FOLDER, f"{record.command}-{{}}.jsonl")
         if resume and not path.exists():
             raise Refused(
                 f"--resume was given, but there are no pairs of the same {record.command}: nothing "
@@ -85,9 +84,6 @@ class KeptFile:
             )
         if resume is False:
             path.unlink(missing_ok=True)
-        others = [file for file in FOLDER.glob("*.jsonl") if file != path]
-        for old in sorted(others, key=lambda file: file.stat().st_mtime)[:-_KEPT_FILES]:
-            old.unlink(missing_ok=True)
         kept = cls(path)
         if kept.finished and resume is None:
             path.unlink()
@@ -274,6 +270,19 @@ def _reading(content: Mapping[str, Any]) -> Reading:
     figures = {name: count(content[name]) for name in ("value", "started_at", "process_s")}
     samples = tuple(map(positive, content["samples"]))
     return Reading(**{**content, **figures, "samples": samples, "gpu": gpu})
+
+
+def file_of(settings: Mapping[str, Any], folder: Path, name: str) -> Path:
+    """The file of these settings, whose hash stands for the braces in `name`.
+
+    Of the other files in the folder only the newest stay: nobody asks for the rest any more.
+    """
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    path = folder / name.format(digest[:16])
+    others = [file for file in folder.glob(f"*{path.suffix}") if file != path]
+    for old in sorted(others, key=lambda file: file.stat().st_mtime)[:-_KEPT_FILES]:
+        old.unlink(missing_ok=True)
+    return path
 
 
 def conditions(record: Record) -> dict[str, Any]:

@@ -7,14 +7,13 @@ threads and ruler, since under another their noise is another.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asv_bench.compare.judging import within_commit
-from asv_bench.compare.kept_pairs import conditions
+from asv_bench.compare.kept_pairs import conditions, file_of
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.stored_json import UnreadableFile, read_stored
@@ -42,8 +41,7 @@ class NoisePools:
 
     def __init__(self, record: Record, folder: Path | None = None) -> None:
         measured = {"subject": record.settings.get("subject"), **conditions(record)}
-        digest = hashlib.sha256(json.dumps(measured, sort_keys=True).encode())
-        self.path = (folder or FOLDER) / f"{digest.hexdigest()[:16]}.json"
+        self.path = file_of(measured, folder or FOLDER, "{}.json")
         self.complaints: list[str] = []
         self._differences: dict[str, list[float]] = {}
         if self.path.exists():
