@@ -32,13 +32,11 @@ from asv_bench.benchmarks import (
     kernels,
     sharing,
 )
-from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.benchmarks.guard import WrongEngineError
 from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared, shared_figure, tracked
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.counters.pretend_cuda import pretended_cuda
 from asv_bench.workloads.named import WORKLOADS
-from asv_bench.workloads.run_sample import RequestTrace, RunSample
 from engine import Engine, EngineConfig
 
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
@@ -237,36 +235,6 @@ def test_decode_runs_around_its_context_within_gpt2s_length(batch: int, context:
     assert workload.max_length <= 1024
     assert workload.new_tokens >= 200
     assert workload.resident == batch
-
-
-def trace(times: list[float]) -> RequestTrace:
-    return RequestTrace(0.0, [1] * len(times), times, "length")
-
-
-def run_of(*traces: RequestTrace) -> RunSample:
-    return RunSample("offline", 0.0, 100.0, 50, list(traces))
-
-
-def test_step_time_is_read_while_all_requests_decode() -> None:
-    # Steps take 1 s alone and 2 s together, from t = 200 to t = 240.
-    alone = [float(t) for t in range(200)]
-    together = [200.0 + 2 * step for step in range(21)]
-    first = trace(alone + together)
-    second = trace(together + [240.0 + step for step in range(1, 200)])
-    assert steady_step_s(run_of(first, second)) == pytest.approx(2.0)
-
-
-def test_step_time_does_not_depend_on_how_tokens_are_bunched() -> None:
-    steps = [0.5 * step for step in range(64)]
-    # The same steps, their tokens handed out eight at a time.
-    bunched = [0.5 * (8 * (step // 8) + 7) for step in range(64)]
-    assert steady_step_s(run_of(trace(steps))) == pytest.approx(0.5)
-    assert steady_step_s(run_of(trace(bunched))) == pytest.approx(0.5)
-
-
-def test_step_time_needs_requests_that_decode_together() -> None:
-    with pytest.raises(ValueError, match="fewer than 8 steps"):
-        steady_step_s(run_of(trace([0.0, 1.0, 2.0]), trace([50.0, 51.0])))
 
 
 def test_an_engine_run_gives_consistent_figures(any_engine: Path) -> None:

@@ -13,16 +13,10 @@ import torch
 from engine_cases import GREEDY, run_to_end, tokens_of
 
 from engine import (
-    ConfigError,
-    DeviceError,
-    Engine,
-    EngineConfig,
     QueueFullError,
     RequestError,
     SamplingParams,
 )
-from engine.requests.params import MOST_STOP_TOKEN_IDS
-from engine.running.device import resolve_device
 from engine.transport.token_slots import TokenSlots
 
 
@@ -280,89 +274,6 @@ def test_a_request_beyond_the_whole_cache_is_refused(make_engine):
         assert len(tokens_of(engine, [[1] * length], params)[0]) == 65 - length
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"max_new_tokens": 0},
-        {"max_new_tokens": 2.0},
-        {"temperature": -0.1},
-        {"temperature": float("nan")},
-        {"temperature": float("inf")},
-        {"temperature": 1e39},
-        {"temperature": 10**400},
-        {"top_k": -1},
-        {"top_p": 0.0},
-        {"top_p": 1.5},
-        {"seed": 2**63},
-        {"temperature": np.float32("nan")},
-        {"temperature": True},
-        {"temperature": "1"},
-        {"top_k": np.float64(3)},
-        {"top_p": np.float32(0)},
-        {"seed": np.bool_(True)},
-        {"max_new_tokens": np.bool_(True)},
-        {"max_new_tokens": np.array([1, 2])},
-        {"stop_token_ids": 5},
-        {"stop_token_ids": ("a",)},
-        {"stop_token_ids": (True,)},
-        {"stop_token_ids": np.array([1.0])},
-        {"stop_token_ids": (-1,)},
-        {"stop_token_ids": (2**31,)},
-        {"ignore_eos": "no"},
-    ],
-    ids=str,
-)
-def test_bad_sampling_parameters_are_refused(fields):
-    with pytest.raises(RequestError, match=next(iter(fields))):
-        SamplingParams(**fields)
-
-
-def test_stop_tokens_count_once_and_up_to_a_limit():
-    assert SamplingParams(stop_token_ids=[5, 3, 5] * 10_000).stop_token_ids == (5, 3)
-    some = tuple(range(MOST_STOP_TOKEN_IDS))
-    assert SamplingParams(stop_token_ids=some).stop_token_ids == some
-    with pytest.raises(RequestError, match=f"it may hold {MOST_STOP_TOKEN_IDS} at most"):
-        SamplingParams(stop_token_ids=(*some, 5_000))
-    with pytest.raises(RequestError, match="stop_token_ids holds -1;"):
-        SamplingParams(stop_token_ids=[*range(51_200), -1])
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"block_size": 0},
-        {"dtype": "float8"},
-        {"decode": "fast"},
-        {"admission": "lifo"},
-        {"device": "tpu"},
-        {"max_batch_size": 0},
-        {"num_kv_blocks": -3},
-        {"prefill_max_tokens": 0},
-        {"prefix_cache": "yes"},
-        {"steps_in_flight": -1},
-        {"steps_in_flight": 9},
-        {"steps_in_flight": True},
-        {"model": ""},
-        {"model": b"gpt2"},
-        {"model": 5},
-        {"seed": "x"},
-        {"seed": np.float64(1)},
-        {"seed": np.bool_(True)},
-        {"block_size": np.float32(16)},
-        {"block_size": np.array([16, 16])},
-        {"max_batch_size": np.int64(0)},
-        {"prefix_cache": np.int64(1)},
-        {"device": torch.device("cuda", 0)},
-        {"device": ["cpu"]},
-        {"dtype": np.array(["auto", "auto"])},
-    ],
-    ids=str,
-)
-def test_bad_options_are_refused(fields):
-    with pytest.raises(ConfigError, match=next(iter(fields))):
-        EngineConfig(**fields)
-
-
 @pytest.mark.parametrize(("steps_in_flight", "unseen"), [(0, 0), (1, 1), (3, 3), (8, 8), (None, 0)])
 def test_steps_in_flight_are_launched_before_their_tokens_are_seen(
     make_engine, monkeypatch, greedy_alone, prompts, steps_in_flight, unseen
@@ -374,50 +285,6 @@ def test_steps_in_flight_are_launched_before_their_tokens_are_seen(
     received = [len(engine.step()) for _ in range(12)]
     assert received == [0] * unseen + [1] * (12 - unseen)
     assert tokens_of(make_engine(steps_in_flight=steps_in_flight), prompts) == greedy_alone
-
-
-def test_options_that_do_not_fit_the_model_or_device_are_refused():
-    with pytest.raises(ConfigError, match="positions for 1024"):
-        Engine(EngineConfig(device="cpu", max_model_len=1025))
-    with pytest.raises(ConfigError, match="CUDA graphs need a CUDA device"):
-        Engine(EngineConfig(device="cpu", decode="graph"))
-
-
-def test_a_missing_gpu_is_said():
-    if torch.cuda.is_available():
-        with pytest.raises(DeviceError, match="this machine has CUDA devices"):
-            Engine(EngineConfig(device="cuda:999"))
-    else:
-        with pytest.raises(DeviceError, match="use 'cpu' or 'auto'"):
-            Engine(EngineConfig(device="cuda"))
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("cuda:2", "devices 0 to 1"),
-        ("cuda:256", "devices 0 to 1"),  # torch.device reads it as cuda:0
-        ("cuda:-1", "names no device"),
-        ("cuda:", "names no device"),
-        ("cuda:one", "names no device"),
-        ("cpu:0", "names no device"),
-        ("meta", "names no device"),
-    ],
-)
-def test_a_device_that_is_not_here_is_said(monkeypatch, name, sentence):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    with pytest.raises(DeviceError, match=sentence):
-        resolve_device(name)
-    assert resolve_device("cuda:0") == torch.device("cuda", 0)
-    assert resolve_device("cuda") == resolve_device("auto") == torch.device("cuda", 1)
-
-
-def test_what_names_no_device_is_said_before_what_is_missing(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="names no device"):
-        resolve_device("cuda:one")
 
 
 def test_unknown_ids_and_full_queues_are_refused(make_engine):
