@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -49,41 +49,30 @@ Anyway: TypeAlias = Annotated[
 RequireGpu: TypeAlias = Annotated[
     bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
 ]
+
+
+def _file_option(flag: str, what: str) -> Any:
+    """An option that names a file to write."""
+    return typer.Option(flag, dir_okay=False, writable=True, help=what)
+
+
 RecordPath: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
+    _file_option(
         "--json",
-        dir_okay=False,
-        writable=True,
-        help="Where the record goes; - is standard output (default: a new file in reports/runs).",
+        "Where the record goes; - is standard output (default: a new file in reports/runs).",
     ),
 ]
 JsonPath: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--json",
-        dir_okay=False,
-        writable=True,
-        help="Where the table goes as JSON; - is standard output.",
-    ),
+    Path | None, _file_option("--json", "Where the table goes as JSON; - is standard output.")
 ]
 MarkdownPath: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--markdown",
-        dir_okay=False,
-        writable=True,
-        help="Where the table goes as Markdown; - is standard output.",
-    ),
+    _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),
 ]
 CsvPath: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--csv",
-        dir_okay=False,
-        writable=True,
-        help="Where the table goes as CSV, with raw values; - is standard output.",
-    ),
+    _file_option("--csv", "Where the table goes as CSV, with raw values; - is standard output."),
 ]
 
 
