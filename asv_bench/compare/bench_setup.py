@@ -13,7 +13,8 @@ from typing import Any
 from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.repository import Commit
+from asv_bench.git.commits import commits_between
+from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
 from asv_bench.process.gpu import visible_gpus
@@ -38,6 +39,8 @@ class BenchSetup:
     entries: tuple[Entry, ...]
     devices: tuple[str, ...]
 
+    name = "kvtrail"
+
     @property
     def benchmarks(self) -> list[str]:
         """The selected benchmarks' names with parameters."""
@@ -60,6 +63,10 @@ class BenchSetup:
     def are_same(self, base: str, head: str) -> bool:
         """See `Subject`: whether engine and kernels are the same."""
         return self.sources.are_same(base, head)
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """See `Subject`: on one line of first parents."""
+        return commits_between(base, head, Repository(self.sources.root))
 
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""

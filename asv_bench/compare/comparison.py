@@ -11,6 +11,7 @@ from asv_bench.compare.judging import Evidence, judge, weigh
 from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.git.repository import short
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, PairSource, SampleFailed
 
 MOST_FAILURES = 3
@@ -73,13 +74,17 @@ def summarize_pairs(
     if not pairs:
         return Comparison(benchmark, base, head, verdict, pairs_discarded=discarded, reason=reason)
     entry = evidence or weigh(pairs, plan)
+    effect, interval = entry.effect, entry.interval
+    if pairs[0].higher_is_better:
+        # The metric's own change: a fall of what should be high.
+        effect, interval = _inverse(effect), (_inverse(interval[1]), _inverse(interval[0]))
     return Comparison(
         benchmark=benchmark,
         base=base,
         head=head,
         verdict=verdict,
-        effect=entry.effect,
-        interval=entry.interval,
+        effect=effect,
+        interval=interval,
         confidence=entry.confidence,
         test=str(entry.test),
         p=min(1.0, 2 * entry.p),
@@ -92,12 +97,16 @@ def summarize_pairs(
     )
 
 
+def _inverse(effect: float) -> float:
+    return 1.0 / (1.0 + effect) - 1.0
+
+
 class CommitComparison:
     """Two commits, given by full hashes, on their way to an answer for each benchmark.
 
-    A positive effect means that `head` is slower. `pools` holds, by benchmark, differences within
-    one commit that this machine showed before (`judging.within_commit`): with them four pairs can
-    be enough.
+    An effect is the change of the figure itself, head / base - 1. `pools` holds, by benchmark,
+    differences within one commit that this machine showed before (`judging.within_commit`): with
+    them four pairs can be enough. `margins` are those of benchmarks whose margin is not the plan's.
     """
 
     def __init__(
@@ -107,12 +116,14 @@ class CommitComparison:
         benchmarks: Sequence[str],
         plan: ComparisonPlan | None = None,
         pools: Mapping[str, Sequence[float]] | None = None,
+        margins: Mapping[str, float] | None = None,
     ) -> None:
         self._base, self._head = base, head
         self._plan = plan or ComparisonPlan()
         self._cases = {name: _Case() for name in benchmarks}
         self._measured = 0
         self._pools = pools or {}
+        self._margins = margins or {}
         self._next_look = self._plan.looks[0].pairs
         self._on_pair: OnPair | None = None
 
@@ -165,7 +176,7 @@ class CommitComparison:
         case = self._cases.get(name)
         if case is not None and case.answer is None:
             verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
-            reason = f"commit {commit[:8]}: {absence.reason}"
+            reason = f"commit {short(commit)}: {absence.reason}"
             self._close(name, (), verdict, reason)
 
     def _open(self) -> list[str]:
@@ -215,10 +226,10 @@ class CommitComparison:
         used = {name: self._cases[name].kept[: look.pairs] for name in self._open()}
         enough = {name: kept for name, kept in used.items() if len(kept) == look.pairs}
         evidence = {
-            name: weigh(kept, self._plan, look.test, self._pools.get(name, ()))
+            name: weigh(kept, self._plan_of(name), look.test, self._pools.get(name, ()))
             for name, kept in enough.items()
         }
-        verdicts = judge(evidence, number, self._hypotheses(), self._plan)
+        verdicts = judge(evidence, number, self._hypotheses(), self._plan, self._margins)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
                 self._close(name, enough[name], verdict, "", evidence[name])
@@ -229,6 +240,9 @@ class CommitComparison:
                 f"is all that may be replaced; the last: {self._example(case)}"
             )
             self._close(name, used[name], Verdict.INCONCLUSIVE, reason)
+
+    def _plan_of(self, name: str) -> ComparisonPlan:
+        return self._plan.for_one(name, self._margins)
 
     def _hypotheses(self) -> int:
         """Benchmarks that Holm's procedure counts: all that were measured and did not differ."""
@@ -256,7 +270,7 @@ class CommitComparison:
             self._head,
             name,
             pairs,
-            self._plan,
+            self._plan_of(name),
             verdict,
             evidence=evidence,
             discarded=len(case.discarded) + len(case.failures),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from types import MappingProxyType
 
 import numpy as np
 
@@ -80,8 +81,7 @@ def weigh(
     pool
         Differences within one commit that this machine showed before (`within_commit`).
     """
-    base = np.log([pair.base.value for pair in pairs])
-    head = np.log([pair.head.value for pair in pairs])
+    base, head = np.array([pair.costs for pair in pairs]).T
     margin = math.log1p(plan.margin)
     known = np.asarray(pool, np.float64)
     if test is Criterion.POOLED and not _serves(known, within_commit(pairs)):
@@ -118,7 +118,11 @@ def within_commit(pairs: Sequence[Pair]) -> list[float]:
 
 
 def judge(
-    evidence: Mapping[str, Evidence], number: int, hypotheses: int, plan: ComparisonPlan
+    evidence: Mapping[str, Evidence],
+    number: int,
+    hypotheses: int,
+    plan: ComparisonPlan,
+    margins: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Verdict]:
     """The verdict on each benchmark at look `number`.
 
@@ -131,6 +135,8 @@ def judge(
     hypotheses
         Benchmarks of the comparison that have not been called slower or faster, those called
         equivalent included.
+    margins
+        Of the benchmarks whose margin is not the plan's, as fractions.
     """
     significant = holm(
         {name: entry.p for name, entry in evidence.items()},
@@ -138,7 +144,9 @@ def judge(
         hypotheses,
     )
     return {
-        name: _verdict(entry, name in significant, plan.equivalence_level(number), plan)
+        name: _verdict(
+            entry, name in significant, plan.equivalence_level(number), plan.for_one(name, margins)
+        )
         for name, entry in evidence.items()
     }
 

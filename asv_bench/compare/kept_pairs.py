@@ -250,6 +250,7 @@ def pair_from_json(content: Mapping[str, Any]) -> Pair:
         head=_reading(content["head"]),
         head_first=content["head_first"] is True,
         discarded=None if discarded is None else text(discarded),
+        higher_is_better=content["higher_is_better"] is True,
     )
     positive(pair.head.value / pair.base.value)
     return pair

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -126,6 +126,10 @@ class ComparisonPlan:
     def with_margin(self, fraction: float) -> ComparisonPlan:
         """The plan for which so large a difference matters, and a smaller one does not."""
         return replace(self, minimum_effect=fraction, margin=fraction)
+
+    def for_one(self, name: str, margins: Mapping[str, float]) -> ComparisonPlan:
+        """The plan for one of several benchmarks, some of which have margins of their own."""
+        return self.with_margin(margins[name]) if name in margins else self
 
     @classmethod
     def least_cap(cls, benchmarks: int) -> int:

@@ -60,7 +60,7 @@ class CommitSources:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._snapshots = root / ".asv" / "worktree.git"
         self._in_snapshots: set[str] = set()
         self.environment = root / ".asv" / "verdicts"
@@ -81,12 +81,12 @@ class CommitSources:
             If the working tree holds nothing to measure.
         """
         if revision == WORKING_TREE:
-            commit = snapshot(self._root, self._snapshots)
+            commit = snapshot(self.root, self._snapshots)
             self._in_snapshots.add(commit)
             # At once: the next snapshot may replace this one.
             self.checkout(commit)
             return Commit(commit, "the working tree as it stands")
-        return resolve_revision(revision, self._root)
+        return resolve_revision(revision, self.root)
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether two commits have the same measured packages; False if they have none at all."""
@@ -114,4 +114,4 @@ class CommitSources:
         return directory
 
     def _repository_of(self, commit: str) -> Repository:
-        return Repository(self._snapshots if commit in self._in_snapshots else self._root)
+        return Repository(self._snapshots if commit in self._in_snapshots else self.root)

@@ -83,12 +83,17 @@ class Commit:
 
     @property
     def short(self) -> str:
-        """The first eight digits of the hash."""
-        return self.hash[:8]
+        """The first eight digits of the hash; a label, which is no hash, whole."""
+        return short(self.hash)
 
     def to_json(self) -> dict[str, str]:
         """The commit as JSON-ready values."""
         return {"hash": self.hash, "author": self.author, "subject": self.subject}
+
+
+def short(commit: str) -> str:
+    """The first eight digits of a full hash; a label, which is no hash, whole."""
+    return commit[:8] if _FULL_HASH.fullmatch(commit) else commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.git.repository import short
 
 
 class CommitUnusable(MeasurementFailed):
@@ -18,7 +19,7 @@ class CommitUnusable(MeasurementFailed):
     """
 
     def __init__(self, commit: str, reason: str, *, is_lacking: bool = False) -> None:
-        super().__init__(f"commit {commit[:8]} cannot be measured: {reason}")
+        super().__init__(f"commit {short(commit)} cannot be measured: {reason}")
         self.commit = commit
         self.reason = reason
         self.is_lacking = is_lacking
@@ -29,7 +30,8 @@ class SampleFailed(MeasurementFailed):
 
     def __init__(self, commit: str, benchmarks: Collection[str], reason: str) -> None:
         super().__init__(
-            f"a process of commit {commit[:8]} gave no figure of {', '.join(benchmarks)}: {reason}"
+            f"a process of commit {short(commit)} gave no figure of {', '.join(benchmarks)}: "
+            f"{reason}"
         )
         self.commit = commit
         self.benchmarks = tuple(benchmarks)
@@ -54,7 +56,7 @@ class GpuConditions:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one process measured of one benchmark; bigger is worse.
+    """What one process measured of one benchmark, or of one metric of a subject.
 
     Attributes
     ----------
@@ -91,8 +93,8 @@ class Reading:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and self.value > 0):
             raise MeasurementFailed(
-                f"{self.benchmark} gave {self.value!r} at commit {self.commit[:8]}; only positive "
-                f"figures can be compared."
+                f"{self.benchmark} gave {self.value!r} at commit {short(self.commit)}; only "
+                f"positive figures can be compared."
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -105,17 +107,26 @@ class Pair:
     """Readings of one benchmark by two processes, one after the other on one device.
 
     `discarded` is a sentence that says why the pair must not be judged by; None where it may.
+    `higher_is_better` says which way the values are judged.
     """
 
     base: Reading
     head: Reading
     head_first: bool
     discarded: str | None = None
+    higher_is_better: bool = False
+
+    @property
+    def costs(self) -> tuple[float, float]:
+        """Logarithms of base and head, turned so that the larger one is the worse."""
+        sign = -1.0 if self.higher_is_better else 1.0
+        return sign * math.log(self.base.value), sign * math.log(self.head.value)
 
     @property
     def log_ratio(self) -> float:
-        """ln(head / base): positive where the head is slower."""
-        return math.log(self.head.value / self.base.value)
+        """The head's cost less the base's: positive where the head is slower."""
+        base, head = self.costs
+        return head - base
 
     def to_json(self) -> dict[str, Any]:
         """The pair as JSON-ready values."""
@@ -123,6 +134,7 @@ class Pair:
             "benchmark": self.base.benchmark,
             "head_first": self.head_first,
             "discarded": self.discarded,
+            "higher_is_better": self.higher_is_better,
             "log_ratio": self.log_ratio,
             "base": self.base.to_json(),
             "head": self.head.to_json(),
@@ -138,6 +150,20 @@ class Absence:
 
     reason: str
     has_failed: bool
+
+
+class LifeSource(Protocol):
+    """Measures single processes of commits."""
+
+    def life(
+        self,
+        commit: str,
+        *,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Reading]:
+        """Measure a fresh process of a commit; parameters and errors as in `PairSource.pair`."""
+        ...
 
 
 class PairSource(Protocol):

@@ -17,6 +17,7 @@ from typing import Any
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE, resolve_revision
+from asv_bench.git.commits import commits_between
 from asv_bench.git.repository import Commit, GitError, Repository
 from asv_bench.git.whole_tree import write_whole_tree
 from asv_bench.git.working_tree import snapshot
@@ -99,6 +100,15 @@ class CommandSubject:
             for commit in (base, head)
         )
         return first == second
+
+    @property
+    def name(self) -> str:
+        """See `Subject`."""
+        return self._root.name
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """See `Subject`: on one line of first parents."""
+        return commits_between(base, head, Repository(self._root))
 
     def pairs(self) -> CommandPairs:
         """See `Subject`; the commits' folders go with it."""

@@ -1,4 +1,8 @@
-"""What is measured, as the ruler sees it: named figures of two commits, in pairs."""
+"""What is measured, as the ruler sees it: named figures of commits.
+
+A subject may have another axis than commits: ordered labels, such as versions of a dependency. A
+label then stands where a commit's hash does.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,24 @@ class Metric:
     unit
         "seconds", or another word to print behind values.
     better
-        Which of two values is better. Pairs hold values of which the lower is better, whatever this
-        is: a source of pairs turns the others round.
+        Which of two values is better.
+    margin
+        The difference that matters, as a fraction; None: the command's.
     """
 
     name: str
     unit: str
     better: Literal["lower", "higher"] = "lower"
+    margin: float | None = None
 
 
 class Subject(Protocol):
     """Something that commits of a repository have, and that can be measured."""
+
+    @property
+    def name(self) -> str:
+        """In one word, for records and folders."""
+        ...
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -61,6 +72,16 @@ class Subject(Protocol):
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether nothing that is measured differs between two commits."""
+        ...
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """The commits after `base` up to and with `head`, given by full hashes, in their order.
+
+        Raises
+        ------
+        Refused
+            If there is no way from one to the other.
+        """
         ...
 
     def pairs(self) -> AbstractContextManager[PairSource]:

@@ -6,12 +6,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, pair_of
 
 from asv_bench.compare.comparison import CommitComparison, Progress, summarize_pairs
+from asv_bench.compare.kept_pairs import pair_from_json
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -50,6 +52,25 @@ def test_a_clear_answer_is_given_at_the_first_look(effect: float, verdict: Verdi
     assert answer.interval is not None
     assert answer.interval[0] < answer.effect < answer.interval[1]
     assert answer.interval[1] - answer.interval[0] < 0.005
+
+
+def test_a_fall_of_what_should_be_high_is_slower_and_shown_as_a_fall() -> None:
+    pairs = [
+        replace(pair_of(100.0, 95.0 * math.exp(noise)), higher_is_better=True)
+        for noise in NOISE[:FIRST_LOOK]
+    ]
+    assert pairs[0].log_ratio > 0
+    answer = summarize_pairs(BASE, HEAD, "b", pairs, PLAN)
+    assert answer.effect == pytest.approx(-0.05, abs=0.001)
+    assert answer.interval is not None
+    assert answer.interval[0] < answer.effect < answer.interval[1]
+    assert pair_from_json(pairs[0].to_json()) == pairs[0]
+
+
+def test_a_benchmark_can_have_a_margin_of_its_own() -> None:
+    source = ScriptedPairs(ratio_of({"a": 0.03, "b": 0.03}), benchmarks=("a", "b"))
+    answers = CommitComparison(BASE, HEAD, source.benchmarks, PLAN, margins={"b": 0.05}).run(source)
+    assert [answer.verdict for answer in answers] == [Verdict.SLOWER, Verdict.EQUIVALENT]
 
 
 @pytest.mark.parametrize(
