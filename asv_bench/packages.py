@@ -14,7 +14,7 @@ _DISTRIBUTIONS = {
 }
 """Modules whose package is called otherwise."""
 _EXTRAS = {
-    **dict.fromkeys(("huggingface-hub", "msgspec", "nvtx", "safetensors"), "engine"),
+    **dict.fromkeys(("huggingface-hub", "nvtx", "safetensors"), "engine"),
     **dict.fromkeys(("tokenizers", "torch", "triton"), "engine"),
     **dict.fromkeys(("asv", "jinja2", "matplotlib", "ruptures"), "history"),
     "transformers": "transformers",

@@ -12,6 +12,7 @@ import typer
 from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.cli.options import (
     Anyway,
+    AxisKind,
     CsvPath,
     Devices,
     ListBenchmarks,
@@ -19,15 +20,22 @@ from asv_bench.cli.options import (
     MarkdownPath,
     RecordPath,
     RequireGpu,
+    RequireQuiet,
     Resume,
-    insist_on_gpu,
+    SubjectPath,
 )
-from asv_bench.compare.bench_setup import set_up, termination_as_interrupt
+from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
-from asv_bench.compare.tables import comparison_table, headline, markdown, pair_line
+from asv_bench.compare.tables import (
+    comparison_table,
+    headline,
+    markdown,
+    others_lines,
+    pair_line,
+)
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import WORKING_TREE
@@ -36,13 +44,15 @@ from asv_bench.output.console import Verbosity, print_sentences, verbosity
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.record import IS_CHECKOUT, REPOSITORY, WORKPLACE, Record
+from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.threads import threads_text
-from asv_bench.subjects.command import CommandSubject, repository_around
+from asv_bench.subjects.cell import Cell, differences
+from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
 
 HELP = (
@@ -61,27 +71,37 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     base: Annotated[
-        str,
-        typer.Argument(help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree."),
-    ],
-    head: Annotated[str, typer.Argument(help="The newer one; . is the working tree as it stands.")],
+        str | None,
+        typer.Argument(
+            help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree; or a label."
+        ),
+    ] = None,
+    head: Annotated[
+        str | None, typer.Argument(help="The newer one; . is the working tree as it stands.")
+    ] = None,
     command: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[-- COMMAND...]",
             help="A command whose wall time is compared, in the files of each commit and in any "
-            "repository (default: benchmarks of kvtrail). One word with spaces is for the shell.",
+            "repository (default: what kvtrail.toml says). One word with spaces is for the shell.",
         ),
     ] = None,
     benchmark: Annotated[
         list[str] | None,
         typer.Option(
+            "--metric",
             "--benchmark",
             "-b",
-            help="Regular expression, looked for in names with parameters; may be given several "
-            "times (default: step time of the workload scheduler).",
+            help="Regular expression, looked for in names of metrics, or of benchmarks with "
+            "parameters; may be given several times (default: the metrics of kvtrail.toml, wall_s "
+            "of a command, step time of the workload scheduler).",
         ),
     ] = None,
+    subject: SubjectPath = None,
+    axis: AxisKind = None,
+    named_base: Annotated[str | None, typer.Option("--base", help="BASE, as an option.")] = None,
+    named_head: Annotated[str | None, typer.Option("--head", help="HEAD, as an option.")] = None,
     pairs: Annotated[
         int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 30).")
     ] = None,
@@ -98,6 +118,7 @@ def compare(
     resume: Resume = None,
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
+    require_quiet: RequireQuiet = False,
     json: RecordPath = None,
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
@@ -116,18 +137,19 @@ def compare(
     require_writable(FOLDER / "pairs.jsonl")
     plan = _plan(pairs, quick).with_margin(margin / 100)
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    subject = _subject(command or (), benchmark or (), devices, require_gpu=require_gpu)
-    _refuse_hopeless(plan, len(subject.metrics))
-    names = base, head
-    known = {name: subject.resolve(name) for name in names if name != WORKING_TREE}
+    names, words = _ends([base, head, *(command or [])], named_base, named_head)
+    choice = Choice(words, subject, benchmark or (), devices, axis, require_gpu)
+    chosen = choice.subject("compare")
+    _refuse_hopeless(plan, len(chosen.metrics))
+    known = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
     with checkout_lock(WORKPLACE):
         # The working tree's snapshot is a file of the checkout too.
-        older, newer = (known.get(name) or subject.resolve(name) for name in names)
-        comparing = Comparing(subject, older, newer, plan, files)
-        if not anyway and subject.are_same(older.hash, newer.hash):
+        older, newer = (known.get(name) or chosen.resolve(name) for name in names)
+        comparing = Comparing(chosen, older, newer, plan, files)
+        if not anyway and chosen.are_same(older.hash, newer.hash):
             comparing.call_same()
         else:
-            comparing.run(resume)
+            comparing.run(resume, require_quiet=require_quiet)
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
     path = comparing.write_record(json, gate, code)
@@ -144,30 +166,16 @@ def _plan(pairs: int | None, quick: bool) -> ComparisonPlan:
     return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
 
 
-def _subject(
-    command: Sequence[str], patterns: Sequence[str], devices: str | None, *, require_gpu: bool
-) -> Subject:
-    """The command in the repository around the current folder, or kvtrail's own benchmarks."""
-    if not command:
-        if not IS_CHECKOUT:
-            raise Refused(
-                "compare needs the command to measure: kvtrail compare BASE HEAD -- COMMAND. "
-                "kvtrail's own benchmarks run in a checkout of kvtrail, by "
-                "`python -m asv_bench compare BASE HEAD`."
-            )
-        setup = set_up(REPOSITORY, patterns, devices)
-        if require_gpu:
-            insist_on_gpu(setup.devices)
-        return setup
-    if patterns or devices or require_gpu:
-        raise Refused(
-            "--benchmark, --devices and --require-gpu choose among kvtrail's own benchmarks; leave "
-            "them out where a command is measured."
-        )
-    root = repository_around(Path.cwd())
-    if root is None:
-        raise Refused(f"{Path.cwd()} is in no git repository; run compare in the one to measure.")
-    return CommandSubject(root, command)
+def _ends(
+    words: Sequence[str | None], base: str | None, head: str | None
+) -> tuple[tuple[str, str], list[str]]:
+    """The two ends and the command, of all arguments and the options --base and --head."""
+    given = [word for word in words if word is not None]
+    if base is not None and head is not None:
+        return (base, head), given
+    if base is not None or head is not None or len(given) < 2:
+        raise Refused("compare needs two commits or labels: kvtrail compare BASE HEAD.")
+    return (given[0], given[1]), given[2:]
 
 
 def _refuse_hopeless(plan: ComparisonPlan, count: int) -> None:
@@ -196,6 +204,9 @@ class Comparing:
         self._console = files.console
         self._names = [metric.name for metric in subject.metrics]
         self._units = {metric.name: metric.unit for metric in subject.metrics}
+        margins = {
+            metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
+        }
         self._record = Record(
             "compare",
             {
@@ -204,12 +215,16 @@ class Comparing:
                 "subject": subject.to_json(),
                 "benchmarks": self._names,
                 "devices": list(subject.devices),
+                "margins": margins,
                 "plan": plan.to_json(),
             },
         )
         self._noise = NoisePools(self._record)
         self._pools = self._noise.of(self._names)
-        self._comparison = CommitComparison(base.hash, head.hash, self._names, plan, self._pools)
+        self._margins = margins
+        self._comparison = CommitComparison(
+            base.hash, head.hash, self._names, plan, self._pools, margins
+        )
         self.comparisons: list[Comparison] = []
         self.is_interrupted = False
         self.seconds = 0.0
@@ -217,16 +232,15 @@ class Comparing:
     def call_same(self) -> None:
         """Answer without measuring: nothing that is measured differs."""
         self._print_commits()
-        ends = self._base.hash, self._head.hash
-        self.comparisons = [Comparison.of_same(name, *ends) for name in self._names]
+        self.comparisons = [Comparison.of_same(name, *self._ends) for name in self._names]
 
-    def run(self, resume: bool | None) -> None:
+    def run(self, resume: bool | None, *, require_quiet: bool = False) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
         self._print_commits()
         self._console.print(self._subject.sentence())
         kept = KeptFile.of_record(self._record, resume)
         print_sentences(self._console, [*kept.sentences(), *self._noise.complaints])
-        self._record.look_around(self._console, self._subject.devices)
+        self._record.look_around(self._console, self._subject.devices, require_quiet=require_quiet)
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
         bar = Bar(self._console, "warming up, both commits run once", plan.cap, "pairs at most")
@@ -259,11 +273,15 @@ class Comparing:
     def print_answer(self) -> None:
         """Show the table, the reasons and the answer in a line."""
         title = f"{self._head.short} against {self._base.short} on {self._where}"
-        table = comparison_table(self.comparisons, self._units, title, self._plan)
+        for sentence in self._apart():
+            self._console.print(sentence, style="yellow")
+            self._record.warnings.append(sentence)
+        table = comparison_table(self.comparisons, self._units, title, self._plan, self._margins)
         self._files.show(table, page=self._page(table))
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
+        print_sentences(self._console, others_lines(self._others(), self._ends))
         answer = headline(self.comparisons)
         self._console.print(answer, style="bold")
 
@@ -271,7 +289,7 @@ class Comparing:
         """The comparison in Markdown, for a pull request."""
         machine = self._record.machine
         software = [f"Python {machine.python}"]
-        if not isinstance(self._subject, CommandSubject):
+        if not isinstance(self._subject, DeclaredSubject):
             threads = threads_text(self._record.threads)
             software = [threads, f"torch {machine.torch}", f"Triton {machine.triton}", *software]
         facts = [
@@ -285,6 +303,10 @@ class Comparing:
         self._record.notes += self._subject.remarks
         self._record.results = {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
+            "cells": {
+                end: cell.to_json() for end, cell in self._cells().items() if end in self._ends
+            },
+            "others": self._others(),
             "pools": {name: len(pool) for name, pool in self._pools.items()},
             "gate": gate,
             "exit_code": int(code),
@@ -294,10 +316,27 @@ class Comparing:
         }
         return self._record.write(path)
 
+    @property
+    def _ends(self) -> tuple[str, str]:
+        return self._base.hash, self._head.hash
+
+    def _cells(self) -> Mapping[str, Cell]:
+        return self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
+
+    def _others(self) -> Mapping[str, Mapping[str, list[float]]]:
+        """Figures that a life gave besides those compared."""
+        return self._subject.others if isinstance(self._subject, DeclaredSubject) else {}
+
+    def _apart(self) -> list[str]:
+        """What differs between the ends besides what was asked."""
+        cells = self._cells()
+        if not all(end in cells for end in self._ends):
+            return []
+        return differences(*(cells[end] for end in self._ends))
+
     def _print_commits(self) -> None:
         for role, commit in (("base", self._base), ("head", self._head)):
-            line = f"{role} {commit.short} {commit.subject}"
-            self._console.print(line)
+            self._console.print(f"{role} {commit.short} {commit.subject}".rstrip())
 
     @property
     def _where(self) -> str:

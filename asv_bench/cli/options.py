@@ -46,6 +46,21 @@ Anyway: TypeAlias = Annotated[
         "--anyway", help="Measure even where both commits hold the same engine and kernels."
     ),
 ]
+SubjectPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--subject",
+        dir_okay=False,
+        help="The file that says what is measured (default: the nearest kvtrail.toml).",
+    ),
+]
+AxisKind: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--axis", help="Compare commits, or the labels of the subject's file."),
+]
+RequireQuiet: TypeAlias = Annotated[
+    bool, typer.Option("--require-quiet", help="Refuse to measure on a machine with other load.")
+]
 RequireGpu: TypeAlias = Annotated[
     bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
 ]

@@ -17,7 +17,7 @@ from asv_bench.git.commits import commits_between
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
-from asv_bench.process.gpu import visible_gpus
+from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.process.measured_process import CPU, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs
@@ -26,7 +26,6 @@ from asv_bench.subjects.subject import Metric
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
-ALL_DEVICES = "all"
 BENCHMARKS = Path("asv_bench", "benchmarks")
 
 
@@ -138,32 +137,13 @@ def devices_named(devices: str | None) -> tuple[str, ...]:
     Parameters
     ----------
     devices
-        Numbers among the GPUs that CUDA may see, or UUIDs, separated by commas; "all"; None: the
-        first only, as others may be somebody else's. Refused if there are no such devices.
+        As in `chosen_gpus`, by which they are refused if there are no such devices.
     """
-    gpus = visible_gpus() if has_cuda_gpu() else []
-    if not gpus:
-        if devices in (None, CPU, ALL_DEVICES):
-            return (CPU,)
-        raise Refused(f"--devices {devices} names GPUs, and there is none here that torch can use.")
-    if devices is None:
-        return (gpus[0],)
-    if devices == ALL_DEVICES:
-        return tuple(gpus)
-    chosen: list[str] = []
-    for part in (part.strip() for part in devices.split(",")):
-        if part.isdigit() and int(part) < len(gpus):
-            chosen.append(gpus[int(part)])
-        elif part in gpus:
-            chosen.append(part)
-        else:
-            raise Refused(
-                f"--devices {devices} names {part!r}, and there are the GPUs 0 to {len(gpus) - 1} "
-                f"({', '.join(gpus)})."
-            )
-    if len(set(chosen)) < len(chosen):
-        raise Refused(f"--devices {devices} names a GPU twice; each measures one pair at a time.")
-    return tuple(chosen)
+    if has_cuda_gpu():
+        return chosen_gpus(devices)
+    if devices in (None, CPU, ALL_DEVICES):
+        return (CPU,)
+    raise Refused(f"--devices {devices} names GPUs, and there is none here that torch can use.")
 
 
 @contextmanager

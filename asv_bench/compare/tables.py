@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -23,6 +25,7 @@ from asv_bench.output.table import (
 )
 from asv_bench.process.samples import Pair
 
+_UNITS = {"s": "seconds", "bytes": "bytes"}
 STYLES = {
     Verdict.SLOWER: "bold red",
     Verdict.FAILED: "red",
@@ -54,20 +57,27 @@ COLUMNS = (
 
 
 def comparison_table(
-    comparisons: Sequence[Comparison], units: Mapping[str, str], title: str, plan: ComparisonPlan
+    comparisons: Sequence[Comparison],
+    units: Mapping[str, str],
+    title: str,
+    plan: ComparisonPlan,
+    margins: Mapping[str, float] = MappingProxyType({}),
 ) -> Table:
-    """A row for each benchmark; `units` are by benchmark."""
+    """A row for each benchmark; `units` are by benchmark, and margins where it has its own."""
     rows = [_row(comparison, units[comparison.benchmark]) for comparison in comparisons]
-    return Table(COLUMNS, rows, title, definition(plan))
+    return Table(COLUMNS, rows, title, definition(plan, margins))
 
 
-def definition(plan: ComparisonPlan) -> str:
+def definition(plan: ComparisonPlan, margins: Mapping[str, float] = MappingProxyType({})) -> str:
     """What the verdicts mean under this plan."""
+    own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
+    instead = f" Margins of their own: {own}." if own else ""
     return (
         f"slower, faster: a typical process differs, by an estimated {100 * plan.minimum_effect:g} "
         f"% or more; {percentage(plan.alpha, 1)} of comparisons without a difference say so. "
         f"equivalent: shown to be within {100 * plan.margin:g} %. Intervals are of "
         f"{percentage(plan.confidence, 0)} confidence where there are six pairs or more."
+        f"{instead}"
     )
 
 
@@ -105,6 +115,20 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         size = "" if effect is None else f" ({percentage(effect, 2, signed=True)})"
         return f"{comparisons[0].benchmark}: {comparisons[0].verdict}{size}"
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict])
+
+
+def others_lines(
+    others: Mapping[str, Mapping[str, Sequence[float]]], ends: tuple[str, str]
+) -> list[str]:
+    """Figures that were measured and not judged: medians of base and head by metric."""
+    lines = []
+    for name, by_end in others.items():
+        if all(by_end.get(end) for end in ends):
+            base, head = (statistics.median(by_end[end]) for end in ends)
+            unit = _UNITS.get(name.rpartition("_")[2], "")
+            values = f"{figure_text(base, unit)} → {figure_text(head, unit)}"
+            lines.append(f"{name} {values} ({percentage(head / base - 1, 1, signed=True)})")
+    return [f"also measured, not judged: {', '.join(lines)}"] if lines else []
 
 
 def _row(comparison: Comparison, unit: str) -> Row:

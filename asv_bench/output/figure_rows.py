@@ -46,7 +46,9 @@ def figure_text(value: float | None, unit: str) -> str:
     """A benchmark's figure with its unit, seconds in the unit that reads best."""
     if value is None:
         return MISSING
-    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}"
+    if unit == "bytes":
+        return f"{value / 2**20:,.1f} MiB"
+    return duration(value) if unit == "seconds" else f"{value:.4g} {unit}".rstrip()
 
 
 def unit_of(seconds: float) -> tuple[str, float]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from asv_bench.errors import Refused
 from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
@@ -67,13 +68,27 @@ class Record:
     surroundings: Surroundings | None = None
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
-    def look_around(self, console: Console, devices: Sequence[str] | None = None) -> None:
+    def look_around(
+        self,
+        console: Console,
+        devices: Sequence[str] | None = None,
+        *,
+        require_quiet: bool = False,
+    ) -> None:
         """Record what else the machine does, and warn if that may spoil figures.
 
         `devices` are what is measured, as `surroundings.look_around` takes them.
+
+        Raises
+        ------
+        Refused
+            If quiet is required and there is other load.
         """
         self.surroundings = look_around(devices)
-        self.warn(console, self.surroundings.sentences())
+        disturbances = self.surroundings.sentences()
+        self.warn(console, disturbances)
+        if require_quiet and disturbances:
+            raise Refused("--require-quiet was given, and the machine is not quiet: see above.")
 
     def warn(self, console: Console, sentences: Sequence[str]) -> None:
         """Print and record sentences that make figures doubtful."""

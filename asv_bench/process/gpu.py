@@ -24,6 +24,7 @@ CLOCK_EVENTS = (
     "hw_power_brake_slowdown",
     "display_clock_setting",
 )
+ALL_DEVICES = "all"
 # An idle GPU and clocks that somebody set on purpose are states, not throttling.
 NOT_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
 
@@ -37,6 +38,7 @@ class GpuState:
     clock_events: tuple[str, ...]
     temperature_c: int | None
     power_w: float | None
+    memory_used_bytes: int | None = None
 
     @property
     def throttled(self) -> bool:
@@ -86,12 +88,14 @@ class _Gpu:
         mask = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if mask is None:
             mask = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        memory = self.ask("nvmlDeviceGetMemoryInfo")
         return GpuState(
             sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_MEM),
             clock_events=clock_events(int(mask)),
             temperature_c=self.ask("nvmlDeviceGetTemperature", self.nvml.NVML_TEMPERATURE_GPU),
             power_w=_watts(self.ask("nvmlDeviceGetPowerUsage")),
+            memory_used_bytes=None if memory is None else int(memory.used),
         )
 
     def use(self) -> GpuUse:
@@ -137,6 +141,41 @@ def visible_gpus() -> list[str]:
     """The UUIDs of the GPUs that CUDA may see, in CUDA's order of the variable or of the bus."""
     with _visible() as gpus:
         return [_text(gpu.ask("nvmlDeviceGetUUID")) or gpu.device for gpu in gpus]
+
+
+def chosen_gpus(devices: str | None) -> tuple[str, ...]:
+    """The UUIDs of some of the GPUs that CUDA may see.
+
+    Parameters
+    ----------
+    devices
+        Numbers among them, or UUIDs, separated by commas; "all"; None: the first only, as others
+        may be somebody else's.
+
+    Raises
+    ------
+    Refused
+        If there are no such GPUs.
+    """
+    gpus = visible_gpus()
+    if devices in (None, ALL_DEVICES):
+        if not gpus:
+            raise Refused("there is no GPU here that CUDA may see, and a life needs one.")
+        return tuple(gpus if devices else gpus[:1])
+    there = (
+        f"there are the GPUs 0 to {len(gpus) - 1} ({', '.join(gpus)})" if gpus else "there is none"
+    )
+    chosen: list[str] = []
+    for part in (part.strip() for part in devices.split(",")):
+        if part.isdigit() and int(part) < len(gpus):
+            chosen.append(gpus[int(part)])
+        elif part in gpus:
+            chosen.append(part)
+        else:
+            raise Refused(f"GPU {part!r} is asked for, and {there}.")
+    if len(set(chosen)) < len(chosen):
+        raise Refused(f"{devices} names a GPU twice; each measures one pair at a time.")
+    return tuple(chosen)
 
 
 @contextmanager

@@ -61,6 +61,12 @@ class GpuWatch:
         """What was read between two moments of `time.monotonic`; None where nothing was."""
         return conditions_of([state for at, state in self._readings if begun <= at <= ended])
 
+    def peak_memory_bytes(self) -> int | None:
+        """What the GPU's processes held at most, less what they held at first; None unread."""
+        used = [state.memory_used_bytes for _, state in self._readings]
+        known = [one for one in used if one is not None]
+        return max(known) - known[0] if known and max(known) > known[0] else None
+
 
 def conditions_of(states: list[GpuState]) -> GpuConditions | None:
     """Sum up states; idle moments count only if there are no others."""

@@ -76,7 +76,7 @@ def test_metadata(wheel):
     assert found["Version"] == asv_bench.__version__
     required = [Requirement(line) for line in found.get_all("Requires-Dist")]
     always = {one.name for one in required if one.marker is None}
-    assert always == {"numpy", "nvidia-ml-py", "rich", "scipy", "typer"}
+    assert always == {"msgspec", "numpy", "nvidia-ml-py", "rich", "scipy", "typer"}
     by_extra = {
         extra: {one.name for one in required if one.name not in always and _is_of(one, extra)}
         for extra in found.get_all("Provides-Extra")
@@ -163,9 +163,11 @@ def test_a_users_own_package_called_engine_is_measured(without_torch: Path, tmp_
     toy.commit("exec \"$1\" -c 'import engine; engine.run()'", "run the engine")
     python = str(without_torch / "python")
     code = (
-        "from pathlib import Path; from asv_bench.subjects.command import CommandSubject; "
-        f"subject = CommandSubject(Path.cwd(), ('sh', 'bench.sh', {python!r})); "
-        "print(subject.pairs().prepare(subject.resolve('HEAD').hash))"
+        "from contextlib import ExitStack; from pathlib import Path; "
+        "from asv_bench.subjects.declared import DeclaredSubject; "
+        f"subject = DeclaredSubject.of_command(Path.cwd(), ('sh', 'bench.sh', {python!r})); "
+        "stack = ExitStack(); source = stack.enter_context(subject.pairs()); "
+        "print(source.prepare(subject.resolve('HEAD').hash)); stack.close()"
     )
     assert run(python, "-c", code, cwd=toy.root) == "{}\n"
 

@@ -22,7 +22,7 @@ from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
-from asv_bench.process import gpu_watch, measured_process
+from asv_bench.process import gpu, gpu_watch, measured_process
 from asv_bench.process.gpu import GpuState
 from asv_bench.process.gpu_watch import conditions_of, why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
@@ -306,11 +306,11 @@ def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_devices_by_number_uuid_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_setup, "has_cuda_gpu", lambda: True)
-    monkeypatch.setattr(bench_setup, "visible_gpus", lambda: ["GPU-a", "GPU-b", "GPU-c"])
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: ["GPU-a", "GPU-b", "GPU-c"])
     assert devices_named(None) == ("GPU-a",)
     assert devices_named("all") == ("GPU-a", "GPU-b", "GPU-c")
     assert devices_named("2, GPU-a") == ("GPU-c", "GPU-a")
-    for wrong, complaint in (("3", "names '3'"), ("", "names ''"), ("0,GPU-a", "twice")):
+    for wrong, complaint in (("3", "GPU '3'"), ("", "GPU ''"), ("0,GPU-a", "twice")):
         with pytest.raises(Refused, match=complaint):
             devices_named(wrong)
 

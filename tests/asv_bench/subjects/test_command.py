@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.process.samples import CommitUnusable, SampleFailed
-from asv_bench.subjects.command import CommandSubject, repository_around
+from asv_bench.subjects.choose import repository_around
+from asv_bench.subjects.declared import DeclaredSubject
 
 
 @pytest.fixture
@@ -51,8 +52,8 @@ def test_a_slower_command_is_found(toy: ToyRepository) -> None:
     (answer,) = record["results"]["comparisons"]
     assert (code, answer["benchmark"], answer["verdict"]) == (3, "wall_s", "slower"), said
     assert 0.004 < answer["base_value"] < answer["head_value"]
-    subject = {"kind": "command", "command": "sh bench.sh", "repository": "toy"}
-    assert record["settings"]["subject"] == subject
+    subject = record["settings"]["subject"]
+    assert (subject["command"], subject["repository"]) == ("sh bench.sh", "toy")
     assert len(record["samples"]) == answer["pairs_used"] <= 12
     assert "wall_s: slower" in said
 
@@ -86,7 +87,7 @@ def test_a_commit_whose_command_fails_is_named_with_its_last_words(
 
 def test_the_working_tree_runs_with_what_is_not_committed(toy: ToyRepository) -> None:
     (toy.root / SCRIPT).write_text("cat notes.txt > seen; test -f notes.txt\n")
-    subject = CommandSubject(toy.root, COMMAND)
+    subject = DeclaredSubject.of_command(toy.root, COMMAND)
     tree = subject.resolve(".").hash
     with subject.pairs() as source:
         assert source.prepare(tree) == {}
@@ -101,14 +102,14 @@ def test_the_command_sees_its_tree_and_the_users_threads(
     monkeypatch.setattr("asv_bench.process.threads._USERS_OWN", None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     line = 'test "$PWD" = "$KVTRAIL_TREE" && test -n "$KVTRAIL_LABEL" && test -z "$OMP_NUM_THREADS"'
-    subject = CommandSubject(toy.root, [line])
+    subject = DeclaredSubject.of_command(toy.root, [line])
     with subject.pairs() as source:
         assert source.prepare(subject.resolve("HEAD").hash) == {}
 
 
 def test_stopping_ends_the_command(toy: ToyRepository) -> None:
     toy.commit("test -e warm && sleep 60; touch warm", "sleep long, but for the first time")
-    subject = CommandSubject(toy.root, COMMAND)
+    subject = DeclaredSubject.of_command(toy.root, COMMAND)
     commit = subject.resolve("HEAD").hash
     with subject.pairs() as source:
         source.prepare(commit)
@@ -128,12 +129,12 @@ def test_a_program_that_is_not_there_is_a_sentence(toy: ToyRepository) -> None:
 def test_options_of_the_benchmarks_and_folders_of_no_repository_are_refused(
     toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Refused, match="choose among kvtrail's own benchmarks"):
+    with pytest.raises(Refused, match="no metric is called x; there are wall_s"):
         compare(toy, "HEAD~1", "HEAD", "-b", "x", "--", *COMMAND)
     with pytest.raises(Refused, match="no commit called"):
         compare(toy, "HEAD~1", "nowhere", "--", *COMMAND)
-    monkeypatch.setattr("asv_bench.cli.compare.IS_CHECKOUT", False)
-    with pytest.raises(Refused, match="kvtrail compare BASE HEAD -- COMMAND"):
+    monkeypatch.setattr("asv_bench.subjects.choose.IS_CHECKOUT", False)
+    with pytest.raises(Refused, match="give a command behind --"):
         compare(toy, "HEAD~1", "HEAD")
     monkeypatch.chdir(os.sep)
     assert repository_around(Path(os.sep)) is None

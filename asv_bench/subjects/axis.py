@@ -1,0 +1,143 @@
+"""Along what a subject is compared: commits of its repository, or ordered labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import WORKING_TREE, resolve_revision
+from asv_bench.git.commits import commits_between
+from asv_bench.git.repository import Commit, NoRepository, Repository
+from asv_bench.git.working_tree import snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of the things compared: the files of a commit in a repository, under a label."""
+
+    commit: str
+    repository: Repository
+    label: str
+
+
+class Axis(Protocol):
+    """An order of variants, each named by the full hash of a commit, or by a label."""
+
+    def resolve(self, name: str) -> Commit:
+        """The variant that a user names; Refused if there is none."""
+        ...
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """The variants after `base` up to and with `head`; Refused if `head` does not follow."""
+        ...
+
+    def variant(self, name: str) -> Variant:
+        """The variant of a full hash, or of a label."""
+        ...
+
+    def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
+        """Whether two variants are alike but for these paths, which are the working tree's."""
+        ...
+
+
+class Commits:
+    """Commits of a repository, and its working tree; `scratch` makes a folder for its snapshot."""
+
+    def __init__(self, root: Path, scratch: Callable[[], Path]) -> None:
+        self._root = root
+        self._scratch = scratch
+        self._in_snapshots: set[str] = set()
+
+    def resolve(self, name: str) -> Commit:
+        """See `Axis`: HEAD~3, a branch, a tag, a hash, or "." for the working tree."""
+        if name != WORKING_TREE:
+            return resolve_revision(name, self._root)
+        return self.working_tree()
+
+    def working_tree(self) -> Commit:
+        """The working tree as it stands, as a commit of its own."""
+        commit = snapshot(self._root, self._snapshots, (".",))
+        self._in_snapshots.add(commit)
+        return Commit(commit, "the working tree as it stands")
+
+    @property
+    def _snapshots(self) -> Path:
+        return self._scratch() / "worktree.git"
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """See `Axis`: on one line of first parents."""
+        return commits_between(base, head, Repository(self._root))
+
+    def variant(self, name: str) -> Variant:
+        """See `Axis`."""
+        is_snapshot = name in self._in_snapshots
+        return Variant(name, Repository(self._snapshots if is_snapshot else self._root), name)
+
+    def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
+        """See `Axis`."""
+        return self._files(base, apart_from) == self._files(head, apart_from)
+
+    def _files(self, commit: str, apart_from: Sequence[str]) -> list[str]:
+        repository = self.variant(commit).repository
+        listed = repository.names("ls-tree", "-r", "-z", "--full-tree", commit)
+        paths = [(entry.partition("\t")[2], entry) for entry in listed]
+        return [
+            entry
+            for path, entry in paths
+            if not any(path == one or path.startswith(f"{one}/") for one in apart_from)
+        ]
+
+
+class Labels:
+    """Labels in an order, such as versions of a dependency; all see the working tree's files."""
+
+    def __init__(self, labels: Sequence[str], root: Path, scratch: Callable[[], Path]) -> None:
+        self._labels = tuple(labels)
+        self._commits = Commits(root, scratch)
+        self._tree: str | None = None
+
+    def resolve(self, name: str) -> Commit:
+        """See `Axis`."""
+        if name not in self._labels:
+            raise Refused(
+                f"{name!r} is none of the labels {', '.join(self._labels)} of [axis]; give one of "
+                f"them, or add it where it belongs in their order."
+            )
+        return Commit(name)
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """See `Axis`: in the order of the file."""
+        first, last = self._labels.index(base), self._labels.index(head)
+        if first >= last:
+            raise Refused(f"{head} does not come after {base} in labels.")
+        return [Commit(label) for label in self._labels[first + 1 : last + 1]]
+
+    def variant(self, name: str) -> Variant:
+        """See `Axis`."""
+        if self._tree is None:
+            self._tree = self._commits.working_tree().hash
+        tree = self._commits.variant(self._tree)
+        return Variant(tree.commit, tree.repository, name)
+
+    def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
+        """See `Axis`."""
+        return base == head
+
+
+def require_repository(root: Path) -> None:
+    """Refuse a folder that is no git repository.
+
+    Raises
+    ------
+    Refused
+        If it is none.
+    """
+    try:
+        Repository(root).line("rev-parse", "--git-dir")
+    except NoRepository as error:
+        raise Refused(
+            f"{root} is no git repository, and commits of it are to be measured: {error}"
+        ) from None

@@ -1,0 +1,97 @@
+"""The cell of a measurement: what else, beside its files, a life ran with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from asv_bench.subjects.processes import Job, LifeFailed, Processes
+
+_LISTING = (
+    "import json, importlib.metadata as m;"
+    "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
+)
+_PREFIXES = (
+    *("CUDA_", "HF_HUB_", "HIP_", "LD_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_"),
+    *("PYTHON", "PYTORCH_", "SGLANG_", "TOKENIZERS_", "TORCH", "TRITON_", "VLLM_"),
+)
+_SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one variant ran with.
+
+    Attributes
+    ----------
+    interpreter
+        The Python that ran, if one did.
+    packages
+        Its distributions and their versions, as `pip freeze` has them.
+    variables
+        Those of the environment that change how such programs run; none that hold secrets.
+    """
+
+    interpreter: str | None
+    packages: Mapping[str, str]
+    variables: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The cell as JSON-ready values; of the interpreter only its name."""
+        return {**asdict(self), "interpreter": self.interpreter and Path(self.interpreter).name}
+
+
+def cell_of(command: str | tuple[str, ...], job: Job, processes: Processes) -> Cell:
+    """The cell of a life that `command` is; `job` says where it runs and with what."""
+    variables = {
+        name: value
+        for name, value in sorted(job.variables.items())
+        if name.startswith(_PREFIXES) and not any(word in name for word in _SECRETS)
+    }
+    interpreter = _interpreter(command, job)
+    packages: dict[str, str] = {}
+    if interpreter is not None:
+        asking = Job((interpreter, "-c", _LISTING), job.folder, job.variables)
+        try:
+            packages = json.loads(processes.run(asking, 60.0).said)
+        except (LifeFailed, ValueError):
+            interpreter = None
+    return Cell(interpreter, packages, variables)
+
+
+def differences(base: Cell, head: Cell) -> list[str]:
+    """A sentence where two variants ran with other packages."""
+    names = sorted({*base.packages, *head.packages}, key=str.lower)
+    moved = [
+        f"{name} {base.packages.get(name, 'none')} → {head.packages.get(name, 'none')}"
+        for name in names
+        if base.packages.get(name) != head.packages.get(name)
+    ]
+    if not moved:
+        return []
+    shown = ", ".join(moved[:8]) + (f" and {len(moved) - 8} more" if moved[8:] else "")
+    return [f"Base and head ran with other packages: {shown}."]
+
+
+def _interpreter(command: str | tuple[str, ...], job: Job) -> str | None:
+    """The Python that a command runs: named first, or in the first line of its program."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError:
+        return None
+    words = [word for word in words if word != "exec" and "=" not in word]
+    program = words and shutil.which(os.path.expandvars(words[0]), path=job.variables.get("PATH"))
+    if not program:
+        return None
+    if Path(program).name.startswith("python"):
+        return program
+    with Path(program).open("rb") as file:
+        first = file.readline(256)
+    script = first.removeprefix(b"#!").decode(errors="replace").split()
+    return script[0] if first.startswith(b"#!") and "python" in script[0] else None

@@ -1,0 +1,98 @@
+"""Which subject a command measures: what the user names, or what lies around."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asv_bench.compare.bench_setup import set_up
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
+from asv_bench.process.measured_process import CPU
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.lives import HOST
+from asv_bench.subjects.subject import Subject
+from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user says of the subject.
+
+    Attributes
+    ----------
+    command
+        What stands behind `--`.
+    file
+        `--subject`; None: the nearest `kvtrail.toml`.
+    patterns
+        Regular expressions for names of metrics, or of kvtrail's benchmarks.
+    devices, axis, require_gpu
+        The options of these names.
+    """
+
+    command: Sequence[str] = ()
+    file: Path | None = None
+    patterns: Sequence[str] = ()
+    devices: str | None = None
+    axis: str | None = None
+    require_gpu: bool = False
+
+    def subject(self, verb: str) -> Subject:
+        """The subject, in this order: the command, the file, the file around, kvtrail itself.
+
+        Raises
+        ------
+        Refused
+            If there is none, or the options do not fit it.
+        MeasurementFailed
+            If a GPU is required and none is measured.
+        """
+        subject = self._subject(verb)
+        if self.require_gpu and set(subject.devices) & {CPU, HOST}:
+            raise MeasurementFailed(
+                "--require-gpu was given, but what is measured is given no GPU: there is none that "
+                "can be used, or [subject] devices does not ask for one."
+            )
+        return subject
+
+    def _subject(self, verb: str) -> Subject:
+        if self.command:
+            return self._of_command(verb)
+        path = self.file or file_around(Path.cwd())
+        if path is not None:
+            declared = DeclaredSubject.of_file(SubjectFile.read(path), self.axis)
+            declared.choose(self.patterns, self.devices)
+            return declared
+        if not IS_CHECKOUT:
+            raise Refused(
+                f"there is nothing to {verb}: give a command behind --, name a file with "
+                f"--subject, or write a {FILE_NAME} (`kvtrail init` begins one). kvtrail's own "
+                f"benchmarks run in a checkout of kvtrail, by `python -m asv_bench {verb}`."
+            )
+        if self.axis:
+            raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")
+        return set_up(REPOSITORY, self.patterns, self.devices)
+
+    def _of_command(self, verb: str) -> Subject:
+        if self.file or self.axis or self.devices:
+            raise Refused(
+                "--subject, --axis and --devices are for a subject's file; leave them out where a "
+                "command is given."
+            )
+        root = repository_around(Path.cwd())
+        if root is None:
+            raise Refused(
+                f"{Path.cwd()} is in no git repository; run {verb} in the one to measure."
+            )
+        declared = DeclaredSubject.of_command(root, self.command)
+        declared.choose(self.patterns, None)
+        return declared
+
+
+def repository_around(folder: Path) -> Path | None:
+    """The folder of the repository that a folder lies in; None where there is none."""
+    inside = (one for one in (folder, *folder.parents) if os.path.lexists(one / ".git"))
+    return next(inside, None)

@@ -1,0 +1,283 @@
+"""A subject that its user declares: by a `kvtrail.toml`, or by a command on the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from asv_bench.errors import Refused
+from asv_bench.git.repository import Commit
+from asv_bench.process.gpu import chosen_gpus
+from asv_bench.subjects.axis import Axis, Commits, Labels, require_repository
+from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.life import CommandLife, Life, ServerLife
+from asv_bench.subjects.lives import HOST, WALL, Lives, Place
+from asv_bench.subjects.presets import PRESETS
+from asv_bench.subjects.processes import Processes
+from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.subject_file import (
+    MetricTable,
+    SubjectFile,
+    SubjectTable,
+    SubjectText,
+)
+from asv_bench.subjects.trees import Trees
+
+BUILT_IN = (
+    Metric(WALL, "seconds"),
+    Metric("peak_rss_bytes", "bytes"),
+    Metric("peak_gpu_bytes", "bytes"),
+)
+READY = Metric("ready_s", "seconds")
+
+
+class DeclaredSubject:
+    """What a user's tables say, as the ruler sees it (`Subject`).
+
+    The repository is only read. Files of commits are laid out in a temporary folder that goes with
+    `pairs`, or in the cache of setups.
+
+    Parameters
+    ----------
+    root
+        The repository's folder.
+    text
+        The tables.
+    command
+        What a life runs, where that is not the line of `[subject] measure`.
+    source
+        The file's text, for the record.
+
+    Attributes
+    ----------
+    cells
+        What variants ran with, by hash or label.
+    others
+        Figures that are not compared: by metric, and by hash or label.
+    remarks
+        See `Subject`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        text: SubjectText,
+        *,
+        command: tuple[str, ...] = (),
+        source: str = "",
+        axis: str | None = None,
+    ) -> None:
+        self._root = root
+        self._text = text
+        self._command: str | tuple[str, ...] = command or text.subject.measure
+        self._source = source
+        self._axis = self._axis_of(axis or text.axis.kind)
+        self._places = places(text.subject, None)
+        self._declared = _tables(text)
+        self._metrics = self.known[: len(self._declared)] or self.known[:1]
+        self.cells: dict[str, Cell] = {}
+        self.others: dict[str, dict[str, list[float]]] = {}
+        self.remarks: list[str] = []
+
+    @classmethod
+    def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
+        """The subject of a `kvtrail.toml`; `axis` "commits" or "labels" overrules its own."""
+        return cls(file.root, file.content, source=file.text, axis=axis)
+
+    @classmethod
+    def of_command(cls, root: Path, command: Sequence[str]) -> DeclaredSubject:
+        """The wall time of a command; one word with a space in it is a line for the shell.
+
+        Raises
+        ------
+        Refused
+            If the command is empty.
+        """
+        if not command or not command[0].strip():
+            raise Refused("the command to measure is empty; give it behind --.")
+        is_line = len(command) == 1 and len(command[0].split()) > 1
+        line = command[0] if is_line else shlex.join(command)
+        name = re.sub(r"[^\w.-]", "-", root.name) or "command"
+        text = SubjectText(SubjectTable(name=name, measure=line))
+        return cls(root, text, command=() if is_line else tuple(command))
+
+    def _axis_of(self, kind: str) -> Axis:
+        if kind == "labels":
+            if not self._text.axis.labels:
+                raise Refused("--axis labels needs [axis] labels = [...] in the subject's file.")
+            return Labels(self._text.axis.labels, self._root, self._folder)
+        require_repository(self._root)
+        return Commits(self._root, self._folder)
+
+    @cached_property
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="kvtrail-")
+
+    def _folder(self) -> Path:
+        return Path(self._scratch.name)
+
+    @property
+    def name(self) -> str:
+        """See `Subject`."""
+        return self._text.subject.name
+
+    @property
+    def known(self) -> list[Metric]:
+        """All metrics that a life may give: those declared first, then those of every subject."""
+        declared = [
+            Metric(name, table.unit, table.better, table.margin and table.margin / 100)
+            for name, table in self._declared.items()
+        ]
+        return [*declared, *BUILT_IN, *([READY] if self._text.server else [])]
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """See `Subject`: the declared ones, or the wall time where there is none."""
+        return self._metrics
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `Subject`."""
+        return [place.device for place in self._places]
+
+    def choose(self, patterns: Sequence[str], devices: str | None) -> None:
+        """Compare other metrics than the declared ones, or on other GPUs.
+
+        Parameters
+        ----------
+        patterns
+            Regular expressions, looked for in names of metrics.
+        devices
+            GPUs by number or UUID with commas between, or "all".
+
+        Raises
+        ------
+        Refused
+            If there is no such metric or device.
+        """
+        if patterns:
+            self._metrics = [
+                metric
+                for metric in self.known
+                if any(re.search(pattern, metric.name) for pattern in patterns)
+            ]
+        if not self._metrics:
+            names = ", ".join(metric.name for metric in self.known)
+            raise Refused(f"no metric is called {' or '.join(patterns)}; there are {names}.")
+        self._places = places(self._text.subject, devices)
+
+    def resolve(self, revision: str) -> Commit:
+        """See `Subject`."""
+        return self._axis.resolve(revision)
+
+    def are_same(self, base: str, head: str) -> bool:
+        """See `Subject`: whether all files are the same, but for pinned ones."""
+        return self._axis.are_same(base, head, self._text.subject.pinned)
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """See `Subject`."""
+        return self._axis.between(base, head)
+
+    @contextmanager
+    def pairs(self) -> Iterator[Lives]:
+        """See `Subject`; what was laid out goes on leaving."""
+        processes = Processes()
+        table = self._text.subject
+        trees = Trees(self._axis, table, self._root, self._folder(), processes)
+        lives = Lives(
+            self._life(), self._started, table, self._metrics, self._places, trees, processes
+        )
+        self.cells, self.others, self.remarks = lives.cells, lives.others, trees.remarks
+        try:
+            with lives:
+                yield lives
+        finally:
+            self._scratch.cleanup()
+
+    def _life(self) -> Life:
+        server, client = self._text.server, self._text.client
+        timeout = self._text.subject.timeout_s
+        if server is not None and client is not None:
+            return ServerLife(server, client, self._declared, timeout)
+        return CommandLife(self._command, self._declared, timeout)
+
+    @property
+    def _started(self) -> str | tuple[str, ...]:
+        """What is started for a life."""
+        return self._text.server.start if self._text.server else self._command
+
+    @property
+    def line(self) -> str:
+        """What is started for a life, as it is typed."""
+        started = self._started
+        return started if isinstance(started, str) else shlex.join(started)
+
+    def sentence(self) -> str:
+        """See `Subject`."""
+        names = ", ".join(metric.name for metric in self._metrics)
+        what = "the wall time" if names == WALL else names
+        where = "" if self.devices == [HOST] else f" on GPU {' and '.join(self.devices)}"
+        return f"measuring {what} of `{self.line}` in the files of each commit{where}"
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Subject`."""
+        return {
+            "kind": "server" if self._text.server else "command",
+            "name": self.name,
+            "command": self.line,
+            "repository": self._root.name,
+            "file": self._source,
+        }
+
+
+def places(table: SubjectTable, devices: str | None) -> list[Place]:
+    """Where lives may run, a place for each group of GPUs that one life needs.
+
+    Raises
+    ------
+    Refused
+        If there are too few GPUs or cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    needed = table.devices
+    groups: list[tuple[str, ...]] = [()]
+    if not needed:
+        if devices:
+            raise Refused(
+                "--devices spreads lives over GPUs; say in [subject] devices how many a life needs."
+            )
+    else:
+        groups = _groups(needed, devices)
+    if table.cores * len(groups) > len(cores):
+        raise Refused(
+            f"{len(groups)} lives at a time with {table.cores} cores each need more than the "
+            f"{len(cores)} cores here."
+        )
+    return [
+        Place(group, tuple(cores[place * table.cores :][: table.cores]))
+        for place, group in enumerate(groups)
+    ]
+
+
+def _groups(needed: int, devices: str | None) -> list[tuple[str, ...]]:
+    gpus = chosen_gpus(devices or ",".join(map(str, range(needed))))
+    if len(gpus) % needed:
+        raise Refused(f"a life needs {needed} GPUs, and {len(gpus)} cannot be shared out.")
+    return [tuple(gpus[start : start + needed]) for start in range(0, len(gpus), needed)]
+
+
+def _tables(text: SubjectText) -> dict[str, MetricTable]:
+    """The declared metrics, those of the client's preset before the file's own."""
+    preset = PRESETS[text.client.preset] if text.client and text.client.preset else {}
+    own = {
+        name: MetricTable(path=place.path, unit=place.unit, better=place.better)
+        for name, place in preset.items()
+    }
+    return {**own, **text.metrics}

@@ -1,0 +1,251 @@
+"""Pairs of lives of a subject: processes in the folders of two variants, one after the other."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+
+from asv_bench.process.gpu_watch import GpuWatch, why_discarded
+from asv_bench.process.process_pairs import repeats_for
+from asv_bench.process.samples import (
+    Absence,
+    CommitUnusable,
+    GpuConditions,
+    Pair,
+    Reading,
+    SampleFailed,
+)
+from asv_bench.subjects.cell import Cell, cell_of
+from asv_bench.subjects.figures import Figures
+from asv_bench.subjects.life import Life
+from asv_bench.subjects.processes import Job, LifeFailed, Processes
+from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.subject_file import SubjectTable
+from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid, Trees
+
+HOST = "host"
+"""The device of lives that are given no GPU of their own."""
+WALL = "wall_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where lives run, one at a time: GPUs by UUID, and CPU cores; none: what the user may use."""
+
+    gpus: tuple[str, ...] = ()
+    cores: tuple[int, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """As readings name it."""
+        return ",".join(self.gpus) or HOST
+
+    def variables(self) -> dict[str, str]:
+        """What shows a life these GPUs only."""
+        if not self.gpus:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": self.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+class Lives:
+    """A source of single lives and of pairs of them (`LifeSource`, `PairSource`).
+
+    The first life in a variant is not measured: it shows which metrics there are. Where nothing but
+    the wall time of a short command is compared, the command runs several times for a reading,
+    which is the least of them: what else the machine does only ever adds time. Of other metrics a
+    reading is the median over a life's windows.
+
+    Parameters
+    ----------
+    command
+        That whose interpreter runs, for the record of the cell.
+    metrics
+        Those to be compared; a life gives others too, see `others`.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        command: str | tuple[str, ...],
+        table: SubjectTable,
+        metrics: Sequence[Metric],
+        places: Sequence[Place],
+        trees: Trees,
+        processes: Processes,
+    ) -> None:
+        self._life = life
+        self._command = command
+        self._table = table
+        self._metrics = {metric.name: metric for metric in metrics}
+        self._places = {place.device: place for place in places}
+        self._trees = trees
+        self._processes = processes
+        self._tried: dict[str, tuple[Laid, dict[str, Absence]] | CommitUnusable] = {}
+        self._repeats: int | None = None
+        self._lock = threading.Lock()
+        self.cells: dict[str, Cell] = {}
+        self.others: dict[str, dict[str, list[float]]] = {}
+
+    def __enter__(self) -> Lives:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `PairSource`."""
+        return tuple(self._places)
+
+    def stop(self) -> None:
+        """See `PairSource`; nothing is measured from then on."""
+        self._processes.stop()
+
+    def prepare(self, commit: str) -> Mapping[str, Absence]:
+        """See `PairSource`: lay it out, make its setup, and live once without measuring."""
+        with self._lock:
+            if commit not in self._tried:
+                try:
+                    self._tried[commit] = self._try(commit)
+                except CommitUnusable as error:
+                    self._tried[commit] = error
+            tried = self._tried[commit]
+        if isinstance(tried, CommitUnusable):
+            raise tried
+        return tried[1]
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """See `PairSource`."""
+        order = (head, base) if head_first else (base, head)
+        first, second = (
+            self.life(commit, benchmarks=benchmarks, device=device) for commit in order
+        )
+        of_base, of_head = (second, first) if head_first else (first, second)
+        return {
+            name: Pair(
+                of_base[name],
+                of_head[name],
+                head_first,
+                why_discarded(of_base[name].gpu, of_head[name].gpu),
+                higher_is_better=self._metrics[name].better == "higher",
+            )
+            for name in of_base.keys() & of_head.keys()
+        }
+
+    def life(
+        self,
+        commit: str,
+        *,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Reading]:
+        """See `LifeSource`."""
+        absences = self.prepare(commit)
+        wanted = [name for name in benchmarks or self._metrics if name not in absences]
+        place = self._places[device or self.devices[0]]
+        started = time.time()
+        is_wall_alone = set(self._metrics) == {WALL}
+        lives = range(self._repeats or 1 if is_wall_alone else 1)
+        figures, gpu = Figures(), None
+        for _ in lives:
+            try:
+                lived, gpu = self._live(self._laid(commit), place)
+            except LifeFailed as failure:
+                raise SampleFailed(commit, wanted, str(failure)) from None
+            figures.absences |= lived.absences
+            for name, values in lived.values.items():
+                figures.values[name] = (*figures.values.get(name, ()), *values)
+        self._keep_others(commit, figures)
+        for name in wanted:
+            if name not in figures.values:
+                absence = figures.absences.get(name)
+                reason = absence.reason if absence else "it gave none."
+                raise SampleFailed(commit, (name,), reason)
+        spent = time.time() - started
+        statistic = min if is_wall_alone else statistics.median
+        return {
+            name: Reading(
+                commit=commit,
+                benchmark=name,
+                value=statistic(figures.values[name]),
+                samples=figures.values[name],
+                device=place.device,
+                started_at=started,
+                process_s=spent,
+                gpu=gpu,
+            )
+            for name in wanted
+        }
+
+    def _try(self, commit: str) -> tuple[Laid, dict[str, Absence]]:
+        laid = self._trees.lay_out(commit)
+        place = self._places[self.devices[0]]
+        job = Job(self._command, laid.tree, self._variables(laid, place))
+        self.cells[commit] = cell_of(self._command, job, self._processes)
+        try:
+            figures, _ = self._live(laid, place)
+        except LifeFailed as failure:
+            is_lacking = failure.code == CANNOT_BE_MEASURED
+            raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
+        if self._repeats is None and WALL in figures.values:
+            # Settled by the first commit and kept: both halves of a pair are measured alike.
+            self._repeats = repeats_for(figures.values[WALL][0])
+        nothing = Absence("it gave no such figure here.", has_failed=False)
+        absences = {
+            name: figures.absences.get(name, nothing)
+            for name in self._metrics
+            if name not in figures.values
+        }
+        if len(absences) == len(self._metrics):
+            first = next(iter(absences.values()))
+            is_lacking = not any(absence.has_failed for absence in absences.values())
+            raise CommitUnusable(commit, first.reason, is_lacking=is_lacking)
+        return laid, absences
+
+    def _live(self, laid: Laid, place: Place) -> tuple[Figures, GpuConditions | None]:
+        watch = GpuWatch(place.gpus[0]) if place.gpus else None
+        begun = time.monotonic()
+        with watch or nullcontext():
+            variables = self._variables(laid, place)
+            figures = self._life.live(laid, variables, place.cores, self._processes)
+        if watch is None:
+            return figures, None
+        ended = time.monotonic()
+        peak = watch.peak_memory_bytes()
+        if peak is not None:
+            figures.values["peak_gpu_bytes"] = (float(peak),)
+        return figures, watch.conditions(begun, ended)
+
+    def _variables(self, laid: Laid, place: Place) -> dict[str, str]:
+        return laid.environment(self._table, **place.variables())
+
+    def _laid(self, commit: str) -> Laid:
+        tried = self._tried[commit]
+        assert not isinstance(tried, CommitUnusable)
+        return tried[0]
+
+    def _keep_others(self, commit: str, figures: Figures) -> None:
+        """What is not compared is shown beside the answer."""
+        with self._lock:
+            for name, values in figures.values.items():
+                if name not in self._metrics:
+                    of_metric = self.others.setdefault(name, {})
+                    of_metric.setdefault(commit, []).append(statistics.median(values))

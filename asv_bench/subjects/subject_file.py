@@ -1,0 +1,229 @@
+"""`kvtrail.toml`: what a user measures in a repository, and how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from asv_bench.errors import Refused
+from asv_bench.subjects.presets import PRESETS
+
+FILE_NAME = "kvtrail.toml"
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Words: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file; a key that it does not know is an error."""
+
+
+class SubjectTable(Table, frozen=True):
+    """`[subject]`: the repository, and the command that is one life.
+
+    Attributes
+    ----------
+    name
+        In one word, for records and folders.
+    repository
+        The folder of the git repository, from the file's own folder.
+    setup, measure
+        Lines for the shell. The latter is empty where a server and a client are measured.
+    timeout_s, setup_timeout_s
+        After which a life, and a setup, is ended.
+    devices
+        GPUs that a life needs; 0: it sees none; None: it sees what the user sees.
+    cores
+        CPU cores that a life may use; 0: all.
+    env
+        Variables for setup and lives, in which $KVTRAIL_OUT and the like are replaced.
+    pinned
+        Paths that are the working tree's at every commit.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+$")]
+    repository: str = "."
+    setup: str = ""
+    measure: str = ""
+    timeout_s: Seconds = 600.0
+    setup_timeout_s: Seconds = 3600.0
+    devices: Count | None = None
+    cores: Count = 0
+    env: dict[str, str] = {}
+    pinned: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for path in self.pinned:
+            if Path(path).is_absolute() or ".." in Path(path).parts:
+                raise ValueError(f"pinned names {path!r}; give paths within the repository")
+
+
+class MetricTable(Table, frozen=True):
+    """`[metrics.NAME]`: where a life leaves a figure, as a number or as one for each window.
+
+    Attributes
+    ----------
+    path
+        Keys from the outermost in, with dots between, into the JSON of $KVTRAIL_RESULT.
+    regex
+        With one group, searched for in what the life printed. Either this or `path` is given.
+    margin
+        The difference that matters, in per cent; None: the command's.
+    """
+
+    path: str = ""
+    regex: str = ""
+    unit: str = ""
+    better: Literal["lower", "higher"] = "lower"
+    margin: Annotated[float, msgspec.Meta(ge=0.1, le=50)] | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.path) == bool(self.regex):
+            raise ValueError("a metric needs either path or regex")
+        if self.regex:
+            try:
+                groups = re.compile(self.regex).groups
+            except re.error as error:
+                raise ValueError(f"{self.regex!r} is no regular expression: {error}") from None
+            if groups != 1:
+                raise ValueError(f"{self.regex!r} has {groups} groups; the figure must be the one")
+
+
+class ReadyTable(Table, frozen=True):
+    """`ready = { regex = "..." }`: what the server prints when it is ready."""
+
+    regex: Words
+
+
+class ServerTable(Table, frozen=True):
+    """`[server]`: a program that is started for each life, and asked by a client.
+
+    Attributes
+    ----------
+    ready
+        An address that answers when the server is ready, or what it prints then.
+    """
+
+    start: Words
+    ready: Words | ReadyTable
+    ready_timeout_s: Seconds = 300.0
+
+
+class ClientTable(Table, frozen=True):
+    """`[client]`: what asks the server, `windows` times in a life after `warmup` unmeasured runs.
+
+    Attributes
+    ----------
+    preset
+        A client that people use, whose figures need no tables of their own.
+    """
+
+    run: Words
+    warmup: Count = 1
+    windows: Annotated[int, msgspec.Meta(ge=1)] = 5
+    preset: str = ""
+
+    def __post_init__(self) -> None:
+        if self.preset and self.preset not in PRESETS:
+            raise ValueError(f"preset is {self.preset!r}; there are {', '.join(PRESETS)}")
+
+
+class AxisTable(Table, frozen=True):
+    """`[axis]`: along what is compared: commits, or labels in this order."""
+
+    kind: Literal["commits", "labels"] = "commits"
+    labels: tuple[Words, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("a label stands twice in labels")
+        if self.kind == "labels" and len(self.labels) < 2:
+            raise ValueError('kind = "labels" needs labels, at least two, in their order')
+
+
+class TraceTable(Table, frozen=True):
+    """`[trace]`: a line that leaves a Chrome trace of the life in $KVTRAIL_TRACE."""
+
+    run: Words
+
+
+class SubjectText(Table, frozen=True):
+    """All tables of a file."""
+
+    subject: SubjectTable
+    metrics: dict[Words, MetricTable] = {}
+    server: ServerTable | None = None
+    client: ClientTable | None = None
+    axis: AxisTable = AxisTable()
+    trace: TraceTable | None = None
+
+    def __post_init__(self) -> None:
+        if (self.server is None) != (self.client is None):
+            raise ValueError("a server needs a client, and a client a server")
+        if bool(self.subject.measure) == bool(self.server):
+            raise ValueError("give either measure in [subject], or [server] and [client]")
+        if taken := BUILT_IN.intersection(self.metrics):
+            raise ValueError(
+                f"{min(taken)} is measured of every subject; call the metric otherwise"
+            )
+
+
+BUILT_IN = frozenset({"wall_s", "peak_rss_bytes", "peak_gpu_bytes", "ready_s"})
+"""Metrics that every subject has, or every one with a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectFile:
+    """A file that was read: where it lies, and its text for the record."""
+
+    path: Path
+    text: str
+    content: SubjectText
+
+    @classmethod
+    def read(cls, path: Path) -> SubjectFile:
+        """Read and check a file.
+
+        Raises
+        ------
+        Refused
+            If it cannot be read or is no such file; the sentence names the place.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise Refused(f"{path} cannot be read: {reason}.") from None
+        try:
+            content = msgspec.toml.decode(text, type=SubjectText)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise Refused(f"{path}: {_place(str(error))}.") from None
+        return cls(path.resolve(), text, content)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the repository."""
+        return (self.path.parent / self.content.subject.repository).resolve()
+
+
+def file_around(folder: Path) -> Path | None:
+    """The nearest `kvtrail.toml` in a folder or those around it; None where there is none."""
+    return next((path for path in _candidates(folder) if path.is_file()), None)
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    return (parent / FILE_NAME for parent in (folder, *folder.parents))
+
+
+def _place(message: str) -> str:
+    """A message of msgspec, whose places such as `$.metrics[...]` are tables of the file."""
+    text, found, place = message.removesuffix(".").partition(" - at `$")
+    if not found:
+        return text
+    return f"{text}, in {place.rstrip('`').strip('.').replace('[...]', '.NAME')}"

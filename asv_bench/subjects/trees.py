@@ -1,0 +1,158 @@
+"""The folder in which the lives of a variant run: its files, and what its setup made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from asv_bench.git.repository import GitError
+from asv_bench.git.whole_tree import write_whole_tree
+from asv_bench.process.samples import CommitUnusable
+from asv_bench.process.threads import users_environment
+from asv_bench.subjects.axis import Axis, Variant
+from asv_bench.subjects.processes import Job, LifeFailed, Processes
+from asv_bench.subjects.subject_file import SubjectTable
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrail" / "setups"
+"""Where setups stay, each with the files that it was made from."""
+CANNOT_BE_MEASURED = 125
+"""The exit code by which a command says that this commit cannot be measured, as for git bisect."""
+_KEPT_SETUPS = 64
+_DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A variant as it lies on disk: its files, and the folder for what its setup makes."""
+
+    tree: Path
+    out: Path
+    label: str
+
+    def variables(self) -> dict[str, str]:
+        """What its commands are told."""
+        return {
+            "KVTRAIL_TREE": str(self.tree),
+            "KVTRAIL_OUT": str(self.out),
+            "KVTRAIL_LABEL": self.label,
+        }
+
+    def environment(self, table: SubjectTable, **more: str) -> dict[str, str]:
+        """All variables of its commands: the user's own, the file's, and what they are told."""
+        told = {**self.variables(), **more}
+        own = {name: _filled(text, told) for name, text in table.env.items()}
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if table.devices == 0 else {}
+        return {**users_environment(), **hidden, **own, **told}
+
+
+class Trees:
+    """Lays out variants, once each, and runs their setup.
+
+    Without a setup they lie in a scratch folder and go with it. With one they stay in the cache,
+    under the files, the setup and its variables, so that the next command finds them made.
+    """
+
+    def __init__(
+        self, axis: Axis, table: SubjectTable, root: Path, scratch: Path, processes: Processes
+    ) -> None:
+        self._axis = axis
+        self._table = table
+        self._root = root
+        self._scratch = scratch
+        self._processes = processes
+        self.remarks: list[str] = []
+
+    def lay_out(self, name: str) -> Laid:
+        """The folder of a variant, with its setup made.
+
+        Raises
+        ------
+        CommitUnusable
+            If git cannot write its files, or its setup fails.
+        """
+        variant = self._axis.variant(name)
+        if not self._table.setup:
+            folder = self._scratch / hashlib.sha256(name.encode()).hexdigest()[:16]
+            self._write(name, variant, folder)
+            return self._laid(folder, name)
+        folder = CACHE / self._key(variant)
+        laid = self._laid(folder, name)
+        if not (folder / _DONE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            self._write(name, variant, folder)
+            self._set_up(name, laid)
+            (folder / _DONE).touch()
+            self._forget_old()
+        os.utime(folder)
+        return laid
+
+    def _laid(self, folder: Path, name: str) -> Laid:
+        return Laid(folder / "tree", folder / "out", name)
+
+    def _write(self, name: str, variant: Variant, folder: Path) -> None:
+        for part in ("tree", "out"):
+            (folder / part).mkdir(parents=True)
+        try:
+            self.remarks += write_whole_tree(variant.commit, variant.repository, folder / "tree")
+        except GitError as error:
+            raise CommitUnusable(name, f"git could not unpack it: {error}") from None
+        for path in self._table.pinned:
+            source, target = self._root / path, folder / "tree" / path
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, symlinks=True)
+            else:
+                shutil.copy2(source, target)
+
+    def _set_up(self, name: str, laid: Laid) -> None:
+        job = Job(self._table.setup, laid.tree, laid.environment(self._table))
+        try:
+            self._processes.run(job, self._table.setup_timeout_s)
+        except LifeFailed as failure:
+            is_lacking = failure.code == CANNOT_BE_MEASURED
+            raise CommitUnusable(name, f"its setup: {failure}", is_lacking=is_lacking) from None
+
+    def _key(self, variant: Variant) -> str:
+        """What decides how a setup comes out, as far as it can be known."""
+        tree = variant.repository.line("rev-parse", f"{variant.commit}^{{tree}}")
+        table = self._table
+        is_labelled = variant.label != variant.commit
+        content = {
+            "tree": tree,
+            "label": variant.label if is_labelled else "",
+            "setup": table.setup,
+            "env": table.env,
+            "python": shutil.which("python"),
+            "pinned": {path: _digest(self._root / path) for path in table.pinned},
+        }
+        text = json.dumps(content, sort_keys=True)
+        return f"{table.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def _forget_old(self) -> None:
+        """Of all setups only those used last stay."""
+        folders = sorted(CACHE.iterdir(), key=lambda folder: folder.stat().st_mtime)
+        for folder in folders[:-_KEPT_SETUPS]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    for name, value in variables.items():
+        text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
+    return text
+
+
+def _digest(path: Path) -> str:
+    """A hash of a file, or of all files below a folder with their names."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            digest.update(str(file.relative_to(path.parent)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]

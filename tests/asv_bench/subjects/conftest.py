@@ -1,0 +1,63 @@
+"""Commands of the ruler on repositories that tests make."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from toy_repository import ToyRepository
+from typer.testing import CliRunner
+
+from asv_bench.cli.commands import build_app
+
+
+class Said(NamedTuple):
+    """What came of a command: its exit code, what it printed, and its record."""
+
+    code: int
+    text: str
+    record: dict[str, Any]
+
+    @property
+    def answers(self) -> dict[str, dict[str, Any]]:
+        """The comparisons of the record, by metric."""
+        return {one["benchmark"]: one for one in self.record["results"]["comparisons"]}
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The verdicts of the record, by metric."""
+        return {name: answer["verdict"] for name, answer in self.answers.items()}
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run a command in a repository; a refusal is raised, and nothing of the repository moves."""
+    work, scratch = tmp_path / "work", tmp_path / "scratch"
+    for place in ("cli.compare.WORKPLACE", "cli.compare.FOLDER", "compare.kept_pairs.FOLDER"):
+        monkeypatch.setattr(f"asv_bench.{place}", work)
+    monkeypatch.setattr("asv_bench.compare.noise_pools.FOLDER", work / "noise")
+    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+
+    def run(toy: ToyRepository, *arguments: str) -> Said:
+        path = tmp_path / "record.json"
+        path.unlink(missing_ok=True)
+        monkeypatch.chdir(toy.root)
+        before = toy.state()
+        done = CliRunner().invoke(build_app(), [*arguments, "--json", str(path)])
+        if isinstance(done.exception, Exception):
+            raise done.exception
+        assert toy.state() == before
+        assert list(scratch.iterdir()) == []
+        record = json.loads(path.read_text()) if path.exists() else {}
+        return Said(done.exit_code, " ".join(done.output.split()), record)
+
+    return run

@@ -1,0 +1,282 @@
+"""`kvtrail.toml`: metrics, setup, labels and failures, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from declared_repository import DeclaredRepository, noisy
+
+from asv_bench.errors import Refused
+
+TABLES = """
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.tpot_ms]
+    path = "tpot_ms"
+    unit = "ms"
+    """
+
+
+def alive(marker: str) -> bool:
+    """Whether a process runs with this text on its command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (folder / "cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_a_metric_out_of_the_result_is_compared(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(
+        tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0), noisy("tpot_ms", 5.3)
+    )
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
+    assert said.answers["tpot_ms"]["effect"] == pytest.approx(0.06, abs=0.005)
+    assert said.answers["tpot_ms"]["head_value"] == pytest.approx(5.3, rel=0.002)
+    assert "also measured, not judged: wall_s" in said.text
+    assert set(said.record["results"]["others"]) == {"wall_s", "peak_rss_bytes"}
+
+
+def test_the_verdict_of_the_same_commit_is_not_slower(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0))
+    assert kvtrail(made.toy, "compare", "HEAD", "HEAD").verdicts == {"tpot_ms": "same"}
+    said = kvtrail(made.toy, "compare", "HEAD", "HEAD", "--anyway")
+    assert (said.code, said.verdicts) == (0, {"tpot_ms": "equivalent"}), said.text
+
+
+def test_several_metrics_with_a_direction_and_a_margin_of_their_own(
+    kvtrail, tmp_path: Path
+) -> None:
+    tables = f"""{TABLES}
+    [metrics.throughput]
+    regex = 'throughput: ([0-9.]+) tok/s'
+    better = "higher"
+    margin = 10
+
+    [metrics.first]
+    path = "nested.0.first.token"
+    better = "higher"
+    """
+    bench = """
+        import json, os, random
+        noise = lambda value: value * (1 + random.uniform(-0.001, 0.001))
+        for _ in range(3):
+            print(f"throughput: {{noise({throughput}):.4f}} tok/s")
+        with open(os.environ["KVTRAIL_RESULT"], "w") as file:
+            json.dump(
+                {{
+                    "tpot_ms": [noise(5.0), noise(5.0)],
+                    "nested": [{{"first.token": noise({first})}}],
+                }},
+                file,
+            )
+        """
+    made = DeclaredRepository.make(
+        tmp_path / "toy",
+        tables,
+        bench.format(throughput=100, first=10),
+        bench.format(throughput=95, first=9),
+    )
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    wanted = {"tpot_ms": "equivalent", "throughput": "equivalent", "first": "slower"}
+    assert (said.code, said.verdicts) == (3, wanted), said.text
+    assert said.answers["first"]["effect"] == pytest.approx(-0.1, abs=0.005)
+    samples = [one["base"]["samples"] for one in said.record["samples"]]
+    assert {len(one) for one in samples} == {1, 2, 3}
+    assert "10% of throughput" in said.text.replace(" %", "%")
+    chosen = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--metric", "^peak_rss", "-b", "first")
+    assert set(chosen.verdicts) == {"peak_rss_bytes", "first"}
+
+
+@pytest.mark.parametrize(
+    ("bench", "code", "words"),
+    [
+        ("print('hello')", 5, "it left no file at $KVTRAIL_RESULT"),
+        (noisy("other", 1.0), 5, "its JSON has no tpot_ms"),
+        (noisy("tpot_ms", float("nan")).replace("nan *", "float('nan') *"), 1, "nan"),
+        (noisy("tpot_ms", 0.0), 1, "only positive figures can be compared"),
+        ("open(__import__('os').environ['KVTRAIL_RESULT'], 'w').write('{')", 1, "is no JSON"),
+        ("import sys; print('last words'); sys.exit(7)", 1, "exit code 7: last words"),
+        ("import sys; print('too old'); sys.exit(125)", 5, "exit code 125: too old"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 1, "signal 11 ended it"),
+    ],
+)
+def test_a_life_that_gives_no_figure_is_a_sentence(
+    kvtrail, tmp_path: Path, bench: str, code: int, words: str
+) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0), bench)
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    assert said.code == code, said.text
+    assert words in said.text
+    assert made.toy.git("rev-parse", "--short=8", "HEAD") in said.text
+    assert "equivalent" not in said.verdicts.values()
+
+
+def test_a_life_that_hangs_is_ended_with_all_that_it_started(kvtrail, tmp_path: Path) -> None:
+    tables = TABLES.replace("[metrics", "timeout_s = 1\n    [metrics", 1)
+    hanging = """
+        import subprocess, time
+        for session in (False, True):
+            subprocess.Popen(["sleep", "98.7654"], start_new_session=session)
+        print("about to hang", flush=True)
+        time.sleep(60)
+        """
+    made = DeclaredRepository.make(tmp_path / "toy", tables, noisy("tpot_ms", 5.0), hanging)
+    begun = time.monotonic()
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    assert said.code == 1
+    assert "it did not end within 1 s: about to hang" in said.text
+    assert time.monotonic() - begun < 30
+    assert not alive("98.7654")
+
+
+def test_children_that_are_left_behind_are_ended(kvtrail, tmp_path: Path) -> None:
+    leaving = (
+        noisy("tpot_ms", 5.0)
+        + """
+        import subprocess
+        for session in (False, True):
+            subprocess.Popen(["sleep", "97.6543"], start_new_session=session)
+        """
+    )
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, leaving)
+    kvtrail(made.toy, "compare", "HEAD", "HEAD", "--anyway")
+    assert not alive("97.6543")
+
+
+SETUP = """
+    [subject]
+    name = "toy"
+    setup = "sh build.sh && cp value $KVTRAIL_OUT/value"
+    measure = "python bench.py"
+    env = { VALUE = "$KVTRAIL_OUT/value", KIND = "${KVTRAIL_LABEL}" }
+    pinned = ["build.sh"]
+
+    [metrics.tpot_ms]
+    path = "tpot_ms"
+    """
+READS = """
+    import json, os, random
+    value = float(open(os.environ["VALUE"]).read()) * (1 + random.uniform(-0.001, 0.001))
+    json.dump({"tpot_ms": value}, open(os.environ["KVTRAIL_RESULT"], "w"))
+    """
+ALSO_READS = READS.replace("import", "import sys,")
+
+
+def test_a_setup_is_made_once_for_each_tree(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(
+        tmp_path / "toy ümlaut", SETUP, READS, READS.replace("import", "import sys,")
+    )
+    made_at = tmp_path / "made"
+    (made.root / "build.sh").write_text(f"echo made >> '{made_at}'; echo 5.0 > value\n")
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, said.verdicts) == (0, {"tpot_ms": "equivalent"}), said.text
+    assert made_at.read_text().split() == ["made"] * 2
+    kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--fresh")
+    assert made_at.read_text().split() == ["made"] * 2
+    # A pinned file is part of what a setup depends on.
+    (made.root / "build.sh").write_text(f"echo made >> '{made_at}'; echo 6.0 > value\n")
+    kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--fresh")
+    assert made_at.read_text().split() == ["made"] * 4
+
+
+@pytest.mark.parametrize(("exit_with", "code"), [(1, 1), (125, 5)])
+def test_a_setup_that_fails_is_quoted_and_not_kept(
+    kvtrail, tmp_path: Path, exit_with: int, code: int
+) -> None:
+    made = DeclaredRepository.make(
+        tmp_path / "toy", SETUP, READS, READS.replace("import", "import sys,")
+    )
+    (made.root / "build.sh").write_text(f"echo no compiler; exit {exit_with}\n")
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    assert said.code == code
+    assert f"its setup: it ended with exit code {exit_with}: no compiler" in said.text
+    (made.root / "build.sh").write_text("echo 5.0 > value\n")
+    assert kvtrail(made.toy, "compare", "HEAD~1", "HEAD").code == 0
+
+
+LABELS = """
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.tpot_ms]
+    path = "tpot_ms"
+
+    [axis]
+    kind = "labels"
+    labels = ["transformers-4.55", "transformers-4.56", "transformers-4.57"]
+    """
+
+
+def test_labels_are_compared_in_the_working_trees_files(kvtrail, tmp_path: Path) -> None:
+    bench = """
+        import json, os, random
+        slower = os.environ["KVTRAIL_LABEL"].endswith("7")
+        value = (5.5 if slower else 5.0) * (1 + random.uniform(-0.001, 0.001))
+        json.dump({"tpot_ms": value}, open(os.environ["KVTRAIL_RESULT"], "w"))
+        """
+    made = DeclaredRepository.make(tmp_path / "toy", LABELS, "committed = 'not this one'")
+    (made.root / "bench.py").write_text(bench.replace("\n        ", "\n"))
+    said = kvtrail(made.toy, "compare", "transformers-4.55", "transformers-4.57")
+    assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
+    assert "transformers-4.57 against transformers-4.55" in said.text
+    options = ("--base", "transformers-4.55", "--head", "transformers-4.56", "--axis", "labels")
+    assert kvtrail(made.toy, "compare", *options).verdicts == {"tpot_ms": "equivalent"}
+    with pytest.raises(Refused, match=r"'4\.58' is none of the labels transformers-4\.55"):
+        kvtrail(made.toy, "compare", "transformers-4.55", "4.58")
+
+
+def test_packages_that_differ_between_the_ends_are_named(kvtrail, tmp_path: Path) -> None:
+    own = 'setup = "sh setup.sh"\n    env = { PYTHONPATH = "$KVTRAIL_OUT" }'
+    tables = LABELS.replace("[metrics", f"{own}\n    [metrics", 1)
+    made = DeclaredRepository.make(tmp_path / "toy", tables, noisy("tpot_ms", 5.0))
+    (made.root / "setup.sh").write_text(
+        'folder="$KVTRAIL_OUT/toylib-1.dist-info"; mkdir "$folder"\n'
+        'printf "Metadata-Version: 2.1\\nName: toylib\\nVersion: ${KVTRAIL_LABEL#*-}\\n" '
+        '> "$folder/METADATA"\n'
+    )
+    said = kvtrail(made.toy, "compare", "transformers-4.55", "transformers-4.56")
+    assert "Base and head ran with other packages: toylib 4.55 → 4.56." in said.text
+    cells = said.record["results"]["cells"]
+    assert cells["transformers-4.56"]["packages"]["toylib"] == "4.56"
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ('[subject]\nname = "toy"\nmesure = "x"', "unknown field `mesure`, in subject"),
+        ('[subject]\nname = "toy"', "give either measure in"),
+        ("[subject", "kvtrail.toml: "),
+        ('[subject]\nname = "toy"\nmeasure = "x"\nrepository = "/"', "is no git repository"),
+        ('[subject]\nname = "toy"\nmeasure = "x"\ndevices = 1', "there is no"),
+        (f'[subject]\nname = "toy"\nmeasure = "x"\ncores = {10 * (os.cpu_count() or 1)}', "cores"),
+    ],
+)
+def test_a_file_that_says_something_wrong_is_refused(
+    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: str, words: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    made = DeclaredRepository.make(tmp_path / "toy", tables, "pass")
+    with pytest.raises(Refused, match=re.escape(words)):
+        kvtrail(made.toy, "compare", "HEAD", "HEAD")
+
+
+def test_the_file_is_found_from_a_folder_below_and_by_its_name(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0))
+    (made.root / "kvtrail.toml").rename(tmp_path / "elsewhere.toml")
+    text = (tmp_path / "elsewhere.toml").read_text()
+    (tmp_path / "elsewhere.toml").write_text(
+        text.replace('name = "toy"', 'name = "toy"\nrepository = "toy"')
+    )
+    named = ("--subject", str(tmp_path / "elsewhere.toml"))
+    assert kvtrail(made.toy, "compare", "HEAD", "HEAD", *named).verdicts == {"tpot_ms": "same"}

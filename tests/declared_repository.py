@@ -1,0 +1,52 @@
+"""A repository with a `kvtrail.toml`, whose bench.py prints and leaves what a test says."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from toy_repository import ToyRepository
+
+BENCH = "bench.py"
+
+
+@dataclass(frozen=True)
+class DeclaredRepository:
+    """A toy repository whose commits are texts of bench.py."""
+
+    toy: ToyRepository
+
+    @classmethod
+    def make(cls, root: Path, tables: str, *benches: str) -> DeclaredRepository:
+        """A commit for each text of bench.py; the file with the tables is not committed."""
+        root.mkdir(parents=True)
+        toy = ToyRepository(root)
+        toy.git("init", "-q", "-b", "main")
+        made = cls(toy)
+        for number, bench in enumerate(benches):
+            made.commit(bench, f"change {number}")
+        (root / "kvtrail.toml").write_text(textwrap.dedent(tables), encoding="utf-8")
+        return made
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+        return self.toy.root
+
+    def commit(self, bench: str, message: str) -> str:
+        """Commit another bench.py; its hash."""
+        (self.root / BENCH).write_text(textwrap.dedent(bench), encoding="utf-8")
+        self.toy.git("add", BENCH)
+        self.toy.git("commit", "-q", "--allow-empty", "-m", message)
+        return self.toy.git("rev-parse", "HEAD")
+
+
+def noisy(name: str, value: float) -> str:
+    """A bench.py that leaves one figure in $KVTRAIL_RESULT, a little else each time."""
+    return f"""
+        import json, os, random
+        value = {value} * (1 + random.uniform(-0.001, 0.001))
+        with open(os.environ["KVTRAIL_RESULT"], "w") as file:
+            json.dump({{"{name}": value}}, file)
+        """
