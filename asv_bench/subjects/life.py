@@ -86,6 +86,7 @@ class ServerLife:
                     figures.absences |= window.absences
                     for name, values in window.values.items():
                         figures.values[name] = (*figures.values.get(name, ()), *values)
+            server.note_memory()
             server.ask_to_end()
             server.kill()
             server.wait()

@@ -104,7 +104,7 @@ class Started:
 
     def _ended(self, status: int, peak_kib: int) -> None:
         self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        self.peak_rss_bytes = peak_kib * 1024
+        self.peak_rss_bytes = max(self.peak_rss_bytes, peak_kib * 1024)
 
     def kill(self) -> None:
         """Kill it and all of its session; what left the session is left to `end`."""
@@ -122,11 +122,25 @@ class Started:
         """End it, its session, and processes of it that left the session."""
         self.kill()
         self.wait()
+        for folder in self._folders():
+            with contextlib.suppress(OSError):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+    def note_memory(self) -> None:
+        """Take the memory of all that runs into the peak: a shell does not wait for all of it."""
+        for folder in self._folders():
+            with contextlib.suppress(OSError, StopIteration):
+                lines = (folder / "status").read_text().splitlines()
+                peak_kib = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
+                self.peak_rss_bytes = max(self.peak_rss_bytes, int(peak_kib) * 1024)
+
+    def _folders(self) -> Iterator[Path]:
+        """The folders in /proc of its processes, also of those that left its session."""
         marker = f"{LIFE}={self._marker}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if marker in (folder / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(folder.name), signal.SIGKILL)
+                    yield folder
 
     def text(self) -> str:
         """All that it has printed so far."""

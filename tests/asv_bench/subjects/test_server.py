@@ -1,0 +1,185 @@
+"""A server that a client asks: windows, readiness, presets, and every way to die."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from declared_repository import DeclaredRepository
+
+from asv_bench.process.samples import CommitUnusable
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.presets import PRESETS
+from asv_bench.subjects.subject_file import SubjectFile
+
+TABLES = """
+    [subject]
+    name = "toy"
+    timeout_s = 20
+
+    [server]
+    start = "python bench.py $KVTRAIL_PORT"
+    ready = "http://127.0.0.1:$KVTRAIL_PORT/health"
+    ready_timeout_s = 20
+
+    [client]
+    run = "python client.py"
+    warmup = 1
+    windows = 3
+
+    [metrics.tpot_ms]
+    path = "tpot_ms"
+    """
+SERVER = """
+    import http.server, json, random, sys
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            value = 5.0 * (1 + random.uniform(-0.001, 0.001))
+            self.wfile.write(json.dumps({"tpot_ms": value}).encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    print("serving", flush=True)
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    """
+CLIENT = """
+import os, urllib.request
+answer = urllib.request.urlopen(f"http://127.0.0.1:{os.environ['KVTRAIL_PORT']}/").read()
+open(os.environ["KVTRAIL_RESULT"], "wb").write(answer)
+"""
+
+
+def made_with(root: Path, tables: str, *servers: str, client: str = CLIENT) -> DeclaredRepository:
+    made = DeclaredRepository.make(root, tables, *servers)
+    (made.root / "client.py").write_text(client)
+    text = made.root.joinpath("kvtrail.toml").read_text()
+    pinned = text.replace("[subject]", '[subject]\npinned = ["client.py"]')
+    made.root.joinpath("kvtrail.toml").write_text(pinned)
+    return made
+
+
+def subject_of(made: DeclaredRepository) -> DeclaredSubject:
+    return DeclaredSubject.of_file(SubjectFile.read(made.root / "kvtrail.toml"))
+
+
+def test_the_windows_of_one_life_are_a_reading(tmp_path: Path) -> None:
+    made = made_with(tmp_path / "toy", TABLES, SERVER)
+    subject = subject_of(made)
+    subject.choose(["tpot_ms", "ready_s", "peak_rss_bytes"], None)
+    commit = subject.resolve("HEAD").hash
+    with subject.pairs() as source:
+        readings = source.life(commit)
+    assert len(readings["tpot_ms"].samples) == 3
+    assert readings["tpot_ms"].value == sorted(readings["tpot_ms"].samples)[1]
+    # More than a shell has.
+    assert readings["peak_rss_bytes"].value > 8 * 2**20
+    assert 0.01 < readings["ready_s"].value < 20
+
+
+@pytest.mark.thorough
+def test_servers_are_compared(kvtrail, tmp_path: Path) -> None:
+    made = made_with(tmp_path / "toy", TABLES, SERVER, SERVER.replace("5.0", "5.4"))
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
+
+
+def test_a_server_may_say_that_it_is_ready(tmp_path: Path) -> None:
+    tables = TABLES.replace(
+        'ready = "http://127.0.0.1:$KVTRAIL_PORT/health"', "ready = { regex = '^serving$' }"
+    )
+    slow = "import urllib.request, time; time.sleep(0.3)" + CLIENT
+    made = made_with(tmp_path / "toy", tables, SERVER, client=slow)
+    subject = subject_of(made)
+    with subject.pairs() as source:
+        assert source.prepare(subject.resolve("HEAD").hash) == {}
+
+
+@pytest.mark.parametrize(
+    ("server", "tables", "client", "words"),
+    [
+        (
+            "import time; print('loading', flush=True); time.sleep(60)",
+            ("= 20\n\n", "= 1\n\n"),
+            "",
+            "the server was not ready within 1 s: loading",
+        ),
+        ("raise SystemExit('no such model')", (), "", "exit code 1: no such model"),
+        (
+            SERVER.replace(
+                "self.send_response(200)",
+                "random.random() < 2 and 'l' in self.path or "
+                "__import__('os')._exit(9)\n            self.send_response(200)",
+            ),
+            (),
+            "",
+            "the server died in the warm-up: it ended with exit code 9: serving",
+        ),
+        (
+            SERVER,
+            (),
+            "import sys; sys.exit('no dataset')",
+            "the client in the warm-up: it ended with exit code 1: no dataset",
+        ),
+    ],
+    ids=["never ready", "ends at once", "dies half-way", "client fails"],
+)
+def test_a_server_that_fails_is_a_sentence(
+    tmp_path: Path, server: str, tables: tuple[str, str], client: str, words: str
+) -> None:
+    text = TABLES.replace(*tables) if tables else TABLES
+    subject = subject_of(made_with(tmp_path / "toy", text, server, client=client or CLIENT))
+    with subject.pairs() as source, pytest.raises(CommitUnusable, match=words):
+        source.prepare(subject.resolve("HEAD").hash)
+
+
+RESULTS = {
+    "vllm-bench": {
+        "median_ttft_ms": 20.5,
+        "median_tpot_ms": 7.5,
+        "median_itl_ms": 7.4,
+        "p99_itl_ms": 9.0,
+        "request_throughput": 3.5,
+        "output_throughput": 450.0,
+    },
+    "guidellm": {
+        "benchmarks": [
+            {
+                "metrics": {
+                    **{
+                        name: {"successful": {"mean": 1.5, "median": 1.0}}
+                        for name in (
+                            "time_to_first_token_ms",
+                            "time_per_output_token_ms",
+                            "inter_token_latency_ms",
+                            "requests_per_second",
+                            "output_tokens_per_second",
+                        )
+                    }
+                }
+            }
+        ]
+    },
+    "aiperf": {
+        "time_to_first_token": {"unit": "ms", "avg": 21.0, "p50": 20.0},
+        "inter_token_latency": {"unit": "ms", "avg": 7.0, "p50": 6.9},
+        "request_throughput": {"unit": "requests/sec", "avg": 3.0},
+        "output_token_throughput": {"unit": "tokens/sec", "avg": 400.0},
+    },
+}
+RESULTS["sglang-bench"] = RESULTS["vllm-bench"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_figures_of_known_clients_are_found(tmp_path: Path, preset: str) -> None:
+    tables = TABLES.split("[metrics")[0].replace("windows = 3", f'windows = 1\npreset = "{preset}"')
+    line = json.dumps(RESULTS[preset])
+    client = f"import os; open(os.environ['KVTRAIL_RESULT'], 'a').write({line!r})"
+    subject = subject_of(made_with(tmp_path / "toy", tables, SERVER, client=client))
+    with subject.pairs() as source:
+        assert source.prepare(subject.resolve("HEAD").hash) == {}
+    assert {metric.name for metric in subject.metrics} == set(PRESETS[preset])
