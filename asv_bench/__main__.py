@@ -81,8 +81,8 @@ def session_of(arguments: Sequence[str]) -> Iterator[None]:
     if not (IS_CHECKOUT or command.is_for_any):
         raise Refused(
             f"{command.name} works in a checkout of kvtrail, by `python -m asv_bench "
-            f"{command.name}`. In any repository, `kvtrail compare BASE HEAD -- COMMAND` measures "
-            f"a command."
+            f"{command.name}`. In any repository, `kvtrail compare BASE HEAD -- COMMAND` "
+            f"and `kvtrail bisect GOOD BAD -- COMMAND` measure a command."
         )
     if command.sessions is Sessions.LOCK:
         with checkout_lock(WORKPLACE):

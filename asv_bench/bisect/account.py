@@ -11,7 +11,7 @@ from rich.text import Text
 
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
 from asv_bench.compare.verdict import Comparison
-from asv_bench.git.repository import Commit
+from asv_bench.git.repository import Commit, short
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 
@@ -88,7 +88,7 @@ class ProbeLines:
 
     def _line(self, probe: Probe) -> Text:
         """Which commit, how it compares with the good end, and what is most probable now."""
-        line = Text(f"{self._number:4d}  {probe.commit[:8]}  ")
+        line = Text(f"{self._number:4d}  {short(probe.commit)}  ")
         if probe.pair is None:
             line.append(probe.failure, style="red")
         else:
@@ -98,7 +98,9 @@ class ProbeLines:
         if probe.guess is None:
             return line
         suspects = probe.guess.commits
-        said = " to ".join(dict.fromkeys(one[:8] for one in suspects[:: max(1, len(suspects) - 1)]))
+        said = " to ".join(
+            dict.fromkeys(short(one) for one in suspects[:: max(1, len(suspects) - 1)])
+        )
         line.append(f"   {said or 'none of them'}, {probe.guess.probability:.0%}", style="dim")
         if len(suspects) == 1 and suspects[0] in self._commits:
             subject = self._commits[suspects[0]].subject
@@ -122,7 +124,7 @@ def commit_table(finding: Finding, probes: Sequence[Probe], commits: Sequence[Co
             or commit.hash in finding.unmeasurable
             or finding.posterior.get(commit.hash, 0.0) >= _LIKELY
         ],
-        title=f"{finding.benchmark}: commits against {finding.good[:8]}, the good end",
+        title=f"{finding.benchmark}: commits against {short(finding.good)}, the good end",
         caption="The difference is the median over pairs of processes; the probability, that this "
         "commit is the first changed one.",
     )
@@ -153,11 +155,13 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
         lines = [f"first {finding.direction.verdict} commit: {_named(finding, commits)}.", ends]
     if finding.confirmations:
         last = finding.confirmations[-1]
-        lines.append(f"{last.head[:8]} against {last.base[:8]}, before it: {_compared(last)}.")
+        lines.append(
+            f"{short(last.head)} against {short(last.base)}, before it: {_compared(last)}."
+        )
     if finding.remark:
         lines.append(finding.remark)
     for commit, reason in finding.unmeasurable.items():
-        lines.append(f"{commit[:8]} was left out, it cannot be measured: {reason}")
+        lines.append(f"{short(commit)} was left out, it cannot be measured: {reason}")
     return lines
 
 

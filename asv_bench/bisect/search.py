@@ -20,6 +20,7 @@ from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
+from asv_bench.git.repository import short
 from asv_bench.process.samples import CommitUnusable, Pair, PairSource, SampleFailed
 from asv_bench.stats.posterior import REFERENCE, FirstBad, Suspects
 
@@ -107,7 +108,7 @@ class Search:
             stuck = now.commits == suspects.commits and now.probability >= self._plan.certain
             if stuck or len(self._confirmations) >= MOST_CONFIRMATIONS:
                 reason = (
-                    f"compared with the commit before it, {named[-1][:8]} is "
+                    f"compared with the commit before it, {short(named[-1])} is "
                     f"{confirmation.verdict}; several small steps, or none, look like that"
                 )
                 return self._finding(Outcome.INCONCLUSIVE, reason, gate, now)

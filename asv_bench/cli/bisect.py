@@ -16,6 +16,7 @@ from asv_bench.bisect.search import Search
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import (
     Anyway,
+    AxisKind,
     CsvPath,
     Devices,
     ListBenchmarks,
@@ -23,29 +24,32 @@ from asv_bench.cli.options import (
     MarkdownPath,
     RecordPath,
     RequireGpu,
+    RequireQuiet,
     Resume,
-    insist_on_gpu,
+    SubjectPath,
 )
-from asv_bench.compare.bench_setup import BenchSetup, set_up, termination_as_interrupt
+from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE
-from asv_bench.git.commits import commits_between, first_of_each_run
-from asv_bench.git.repository import Commit, Repository
+from asv_bench.git.repository import Commit, short
 from asv_bench.output.console import print_sentences
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable
+from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.subject import Metric, Subject
 
 HELP = (
     "Find the first commit after GOOD, up to BAD, that made a benchmark slower.\n\n"
     "The two ends are compared first; without a regression between them nothing is searched. "
-    "Commits with the engine and kernels of the commit before are stepped over. Exit code 3: the "
+    "Commits that hold the same files in what is measured as the one before are stepped over. "
+    "Along an axis of labels the first label is found. Exit code 3: the "
     "commit was found and confirmed; 0: no regression, or the same at both ends; 4: inconclusive; "
     "5: the benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: "
     "interrupted, and the same command goes on where it stopped."
@@ -64,18 +68,33 @@ def register(app: typer.Typer) -> None:
 
 def bisect(
     good: Annotated[
-        str, typer.Argument(help="A commit without the change: a hash, branch, tag or HEAD~9.")
+        str,
+        typer.Argument(
+            help="A commit without the change: a hash, branch, tag or HEAD~9; or a label."
+        ),
     ],
     bad: Annotated[str, typer.Argument(help="A later one, with the change.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND...]",
+            help="A command whose wall time is searched, as in compare (default: what kvtrail.toml "
+            "says).",
+        ),
+    ] = None,
     benchmark: Annotated[
         str | None,
         typer.Option(
+            "--metric",
             "--benchmark",
             "-b",
-            help="Regular expression, found in the name with parameters of exactly one benchmark "
-            "(default: step time of the workload scheduler).",
+            help="Regular expression, found in the name of exactly one metric, or of a benchmark "
+            "with parameters (default: the one metric of kvtrail.toml, wall_s of a command, step "
+            "time of the workload scheduler).",
         ),
     ] = None,
+    subject: SubjectPath = None,
+    axis: AxisKind = None,
     improvement: Annotated[
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
@@ -90,6 +109,7 @@ def bisect(
     ] = SearchPlan().most_pairs,
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
+    require_quiet: RequireQuiet = False,
     json: RecordPath = None,
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
@@ -100,38 +120,35 @@ def bisect(
     Raises
     ------
     Refused
-        If the commits or the benchmark do not exist or do not fit together.
+        If the commits or the metric do not exist or do not fit together.
     typer.Exit
         With the code of the answer.
     """
-    plan = SearchPlan(
-        comparison=THOROUGH.with_margin(margin / 100), certain=certain, most_pairs=most_pairs
-    )
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     require_writable(FOLDER / "pairs.jsonl")
-    setup = set_up(REPOSITORY, [benchmark] if benchmark else (), devices)
-    if len(setup.entries) > 1:
-        shown = ", ".join(setup.benchmarks[:6])
-        raise Refused(
-            f"--benchmark {benchmark!r} finds {len(setup.entries)} benchmarks, and one is bisected "
-            f"at a time: {shown}."
-        )
-    if require_gpu:
-        insist_on_gpu(setup.devices)
+    patterns = [benchmark] if benchmark else ()
+    choice = Choice(command or (), subject, patterns, devices, axis, require_gpu)
+    chosen = choice.subject("bisect")
+    metric = _one_metric(chosen, benchmark)
+    plan = SearchPlan(
+        comparison=THOROUGH.with_margin(metric.margin or margin / 100),
+        certain=certain,
+        most_pairs=most_pairs,
+    )
     if WORKING_TREE in (good, bad):
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
-    good_hash = setup.sources.resolve(good).hash
-    commits = commits_between(good_hash, setup.sources.resolve(bad).hash, Repository(REPOSITORY))
-    is_same = not anyway and setup.sources.are_same(good_hash, commits[-1].hash)
+    good_hash = chosen.resolve(good).hash
+    commits = chosen.between(good_hash, chosen.resolve(bad).hash)
+    is_same = not anyway and chosen.are_same(good_hash, commits[-1].hash)
     if not (anyway or is_same):
-        commits = _without_the_same(good_hash, commits, files.console)
+        commits = _without_the_same(chosen, good_hash, commits, files.console)
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
-    bisecting = Bisecting(setup, good_hash, commits, direction, plan, files)
+    bisecting = Bisecting(chosen, good_hash, commits, direction, plan, files)
     if is_same:
         code = bisecting.call_same()
     else:
-        with checkout_lock(REPOSITORY):
-            code = bisecting.run(resume)
+        with checkout_lock(WORKPLACE):
+            code = bisecting.run(resume, require_quiet=require_quiet)
     bisecting.print_answer()
     path = bisecting.write_record(json, code)
     files.console.print(f"record: {path}")
@@ -139,16 +156,31 @@ def bisect(
         raise typer.Exit(code)
 
 
-def _without_the_same(good: str, commits: list[Commit], console: Console) -> list[Commit]:
-    """The commits that have other packages than the one before them, the good one's first."""
-    hashes = [good, *(commit.hash for commit in commits)]
-    kept = set(first_of_each_run(hashes, Repository(REPOSITORY)))
-    found = [commit for commit in commits if commit.hash in kept]
+def _one_metric(subject: Subject, pattern: str | None) -> Metric:
+    if len(subject.metrics) > 1:
+        shown = ", ".join(metric.name for metric in subject.metrics[:6])
+        said = "" if pattern is None else f" {pattern!r}"
+        raise Refused(
+            f"--metric{said} finds {len(subject.metrics)} metrics, and one is bisected at a time: "
+            f"{shown}."
+        )
+    return subject.metrics[0]
+
+
+def _without_the_same(
+    subject: Subject, good: str, commits: list[Commit], console: Console
+) -> list[Commit]:
+    """The commits that differ in what is measured from the one before them, the good one first."""
+    before = [good, *(commit.hash for commit in commits)]
+    found = [
+        commit
+        for earlier, commit in zip(before, commits, strict=False)
+        if not subject.are_same(earlier, commit.hash)
+    ]
     if len(found) < len(commits):
         console.print(
-            f"{len(commits) - len(found)} of {len(commits)} commits are stepped over, as their "
-            f"engine and kernels are the same as those of the commit before; --anyway measures "
-            f"them",
+            f"{len(commits) - len(found)} of {len(commits)} commits are stepped over, as what is "
+            f"measured is the same as in the commit before; --anyway measures them",
         )
     return found
 
@@ -158,14 +190,14 @@ class Bisecting:
 
     def __init__(
         self,
-        setup: BenchSetup,
+        subject: Subject,
         good: str,
         commits: list[Commit],
         direction: Direction,
         plan: SearchPlan,
         files: TableFiles,
     ) -> None:
-        self._setup = setup
+        self._subject = subject
         self._good = good
         self._commits = commits
         self._by_hash = {commit.hash: commit for commit in commits}
@@ -173,15 +205,16 @@ class Bisecting:
         self._plan = plan
         self._files = files
         self._console = files.console
-        self._benchmark = setup.benchmarks[0]
+        self._benchmark = subject.metrics[0].name
         self._record = Record(
             "bisect",
             {
                 "good": good,
                 "commits": [commit.to_json() for commit in commits],
+                "subject": subject.to_json(),
                 "benchmark": self._benchmark,
                 "direction": str(direction),
-                "devices": list(setup.devices),
+                "devices": list(subject.devices),
                 "plan": plan.to_json(),
             },
         )
@@ -190,26 +223,28 @@ class Bisecting:
         self.seconds = 0.0
 
     def call_same(self) -> ExitCode:
-        """Answer without measuring: both ends have the same engine and kernels."""
+        """Answer without measuring: what is measured is the same at both ends."""
         bad = self._commits[-1].hash
         gate = Comparison.of_same(self._benchmark, self._good, bad)
         asked = self._direction, self._benchmark, self._good, bad
         self.finding = Finding(Outcome.NONE, *asked, reason=gate.reason, gate=gate)
         return ExitCode.GOOD
 
-    def run(self, resume: bool | None) -> ExitCode:
+    def run(self, resume: bool | None, *, require_quiet: bool = False) -> ExitCode:
         """Measure until there is an answer, an interruption or a failure."""
         kept = KeptFile.of_record(self._record, resume)
         first, last = self._commits[0].short, self._commits[-1].short
         range_sentence = (
             f"bisecting {len(self._commits)} commits, {first} to {last}, for a {self._direction}"
         )
-        print_sentences(self._console, [range_sentence, self._setup.sentence(), *kept.sentences()])
-        self._record.look_around(self._console, self._setup.devices)
+        print_sentences(
+            self._console, [range_sentence, self._subject.sentence(), *kept.sentences()]
+        )
+        self._record.look_around(self._console, self._subject.devices, require_quiet=require_quiet)
         begun = time.monotonic()
         lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
         try:
-            with termination_as_interrupt(), self._setup.pairs() as source, lines:
+            with termination_as_interrupt(), self._subject.pairs() as source, lines:
 
                 def on_probe(probe: Probe) -> None:
                     self._probes.append(probe)
@@ -246,7 +281,7 @@ class Bisecting:
             self._files.show(commit_table(self.finding, self._probes, self._commits))
         kept = (probe.pair for probe in self._probes if probe.pair and not probe.pair.discarded)
         readings = (
-            (f"{self._benchmark} of {reading.commit[:8]}", reading.value)
+            (f"{self._benchmark} of {short(reading.commit)}", reading.value)
             for pair in kept
             for reading in (pair.base, pair.head)
         )
@@ -259,7 +294,7 @@ class Bisecting:
     def write_record(self, path: Path | None, code: ExitCode) -> Path:
         """Write every probe with its samples, and the finding; return where."""
         finding = self.finding
-        self._record.notes += self._setup.sources.remarks
+        self._record.notes += self._subject.remarks
         self._record.results = {
             "exit_code": int(code),
             "outcome": self._direction if code is ExitCode.REGRESSION else code.name.lower(),

@@ -68,7 +68,7 @@ class Command:
 
 COMMANDS = (
     Command("compare", compare.register, COMMITS, is_for_any=True),
-    Command("bisect", bisect.register, COMMITS),
+    Command("bisect", bisect.register, COMMITS, is_for_any=True),
     Command("history", history.register, RESULTS),
     Command("changes", changes.register, RESULTS),
     Command("bench", bench.register, RESULTS),

@@ -18,9 +18,13 @@ from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git.commits import commits_between
+from asv_bench.git.repository import Commit, Repository
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.process.samples import CommitUnusable, Pair, SampleFailed
+from asv_bench.subjects import choose
+from asv_bench.subjects.subject import Metric
 
 QUIET = Noise(process=0.002, drift=0.002, outliers=0.0)
 
@@ -48,16 +52,31 @@ class Interrupted(SimulatedCommits):
 
 @dataclass
 class FakeSetup:
-    """What `set_up` finds, with a simulated machine."""
+    """kvtrail's benchmarks in a repository, with a simulated machine."""
 
     sources: CommitSources
     machine: SimulatedCommits
     benchmarks: list[str] = field(default_factory=lambda: [SIMULATED_BENCHMARK])
     devices: tuple[str, ...] = ("simulated",)
 
+    name = "simulated"
+    remarks = ()
+
     @property
-    def entries(self) -> list[str]:
-        return self.benchmarks
+    def metrics(self) -> list[Metric]:
+        return [Metric(name, "seconds") for name in self.benchmarks]
+
+    def resolve(self, revision: str) -> Commit:
+        return self.sources.resolve(revision)
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        return commits_between(base, head, Repository(self.sources.root))
+
+    def are_same(self, base: str, head: str) -> bool:
+        return self.sources.are_same(base, head)
+
+    def to_json(self) -> dict[str, str]:
+        return {"kind": "simulated"}
 
     def sentence(self) -> str:
         return "measuring a simulation"
@@ -79,9 +98,10 @@ class Bench:
             self.hashes.append(git(root, "rev-parse", "HEAD"))
         self.benchmarks = [SIMULATED_BENCHMARK]
         self.machine = self.with_step(None)
-        monkeypatch.setattr(command, "REPOSITORY", root)
+        monkeypatch.setattr(command, "WORKPLACE", root)
         monkeypatch.setattr(kept_pairs, "FOLDER", root / ".asv" / "pairs")
-        monkeypatch.setattr(command, "set_up", self.set_up)
+        monkeypatch.setattr(choose, "set_up", self.set_up)
+        monkeypatch.setattr(choose, "REPOSITORY", root)
 
     def with_step(
         self, place: int | None, effect: float = 0.04, after: int | None = None, seed: int = 5
@@ -272,7 +292,7 @@ def test_the_working_tree_is_no_commit_to_search(bench: Bench) -> None:
 
 def test_several_benchmarks_at_a_time_are_refused(bench: Bench) -> None:
     bench.benchmarks = ["a.track_x(8)", "a.track_x(64)"]
-    with pytest.raises(Refused, match=r"finds 2 benchmarks.*one is bisected at a time"):
+    with pytest.raises(Refused, match=r"finds 2 metrics.*one is bisected at a time"):
         bench.run("--benchmark", "track_x")
     assert bench.measured == 0
 

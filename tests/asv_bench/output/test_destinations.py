@@ -64,8 +64,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("something was measured first")
 
     for place in (
-        "asv_bench.cli.compare.set_up",
-        "asv_bench.cli.bisect.set_up",
+        "asv_bench.subjects.choose.set_up",
         "asv_bench.cli.calibrate.set_up",
         "asv_bench.cli.changes.stored_changes",
         "asv_bench.cli.peers.measure_jobs",

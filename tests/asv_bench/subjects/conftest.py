@@ -40,8 +40,10 @@ Command = Callable[..., Said]
 def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command in a repository; a refusal is raised, and nothing of the repository moves."""
     work, scratch = tmp_path / "work", tmp_path / "scratch"
-    for place in ("cli.compare.WORKPLACE", "cli.compare.FOLDER", "compare.kept_pairs.FOLDER"):
-        monkeypatch.setattr(f"asv_bench.{place}", work)
+    for place in ("cli.compare", "cli.bisect"):
+        monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
+        monkeypatch.setattr(f"asv_bench.{place}.FOLDER", work)
+    monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", work)
     monkeypatch.setattr("asv_bench.compare.noise_pools.FOLDER", work / "noise")
     monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")
     scratch.mkdir()

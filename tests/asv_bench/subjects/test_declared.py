@@ -280,3 +280,32 @@ def test_the_file_is_found_from_a_folder_below_and_by_its_name(kvtrail, tmp_path
     )
     named = ("--subject", str(tmp_path / "elsewhere.toml"))
     assert kvtrail(made.toy, "compare", "HEAD", "HEAD", *named).verdicts == {"tpot_ms": "same"}
+
+
+STEPS = """
+    import json, os, random
+    value = {value} * (1 + random.uniform(-0.001, 0.001))
+    json.dump({{"tpot_ms": value}}, open(os.environ["KVTRAIL_RESULT"], "w"))
+    """
+
+
+@pytest.mark.thorough
+def test_the_commit_is_found(kvtrail, tmp_path: Path) -> None:
+    values = (5.0, 5.001, 5.002, 5.3, 5.301, 5.302)
+    benches = [STEPS.format(value=value) for value in values]
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
+    said = kvtrail(made.toy, "bisect", "HEAD~5", "HEAD")
+    assert said.code == 3, said.text
+    assert f"first slower commit: {made.toy.git('rev-parse', '--short=8', 'HEAD~2')}" in said.text
+
+
+@pytest.mark.thorough
+def test_the_label_is_found(kvtrail, tmp_path: Path) -> None:
+    bench = STEPS.format(value='(5.3 if "6" in os.environ["KVTRAIL_LABEL"][-2:] else 5.0)')
+    tables = LABELS.replace('["transformers-4.55", ', '["transformers-4.54", "transformers-4.55", ')
+    made = DeclaredRepository.make(
+        tmp_path / "toy", tables.replace(', "transformers-4.57"', ""), bench
+    )
+    said = kvtrail(made.toy, "bisect", "transformers-4.54", "transformers-4.56")
+    assert said.code == 3, said.text
+    assert "first slower commit: transformers-4.56" in said.text
