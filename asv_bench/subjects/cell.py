@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
@@ -86,7 +86,8 @@ def _interpreter(command: str | tuple[str, ...], job: Job) -> str | None:
     except ValueError:
         return None
     words = [word for word in words if word != "exec" and "=" not in word]
-    program = words and shutil.which(os.path.expandvars(words[0]), path=job.variables.get("PATH"))
+    known = Template(words[0]).safe_substitute(job.variables) if words else ""
+    program = known and shutil.which(known, path=job.variables.get("PATH"))
     if not program:
         return None
     if Path(program).name.startswith("python"):

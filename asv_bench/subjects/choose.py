@@ -63,7 +63,7 @@ class Choice:
             return self._of_command(verb)
         path = self.file or file_around(Path.cwd())
         if path is not None:
-            declared = DeclaredSubject.of_file(SubjectFile.read(path), self.axis)
+            declared = declared_by(path, self.axis)
             declared.choose(self.patterns, self.devices)
             return declared
         if not IS_CHECKOUT:
@@ -90,6 +90,16 @@ class Choice:
         declared = DeclaredSubject.of_command(root, self.command)
         declared.choose(self.patterns, None)
         return declared
+
+
+def declared_by(path: Path, axis: str | None = None) -> DeclaredSubject:
+    """The subject of a `kvtrail.toml`, or of an `asv.conf.json`."""
+    if path.suffix in (".json", ".jsonc"):
+        # Not at the top: most commands need no asv.
+        from asv_bench.subjects.asv_suite import AsvSuite
+
+        return AsvSuite(path)
+    return DeclaredSubject.of_file(SubjectFile.read(path), axis)
 
 
 def repository_around(folder: Path) -> Path | None:

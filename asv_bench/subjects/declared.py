@@ -75,13 +75,11 @@ class DeclaredSubject:
         axis: str | None = None,
     ) -> None:
         self._root = root
-        self._text = text
-        self._command: str | tuple[str, ...] = command or text.subject.measure
+        self._words = command
         self._source = source
-        self._axis = self._axis_of(axis or text.axis.kind)
+        self._axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
         self._places = places(text.subject, None)
-        self._declared = _tables(text)
-        self._metrics = self.known[: len(self._declared)] or self.known[:1]
+        self._declare(text)
         self.cells: dict[str, Cell] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
         self.remarks: list[str] = []
@@ -108,11 +106,16 @@ class DeclaredSubject:
         text = SubjectText(SubjectTable(name=name, measure=line))
         return cls(root, text, command=() if is_line else tuple(command))
 
-    def _axis_of(self, kind: str) -> Axis:
+    def _declare(self, text: SubjectText) -> None:
+        self._text = text
+        self._declared = _tables(text)
+        self._metrics = self.known[: len(self._declared)] or self.known[:1]
+
+    def _axis_of(self, kind: str, labels: Sequence[str]) -> Axis:
         if kind == "labels":
-            if not self._text.axis.labels:
+            if not labels:
                 raise Refused("--axis labels needs [axis] labels = [...] in the subject's file.")
-            return Labels(self._text.axis.labels, self._root, self._folder)
+            return Labels(labels, self._root, self._folder)
         require_repository(self._root)
         return Commits(self._root, self._folder)
 
@@ -190,7 +193,7 @@ class DeclaredSubject:
         """See `Subject`; what was laid out goes on leaving."""
         processes = Processes()
         table = self._text.subject
-        trees = Trees(self._axis, table, self._root, self._folder(), processes)
+        trees = self._trees(processes)
         lives = Lives(
             self._life(), self._started, table, self._metrics, self._places, trees, processes
         )
@@ -201,17 +204,22 @@ class DeclaredSubject:
         finally:
             self._scratch.cleanup()
 
+    def _trees(self, processes: Processes) -> Trees:
+        return Trees(self._axis, self._text.subject, self._root, self._folder(), processes)
+
     def _life(self) -> Life:
         server, client = self._text.server, self._text.client
         timeout = self._text.subject.timeout_s
         if server is not None and client is not None:
             return ServerLife(server, client, self._declared, timeout)
-        return CommandLife(self._command, self._declared, timeout)
+        return CommandLife(self._started, self._declared, timeout)
 
     @property
     def _started(self) -> str | tuple[str, ...]:
         """What is started for a life."""
-        return self._text.server.start if self._text.server else self._command
+        if self._text.server is not None:
+            return self._text.server.start
+        return self._words or self._text.subject.measure
 
     @property
     def line(self) -> str:
