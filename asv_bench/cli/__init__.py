@@ -1,1 +1,1 @@
-"""The subcommands of `python -m asv_bench`, each a module with `register(app)`."""
+"""The subcommands of `python -m asv_bench`, a module each."""

@@ -39,13 +39,6 @@ from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
 from asv_bench.process.threads import measured_threads, threads_text
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command(
-        "bench", help="Measure the working tree as it stands, store the result and build the page."
-    )(bench)
-
-
 def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few benchmarks, one process each: does it run?")
@@ -67,15 +60,7 @@ def bench(
     csv: CsvPath = None,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Measure the working tree as it stands.
-
-    Raises
-    ------
-    Refused
-        If the options contradict each other or the machine.
-    MeasurementFailed
-        If nothing was measured, or a benchmark failed; what did not fail is stored and printed.
-    """
+    """Measure the working tree as it stands, store the result and build the page."""
     if quick and full:
         raise Refused("--quick and --full exclude each other; give one of them, or neither.")
     if require_gpu and not has_cuda_gpu():

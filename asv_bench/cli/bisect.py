@@ -61,11 +61,6 @@ EXIT_CODES = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("bisect", help=HELP)(bisect)
-
-
 def bisect(
     good: Annotated[
         str,

@@ -37,11 +37,6 @@ inconclusive, and only those below the margin may be called equivalent."""
 FALSE_ALARMS_ALLOWED = 0.05
 INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
 _STEP_PAIRS = 2
-HELP = (
-    "Compare a commit with itself and with planted slowdowns, and check the verdicts.\n\n"
-    "Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; "
-    "130: interrupted, with what was measured written down and no word on whether they hold."
-)
 _COLUMNS = (
     Column("name", "compared with", kind="text"),
     Column("planted", "planted", show=percent(2, signed=True)),
@@ -97,11 +92,6 @@ class Trial:
         }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("calibrate", help=HELP)(calibrate)
-
-
 def calibrate(
     null: Annotated[int, typer.Option(min=0, help="Comparisons of a commit with itself.")] = 8,
     planted: Annotated[
@@ -121,16 +111,10 @@ def calibrate(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Run the trials, and print and write their results, also after Ctrl-C.
+    """Compare a commit with itself and with planted slowdowns, and check the verdicts.
 
-    Raises
-    ------
-    Refused
-        If the options leave nothing to compare, or name more than one benchmark.
-    MeasurementFailed
-        If a verdict contradicts what was planted.
-    typer.Exit
-        With 130 after an interruption.
+    Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; 130:
+    interrupted, with what was measured written down and no word on whether they hold.
     """
     effects = effects_named(planted)
     if not effects and not null:

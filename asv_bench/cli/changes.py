@@ -50,11 +50,6 @@ Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a compari
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("changes", help=HELP)(changes)
-
-
 def changes(
     benchmark: Annotated[
         list[str] | None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer.models import CommandInfo, TyperInfo
 
 from asv_bench import __version__
 from asv_bench.cli import (
@@ -31,6 +31,7 @@ from asv_bench.cli.exit_codes import exit_codes_text
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import REPOSITORY
+from asv_bench.run.headline import headline
 from asv_bench.studies.ladder import command as ladder
 
 HELP = "Tells, with evidence, which commit made a program slower or faster."
@@ -54,40 +55,53 @@ class Sessions(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. `register` adds it to an application; None: another command's adds it, too.
+    """One command, or a group of them.
 
-    `is_for_any` tells whether it works outside a checkout of kvtrail.
+    `help` is its body's docstring unless it is given. `is_for_any` tells whether it works outside a
+    checkout of kvtrail.
     """
 
     name: str
-    register: Callable[[typer.Typer], None] | None
+    body: Callable[..., None] | typer.Typer
     panel: str
     sessions: Sessions = Sessions.OWN
     is_for_any: bool = False
+    help: str | None = None
+
+    def add_to(self, app: typer.Typer, *, hidden: bool = False) -> None:
+        """Make it a command of an application."""
+        if isinstance(self.body, typer.Typer):
+            app.add_typer(self.body, name=self.name, rich_help_panel=self.panel)
+            return
+        paragraphs = (self.help or inspect.getdoc(self.body) or "").split("\n\n")
+        # A terminal breaks the lines anew.
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        shown: dict[str, Any] = {"rich_help_panel": self.panel, "hidden": hidden}
+        app.command(self.name, help=text, **shown)(self.body)
 
 
 COMMANDS = (
-    Command("compare", compare.register, COMMITS, is_for_any=True),
-    Command("bisect", bisect.register, COMMITS, is_for_any=True),
-    Command("history", history.register, RESULTS),
-    Command("changes", changes.register, RESULTS),
-    Command("bench", bench.register, RESULTS),
-    Command("report", report.register, RESULTS),
-    Command("run", run.register, ENGINE, Sessions.WARN, is_for_any=True),
-    Command("scheduler", None, ENGINE, Sessions.WARN, is_for_any=True),
-    Command("streaming", None, ENGINE, Sessions.WARN, is_for_any=True),
-    Command("headline", None, ENGINE, Sessions.LOCK),
-    Command("profile", profile.register, ENGINE, Sessions.WARN),
+    Command("compare", compare.compare, COMMITS, is_for_any=True, help=compare.HELP),
+    Command("bisect", bisect.bisect, COMMITS, is_for_any=True, help=bisect.HELP),
+    Command("history", history.history, RESULTS),
+    Command("changes", changes.changes, RESULTS, help=changes.HELP),
+    Command("bench", bench.bench, RESULTS),
+    Command("report", report.report, RESULTS),
+    Command("run", run.workloads(), ENGINE, Sessions.WARN, is_for_any=True),
+    Command("scheduler", run.scheduler, ENGINE, Sessions.WARN, is_for_any=True),
+    Command("streaming", run.streaming, ENGINE, Sessions.WARN, is_for_any=True),
+    Command("headline", headline, ENGINE, Sessions.LOCK),
+    Command("profile", profile.run, ENGINE, Sessions.WARN),
 )
 """In the order of the help: users' commands first."""
 LAB_COMMANDS = (
-    Command("counters", counters.register, LAB),
-    Command("memcheck", memcheck.register, LAB),
-    Command("tune", tune.register, LAB, Sessions.LOCK),
-    Command("roofline", roofline.register, LAB, Sessions.LOCK),
-    Command("calibrate", calibrate.register, LAB, Sessions.LOCK),
-    Command("peers", peers.register, LAB, Sessions.WARN),
-    Command("ladder", ladder.register, LAB, Sessions.LOCK),
+    Command("counters", counters.counters, LAB),
+    Command("memcheck", memcheck.memcheck, LAB),
+    Command("tune", tune.run, LAB, Sessions.LOCK),
+    Command("roofline", roofline.run, LAB, Sessions.LOCK),
+    Command("calibrate", calibrate.calibrate, LAB, Sessions.LOCK),
+    Command("peers", peers.run, LAB, Sessions.WARN),
+    Command("ladder", ladder.run, LAB, Sessions.LOCK, help=ladder.HELP),
 )
 """`lab VERB`; VERB alone is a hidden alias."""
 
@@ -104,10 +118,11 @@ def build_app() -> typer.Typer:
     app.callback()(_global_options)
     lab = typer.Typer(name="lab", help=LAB_HELP, no_args_is_help=True)
     for command in COMMANDS:
-        _add(command, app)
+        command.add_to(app)
     for command in LAB_COMMANDS:
-        _add(command, lab)
-        _add(command, app, hidden=True)
+        command.add_to(lab)
+        # The short name of earlier versions.
+        command.add_to(app, hidden=True)
     app.add_typer(lab, rich_help_panel=LAB)
     return app
 
@@ -120,15 +135,6 @@ def command_of(arguments: Sequence[str]) -> Command | None:
         words = words[1:] if words[0] == "lab" or words[1] == "headline" else words
     known = {command.name: command for command in (*COMMANDS, *LAB_COMMANDS)}
     return known.get(words[0]) if words else None
-
-
-def _add(command: Command, app: typer.Typer, *, hidden: bool = False) -> None:
-    if command.register is not None:
-        command.register(app)
-    added: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
-    for info in added:
-        if info.name == command.name:
-            info.rich_help_panel, info.hidden = command.panel, hidden
 
 
 def version_text() -> str:

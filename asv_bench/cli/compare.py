@@ -64,11 +64,6 @@ HELP = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("compare", help=HELP)(compare)
-
-
 def compare(
     base: Annotated[
         str | None,

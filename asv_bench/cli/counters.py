@@ -58,15 +58,6 @@ DIFFERENCE_COLUMNS = (
 KERNEL_FIGURES = ("registers", "spill_instructions", "stack_bytes", "shared_bytes", "instructions")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command(
-        "counters",
-        help="Count what decode steps do and what kernels compile to, and compare with what was "
-        "accepted; exits 4 where nothing was accepted for these versions.",
-    )(counters)
-
-
 def counters(
     accept: Annotated[
         str | None,
@@ -81,16 +72,9 @@ def counters(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Count, and compare with the baseline of this Python, torch and Triton.
+    """Count what decode steps do and what kernels compile to, and compare with what was accepted.
 
-    Raises
-    ------
-    Refused
-        When an acceptance gives no reason or leaves out the kernels.
-    MeasurementFailed
-        When a rule is broken, a kernel does not compile, or a counter differs from the baseline.
-    typer.Exit
-        With code 4 where there is no baseline.
+    It exits with 4 where nothing was accepted for this Python, torch and Triton.
     """
     if accept is not None and not accept.strip():
         raise Refused("--accept must say why the counters are right as they are now.")

@@ -54,13 +54,6 @@ SELECTION = Selection(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("history", help="Measure ranges of commits and show how the figures moved.")(
-        history
-    )
-
-
 def history(
     commit_ranges: Annotated[
         list[str],
@@ -95,15 +88,7 @@ def history(
     csv: CsvPath = None,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Measure the commits of all ranges, print how the main figures moved and build the pages.
-
-    Raises
-    ------
-    Refused
-        If the repository or a range does not allow it; nothing has changed then.
-    MeasurementFailed
-        If no commit gave a figure, or a benchmark failed.
-    """
+    """Measure ranges of commits and show how the figures moved."""
     selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
     require_project(REPOSITORY)
     in_ranges = [commits_of(commit_range, REPOSITORY) for commit_range in commit_ranges]

@@ -135,13 +135,6 @@ COLUMNS = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("memcheck", help="Run the GPU tests, plainly and under compute-sanitizer.")(
-        memcheck
-    )
-
-
 def memcheck(
     only: Annotated[
         str, typer.Option("--check", help="Only the checks whose names contain this.")
@@ -156,14 +149,9 @@ def memcheck(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Run the checks, each a minute or more, and write the record after each.
+    """Run the GPU tests, plainly and under compute-sanitizer.
 
-    Raises
-    ------
-    Refused
-        Without a GPU or without compute-sanitizer, or when no check is called so.
-    MeasurementFailed
-        When a test failed, none ran, or memcheck found an error.
+    A check takes a minute or more; the record is written after each.
     """
     if not has_cuda_gpu():
         raise Refused("memcheck needs a GPU that torch can use, and there is none here.")

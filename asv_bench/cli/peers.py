@@ -24,15 +24,6 @@ CAPTION = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command(
-        "peers",
-        help="Measure transformers' generate on the named workloads: dynamic cache, and static "
-        "cache with torch.compile.",
-    )(run)
-
-
 def run(
     workloads: Annotated[
         str, typer.Option(help="Workloads to measure, separated by commas.")
@@ -52,12 +43,10 @@ def run(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Measure the peers; those that fail cost their own rows.
+    """Measure transformers' generate on the named workloads.
 
-    Raises
-    ------
-    MeasurementFailed
-        If not one could be measured.
+    With its dynamic cache, and with its static cache and torch.compile; a peer that fails costs its
+    own rows.
     """
     names = workload_names(workloads)
     place = chosen_device(device)

@@ -25,11 +25,6 @@ from asv_bench.run.settings import PROFILE_DIR
 from asv_bench.workloads.named import WORKLOADS, default_model, workload_named
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("profile", help="Time per range and per kernel of a window of decode steps.")(run)
-
-
 def run(
     workload: Annotated[str, typer.Option(help=f"One of {', '.join(WORKLOADS)}.")] = "scheduler",
     model: Annotated[
@@ -54,7 +49,7 @@ def run(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Profile a window of decode steps with every profiler that works here."""
+    """Show the time per range and per kernel of a window of decode steps."""
     if ncu_range not in RANGES:
         raise Refused(f"--ncu-range is {ncu_range!r}; it must be one of {', '.join(RANGES)}.")
     if util.find_spec("nvtx") is None:

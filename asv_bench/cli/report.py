@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import typer
 from rich.console import Console
 
 from asv_bench.errors import NothingMeasured
@@ -15,19 +14,8 @@ from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.record import REPOSITORY
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("report", help="Build the pages from the stored results.")(report)
-
-
 def report() -> None:
-    """Build the self-contained page, and asv's own.
-
-    Raises
-    ------
-    NothingMeasured
-        If nothing is stored.
-    """
+    """Build the pages from the stored results."""
     project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
     if not any((REPOSITORY / "reports").glob("asv*/*/machine.json")):
         raise NothingMeasured("nothing has been measured yet; `bench` measures the working tree.")

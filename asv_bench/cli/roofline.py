@@ -30,14 +30,6 @@ STEPS = 48
 DTYPES = ("float16", "bfloat16")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command(
-        "roofline",
-        help="Bytes, time and share of the bandwidth of every kernel of a decode step.",
-    )(run)
-
-
 def run(
     workloads: Annotated[
         str, typer.Option(help="Workloads to look at, separated by commas.")
@@ -50,13 +42,7 @@ def run(
         Path | None, typer.Option(help="Folder of roofline.json and .md (default: reports).")
     ] = None,
 ) -> None:
-    """Trace a window of each workload and write its roofline.
-
-    Raises
-    ------
-    Refused
-        Without a GPU.
-    """
+    """Show bytes, time and share of the bandwidth of every kernel of a decode step."""
     named = [workload_named(name.strip()) for name in workloads.split(",")]
     if dtype not in DTYPES:
         raise Refused(f"--dtype is {dtype!r}; fused steps run in {' or '.join(DTYPES)}.")

@@ -8,26 +8,18 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.run.flags import PresetFlags, RunFlags, add_command
+from asv_bench.run.flags import PresetFlags, RunFlags, with_flags
 from asv_bench.run.headline import headline
 from asv_bench.run.session import measure_and_report
 from asv_bench.run.settings import settle
 from asv_bench.workloads.named import WORKLOADS
 
-HEADLINE_HELP = "Measure the named workloads in fresh processes and write reports/headline.json."
-PRESETS = {
-    "scheduler": "`run scheduler`, with older names of some flags: throughput and latencies.",
-    "streaming": "`run streaming`, with older names of some flags: latency percentiles.",
-}
 
+def workloads() -> typer.Typer:
+    """`run`, with a command for each workload, and one for all of them."""
+    app = typer.Typer(no_args_is_help=True)
 
-def register(app: typer.Typer) -> None:
-    """Add `run` with a command for each workload, and its presets, to `app`."""
-    workloads = typer.Typer(
-        help="Measure the working tree's engine on a named workload.", no_args_is_help=True
-    )
-
-    @workloads.callback(invoke_without_command=True)
+    @app.callback(invoke_without_command=True)
     def run(
         list_workloads: Annotated[
             bool,
@@ -37,12 +29,23 @@ def register(app: typer.Typer) -> None:
         """Measure the working tree's engine on a named workload."""
 
     for name, workload in WORKLOADS.items():
-        add_command(workloads, name, RunFlags, _measure(name), workload.sentence)
-    for name, help_text in PRESETS.items():
-        add_command(app, name, PresetFlags, _measure_preset(name), help_text)
-    for group in (workloads, app):
-        group.command("headline", help=HEADLINE_HELP)(headline)
-    app.add_typer(workloads, name="run")
+        app.command(name, help=workload.sentence)(_measuring(name))
+    app.command("headline")(headline)
+    return app
+
+
+@with_flags(PresetFlags)
+def scheduler(given: PresetFlags) -> None:
+    """`run scheduler`, with older names of some flags: throughput and latencies."""
+    measure_and_report(settle(given.workload or "scheduler", given.plain(), "scheduler"))
+
+
+@with_flags(PresetFlags)
+def streaming(given: PresetFlags) -> None:
+    """`run streaming`, with older names of some flags: latency percentiles."""
+    flags = given.plain()
+    flags = replace(flags, stream_interval=flags.stream_interval or 1)
+    measure_and_report(settle(given.workload or "streaming", flags, "streaming"))
 
 
 def _list(is_wanted: bool) -> None:
@@ -52,19 +55,9 @@ def _list(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-def _measure(name: str) -> Callable[[RunFlags], None]:
+def _measuring(name: str) -> Callable[..., None]:
+    @with_flags(RunFlags)
     def measure(flags: RunFlags) -> None:
         measure_and_report(settle(name, flags))
-
-    return measure
-
-
-def _measure_preset(name: str) -> Callable[[PresetFlags], None]:
-    def measure(given: PresetFlags) -> None:
-        flags = given.plain()
-        if name == "streaming":
-            flags = replace(flags, stream_interval=flags.stream_interval or 1)
-        settings = settle(given.workload or name, flags, command=name)
-        measure_and_report(settings)
 
     return measure

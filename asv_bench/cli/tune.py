@@ -38,14 +38,6 @@ COLUMNS = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command(
-        "tune",
-        help="Choose tiles and rings by timing the whole captured step; write the table.",
-    )(run)
-
-
 def run(
     minutes: Annotated[float, typer.Option(min=0.1, help="When to stop.")] = 10.0,
     rows: Annotated[
@@ -63,13 +55,7 @@ def run(
         Path | None, typer.Option(help="Where the record goes (default: reports/tune.json).")
     ] = None,
 ) -> None:
-    """Tune the steps of GPT-2, print the decisions, and write the table and the record.
-
-    Raises
-    ------
-    Refused
-        Without a Hopper GPU, or where the table is not this machine's to write.
-    """
+    """Choose tiles and rings by timing the whole captured step, and write the table."""
     from asv_bench.lab.tune.candidates import candidates
     from asv_bench.lab.tune.search import tune
     from asv_bench.lab.tune.table_text import table_text

@@ -185,14 +185,8 @@ class PresetFlags(RunFlags):
         return flags
 
 
-def add_command(
-    app: typer.Typer, name: str, flags: type[F], body: Callable[[F], None], help_text: str
-) -> None:
-    """Register `body` as a command whose parameters are the fields of the dataclass `flags`."""
-
-    def command(**given: Any) -> None:
-        body(flags(**given))
-
+def with_flags(flags: type[F]) -> Callable[[Callable[[F], None]], Callable[..., None]]:
+    """Make a function of the dataclass `flags` one of its fields, as typer takes a command."""
     kinds = get_type_hints(flags)
     panels = {
         name: owner.panel
@@ -209,9 +203,17 @@ def add_command(
         )
         for entry in fields(flags)
     ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    app.command(name, help=help_text)(command)
+
+    def of_fields(body: Callable[[F], None]) -> Callable[..., None]:
+        def command(**given: Any) -> None:
+            body(flags(**given))
+
+        command.__doc__ = body.__doc__
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return of_fields
 
 
 def _option(entry: Field[Any], panel: str) -> Any:

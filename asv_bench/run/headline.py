@@ -96,7 +96,7 @@ def headline(
         ),
     ] = False,
 ) -> None:
-    """Measure the workloads and write their figures."""
+    """Measure the named workloads in fresh processes and write reports/headline.json."""
     names = workload_names(workloads)
     facts = machine_facts()
     if output is not None and output.suffix != ".json":

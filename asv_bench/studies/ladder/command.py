@@ -53,11 +53,6 @@ here, or a claim had no pair that counts; 2: refused; 130: interrupted.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("ladder", help=HELP)(run)
-
-
 def run(
     rungs: Annotated[
         str | None,
