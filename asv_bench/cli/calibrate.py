@@ -150,13 +150,7 @@ def calibrate(
 
 
 def effects_named(text: str) -> list[float]:
-    """Per cents, separated by commas, as fractions.
-
-    Raises
-    ------
-    Refused
-        If one is no positive number.
-    """
+    """Per cents, separated by commas, as fractions. Raises Refused if one is no positive number."""
     if text.strip() == "none":
         return []
     try:
@@ -237,10 +231,7 @@ def report(
 ) -> None:
     """Print and write the trials, and judge them unless an interruption left some out.
 
-    Raises
-    ------
-    MeasurementFailed
-        If verdicts contradict what was planted.
+    Raises MeasurementFailed if verdicts contradict what was planted.
     """
     wrong = [trial for trial in trials if not trial.holds(plan)]
     alarms = sum(trial.planted == 0 for trial in wrong)

@@ -125,10 +125,7 @@ Yes: TypeAlias = Annotated[
 def insist_on_gpu(devices: Sequence[str]) -> None:
     """Refuse to measure anything but GPUs.
 
-    Raises
-    ------
-    MeasurementFailed
-        If the processes would run on the CPU.
+    Raises MeasurementFailed if the processes would run on the CPU.
     """
     if tuple(devices) == (CPU,):
         raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
@@ -137,10 +134,7 @@ def insist_on_gpu(devices: Sequence[str]) -> None:
 def place_of_figures(kept: Path, output: Path | None, facts: MachineFacts) -> Path:
     """Where figures go: to `output`, or those of a reference machine to `kept`.
 
-    Raises
-    ------
-    Refused
-        If neither is given.
+    Raises Refused if neither is given.
     """
     if output is None and not facts.is_reference:
         raise Refused(

@@ -89,10 +89,7 @@ def run(
 def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
     """Trace one window in a process of its own and set it against the bandwidth.
 
-    Raises
-    ------
-    MeasurementFailed
-        If the process failed or its trace holds no fused steps.
+    Raises MeasurementFailed if the process failed or its trace holds no fused steps.
     """
     workload, config = window.shape(), _sizes(window.model)
     with TemporaryDirectory() as scratch:
@@ -136,10 +133,7 @@ def _sizes(model: str) -> ModelConfig:
 def window_context(workload: Workload, last_context: float | None, steps: int) -> float:
     """Mean tokens attended to over `steps` steps, the last of which attended to `last_context`.
 
-    Raises
-    ------
-    MeasurementFailed
-        If the requests ended within the window.
+    Raises MeasurementFailed if the requests ended within the window.
     """
     if last_context is None:
         raise MeasurementFailed(

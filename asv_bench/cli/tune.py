@@ -108,13 +108,7 @@ def run(
 
 
 def chosen_slots(table: ConfigTable, roles: str | None, rows: str | None) -> list[Slot]:
-    """The slots that were asked for.
-
-    Raises
-    ------
-    Refused
-        If a role or a bucket does not exist.
-    """
+    """The slots that were asked for. Raises Refused if a role or a bucket does not exist."""
     from asv_bench.lab.tune.candidates import slots_of
     from engine.models.registry import RANDOM_CONFIGS
     from kernels.tiles.table import ROLES

@@ -71,10 +71,7 @@ def torch_traces(window: Window, directory: Path) -> list[Outcome]:
 def torch_trace(window: Window, path: Path, *, ranges: bool) -> Outcome:
     """A Chrome trace by the torch profiler, with or without the engine's ranges, and its summary.
 
-    Raises
-    ------
-    MeasurementFailed
-        If the process failed; the sentence ends with what it said.
+    Raises MeasurementFailed if the process failed; the sentence ends with what it said.
     """
     done = _run(_child(replace(window, trace=str(path))), ranges=ranges)
     if done.returncode or not path.is_file():

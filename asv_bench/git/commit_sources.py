@@ -25,10 +25,7 @@ WORKING_TREE = "."
 def resolve_revision(revision: str, root: Path) -> Commit:
     """The commit that a revision names in the repository at `root`.
 
-    Raises
-    ------
-    Refused
-        If git knows no such commit.
+    Raises Refused if git knows no such commit.
     """
     if not revision or revision.startswith("-"):
         raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
@@ -73,12 +70,8 @@ class CommitSources:
 
         The working tree's hash is that of a snapshot.
 
-        Raises
-        ------
-        Refused
-            If git knows no such commit.
-        GitError
-            If the working tree holds nothing to measure.
+        Raises Refused if git knows no such commit, and GitError if the working tree holds nothing
+        to measure.
         """
         if revision == WORKING_TREE:
             commit = snapshot(self.root, self._snapshots)

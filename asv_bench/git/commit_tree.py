@@ -49,10 +49,8 @@ class CommitTree:
     def read(cls, commit: str, repository: Repository) -> CommitTree:
         """Read it from a repository; `commit` is a full hash.
 
-        Raises
-        ------
-        GitError
-            If the repository lacks it or a part of it, or it has paths that lead elsewhere.
+        Raises GitError if the repository lacks it or a part of it, or it has paths that lead
+        elsewhere.
         """
         listed = repository.names(
             *("ls-tree", "-r", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES),
@@ -116,10 +114,8 @@ def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
     It is made as a whole or not at all, also if several processes make it at the same time. The
     least recently used folders are removed.
 
-    Raises
-    ------
-    GitError
-        If the repository lacks the commit or a part of it, or it has paths that lead elsewhere.
+    Raises GitError if the repository lacks the commit or a part of it, or it has paths that lead
+    elsewhere.
     """
     directory = folder / commit
     if not (directory / COMMIT_MARKER).is_file():

@@ -14,10 +14,7 @@ def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]
 
     A merge counts as one commit, with all that it brought in. Both ends are full hashes.
 
-    Raises
-    ------
-    Refused
-        If `good` does not lie before `bad` on its line of first parents.
+    Raises Refused if `good` does not lie before `bad` on its line of first parents.
     """
     if good == bad:
         raise Refused(f"{good[:8]} is both the good and the bad commit; give two of them.")

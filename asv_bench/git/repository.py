@@ -114,6 +114,8 @@ class Repository:
     ) -> bytes:
         """What a command of git prints.
 
+        Raises GitError with git's own words, if it fails.
+
         Parameters
         ----------
         given
@@ -122,11 +124,6 @@ class Repository:
             Set for it, beside those of `git_environment`.
         also_fine
             Another exit code that is no failure.
-
-        Raises
-        ------
-        GitError
-            With git's own words, if it fails.
         """
         done = self._run(arguments, given, variables or {})
         if done.returncode not in (0, also_fine):
@@ -145,10 +142,7 @@ class Repository:
         """The full hash of the commit that HEAD~3, a tag or another name means; None if there is
         none.
 
-        Raises
-        ------
-        GitError
-            If git cannot look, or says more about the name than that.
+        Raises GitError if git cannot look, or says more about the name than that.
         """
         done = self._run(("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"))
         if done.returncode == 0:

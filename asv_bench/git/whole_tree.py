@@ -15,15 +15,12 @@ def write_whole_tree(commit: str, repository: Repository, folder: Path) -> list[
 
     An index of its own is used, so that the repository's is not touched.
 
+    Raises GitError if git fails.
+
     Returns
     -------
     list of str
         A sentence for each submodule, whose files are not written.
-
-    Raises
-    ------
-    GitError
-        If git fails.
     """
     with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
         variables = {

@@ -91,10 +91,7 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
     gives the same hash again. `repository` is a bare one, made where there is none. `paths` are
     folders below `root`, of which files that git ignores are left out.
 
-    Raises
-    ------
-    GitError
-        If there is nothing to measure at `root`, or git fails.
+    Raises GitError if there is nothing to measure at `root`, or git fails.
     """
     present = [path for path in paths if (root / path).is_dir()]
     if not present:

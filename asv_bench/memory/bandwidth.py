@@ -29,13 +29,7 @@ class Bandwidth:
 
 
 def require_bandwidth(device: str) -> Bandwidth:
-    """`read_bandwidth` of a GPU.
-
-    Raises
-    ------
-    MeasurementFailed
-        If the device is no GPU.
-    """
+    """`read_bandwidth` of a GPU. Raises MeasurementFailed if the device is no GPU."""
     bandwidth = read_bandwidth(device)
     if bandwidth is None:
         raise MeasurementFailed(

@@ -82,13 +82,7 @@ def step_bytes(config: ModelConfig, *, dtype: str, batch_size: int, mean_context
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of a number of that type.
-
-    Raises
-    ------
-    Refused
-        If it is none of the three.
-    """
+    """Bytes of a number of that type. Raises Refused if it is none of the three."""
     if dtype not in BYTES_PER_ELEMENT:
         raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
     return BYTES_PER_ELEMENT[dtype]

@@ -43,11 +43,8 @@ def write_text(path: Path, text: str, *, suffix: str = ".txt") -> Path:
     What is no regular file, such as a pipe or a device, is written to as it stands. Missing folders
     are made, and "-" is standard output.
 
-    Raises
-    ------
-    WrittenElsewhere
-        If the file could not be written. The text is elsewhere then, in a file with `suffix` if
-        `path` has none.
+    Raises WrittenElsewhere if the file could not be written. The text is elsewhere then, in a file
+    with `suffix` if `path` has none.
     """
     try:
         _write(path, text)

@@ -43,10 +43,7 @@ def read_stored(path: Path, what: str, parse: Callable[[dict[str, Any]], Parsed]
     `what` says what it should be: "a result file of asv". `parse` raises what Python raises where
     something is missing or of another kind.
 
-    Raises
-    ------
-    UnreadableFile
-        If the file cannot be read, or is something else.
+    Raises UnreadableFile if the file cannot be read, or is something else.
     """
     try:
         content = path.read_bytes()

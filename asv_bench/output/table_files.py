@@ -55,10 +55,7 @@ class TableFiles:
     ) -> TableFiles:
         """The files of a command whose --json is its record; None: a new file in reports/runs.
 
-        Raises
-        ------
-        Refused
-            If a file cannot be written.
+        Raises Refused if a file cannot be written.
         """
         require_places(record)
         return cls(None, markdown, csv, record)
@@ -71,17 +68,14 @@ class TableFiles:
     def show(self, *tables: Table, page: str | None = None) -> None:
         """Print tables and write them to the files.
 
+        Raises WrittenElsewhere if a file could not be written.
+
         Parameters
         ----------
         *tables
             In this order.
         page
             What the Markdown file gets where that is more than the tables.
-
-        Raises
-        ------
-        WrittenElsewhere
-            If a file could not be written.
         """
         for table in tables:
             print_table(self.console, table)

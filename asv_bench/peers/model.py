@@ -23,6 +23,9 @@ class PeerModel:
 def load_peer_model(name: str, *, device: str, dtype: str, seed: int = 0) -> PeerModel:
     """Load a model into transformers as the engine would load it.
 
+    Raises MeasurementFailed if transformers cannot be imported, or does not take the weights one
+    for one.
+
     Parameters
     ----------
     name
@@ -33,11 +36,6 @@ def load_peer_model(name: str, *, device: str, dtype: str, seed: int = 0) -> Pee
         "auto", "float32", "float16" or "bfloat16"; "auto" is what the engine would choose.
     seed
         Of the weights of a `random:` model.
-
-    Raises
-    ------
-    MeasurementFailed
-        If transformers cannot be imported, or does not take the weights one for one.
     """
     import torch
 

@@ -43,10 +43,7 @@ def run_peer(
     prompts as lists to the new ids as lists. A streamer adds a copy to the host to each step, so
     throughput is taken from runs without one.
 
-    Raises
-    ------
-    MeasurementFailed
-        If `generate` gave another number of tokens than was asked for.
+    Raises MeasurementFailed if `generate` gave another number of tokens than was asked for.
     """
     traces: list[RequestTrace] = []
     steps = 0

@@ -152,10 +152,7 @@ class PresetFlags(RunFlags):
     def plain(self) -> RunFlags:
         """The same flags under the names of `run`.
 
-        Raises
-        ------
-        Refused
-            If a flag cannot be honoured, or contradicts another one.
+        Raises Refused if a flag cannot be honoured, or contradicts another one.
         """
         if not self.paged_attn:
             raise Refused(

@@ -163,10 +163,7 @@ def keep(record: Record, measured: Measured, console: Console, path: Path | None
 def committed_target(facts: MachineFacts, *, standard: bool) -> Path:
     """The committed file, which only a reference machine may write, with standard options.
 
-    Raises
-    ------
-    Refused
-        On another machine, or with other options.
+    Raises Refused on another machine, or with other options.
     """
     if not facts.is_reference:
         raise Refused(

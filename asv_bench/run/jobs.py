@@ -113,6 +113,9 @@ def measure_jobs(
 ) -> Measured:
     """Run jobs in order, except those whose record is in the folder already.
 
+    Raises MeasurementFailed if a process of the engine failed. If one of a peer failed, only that
+    row is missing.
+
     Parameters
     ----------
     jobs
@@ -123,11 +126,6 @@ def measure_jobs(
         Shows progress and notes.
     on_round
         Gets the result so far and the number of finished jobs after each round of workloads.
-
-    Raises
-    ------
-    MeasurementFailed
-        If a process of the engine failed. If one of a peer failed, only that row is missing.
     """
     measured = Measured()
     failed: set[tuple[str, str]] = set()
@@ -157,11 +155,8 @@ def measure_jobs(
 def run_job(job: Job, record: Path) -> dict[str, Any]:
     """Run one job to its end and return the record that it leaves.
 
-    Raises
-    ------
-    MeasurementFailed
-        If the process failed. The sentence ends with its last output, and names a C compiler that
-        torch.compile did not find.
+    Raises MeasurementFailed if the process failed. The sentence ends with its last output, and
+    names a C compiler that torch.compile did not find.
     """
     done = run_apart([sys.executable, "-m", *job.command, str(record)])
     if done.returncode:

@@ -100,10 +100,7 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
 
     With `--nvtx` the engine, which must not be imported yet, gets its named ranges.
 
-    Raises
-    ------
-    Refused
-        If a flag cannot be honoured, alone or beside the others.
+    Raises Refused if a flag cannot be honoured, alone or beside the others.
     """
     base = workload_named(name)
     _refuse_what_cannot_be(flags)

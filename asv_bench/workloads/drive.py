@@ -77,6 +77,8 @@ def run_requests(
 ) -> RunSample:
     """Run requests to completion and return when each token came.
 
+    Raises MeasurementFailed if a request ended in an error: its times are no measurement.
+
     Parameters
     ----------
     engine
@@ -92,11 +94,6 @@ def run_requests(
         Turns prompts that are text into ids, on the request's clock; None: the engine does.
     consumer
         Gets the events of each step.
-
-    Raises
-    ------
-    MeasurementFailed
-        If a request ended in an error: its times are no measurement.
     """
     feed = feed or Feed(due_s=[0.0] * len(prompts))
     run = _Run(engine, list(prompts), list(params), encode, consumer)
@@ -121,10 +118,8 @@ def run_workload(
 ) -> RunSample:
     """Run a named workload once; see `run_requests`.
 
-    Raises
-    ------
-    MeasurementFailed
-        If a request generated another number of tokens than the workload asks for.
+    Raises MeasurementFailed if a request generated another number of tokens than the workload asks
+    for.
     """
     prompts = cast("list[Prompt]", workload.prompts(vocab_size))
     params = [workload.sampling_params()] * workload.num_requests

@@ -186,10 +186,7 @@ class WorkloadTask:
 def workload_named(name: str) -> Workload:
     """The workload called `name`.
 
-    Raises
-    ------
-    Refused
-        If there is none; the sentence lists all workloads.
+    Raises Refused if there is none; the sentence lists all workloads.
     """
     if name not in WORKLOADS:
         raise Refused(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}.")

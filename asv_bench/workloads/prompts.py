@@ -104,10 +104,7 @@ def made_unique(prompts: Sequence[list[int]], vocab_size: int) -> list[list[int]
 
     The i-th prompt of a length is read as a number in base `vocab_size`, to which i is added.
 
-    Raises
-    ------
-    Refused
-        If there are more prompts of a length than different ones.
+    Raises Refused if there are more prompts of a length than different ones.
     """
     seen: dict[int, int] = {}
     unique: list[list[int]] = []

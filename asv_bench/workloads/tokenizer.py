@@ -20,10 +20,7 @@ class PromptTokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, never truncated or padded.
 
-        Raises
-        ------
-        Refused
-            If `text` cannot be tokenized.
+        Raises Refused if `text` cannot be tokenized.
         """
         from engine import KvtrailError
 
@@ -40,10 +37,7 @@ class PromptTokenizer:
 def load_tokenizer(name: str) -> PromptTokenizer:
     """Load the tokenizer of a local directory, a tokenizer.json, or a hub id.
 
-    Raises
-    ------
-    Refused
-        If there is none to load.
+    Raises Refused if there is none to load.
     """
     tokenizer = model_tokenizer(name)
     if tokenizer is None:
@@ -57,10 +51,7 @@ def load_tokenizer(name: str) -> PromptTokenizer:
 def model_tokenizer(model: str) -> PromptTokenizer | None:
     """The tokenizer of a model name as `EngineConfig` takes it; None where it brings none.
 
-    Raises
-    ------
-    Refused
-        If there is no such model, or its tokenizer cannot be read.
+    Raises Refused if there is no such model, or its tokenizer cannot be read.
     """
     # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
     import engine

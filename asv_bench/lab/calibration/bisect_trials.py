@@ -96,10 +96,7 @@ def run(
 ) -> None:
     """Run the trials, print who was right, and write the record after each.
 
-    Raises
-    ------
-    typer.Exit
-        With 1 where a trial had no answer, which the record notes.
+    Raises typer.Exit with 1 where a trial had no answer, which the record notes.
     """
     if not positions + nulls:
         raise Refused("--positions 0 --nulls 0 leaves nothing to search.")
@@ -169,13 +166,7 @@ def _change_nothing(root: Path, number: int, choices: random.Random) -> str:
 
 
 def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> Answer:
-    """Run `bisect` in a clone.
-
-    Raises
-    ------
-    MeasurementFailed
-        If it gave no answer.
-    """
+    """Run `bisect` in a clone. Raises MeasurementFailed if it gave no answer."""
     path = root / "reports" / "runs" / "trial.json"
     command = [sys.executable, "-m", "asv_bench", "bisect", good, bad, "--benchmark", STEP_TIME]
     command += ["--json", str(path), *options]

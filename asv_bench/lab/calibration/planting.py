@@ -136,13 +136,7 @@ class SpinTimes:
         return float(np.interp(cycles, *self._curve))
 
     def cycles_for(self, seconds: float) -> int:
-        """The cycles that add so many seconds.
-
-        Raises
-        ------
-        Refused
-            If no measured spin is as long.
-        """
+        """The cycles that add so many seconds. Raises Refused if no measured spin is as long."""
         cycles, added = self._curve
         if seconds > added[-1]:
             raise Refused(
@@ -160,10 +154,7 @@ class SpinTimes:
 def measure_spins(place: Place) -> SpinTimes:
     """Measure spins on a GPU, in a process of its own.
 
-    Raises
-    ------
-    MeasurementFailed
-        If the process fails.
+    Raises MeasurementFailed if the process fails.
     """
     script = Path(__file__).with_name("spin_times.py")
     done = subprocess.run(

@@ -62,10 +62,7 @@ def run(
 ) -> None:
     """Compile every kernel variant for sm_90, GPU or not, and check what came out.
 
-    Raises
-    ------
-    typer.Exit
-        With 1 when a rule is broken, 2 when the check cannot run.
+    Raises typer.Exit with 1 when a rule is broken, 2 when the check cannot run.
     """
     complaints = make_console(stderr=True)
     try:
@@ -85,16 +82,13 @@ def run(
 def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigures], list[str]]:
     """Compile every kernel whose name contains one of `only`; all kernels if `only` is empty.
 
+    Raises Refused under Triton's interpreter, which defines kernels that cannot be compiled, and
+    where no variant has such a name.
+
     Returns
     -------
     tuple
         The figures of those that compile, and a sentence about each that does not.
-
-    Raises
-    ------
-    Refused
-        Under Triton's interpreter, which defines kernels that cannot be compiled, and where no
-        variant has such a name.
     """
     with fresh_compiler():
         every = _pending(console)
@@ -139,10 +133,7 @@ def _compile(place: int) -> KernelFigures | str:
 def fresh_compiler() -> Iterator[None]:
     """Compile without a cache, so that the result depends on the kernel only.
 
-    Raises
-    ------
-    Refused
-        Under Triton's interpreter.
+    Raises Refused under Triton's interpreter.
     """
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         raise Refused("TRITON_INTERPRET must not be set: an interpreted kernel cannot be compiled")

@@ -122,10 +122,7 @@ def has_gluon() -> bool:
 def launched_kernels(batch_sizes: Iterable[int] = BATCH_SIZES) -> list[LaunchedKernel]:
     """Every distinct kernel of greedy and sampled decoding and of prefill, at every bucket.
 
-    Raises
-    ------
-    MeasurementFailed
-        When the engine launches a kernel that no rules are written for.
+    Raises MeasurementFailed if the engine launches a kernel that no rules are written for.
     """
     gpu = HOPPER if has_gluon() else AMPERE
     return _distinct(chain.from_iterable(_launches(size, gpu) for size in batch_sizes))

@@ -93,10 +93,7 @@ def installed_versions() -> Versions:
 def read_baseline(path: Path) -> Baseline | None:
     """The accepted counters, None where there is no such file.
 
-    Raises
-    ------
-    Refused
-        When the file is not one that this ruler has written.
+    Raises Refused if the file is not one that this ruler has written.
     """
     if not path.exists():
         return None

@@ -107,12 +107,8 @@ def count_steps(path: StepPath, batch: int) -> CountedSteps:
     All sequences are equally long, so steps repeat with the block size. What torch does is counted
     over the steps of one block, and Python's calls over the next.
 
-    Raises
-    ------
-    Refused
-        If ranges are on, which add calls, or kernels are interpreted.
-    MeasurementFailed
-        If a step did not deliver one token of each request.
+    Raises Refused if ranges are on, which add calls, or kernels are interpreted, and
+    MeasurementFailed if a step did not deliver one token of each request.
     """
     _refuse_what_changes_the_path()
     with _device(path) as traffic:

@@ -90,10 +90,8 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
 
     Work on other streams is left out: it overlaps with the step by design.
 
-    Raises
-    ------
-    MeasurementFailed
-        If the trace holds no two fused decode steps, or kernels whose role is not known.
+    Raises MeasurementFailed if the trace holds no two fused decode steps, or kernels whose role is
+    not known.
     """
     work = [
         event

@@ -134,10 +134,8 @@ def decide(
 ) -> Decision | None:
     """Try `choices` in a slot of the table; None where time ran out before it was decided.
 
-    Raises
-    ------
-    Rejected
-        If the present choice itself cannot be measured, or a finalist cannot be once more.
+    Raises Rejected if the present choice itself cannot be measured, or a finalist cannot be once
+    more.
     """
     present = _Entrant(slot.choice(table))
     present.capture(slot, table, workbench)

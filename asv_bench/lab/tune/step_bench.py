@@ -48,12 +48,8 @@ class StepBench:
     def prepare(self, table: ConfigTable, point: Point) -> Timer:
         """Check and capture the step cut as the table says.
 
-        Raises
-        ------
-        Rejected
-            If it does not compile, does not fit the device, or computes something else.
-        MeasurementFailed
-            If it leaves the device unusable.
+        Raises Rejected if it does not compile, does not fit the device, or computes something else,
+        and MeasurementFailed if it leaves the device unusable.
         """
         if point not in self._rows:
             self._rows[point] = StepRows(self._model, self._exact, point)
@@ -72,13 +68,7 @@ class StepBench:
 
 
 def hopper_bench(device: str, model: str, dtype: str) -> StepBench:
-    """A bench of a model of `RANDOM_CONFIGS`.
-
-    Raises
-    ------
-    Refused
-        If the device is no Hopper GPU.
-    """
+    """A bench of a model of `RANDOM_CONFIGS`. Raises Refused if the device is no Hopper GPU."""
     from engine.models.registry import RANDOM_CONFIGS
 
     if torch.cuda.get_device_capability(device) != HOPPER:

@@ -138,10 +138,7 @@ class StepRows:
     def check(self, fused: FusedDecode) -> None:
         """Run a step twice and compare it with the unfused one and with full precision.
 
-        Raises
-        ------
-        Rejected
-            If the step is wrong, or not the same twice.
+        Raises Rejected if the step is wrong, or not the same twice.
         """
         stepped = self.run(fused)
         if not stepped.equals(self.run(fused)):
