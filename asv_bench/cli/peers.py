@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from asv_bench.cli.headline import PEER_PROCESSES, keep, workload_names
 from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
 from asv_bench.errors import MeasurementFailed
 from asv_bench.output.record import Record, require_places
@@ -13,7 +14,6 @@ from asv_bench.output.table_files import TableFiles
 from asv_bench.peers.child import REPEATS
 from asv_bench.peers.runs import PEERS
 from asv_bench.process.machine import chosen_device
-from asv_bench.run.headline import PEER_PROCESSES, keep, workload_names
 from asv_bench.run.jobs import measure_jobs, peer_jobs
 from asv_bench.run.tables import headline_table
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from asv_bench.cli.headline import headline
 from asv_bench.run.flags import PresetFlags, RunFlags, with_flags
-from asv_bench.run.headline import headline
 from asv_bench.run.session import measure_and_report
 from asv_bench.run.settings import settle
 from asv_bench.workloads.named import WORKLOADS

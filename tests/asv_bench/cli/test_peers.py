@@ -15,7 +15,7 @@ from gpt2_checkpoints import save_reference
 from rich.console import Console
 from typer.testing import CliRunner
 
-import asv_bench.run.headline as headline
+import asv_bench.cli.headline as headline
 from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed
 from asv_bench.memory.floor import weight_elements

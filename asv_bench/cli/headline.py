@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import Refused
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import make_console, print_sentences, print_table
@@ -21,7 +21,7 @@ from asv_bench.output.record import (
 )
 from asv_bench.output.table import Table
 from asv_bench.process.kept_processes import begun_run, finish_run, resumed_run
-from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, chosen_device, machine_facts
+from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.threads import threads_text
 from asv_bench.run.headline_rows import process_contradictions
 from asv_bench.run.jobs import Measured, engine_jobs, measure_jobs, peer_jobs
@@ -31,31 +31,6 @@ from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workloa
 HEADLINE = REPOSITORY / "reports" / "headline.json"
 PROCESSES = 5
 PEER_PROCESSES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class HeadlineFile:
-    """The JSON file of the figures, and a Markdown table beside it.
-
-    It is written again after each round of processes, so an interrupted run keeps its figures.
-    """
-
-    commit: str | None
-    machine: MachineFacts
-    target: Path
-    threads: int
-
-    def write(self, rows: list[dict[str, Any]], incomplete: str | None = None) -> Table:
-        """Write the rows, marked `incomplete` before the last round, and return their table."""
-        content = {"commit": self.commit, "machine": self.machine.to_json(), "rows": rows}
-        if incomplete is not None:
-            content["incomplete"] = incomplete
-        write_json(self.target, content, indent=2)
-        machine = self.machine.gpu or self.machine.cpu
-        title = f"{machine}, {threads_text(self.threads)}, commit {self.commit}"
-        table = headline_table(rows, title if incomplete is None else f"{title}, {incomplete}")
-        write_text(self.target.with_suffix(".md"), table.to_markdown())
-        return table
 
 
 def headline(
@@ -101,8 +76,12 @@ def headline(
     facts = machine_facts()
     if output is not None and output.suffix != ".json":
         raise Refused(f"--output must name a file that ends in .json, and {output} does not.")
-    standard = names == HEADLINE_WORKLOADS and model is None and not quick
-    target = output or committed_target(facts, standard=standard)
+    target = place_of_figures(HEADLINE, output, facts)
+    if output is None and (names != HEADLINE_WORKLOADS or model is not None or quick):
+        raise Refused(
+            f"{HEADLINE.relative_to(REPOSITORY)} holds figures of {', '.join(HEADLINE_WORKLOADS)} "
+            f"at full size with the built-in model; say where others go with --output."
+        )
     table_path = target.with_suffix(".md")
     require_places(None, target, table_path)
     arguments = ["--device", device]
@@ -126,19 +105,29 @@ def headline(
         tree=working_tree(REPOSITORY).apart_from(REPOSITORY, target, table_path),
     )
     console = make_console()
-    file = HeadlineFile(record.tree.label, facts, target, record.threads)
+    commit = record.tree.label
+    title = f"{facts.gpu or facts.cpu}, {threads_text(record.threads)}, commit {commit}"
 
-    def on_round(measured: Measured, ended: int) -> None:
-        file.write(measured.rows(), f"{ended} of {len(jobs)} processes")
+    def write(measured: Measured, ended: int) -> Table:
+        """Write the figures after each round, so that an interrupted run keeps them."""
+        rows = measured.rows()
+        content = {"commit": commit, "machine": facts.to_json(), "rows": rows}
+        incomplete = "" if ended == len(jobs) else f"{ended} of {len(jobs)} processes"
+        if incomplete:
+            content["incomplete"] = incomplete
+        write_json(target, content, indent=2)
+        table = headline_table(rows, ", ".join(filter(None, (title, incomplete))))
+        write_text(table_path, table.to_markdown())
+        return table
 
     folder = resumed_run(record) if resume else begun_run(record)
     if resume:
         record.notes.append(f"{len(list(folder.glob('*-*.json')))} processes had run before.")
         print_sentences(console, record.notes)
     record.look_around(console, [place])
-    measured = measure_jobs(jobs, folder, console, on_round)
+    measured = measure_jobs(jobs, folder, console, write)
     path = keep(record, measured, console)
-    print_table(console, file.write(measured.rows()))
+    print_table(console, write(measured, len(jobs)))
     finish_run(folder)
     console.print(f"figures: {target}, beside it {table_path.name}")
     console.print(f"record: {path}, samples in {folder}")
@@ -158,22 +147,3 @@ def keep(record: Record, measured: Measured, console: Console, path: Path | None
     record.results = {"rows": measured.rows(), "processes": measured.processes}
     record.warn(console, process_contradictions(one["figures"] for one in measured.processes))
     return record.write(path)
-
-
-def committed_target(facts: MachineFacts, *, standard: bool) -> Path:
-    """The committed file, which only a reference machine may write, with standard options.
-
-    Raises Refused on another machine, or with other options.
-    """
-    if not facts.is_reference:
-        raise Refused(
-            f"{HEADLINE.relative_to(REPOSITORY)} holds figures of a reference machine "
-            f"({', '.join(REFERENCE_MACHINES)}) and this one is {facts.name!r}; say where its own "
-            f"figures go with --output."
-        )
-    if not standard:
-        raise Refused(
-            f"{HEADLINE.relative_to(REPOSITORY)} holds figures of {', '.join(HEADLINE_WORKLOADS)} "
-            f"at full size with the built-in model; say where others go with --output."
-        )
-    return HEADLINE

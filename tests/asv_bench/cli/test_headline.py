@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import asv_bench.run.headline as headline
+import asv_bench.cli.headline as headline
 import asv_bench.run.jobs as jobs
 from asv_bench.__main__ import build_app
+from asv_bench.cli.headline import HEADLINE
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import WorkingTree
 from asv_bench.output.record import write_json
 from asv_bench.process.machine import machine_facts
-from asv_bench.run.headline import HEADLINE, committed_target
 from asv_bench.run.headline_rows import child_figures, headline_row, throttle_warnings
 from asv_bench.run.jobs import Job, engine_jobs, run_job
 
@@ -64,13 +64,18 @@ def job() -> Job:
     return engine_jobs(["wide"], 1, ["--device", "cpu"])[0]
 
 
-def test_only_a_reference_machine_writes_the_committed_file() -> None:
-    facts = machine_facts()
-    assert committed_target(replace(facts, name="h200"), standard=True) == HEADLINE
-    with pytest.raises(Refused, match="this one is 'own-box'; say where its own figures go"):
-        committed_target(replace(facts, name="own-box"), standard=True)
-    with pytest.raises(Refused, match="at full size with the built-in model"):
-        committed_target(replace(facts, name="h200"), standard=False)
+def test_only_a_reference_machine_writes_the_committed_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(name: str, *arguments: str) -> str:
+        facts = replace(machine_facts(), name=name)
+        monkeypatch.setattr(headline, "machine_facts", lambda: facts)
+        done = CliRunner().invoke(build_app(), ["headline", *arguments])
+        assert isinstance(done.exception, Refused)
+        return str(done.exception)
+
+    assert "this one is 'own-box'; say where its own goes with --output" in refused("own-box")
+    assert "at full size with the built-in model" in refused("h200", "--quick")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--quick"], ["--workloads", "single"]])
