@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,22 +44,11 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What `bisect` said of a range: the commit that it named, if any, and how it came to it."""
-
-    named: str | None
-    outcome: str
-    seconds: float
-    measured: float | None
-    probability: float | None
-    pairs: int
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
-    """One range with a culprit, or without one, and what `bisect` said.
+    """One range with a culprit, or without one, and what `bisect` said of it.
 
     `place` counts from 1; `planted_s` is what the culprit adds to a step. Both are None without.
+    `named` is the only commit that bisect suspects; None if there are several, or none.
     """
 
     seed: int
@@ -68,18 +57,19 @@ class Trial:
     planted_s: float | None
     planted: float | None
     culprit: str | None
-    answer: Answer
+    named: str | None
+    outcome: str
+    measured: float | None
+    probability: float | None
+    pairs: int
+    seconds: float
 
     @property
     def is_right(self) -> bool:
         """Whether the answer names the culprit; where there is none, whether it says so."""
         if self.culprit is None:
-            return self.answer.named is None and self.answer.outcome == "none"
-        return self.answer.named == self.culprit
-
-    def to_json(self) -> dict[str, Any]:
-        """The trial as JSON-ready values."""
-        return {**asdict(self), "is_right": self.is_right}
+            return self.named is None and self.outcome == "none"
+        return self.named == self.culprit
 
 
 def run(
@@ -111,6 +101,7 @@ def run(
         [pair] = source.pair(head, head, head_first=False).values()
     step_s = record.results["step_s"] = (pair.base.value + pair.head.value) / 2
     options = ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])]
+    trials: list[Trial] = []
     for number in range(positions + nulls):
         planted_s = effect * step_s if number < positions else None
         with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as scratch:
@@ -121,11 +112,12 @@ def run(
                 record.notes.append(f"Trial {number}: {error}")
                 files.console.print(record.notes[-1], highlight=False, markup=False)
             else:
-                record.samples.append(trial.to_json())
-                files.console.print(f"trial {number}: {trial.answer.outcome}", highlight=False)
-        record.results["right"] = sum(one["is_right"] for one in record.samples)
+                trials.append(trial)
+                record.samples.append(asdict(trial) | {"is_right": trial.is_right})
+                files.console.print(f"trial {number}: {trial.outcome}", highlight=False)
+        record.results["right"] = sum(one.is_right for one in trials)
         path = record.write(json)
-    files.show(trial_table(record.samples))
+    files.show(trial_table(trials))
     files.console.print(f"record: {path}", highlight=False, soft_wrap=True)
     if record.notes:
         raise typer.Exit(1)
@@ -139,7 +131,7 @@ def run_trial(
     effect: float,
     options: Sequence[str],
 ) -> Trial:
-    """Make one range in a fresh clone and bisect it."""
+    """Make one range in a fresh clone and bisect it. Raises MeasurementFailed without an answer."""
     choices = random.Random(seed)
     place = choices.randint(1, commits) if planted_s is not None else None
     # The good end has the planted work too, of no length: its own cost is not the culprit's.
@@ -152,8 +144,25 @@ def run_trial(
         else:
             clone.commit(_change_nothing(clone.root, number, choices))
     bad = Repository(clone.root).line("rev-parse", "--verify", "HEAD")
-    answer = bisect_in(clone.root, good, bad, options)
-    return Trial(seed, commits, place, planted_s, effect if culprit else None, culprit, answer)
+    begun = time.monotonic()
+    results = bisect_in(clone.root, good, bad, options)
+    finding = results["finding"]
+    suspects = finding["suspects"] if finding["outcome"] == "found" else []
+    named = suspects[0] if len(suspects) == 1 else None
+    return Trial(
+        seed=seed,
+        commits=commits,
+        place=place,
+        planted_s=planted_s,
+        planted=effect if culprit else None,
+        culprit=culprit,
+        named=named,
+        outcome=finding["outcome"],
+        measured=(finding["confirmations"][-1] if named else finding["gate"])["effect"],
+        probability=finding["probability"],
+        pairs=sum(results["pairs"].values()),
+        seconds=time.monotonic() - begun,
+    )
 
 
 def _change_nothing(root: Path, number: int, choices: random.Random) -> str:
@@ -165,48 +174,28 @@ def _change_nothing(root: Path, number: int, choices: random.Random) -> str:
     return f"Add a comment to {path.relative_to(root)} (change {number})"
 
 
-def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> Answer:
-    """Run `bisect` in a clone. Raises MeasurementFailed if it gave no answer."""
+def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> dict[str, Any]:
+    """The results that `bisect` records in a clone. Raises MeasurementFailed without a finding."""
     path = root / "reports" / "runs" / "trial.json"
     command = [sys.executable, "-m", "asv_bench", "bisect", good, bad, "--benchmark", STEP_TIME]
     command += ["--json", str(path), *options]
-    begun = time.monotonic()
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - begun
-    results = json_format.loads(path.read_text("utf-8"))["results"] if path.is_file() else {}
-    finding = results.get("finding")
-    if finding is None:
+    results: dict[str, Any] = {}
+    if path.is_file():
+        results = json_format.loads(path.read_text("utf-8"))["results"]
+    if results.get("finding") is None:
         raise MeasurementFailed(f"bisect gave no answer in {root}: {done.stdout}{done.stderr}")
-    suspects = finding["suspects"] if finding["outcome"] == "found" else []
-    named = suspects[0] if len(suspects) == 1 else None
-    comparison = finding["confirmations"][-1] if named else finding["gate"]
-    return Answer(
-        named,
-        finding["outcome"],
-        seconds,
-        comparison["effect"],
-        finding["probability"],
-        sum(results["pairs"].values()),
-    )
+    return results
 
 
-def trial_table(trials: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for each trial, as `Trial.to_json` has them."""
+def trial_table(trials: Sequence[Trial]) -> Table:
+    """A row for each trial."""
     rows = []
-    for trial in trials:
-        answer, place = trial["answer"], trial["place"]
-        where = "nothing planted" if place is None else f"commit {place}"
-        said = f"{'right' if trial['is_right'] else 'wrong'}, {answer['outcome']}"
-        rows.append(
-            (
-                Cell(place, text=f"{where} of {trial['commits']}"),
-                trial["planted"],
-                answer["measured"],
-                said,
-                answer["pairs"],
-                answer["seconds"],
-            )
-        )
+    for one in trials:
+        where = "nothing planted" if one.place is None else f"commit {one.place}"
+        said = f"{'right' if one.is_right else 'wrong'}, {one.outcome}"
+        place = Cell(one.place, text=f"{where} of {one.commits}")
+        rows.append((place, one.planted, one.measured, said, one.pairs, one.seconds))
     caption = "Right: it names the culprit, or says that there is none where none was planted."
     return Table(COLUMNS, rows, "bisection of planted slowdowns", caption)
 

@@ -15,7 +15,7 @@ import typer
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.calibration import bisect_trials
-from asv_bench.lab.calibration.bisect_trials import Answer, Trial, run_trial, trial_table
+from asv_bench.lab.calibration.bisect_trials import Trial, run_trial, trial_table
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.process.measured_process import CPU, Place
 
@@ -27,7 +27,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
 
     def blame_last(root: Path, good: str, bad: str, options):
         ranges.append((root, good, bad))
-        return Answer(bad, "found", 1.0, 0.03, 0.99, 20)
+        return {
+            "finding": {
+                "outcome": "found",
+                "suspects": [bad],
+                "confirmations": [{"effect": 0.03}],
+                "probability": 0.99,
+            },
+            "pairs": {good: 5, bad: 15},
+        }
 
     monkeypatch.setattr(bisect_trials, "bisect_in", blame_last)
     return ranges
@@ -60,6 +68,7 @@ def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -
         assert {line.rstrip() for line in added} <= {"+", added[-1]}
         assert added[-1].startswith("+# Remark ")
     assert trial.is_right == (trial.culprit == bad)
+    assert (trial.named, trial.measured, trial.pairs) == (bad, 0.03, 20)
 
 
 def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path, asked) -> None:
@@ -76,18 +85,17 @@ def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) 
     assert trial.culprit is None
     assert trial.place is None
     assert not trial.is_right
-    assert replace(trial, answer=replace(FOUND, named=None, outcome="none")).is_right
-    assert not replace(trial, answer=replace(FOUND, named=None, outcome="inconclusive")).is_right
+    assert replace(trial, named=None, outcome="none").is_right
+    assert not replace(trial, named=None, outcome="inconclusive").is_right
 
 
-FOUND = Answer("c", "found", 60.0, 0.031, 0.995, 40)
-RIGHT = Trial(0, 32, 7, 1e-5, 0.03, "c", FOUND)
+RIGHT = Trial(0, 32, 7, 1e-5, 0.03, "c", "c", "found", 0.031, 0.995, 40, 60.0)
 
 
 def test_the_table_says_who_was_right() -> None:
-    wrong = replace(RIGHT, answer=replace(FOUND, named="d"))
-    nothing = Trial(1, 32, None, None, None, None, Answer(None, "none", 9.0, 0.001, 0.99, 24))
-    page = trial_table([trial.to_json() for trial in (RIGHT, wrong, nothing)]).to_markdown()
+    wrong = replace(RIGHT, named="d")
+    nothing = Trial(1, 32, None, None, None, None, None, "none", 0.001, 0.99, 24, 9.0)
+    page = trial_table([RIGHT, wrong, nothing]).to_markdown()
     assert "| commit 7 of 32 | +3.0 % | +3.10 % | right, found | 40 | 60 |" in page
     assert "| wrong, found |" in page
     assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 |" in page
