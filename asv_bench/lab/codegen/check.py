@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import get_context
 from typing import Annotated
 from unittest.mock import patch
@@ -24,7 +23,7 @@ from rich.progress import track
 from asv_bench.cli.options import CsvPath, JsonPath, MarkdownPath
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
 from asv_bench.lab.codegen import launched_kernels as launched
-from asv_bench.lab.codegen.compiled import KernelFigures, compile_launched, compile_variant
+from asv_bench.lab.codegen.compiled import KernelFigures, compile_launched
 from asv_bench.lab.codegen.rules import violations
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
@@ -91,18 +90,14 @@ def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigur
         The figures of those that compile, and a sentence about each that does not.
     """
     with fresh_compiler():
-        every = _pending(console)
+        every = _kernels(console)
         for text in only:
-            if not any(text in name for name, _ in every):
+            if not any(text in one.name for one in every):
                 raise Refused(f"no kernel variant has {text!r} in its name")
-        pending = [
-            compile_one
-            for name, compile_one in every
-            if not only or any(text in name for text in only)
-        ]
+        pending = [one for one in every if not only or any(text in one.name for text in only)]
         # Workers know the kernels, which cannot be sent to them, because they are forked.
         with ProcessPoolExecutor(
-            len(os.sched_getaffinity(0)), get_context("fork"), _know, (pending,)
+            len(os.sched_getaffinity(0)), get_context("fork"), _known.extend, (pending,)
         ) as workers:
             # They start here, before the thread that shows progress, which a fork would cut off.
             results = workers.map(_compile, range(len(pending)))
@@ -113,18 +108,14 @@ def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigur
         return figures, [one for one in compiled if isinstance(one, str)]
 
 
-_known: list[Callable[[], KernelFigures]] = []
-"""In a worker: what compiles each kernel."""
-
-
-def _know(pending: Sequence[Callable[[], KernelFigures]]) -> None:
-    _known[:] = pending
+_known: list[launched.LaunchedKernel] = []
+"""In a worker: every kernel."""
 
 
 def _compile(place: int) -> KernelFigures | str:
     """The figures of a kernel, or a sentence where it does not compile."""
     try:
-        return _known[place]()
+        return compile_launched(_known[place])
     except MeasurementFailed as error:
         return str(error)
 
@@ -145,10 +136,7 @@ def fresh_compiler() -> Iterator[None]:
         yield
 
 
-def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
-    """Names of all kernels, and what compiles each."""
-    from kernels.tiles.variants import kernel_variants
-
+def _kernels(console: Console) -> list[launched.LaunchedKernel]:
     if not launched.has_gluon():
         console.print(
             f"Triton {triton_version()} has no Gluon for Hopper: the ring of attention, the "
@@ -156,15 +144,12 @@ def _pending(console: Console) -> list[tuple[str, Callable[[], KernelFigures]]]:
             soft_wrap=True,
         )
     with Progress(console, "finding what the engine launches", unit="kernels", is_apart=False):
-        engine = [
+        return [
             *launched.launched_kernels(),
             *launched.plain_kernels(),
             *launched.wide_head_kernels(),
+            *launched.described_kernels(),
         ]
-    return [
-        *((one.name, partial(compile_launched, one)) for one in engine),
-        *((one.name, partial(compile_variant, one)) for one in kernel_variants()),
-    ]
 
 
 def triton_version() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from asv_bench.lab.codegen.sass import (
 
 if TYPE_CHECKING:
     from asv_bench.lab.codegen.launched_kernels import LaunchedKernel
-    from kernels.tiles.variants import KernelVariant
 
 
 FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|cp\.reduce)(?:\.\w+(?:::\w+)*)*\.b?f(?:16|32|64)")
@@ -66,43 +65,18 @@ class KernelFigures:
     compile_s: float
 
 
-def compile_variant(variant: KernelVariant) -> KernelFigures:
-    """Compile a variant described by hand for sm_90 and read the result."""
-    from triton.compiler import ASTSource
-
-    names = variant.kernel.arg_names
-    source = ASTSource(
-        fn=variant.kernel,
-        signature={name: variant.signature.get(name, "constexpr") for name in names},
-        constexprs=variant.constants,
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
-    )
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
-    dependent = bool(variant.constants.get("PDL"))
-    named = (variant.name, variant.dtype, variant.family, dependent, ())
-    return _figures(source, options, named)
-
-
 def compile_launched(kernel: LaunchedKernel) -> KernelFigures:
-    """Compile a kernel as the engine launches it for sm_90 and read the result."""
-    named = (kernel.name, kernel.dtype, kernel.family, kernel.is_dependent, tuple(kernel.rows))
-    return _figures(kernel.source, kernel.options, named)
-
-
-def _figures(
-    source: Any, options: Mapping[str, Any], named: tuple[str, str, str, bool, tuple[int, ...]]
-) -> KernelFigures:
-    """Compile a source; `named` are the first fields of the figures."""
+    """Compile a kernel for sm_90 and read the result."""
     import triton
     from triton.errors import TritonError
 
     started = _cpu_seconds()
     try:
-        compiled = triton.compile(source, target=target(), options=dict(options))
+        compiled = triton.compile(kernel.source, target=target(), options=dict(kernel.options))
     except TritonError as error:
         causes = [str(cause).splitlines()[0] for cause in _chain(error) if str(cause)]
         raise MeasurementFailed(
-            f"{named[0]} does not compile on Triton {triton.__version__}: {causes[-1]}"
+            f"{kernel.name} does not compile on Triton {triton.__version__}: {causes[-1]}"
         ) from error
     seconds = _cpu_seconds() - started
     cubin: bytes = compiled.asm["cubin"]
@@ -110,7 +84,11 @@ def _figures(
     loops = code.in_loops()
     early = code.before(DEPENDENCY_WAIT)
     return KernelFigures(
-        *named,
+        name=kernel.name,
+        dtype=kernel.dtype,
+        family=kernel.family,
+        is_dependent=kernel.is_dependent,
+        rows=tuple(kernel.rows),
         registers=code.registers,
         stack_bytes=code.stack_bytes + code.local_bytes,
         spill_instructions=code.count(LOCAL_MEMORY),

@@ -14,11 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.codegen.compiled import target
 from asv_bench.lab.counters.pretend_cuda import HOPPER, Launch, Traffic, pretended_cuda
+
+if TYPE_CHECKING:
+    from kernels.tiles.variants import KernelVariant
 
 MODEL, DTYPE = "random:gpt2", "fp16"
 AMPERE = (8, 0)
@@ -85,26 +88,17 @@ _WORDS = {
 
 @dataclass(slots=True)
 class LaunchedKernel:
-    """One compilation that some launch of the engine asks for.
-
-    Attributes
-    ----------
-    family
-        Which rules it is held to, see `asv_bench.lab.codegen.rules`.
-    source, options
-        What `triton.compile` takes.
-    is_dependent
-        Launched by programmatic dependent launch: it starts before its producers have ended.
-    rows
-        Batch buckets whose fused step launches it; empty for a kernel of the unfused path.
-    """
+    """One compilation that some launch of the engine asks for."""
 
     name: str
-    family: str
+    family: str  # which rules it is held to, see `asv_bench.lab.codegen.rules`
     dtype: str
+    # What `triton.compile` takes.
     source: Any
     options: Mapping[str, Any]
+    # Launched by programmatic dependent launch: it starts before its producers have ended.
     is_dependent: bool
+    # Batch buckets whose fused step launches it; empty for a kernel of the unfused path.
     rows: list[int] = field(default_factory=list)
 
 
@@ -143,6 +137,31 @@ def wide_head_kernels() -> list[LaunchedKernel]:
     Empty where this Triton cannot compile it.
     """
     return _distinct(_wide_head_launches()) if has_gluon() else []
+
+
+def described_kernels() -> list[LaunchedKernel]:
+    """The plain kernels for the heads of other models, which are described and not launched."""
+    from kernels.tiles.variants import kernel_variants
+
+    return [described_kernel(variant) for variant in kernel_variants()]
+
+
+def described_kernel(variant: KernelVariant) -> LaunchedKernel:
+    """A kernel as a launch would specialise it that its description stands for."""
+    from triton.compiler import ASTSource
+
+    names = variant.kernel.arg_names
+    source = ASTSource(
+        fn=variant.kernel,
+        signature={name: variant.signature.get(name, "constexpr") for name in names},
+        constexprs=variant.constants,
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
+    )
+    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    dependent = bool(variant.constants.get("PDL"))
+    return LaunchedKernel(
+        variant.name, variant.family, variant.dtype, source, options, is_dependent=dependent
+    )
 
 
 def _distinct(launches: Iterable[tuple[Launch, int | None]]) -> list[LaunchedKernel]:
