@@ -51,24 +51,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One comparison whose truth is known.
+    """One comparison whose truth is known."""
 
-    Attributes
-    ----------
-    name
-        For the table.
-    planted
-        The true effect as a fraction of the base's step; 0 for a commit against itself.
-    comparison
-        The answer of `compare`.
-    seconds
-        Duration.
-    """
-
-    name: str
+    name: str  # for the table
+    # The true effect as a fraction of the base's step; 0 for a commit against itself.
     planted: float
-    comparison: Comparison
-    seconds: float
+    comparison: Comparison  # the answer of `compare`
+    seconds: float  # duration
 
     def holds(self, plan: ComparisonPlan) -> bool:
         """Whether the verdict is one that the truth allows."""
@@ -139,8 +128,8 @@ def calibrate(
             termination_as_interrupt(),
             tempfile.TemporaryDirectory(prefix="kvtrail-calibrate-") as scratch,
         ):
-            calibration = Calibration(Path(scratch) / "clone", setup, plan, record, files.console)
-            for trial in calibration.run(null, effects):
+            clone = Path(scratch) / "clone"
+            for trial in run_trials(clone, setup, plan, record, files.console, null, effects):
                 trials.append(trial)
     except KeyboardInterrupt:
         is_interrupted = True
@@ -162,63 +151,54 @@ def effects_named(text: str) -> list[float]:
     return effects
 
 
-class Calibration:
-    """Trials in a scratch clone, with one set of prepared commits."""
+def run_trials(
+    directory: Path,
+    setup: BenchSetup,
+    plan: ComparisonPlan,
+    record: Record,
+    console: Console,
+    null: int,
+    effects: Sequence[float],
+) -> Iterator[Trial]:
+    """Run trials one after the other, in a scratch clone with one set of prepared commits."""
+    clone = ScratchClone(directory, shared_out(setup.devices)[0])
+    base = clone.plant(0.0)
+    # Today's ruler, on the clone's commits.
+    with replace(setup, sources=CommitSources(directory)).pairs() as source:
 
-    def __init__(
-        self,
-        directory: Path,
-        setup: BenchSetup,
-        plan: ComparisonPlan,
-        record: Record,
-        console: Console,
-    ) -> None:
-        self._clone = ScratchClone(directory, shared_out(setup.devices)[0])
-        # Today's ruler, on the clone's commits.
-        self._setup = replace(setup, sources=CommitSources(directory))
-        self._plan = plan
-        self._record = record
-        self._console = console
+        def trial(name: str, head: Planted) -> Trial:
+            begun = time.monotonic()
+            with Progress(console, name, plan.cap, "pairs at most") as progress:
 
-    def run(self, null: int, effects: Sequence[float]) -> Iterator[Trial]:
-        """Run the trials one after the other."""
-        base = self._clone.plant(0.0)
-        with self._setup.pairs() as source:
-            with Progress(self._console, "measuring a step"):
-                step = self._step_seconds(source, base)
-            commits = [self._clone.plant(effect * step) for effect in effects]
-            planted = [asdict(commit) for commit in (base, *commits)]
-            self._record.results |= {"step_s": step, "planted": planted}
-            for number in range(null):
-                yield self._trial(source, f"itself, {number + 1} of {null}", base, base)
-            for effect, commit in zip(effects, commits, strict=True):
-                yield self._trial(source, f"planted {percentage(effect, 1)}", base, commit)
+                def on_pair(now: Compared, pairs: Mapping[str, Pair]) -> None:
+                    record.samples += [{"trial": name, **one.to_json()} for one in pairs.values()]
+                    progress.show(now.kept)
 
-    def _step_seconds(self, source: ProcessPairs, base: Planted) -> float:
-        return statistics.median(
-            reading.value
-            for number in range(_STEP_PAIRS)
-            for pair in source.pair(base.hash, base.hash, head_first=bool(number)).values()
-            for reading in (pair.base, pair.head)
-        )
+                comparing = CommitComparison(base.hash, head.hash, setup.benchmarks, plan)
+                (comparison,) = comparing.run(source, on_pair)
+            console.print(f"{name}: {comparison.verdict}", highlight=False)
+            value = comparison.base_value
+            effect = head.seconds / value if value and head is not base else 0.0
+            return Trial(name, effect, comparison, time.monotonic() - begun)
 
-    def _trial(self, source: ProcessPairs, name: str, base: Planted, head: Planted) -> Trial:
-        begun = time.monotonic()
-        with Progress(self._console, name, self._plan.cap, "pairs at most") as progress:
+        with Progress(console, "measuring a step"):
+            step = _step_seconds(source, base)
+        commits = [clone.plant(effect * step) for effect in effects]
+        planted = [asdict(commit) for commit in (base, *commits)]
+        record.results |= {"step_s": step, "planted": planted}
+        for number in range(null):
+            yield trial(f"itself, {number + 1} of {null}", base)
+        for effect, commit in zip(effects, commits, strict=True):
+            yield trial(f"planted {percentage(effect, 1)}", commit)
 
-            def on_pair(now: Compared, pairs: Mapping[str, Pair]) -> None:
-                self._record.samples += [
-                    {"trial": name, **pair.to_json()} for pair in pairs.values()
-                ]
-                progress.show(now.kept)
 
-            (comparison,) = CommitComparison(
-                base.hash, head.hash, self._setup.benchmarks, self._plan
-            ).run(source, on_pair)
-        step = comparison.base_value
-        effect = head.seconds / step if step and head.hash != base.hash else 0.0
-        self._console.print(f"{name}: {comparison.verdict}", highlight=False)
-        return Trial(name, effect, comparison, time.monotonic() - begun)
+def _step_seconds(source: ProcessPairs, base: Planted) -> float:
+    return statistics.median(
+        reading.value
+        for number in range(_STEP_PAIRS)
+        for pair in source.pair(base.hash, base.hash, head_first=bool(number)).values()
+        for reading in (pair.base, pair.head)
+    )
 
 
 def report(

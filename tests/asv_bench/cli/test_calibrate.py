@@ -209,19 +209,17 @@ def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight(tmp_path: Path) 
 def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
     made: list[Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupted:
-        def __init__(self, directory: Path, setup: Any, plan: Any, record: Record, _: Any) -> None:
-            self.record = record
-
-        def run(self, null: int, effects: Any) -> Iterator[Trial]:
-            yield from (trial(0.0, verdict) for verdict in made)
-            self.record.samples.append({"trial": "itself"})
-            os.kill(os.getpid(), signal.SIGTERM)
+    def interrupted(
+        _directory: Path, _setup: Any, _plan: Any, record: Record, *_: Any
+    ) -> Iterator[Trial]:
+        yield from (trial(0.0, verdict) for verdict in made)
+        record.samples.append({"trial": "itself"})
+        os.kill(os.getpid(), signal.SIGTERM)
 
     name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
     setup = BenchSetup(None, tmp_path, (Entry(name, name, "seconds"),), ("cpu",))
     monkeypatch.setattr(command, "set_up", lambda *_: setup)
-    monkeypatch.setattr(command, "Calibration", Interrupted)
+    monkeypatch.setattr(command, "run_trials", interrupted)
     path, page = tmp_path / "record.json", tmp_path / "page.md"
     arguments = ["calibrate", "--json", str(path), "--markdown", str(page)]
     result = CliRunner().invoke(build_app(), arguments)
