@@ -36,25 +36,14 @@ _ERRORS = re.compile(r"^=+ ERROR SUMMARY: (\d+) error", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Tests on the GPU.
+    """Tests on the GPU."""
 
-    Attributes
-    ----------
-    name
-        What the table calls it.
-    arguments
-        Passed to pytest: which tests.
-    is_sanitized
-        Run under memcheck.
-    is_uncached
-        Give every tensor an allocation of its own. torch's allocator hands out parts of large
-        ones, where an access beyond a tensor still lands in valid memory; graphs cannot be
-        captured without it.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    is_sanitized: bool = False
+    name: str  # what the table calls it
+    arguments: tuple[str, ...]  # passed to pytest: which tests
+    is_sanitized: bool = False  # run under memcheck
+    # Give every tensor an allocation of its own. torch's allocator hands out parts of large
+    # ones, where an access beyond a tensor still lands in valid memory; graphs cannot be
+    # captured without it.
     is_uncached: bool = False
 
 

@@ -35,36 +35,21 @@ RUNS = WORKPLACE / "reports" / "runs"
 
 @dataclass(slots=True)
 class Record:
-    """A measurement in the making: opened before the first run, closed after the last.
-
-    Attributes
-    ----------
-    settings
-        Everything that the command was asked to do, defaults included.
-    samples
-        Raw samples, one per run.
-    results
-        Figures derived from the samples.
-    notes
-        Sentences that whoever reads the figures must know.
-    warnings
-        Sentences about figures that may not mean what they say.
-    threads
-        Of each process that measures.
-    surroundings
-        What else the machine did before; None where nobody looked.
-    """
+    """A measurement in the making: opened before the first run, closed after the last."""
 
     command: str
-    settings: Mapping[str, Any]
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    results: dict[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any]  # everything that the command was asked to do, defaults included
+    samples: list[dict[str, Any]] = field(default_factory=list)  # raw samples, one per run
+    results: dict[str, Any] = field(default_factory=dict)  # figures derived from the samples
+    # Sentences that whoever reads the figures must know.
     notes: list[str] = field(default_factory=list)
+    # Sentences about figures that may not mean what they say.
     warnings: list[str] = field(default_factory=list)
     tree: WorkingTree = field(default_factory=lambda: working_tree(REPOSITORY))
     machine: MachineFacts = field(default_factory=machine_facts)
     before: GpuState | None = field(default_factory=gpu_state)
-    threads: int = field(default_factory=measured_threads)
+    threads: int = field(default_factory=measured_threads)  # of each process that measures
+    # What else the machine did before; None where nobody looked.
     surroundings: Surroundings | None = None
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 

@@ -48,31 +48,18 @@ def percentage(fraction: float, count: int, *, signed: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a column holds and how its values are shown.
+    """What a column holds and how its values are shown."""
 
-    Attributes
-    ----------
-    key
-        Its name in CSV and JSON.
-    title
-        Its name for people.
-    unit
-        Shown below the title.
-    show
-        Makes text of a value; it is not asked where there is none (None or NaN).
-    kind
-        "figure": aligned to the right, never broken. "name": never broken. "text": may be broken
-        between words. "data": only in CSV and JSON.
-    parts
-        Where values are tuples: the names of their parts. Each part is a column of its own in CSV
-        and JSON, called `key_part`.
-    """
-
-    key: str
-    title: str
-    unit: str = ""
+    key: str  # its name in CSV and JSON
+    title: str  # its name for people
+    unit: str = ""  # shown below the title
+    # Makes text of a value; it is not asked where there is none (None or NaN).
     show: Callable[[Any], str] = plain
+    # "figure": aligned to the right, never broken. "name": never broken. "text": may be
+    # broken between words. "data": only in CSV and JSON.
     kind: Literal["figure", "name", "text", "data"] = "figure"
+    # Where values are tuples: the names of their parts. Each part is a column of its own in
+    # CSV and JSON, called `key_part`.
     parts: tuple[str, ...] = ()
 
     @property
@@ -87,23 +74,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value that is shown with a style, with a note, or otherwise than its column says.
+    """A value that is shown with a style, with a note, or otherwise than its column says."""
 
-    Attributes
-    ----------
-    value
-        What CSV and JSON get.
-    style
-        Of its text on a terminal, in rich's words.
-    note
-        Small print below the text; the text itself stays alone in CSV and JSON.
-    text
-        What is shown; None: as the column shows its values.
-    """
-
-    value: Any
-    style: str = ""
+    value: Any  # what CSV and JSON get
+    style: str = ""  # of its text on a terminal, in rich's words
+    # Small print below the text; the text itself stays alone in CSV and JSON.
     note: str = ""
+    # What is shown; None: as the column shows its values.
     text: str | None = None
 
 
@@ -113,26 +90,13 @@ Row: TypeAlias = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of values under columns.
+    """Rows of values under columns."""
 
-    Attributes
-    ----------
-    columns
-        The first holds the rows' names.
-    rows
-        As long as `columns`, or empty: a line between sections.
-    title
-        Printed above.
-    caption
-        Printed below.
-    notes
-        Whether notes stand below their values, or beside them where the terminal is wide enough.
-    """
-
-    columns: Sequence[Column]
-    rows: Sequence[Row]
-    title: str = ""
-    caption: str = ""
+    columns: Sequence[Column]  # the first holds the rows' names
+    rows: Sequence[Row]  # as long as `columns`, or empty: a line between sections
+    title: str = ""  # printed above
+    caption: str = ""  # printed below
+    # Whether notes stand below their values, or beside them where the terminal is wide enough.
     notes: Literal["below", "beside"] = "below"
 
     def __post_init__(self) -> None:

@@ -20,26 +20,15 @@ class TableFiles:
     """The files that --json, --markdown and --csv name, each tried before anything is measured.
 
     "-" is standard output. Where a file goes there, everything else goes to standard error.
-
-    Attributes
-    ----------
-    json
-        Gets the tables' rows. Commands that measure write a whole record instead: see `record`.
-    markdown
-        Gets the tables.
-    csv
-        Gets the tables' rows.
-    record
-        Where the command writes its record; not written here.
-    console
-        Where the command prints.
     """
 
+    # Gets the tables' rows. Commands that measure write a whole record instead: see `record`.
     json: Path | None = None
-    markdown: Path | None = None
-    csv: Path | None = None
+    markdown: Path | None = None  # gets the tables
+    csv: Path | None = None  # gets the tables' rows
+    # Where the command writes its record; not written here.
     record: Path | None = None
-    console: Console = field(init=False)
+    console: Console = field(init=False)  # where the command prints
 
     def __post_init__(self) -> None:
         paths = list(self)

@@ -38,38 +38,22 @@ PROFILE_DIR = REPOSITORY / "reports" / "profile"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting of a measurement.
+    """Every setting of a measurement."""
 
-    Attributes
-    ----------
-    command, flags
-        The command and its flags as given.
-    device
-        "cpu" or a CUDA device, with "auto" decided.
-    workload
-        The requests; it has a workload's name only if it is exactly that workload.
-    engine, sampling
-        Fields of `EngineConfig` and of `SamplingParams`.
-    plan
-        The prompts.
-    tokenizer
-        Tokenizes prompts and turns streamed ids into text; None where neither is asked for.
-    feed
-        Due times and limits of the online mode.
-    modes
-        The modes to measure, in order.
-    """
-
+    # The command and its flags as given.
     command: str
     flags: RunFlags
-    device: str
+    device: str  # "cpu" or a CUDA device, with "auto" decided
+    # The requests; it has a workload's name only if it is exactly that workload.
     workload: Workload
+    # Fields of `EngineConfig` and of `SamplingParams`.
     engine: dict[str, Any]
     sampling: dict[str, Any]
-    plan: PromptPlan
+    plan: PromptPlan  # the prompts
+    # Tokenizes prompts and turns streamed ids into text; None where neither is asked for.
     tokenizer: PromptTokenizer | None
-    feed: Feed
-    modes: tuple[Mode, ...]
+    feed: Feed  # due times and limits of the online mode
+    modes: tuple[Mode, ...]  # the modes to measure, in order
 
     @property
     def delivery(self) -> int | None:

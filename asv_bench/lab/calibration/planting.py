@@ -49,21 +49,11 @@ _WAIT = """from time import perf_counter
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A planted commit.
+    """A planted commit."""
 
-    Attributes
-    ----------
-    hash
-        The full hash, in the scratch clone.
-    length
-        What was planted: clock cycles on a GPU, seconds on a CPU.
-    seconds
-        What it adds to a step, beyond a length of 0, measured by itself.
-    """
-
-    hash: str
-    length: float
-    seconds: float
+    hash: str  # the full hash, in the scratch clone
+    length: float  # what was planted: clock cycles on a GPU, seconds on a CPU
+    seconds: float  # what it adds to a step, beyond a length of 0, measured by itself
 
 
 class ScratchClone:

@@ -23,18 +23,10 @@ UNCOUNTED_PACKAGES = ("numpy",)
 
 @dataclass(slots=True)
 class PythonCalls:
-    """Calls of Python functions; a generator that is resumed counts as called.
+    """Calls of Python functions; a generator that is resumed counts as called."""
 
-    Attributes
-    ----------
-    total
-        Of all functions but numpy's.
-    engine
-        Of functions defined in the files of the engine's packages.
-    """
-
-    total: int = 0
-    engine: int = 0
+    total: int = 0  # of all functions but numpy's
+    engine: int = 0  # of functions defined in the files of the engine's packages
 
 
 @contextmanager

@@ -15,29 +15,17 @@ from asv_bench.output.table import Column, Row, Table, digits, percent
 
 @dataclass(frozen=True, slots=True)
 class RooflineRow:
-    """One role of a step, medians over steps, all its kernels together.
+    """One role of a step, medians over steps, all its kernels together."""
 
-    Attributes
-    ----------
-    role, kernels
-        What is done, and by which kernels.
-    calls
-        Kernels a step.
-    bytes
-        What they must move a step.
-    traced_us, own_us
-        Microseconds a step, as traced and without waiting for kernels before them.
-    floor_us
-        Microseconds that the bytes take at the bandwidth measured.
-    """
-
+    # What is done, and by which kernels.
     role: str
     kernels: tuple[str, ...]
-    calls: float
-    bytes: float
+    calls: float  # kernels a step
+    bytes: float  # what they must move a step
+    # Microseconds a step, as traced and without waiting for kernels before them.
     traced_us: float
     own_us: float
-    floor_us: float
+    floor_us: float  # microseconds that the bytes take at the bandwidth measured
 
     @property
     def bytes_per_second(self) -> float | None:

@@ -58,20 +58,11 @@ class StepKernel:
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step of the window, microseconds.
+    """One step of the window, microseconds."""
 
-    Attributes
-    ----------
-    kernels
-        In the order they started.
-    idle_before_us
-        Idle time since the step before.
-    work_before_us
-        Other kernels' and copies' own time since the step before, such as changed block tables.
-    """
-
-    kernels: tuple[StepKernel, ...]
-    idle_before_us: float
+    kernels: tuple[StepKernel, ...]  # in the order they started
+    idle_before_us: float  # idle time since the step before
+    # Other kernels' and copies' own time since the step before, such as changed block tables.
     work_before_us: float
 
     @property

@@ -49,28 +49,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided in one slot.
+    """What was decided in one slot."""
 
-    Attributes
-    ----------
-    slot, present, chosen
-        `chosen` is `present` where nothing was adopted.
-    present_us, chosen_us
-        Microseconds of the step by point, in the final rounds.
-    p_value
-        Of the sign tests of the best candidate, over all finalists and points (Bonferroni); 1
-        without any.
-    trials
-        Every candidate.
-    """
-
+    # `chosen` is `present` where nothing was adopted.
     slot: Slot
     present: Choice
     chosen: Choice
+    # Microseconds of the step by point, in the final rounds.
     present_us: Mapping[str, float]
     chosen_us: Mapping[str, float]
+    # Of the best candidate's sign tests, over all finalists and points (Bonferroni); else 1.
     p_value: float
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...]  # every candidate
 
     @property
     def is_adopted(self) -> bool:
