@@ -43,7 +43,7 @@ def main() -> None:
         if sentence is None:
             raise
         message = Text.assemble(("error: ", "red"), sentence)
-        make_console(stderr=True).print(message, soft_wrap=True)
+        make_console(stderr=True).print(message)
         sys.exit(ExitCode.REFUSED if missing else code_of(error))
 
 

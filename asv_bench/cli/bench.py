@@ -76,7 +76,7 @@ def bench(
     with checkout_lock(REPOSITORY):
         project, commit, described = tree_to_measure(working_tree(REPOSITORY))
         facts = machine_facts()
-        console.print(described, highlight=False, soft_wrap=True)
+        console.print(described)
         agree_to(expected_time(project, facts.name, [commit], selection), console, yes=yes)
         record = record_of("bench", project, [commit], selection, facts)
         record.look_around(console)
@@ -93,9 +93,9 @@ def bench(
     page = build_page(REPOSITORY, complaints)
     print_sentences(console, complaints)
     result = project.results.relative_to(REPOSITORY) / facts.name
-    console.print(f"result: {result}/{commit[:8]}-*.json", highlight=False, soft_wrap=True)
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
-    console.print(f"page:   {page}", highlight=False, soft_wrap=True)
+    console.print(f"result: {result}/{commit[:8]}-*.json")
+    console.print(f"record: {path}")
+    console.print(f"page:   {page}")
     if measured.failed:
         raise MeasurementFailed(
             f"{len(measured.failed)} benchmarks failed and gave no figure: "

@@ -119,7 +119,7 @@ def calibrate(
     settings = {"null": null, "planted": effects, "benchmark": setup.benchmarks[0]}
     settings |= {"devices": list(setup.devices), "plan": plan.to_json()}
     record = Record("calibrate", settings)
-    files.console.print(setup.sentence(), highlight=False, soft_wrap=True)
+    files.console.print(setup.sentence())
     record.look_around(files.console, setup.devices)
     trials: list[Trial] = []
     is_interrupted = False
@@ -176,7 +176,7 @@ def run_trials(
 
                 comparing = CommitComparison(base.hash, head.hash, setup.benchmarks, plan)
                 (comparison,) = comparing.run(source, on_pair)
-            console.print(f"{name}: {comparison.verdict}", highlight=False)
+            console.print(f"{name}: {comparison.verdict}")
             value = comparison.base_value
             effect = head.seconds / value if value and head is not base else 0.0
             return Trial(name, effect, comparison, time.monotonic() - begun)
@@ -226,7 +226,7 @@ def report(
     path = record.write(files.record)
     title = f"compare on {record.machine.gpu or record.machine.cpu}, commit {record.tree.label}"
     files.show(trial_table(trials, plan, title, INTERRUPTED if is_interrupted else ""))
-    files.console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    files.console.print(f"record: {path}")
     if not is_sound and not is_interrupted:
         raise MeasurementFailed(
             "verdicts contradict what was planted: "

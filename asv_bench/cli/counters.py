@@ -100,14 +100,12 @@ def counters(
         accepted = known.accepted if known else ()
         baseline = Baseline(versions, (*accepted, acceptance), steps, kernels)
         write_baseline(versions.path, baseline)
-        console.print(f"accepted: {versions.path}", soft_wrap=True)
+        console.print(f"accepted: {versions.path}")
         return
     if known is None:
         console.print(
             f"nothing was accepted yet for {versions.key}, so there is nothing to compare with; "
-            'record these counters with --accept "why".',
-            highlight=False,
-            soft_wrap=True,
+            'record these counters with --accept "why".'
         )
         raise typer.Exit(NO_BASELINE)
     found = [*differences(known.steps, steps)]

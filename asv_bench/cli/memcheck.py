@@ -158,14 +158,14 @@ def memcheck(
     for check in checks:
         with Progress(console, check.name, unit="tests"):
             outcomes[check.name] = run_check(check, jobs)
-        console.print(f"{check.name}: {outcomes[check.name]}", highlight=False, soft_wrap=True)
+        console.print(f"{check.name}: {outcomes[check.name]}")
         record.results = {
             "checks": [{"name": name, **asdict(one)} for name, one in outcomes.items()]
         }
         path = record.write(json)
     rows = [(name, *astuple(outcome)) for name, outcome in outcomes.items()]
     files.show(Table(COLUMNS, rows, "GPU tests"))
-    console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    console.print(f"record: {path}")
     unclean = [name for name, outcome in outcomes.items() if not outcome.is_clean]
     if unclean:
         raise MeasurementFailed(f"not clean: {', '.join(unclean)}.")

@@ -78,9 +78,6 @@ RecordPath: TypeAlias = Annotated[
         "Where the record goes; - is standard output (default: a new file in reports/runs).",
     ),
 ]
-JsonPath: TypeAlias = Annotated[
-    Path | None, _file_option("--json", "Where the table goes as JSON; - is standard output.")
-]
 MarkdownPath: TypeAlias = Annotated[
     Path | None,
     _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),

@@ -68,4 +68,4 @@ def run(
         raise MeasurementFailed(f"none of {', '.join(PEERS)} could be measured: see above.")
     path = keep(record, measured, console, json)
     files.show(headline_table(measured.rows(), record.title(str(task["model"])), CAPTION))
-    console.print(f"record: {path}, samples in {folder}", soft_wrap=True)
+    console.print(f"record: {path}, samples in {folder}")

@@ -68,7 +68,7 @@ def run(
     record.look_around(console, [place])
     bandwidth = require_bandwidth(place)
     for workload in named:
-        console.print(f"tracing {workload.name}", highlight=False)
+        console.print(f"tracing {workload.name}")
         window = _window(workload, steps, model=model, device=place, dtype=dtype)
         results.append(trace_roofline(window, bandwidth))
         record.samples.append({"window": asdict(window), "result": results[-1].to_json()})
@@ -83,7 +83,7 @@ def run(
     title = record.title(f"{model} {dtype}")
     text = "\n".join(table.to_markdown() for table in tables)
     write_text(page, f"# Roofline: {title}\n\n{text}")
-    console.print(f"record: {path}, beside it {page.name}", soft_wrap=True)
+    console.print(f"record: {path}, beside it {page.name}")
 
 
 def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:

@@ -92,7 +92,7 @@ def run(
         decisions.append(decision)
         table = changed
         passed = (time.monotonic() - started) / 60
-        console.print(f"{passed:.1f} min: {decision.slot} decided", highlight=False)
+        console.print(f"{passed:.1f} min: {decision.slot} decided")
     if not decisions:
         raise Refused(f"{minutes:g} minutes are too few to decide anything; give more.")
     text = table_text(table)
@@ -103,8 +103,8 @@ def run(
     # Beside the record too: what comes back from another machine is its reports.
     copy = write_text(record.default_path().with_suffix(".toml"), text)
     write_text(target, text, suffix=".toml")
-    console.print(f"table: {target}, copy: {copy}", soft_wrap=True)
-    console.print(f"record: {path}", soft_wrap=True)
+    console.print(f"table: {target}, copy: {copy}")
+    console.print(f"record: {path}")
 
 
 def chosen_slots(table: ConfigTable, roles: str | None, rows: str | None) -> list[Slot]:

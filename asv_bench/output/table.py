@@ -161,21 +161,15 @@ class Table:
                 yield column, _cell(cell)
 
 
-def rows_of(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """The rows of all tables as objects; of several tables, each with the key "table"."""
-    if len(tables) == 1:
-        return tables[0].to_json()
-    return [{"table": table.title, **row} for table in tables for row in table.to_json()]
-
-
 def to_csv(tables: Sequence[Table]) -> str:
     """The raw values of all tables with a header; of several tables, with a column "table"."""
-    keys = ["table"] if len(tables) != 1 else []
+    keys = ["table"] if len(tables) > 1 else []
     keys += [key for table in tables for column in table.columns for key in column.keys]
     text = io.StringIO()
-    writer = csv.DictWriter(text, dict.fromkeys(keys), lineterminator="\n")
+    writer = csv.DictWriter(text, dict.fromkeys(keys), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows_of(tables))
+    for table in tables:
+        writer.writerows({"table": table.title, **row} for row in table.to_json())
     return text.getvalue()
 
 

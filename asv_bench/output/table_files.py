@@ -11,8 +11,8 @@ from rich.console import Console
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable, write_text
-from asv_bench.output.record import require_places, write_json
-from asv_bench.output.table import Table, rows_of, to_csv
+from asv_bench.output.record import require_places
+from asv_bench.output.table import Table, to_csv
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,6 @@ class TableFiles:
     "-" is standard output. Where a file goes there, everything else goes to standard error.
     """
 
-    # Gets the tables' rows. Commands that measure write a whole record instead: see `record`.
-    json: Path | None = None
     markdown: Path | None = None  # gets the tables
     csv: Path | None = None  # gets the tables' rows
     # Where the command writes its record; not written here.
@@ -47,11 +45,11 @@ class TableFiles:
         Raises Refused if a file cannot be written.
         """
         require_places(record)
-        return cls(None, markdown, csv, record)
+        return cls(markdown, csv, record)
 
     def __iter__(self) -> Iterator[Path]:
         """The files that were named."""
-        named = (self.json, self.markdown, self.csv, self.record)
+        named = (self.markdown, self.csv, self.record)
         return (path for path in named if path is not None)
 
     def show(self, *tables: Table, page: str | None = None) -> None:
@@ -68,8 +66,6 @@ class TableFiles:
         """
         for table in tables:
             print_table(self.console, table)
-        if self.json is not None:
-            write_json(self.json, rows_of(tables), indent=1)
         if self.markdown is not None:
             text = "\n".join(table.to_markdown() for table in tables) if page is None else page
             write_text(self.markdown, text, suffix=".md")

@@ -110,15 +110,15 @@ def run(
                 trial = run_trial(clone, seed + number, commits, planted_s, effect, options)
             except MeasurementFailed as error:
                 record.notes.append(f"Trial {number}: {error}")
-                files.console.print(record.notes[-1], highlight=False, markup=False)
+                files.console.print(record.notes[-1])
             else:
                 trials.append(trial)
                 record.samples.append(asdict(trial) | {"is_right": trial.is_right})
-                files.console.print(f"trial {number}: {trial.outcome}", highlight=False)
+                files.console.print(f"trial {number}: {trial.outcome}")
         record.results["right"] = sum(one.is_right for one in trials)
         path = record.write(json)
     files.show(trial_table(trials))
-    files.console.print(f"record: {path}", highlight=False, soft_wrap=True)
+    files.console.print(f"record: {path}")
     if record.notes:
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Annotated
 from unittest.mock import patch
 
@@ -20,13 +21,14 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from asv_bench.cli.options import CsvPath, JsonPath, MarkdownPath
+from asv_bench.cli.options import CsvPath, MarkdownPath
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
 from asv_bench.lab.codegen import launched_kernels as launched
 from asv_bench.lab.codegen.compiled import KernelFigures, compile_launched
 from asv_bench.lab.codegen.rules import violations
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
+from asv_bench.output.record import write_json
 from asv_bench.output.table import Column, Table, digits
 from asv_bench.output.table_files import TableFiles
 
@@ -55,7 +57,9 @@ def run(
     only: Annotated[
         list[str] | None, typer.Option(help="Only variants with this in their name.")
     ] = None,
-    json: JsonPath = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Where the table goes as JSON; - is standard output.")
+    ] = None,
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
@@ -65,13 +69,16 @@ def run(
     """
     complaints = make_console(stderr=True)
     try:
-        files = TableFiles(json, markdown, csv)
+        files = TableFiles(markdown, csv, record=json)
         figures, failures = compile_all(only or (), files.console)
     except BenchError as error:
         print_sentences(complaints, [f"codegen: {error}"])
         raise typer.Exit(2) from error
     broken = [sentence for one in figures for sentence in violations(one, triton_version())]
-    files.show(figure_table(figures))
+    table = figure_table(figures)
+    files.show(table)
+    if json is not None:
+        write_json(json, table.to_json(), indent=1)
     print_sentences(complaints, [f"codegen: {sentence}" for sentence in broken + failures])
     if broken or failures:
         raise typer.Exit(1)
@@ -140,8 +147,7 @@ def _kernels(console: Console) -> list[launched.LaunchedKernel]:
     if not launched.has_gluon():
         console.print(
             f"Triton {triton_version()} has no Gluon for Hopper: the ring of attention, the "
-            "streams of linear maps and of the LM head are not compiled",
-            soft_wrap=True,
+            "streams of linear maps and of the LM head are not compiled"
         )
     with Progress(console, "finding what the engine launches", unit="kernels", is_apart=False):
         return [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from pathlib import Path
 
@@ -101,9 +100,7 @@ def test_a_row_of_another_length_is_refused() -> None:
 def test_tables_go_to_the_files_that_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = TableFiles(tmp_path / "t.json", tmp_path / "t.md", tmp_path / "t.csv")
-    files.show(TABLE)
-    assert json.loads((tmp_path / "t.json").read_text())[0]["interval_high"] is None
+    TableFiles(tmp_path / "t.md", tmp_path / "t.csv").show(TABLE)
     assert (tmp_path / "t.md").read_text() == TABLE.to_markdown()
     assert (tmp_path / "t.csv").read_text() == to_csv([TABLE])
     assert "1,234.57" in capsys.readouterr().out
@@ -117,7 +114,7 @@ def test_nothing_else_goes_to_standard_output_where_a_file_does(
     assert said.out == to_csv([TABLE])
     assert "1,234.57" in said.err
     with pytest.raises(Refused, match="two files cannot both go to standard output"):
-        TableFiles(json=Path("-"), csv=Path("-"))
+        TableFiles(record=Path("-"), csv=Path("-"))
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
