@@ -76,7 +76,7 @@ def run(
     for table in tables:
         print_table(console, table)
     record.results = {
-        "read_bandwidth": bandwidth.to_json(),
+        "read_bandwidth": asdict(bandwidth),
         "rooflines": [result.to_json() for result in results],
     }
     path = record.write(path)

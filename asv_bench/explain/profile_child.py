@@ -58,10 +58,6 @@ class Decoded:
     step_us: float | None
     last_context: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as JSON-ready values."""
-        return asdict(self)
-
 
 def decode_window(window: Window) -> Decoded:
     """Decode the window, cut to half of the requests' steps so that the batch stays full.
@@ -171,7 +167,7 @@ def _profiled(engine: Engine, window: Window) -> Iterator[None]:
 def main(arguments: list[str]) -> None:
     """Decode the window given as JSON and print the outcome as JSON."""
     fields: dict[str, Any] = json.loads(arguments[0])
-    print(json.dumps(decode_window(Window(**fields)).to_json()))
+    print(json.dumps(asdict(decode_window(Window(**fields)))))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,6 @@ class Traced:
     decoded: Decoded
     summary: TraceSummary
 
-    def to_json(self) -> dict[str, Any]:
-        """The window and its summary as JSON-ready values."""
-        return {"window": self.decoded.to_json(), "summary": self.summary.to_json()}
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -44,12 +40,14 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as JSON-ready values."""
-        return {
+        content = {
             "tool": self.tool,
             "files": [path.name for path in self.files],
             "sentence": self.sentence,
-            **({} if self.traced is None else self.traced.to_json()),
         }
+        if (traced := self.traced) is None:
+            return content
+        return content | {"window": asdict(traced.decoded), "summary": asdict(traced.summary)}
 
 
 def torch_traces(window: Window, directory: Path) -> list[Outcome]:

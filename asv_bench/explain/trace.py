@@ -10,7 +10,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -85,10 +85,6 @@ class TraceSummary:
     operators: list[WorkTime]
     outside: WorkTime
     device: DeviceTime | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The summary as JSON-ready values."""
-        return asdict(self)
 
 
 def read_trace(path: Path) -> TraceSummary:

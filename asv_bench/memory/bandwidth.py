@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from asv_bench.errors import MeasurementFailed
 
@@ -23,10 +22,6 @@ class Bandwidth:
     buffer_bytes: int
     pass_ms: list[float]
 
-    def to_json(self) -> dict[str, Any]:
-        """The measurement as JSON-ready values."""
-        return asdict(self)
-
 
 def require_bandwidth(device: str) -> Bandwidth:
     """`read_bandwidth` of a GPU. Raises MeasurementFailed if the device is no GPU."""
@@ -38,20 +33,10 @@ def require_bandwidth(device: str) -> Bandwidth:
     return bandwidth
 
 
-def read_bandwidth(device: str, buffer_bytes: int = BUFFER_BYTES) -> Bandwidth | None:
-    """Time a kernel that only reads a buffer far larger than any cache.
+def read_bandwidth(device: str) -> Bandwidth | None:
+    """Time a kernel that only reads a buffer far larger than any cache; take the median pass.
 
-    Parameters
-    ----------
-    device
-        "cpu" or a CUDA device.
-    buffer_bytes
-        Size of the buffer; at most a quarter of the free memory is taken.
-
-    Returns
-    -------
-    Bandwidth or None
-        The median over the passes; None on the CPU, where no floor is claimed.
+    At most a quarter of the free memory is taken. None on the CPU, where no floor is claimed.
     """
     if not device.startswith("cuda"):
         return None
@@ -60,7 +45,7 @@ def read_bandwidth(device: str, buffer_bytes: int = BUFFER_BYTES) -> Bandwidth |
     from asv_bench.memory.read_kernel import TILE, read_kernel
 
     free, _ = torch.cuda.mem_get_info(device)
-    tiles = min(buffer_bytes, free // 4) // (4 * TILE)
+    tiles = min(BUFFER_BYTES, free // 4) // (4 * TILE)
     data = torch.zeros(tiles * TILE, dtype=torch.float32, device=device)
     programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
     sums = torch.empty(programs, dtype=torch.float32, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
@@ -55,7 +56,7 @@ def measure_and_report(settings: Settings) -> Path:
             progress.name(f"{name}: {mode}")
             results.append(measurement.run_mode(mode, on_run))
     bandwidth = measurement.bandwidth
-    record.results["read_bandwidth"] = None if bandwidth is None else bandwidth.to_json()
+    record.results["read_bandwidth"] = None if bandwidth is None else asdict(bandwidth)
     record.results["modes"] = {result.mode: result.to_json() for result in results}
 
     # Who reads a stream sees its slow tokens, so percentiles count.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ def test_graphs_are_traced_beside_a_window_with_ranges(
         ran.append((window["decode"], variables["KVTRAIL_NVTX"]))
         Path(window["trace"]).write_bytes(gzip.compress(b'{"traceEvents": []}'))
         decoded = Decoded(steps=4, decode=window["decode"], step_us=1.0)
-        return subprocess.CompletedProcess(command, 0, json.dumps(decoded.to_json()), "")
+        return subprocess.CompletedProcess(command, 0, json.dumps(asdict(decoded)), "")
 
     monkeypatch.setattr("asv_bench.explain.profilers.run_apart", run_apart)
     outcomes = torch_traces(replace(WINDOW, device=device, decode=decode), tmp_path)
