@@ -46,23 +46,18 @@ class CommitSources:
     """Finds commits of a checkout, and lays out their measured packages in an ignored folder.
 
     No remote is asked. Refused if Python's search path cannot hold the checkout's path.
-
-    Attributes
-    ----------
-    environment
-        The folder: it holds `commits/HASH/engine`, `commits/HASH/kernels`, `commits/HASH/COMMIT`.
-    remarks
-        Sentences about commits laid out so far that do not hold all of their own files, such as
-        those with submodules; each is printed once.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._snapshots = root / ".asv" / "worktree.git"
         self._in_snapshots: set[str] = set()
+        # It holds `commits/HASH/engine`, `commits/HASH/kernels` and `commits/HASH/COMMIT`.
         self.environment = root / ".asv" / "verdicts"
         # Said before anything is measured: its commits lie on the search path of processes.
         search_path([str(self.environment)])
+        # Of commits laid out so far that do not hold all of their own files, such as those with
+        # submodules; each is printed once.
         self.remarks: list[str] = []
 
     def resolve(self, revision: str) -> Commit:

@@ -108,22 +108,13 @@ class Repository:
     def ask(
         self,
         *arguments: str,
-        given: bytes = b"",
-        variables: Mapping[str, str] | None = None,
-        also_fine: int = 0,
+        given: bytes = b"",  # what the command reads
+        variables: Mapping[str, str] | None = None,  # set for it, beside those of `git_environment`
+        also_fine: int = 0,  # another exit code that is no failure
     ) -> bytes:
         """What a command of git prints.
 
         Raises GitError with git's own words, if it fails.
-
-        Parameters
-        ----------
-        given
-            What the command reads.
-        variables
-            Set for it, beside those of `git_environment`.
-        also_fine
-            Another exit code that is no failure.
         """
         done = self._run(arguments, given, variables or {})
         if done.returncode not in (0, also_fine):
@@ -191,12 +182,8 @@ class Repository:
     ) -> list[tuple[str, bytes]]:
         """Kinds and contents of objects, given by full hashes, in their order.
 
-        Parameters
-        ----------
-        missing_is_fine
-            An object that is missing has the kind "missing"; otherwise it is a GitError.
-        real
-            Read the objects themselves, not what `git replace` puts in their place.
+        Where `missing_is_fine`, one that is missing has the kind "missing"; else it is a GitError.
+        `real` reads the objects themselves, not what `git replace` puts in their place.
         """
         variables = AS_IT_IS if real else {}
         asked = "".join(f"{name}\n" for name in names).encode()

@@ -13,14 +13,8 @@ _SUBMODULE = "160000"
 def write_whole_tree(commit: str, repository: Repository, folder: Path) -> list[str]:
     """Write the files of a commit to an empty folder; filters such as Git LFS's apply.
 
-    An index of its own is used, so that the repository's is not touched.
-
-    Raises GitError if git fails.
-
-    Returns
-    -------
-    list of str
-        A sentence for each submodule, whose files are not written.
+    An index of its own is used, so that the repository's is not touched. Returns a sentence for
+    each submodule, whose files are not written.
     """
     with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
         variables = {

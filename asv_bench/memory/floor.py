@@ -66,16 +66,8 @@ def kv_elements_per_token(config: ModelConfig) -> int:
 def step_bytes(config: ModelConfig, *, dtype: str, batch_size: int, mean_context: float) -> float:
     """Bytes that one decode step must read: the weights once, and each sequence's K and V.
 
-    Parameters
-    ----------
-    config
-        The model's sizes.
-    dtype
-        "float32", "float16" or "bfloat16", of weights and cache alike.
-    batch_size
-        Sequences in the step.
-    mean_context
-        Mean tokens that a sequence attends to.
+    `dtype` is "float32", "float16" or "bfloat16", of weights and cache alike. `mean_context` is how
+    many tokens a sequence attends to.
     """
     kv = batch_size * mean_context * kv_elements_per_token(config)
     return element_bytes(dtype) * (weight_elements(config) + kv)

@@ -19,25 +19,18 @@ class Progress:
     On a terminal that is a bar, drawn only when something has happened: drawing while something is
     measured would be measured too. Elsewhere it is a plain line at the beginning, and then one
     every half minute at most.
-
-    Parameters
-    ----------
-    total
-        How many there will be; None if that is not known yet.
-    unit
-        What is counted.
-    is_apart
-        Whether other processes do the work. Then a thread prints the line also when nothing has
-        happened; a process that measures itself has no such thread.
     """
 
     def __init__(
         self,
         console: Console,
         what: str,
+        # How many there will be; None if that is not known yet.
         total: int | None = None,
-        unit: str = "processes",
+        unit: str = "processes",  # what is counted
         *,
+        # Whether other processes do the work. Then a thread prints the line also when nothing has
+        # happened; a process that measures itself has no such thread.
         is_apart: bool = True,
     ) -> None:
         self._console = console

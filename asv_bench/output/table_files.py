@@ -53,16 +53,9 @@ class TableFiles:
         return (path for path in named if path is not None)
 
     def show(self, *tables: Table, page: str | None = None) -> None:
-        """Print tables and write them to the files.
+        """Print tables and write them to the files; `page` is the Markdown if it is more than they.
 
         Raises WrittenElsewhere if a file could not be written.
-
-        Parameters
-        ----------
-        *tables
-            In this order.
-        page
-            What the Markdown file gets where that is more than the tables.
         """
         for table in tables:
             print_table(self.console, table)

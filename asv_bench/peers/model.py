@@ -20,22 +20,13 @@ class PeerModel:
     transformers: str
 
 
-def load_peer_model(name: str, *, device: str, dtype: str, seed: int = 0) -> PeerModel:
+def load_peer_model(name: str, *, device: str, dtype: str) -> PeerModel:
     """Load a model into transformers as the engine would load it.
 
     Raises MeasurementFailed if transformers cannot be imported, or does not take the weights one
     for one.
 
-    Parameters
-    ----------
-    name
-        As the engine's: `random:NAME`, a local directory or a hub id.
-    device
-        "cpu" or a CUDA device.
-    dtype
-        "auto", "float32", "float16" or "bfloat16"; "auto" is what the engine would choose.
-    seed
-        Of the weights of a `random:` model.
+    `name` and `dtype` are as `EngineConfig` takes them.
     """
     import torch
 
@@ -45,7 +36,7 @@ def load_peer_model(name: str, *, device: str, dtype: str, seed: int = 0) -> Pee
     wanted = None if dtype == "auto" else getattr(torch, dtype)
     place = torch.device(device)
     if name.startswith(RANDOM_PREFIX):
-        model = _random_model(name, place, wanted, seed)
+        model = _random_model(name, place, wanted)
     else:
         # The CPU's default is the engine's, for the reason given there: half precision is slow.
         wanted = wanted or (torch.float32 if place.type == "cpu" else "auto")
@@ -91,8 +82,8 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _random_model(name: str, device: Any, dtype: Any, seed: int) -> Any:
-    """A built-in model with the weights that the engine draws for this seed and dtype."""
+def _random_model(name: str, device: Any, dtype: Any) -> Any:
+    """A built-in model with the weights that the engine draws for seed 0 and this dtype."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from engine.models.gpt2 import is_stored_transposed
@@ -119,7 +110,7 @@ def _random_model(name: str, device: Any, dtype: Any, seed: int) -> Any:
         bos_token_id=None,
         eos_token_id=None,
     )
-    weights = random_weights(ours, seed=seed, device=device, dtype=dtype)
+    weights = random_weights(ours, seed=0, device=device, dtype=dtype)
     model = GPT2LMHeadModel(config).to(device=device, dtype=dtype)
     named = {
         name if name.startswith("lm_head.") else f"transformer.{name}": (

@@ -106,26 +106,16 @@ class Measured:
 
 
 def measure_jobs(
-    jobs: Sequence[Job],
-    folder: Path,
-    console: Console,
+    jobs: Sequence[Job],  # what to run
+    folder: Path,  # where each process leaves its record, with every sample
+    console: Console,  # shows progress and notes
+    # Gets the result so far and the number of finished jobs after each round of workloads.
     on_round: Callable[[Measured, int], object] = lambda measured, ended: None,
 ) -> Measured:
     """Run jobs in order, except those whose record is in the folder already.
 
     Raises MeasurementFailed if a process of the engine failed. If one of a peer failed, only that
     row is missing.
-
-    Parameters
-    ----------
-    jobs
-        What to run.
-    folder
-        Where each process leaves its record, with every sample.
-    console
-        Shows progress and notes.
-    on_round
-        Gets the result so far and the number of finished jobs after each round of workloads.
     """
     measured = Measured()
     failed: set[tuple[str, str]] = set()

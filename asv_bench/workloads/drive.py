@@ -66,34 +66,23 @@ class Feed:
 
 
 def run_requests(
-    engine: EngineFace,
+    engine: EngineFace,  # its earlier requests must have finished
+    # One prompt (token ids or text) and one `SamplingParams` per request.
     prompts: Sequence[Prompt],
     params: Sequence[Any],
     *,
+    # "naive": one request at a time. "offline": all submitted before the first step. "online":
+    # submitted between steps as they fall due.
     mode: Mode = "offline",
+    # Due times and limits of "online"; None: all due at once.
     feed: Feed | None = None,
+    # Turns prompts that are text into ids, on the request's clock; None: the engine does.
     encode: Callable[[str], list[int]] | None = None,
-    consumer: Consumer | None = None,
+    consumer: Consumer | None = None,  # gets the events of each step
 ) -> RunSample:
     """Run requests to completion and return when each token came.
 
     Raises MeasurementFailed if a request ended in an error: its times are no measurement.
-
-    Parameters
-    ----------
-    engine
-        Its earlier requests must have finished.
-    prompts, params
-        One prompt (token ids or text) and one `SamplingParams` per request.
-    mode
-        "naive": one request at a time. "offline": all submitted before the first step.
-        "online": submitted between steps as they fall due.
-    feed
-        Due times and limits of "online"; None: all due at once.
-    encode
-        Turns prompts that are text into ids, on the request's clock; None: the engine does.
-    consumer
-        Gets the events of each step.
     """
     feed = feed or Feed(due_s=[0.0] * len(prompts))
     run = _Run(engine, list(prompts), list(params), encode, consumer)

@@ -49,22 +49,15 @@ def counted_waits() -> Iterator[WaitClock]:
 class HostTimedEngine:
     """An engine, with the host's own time of each of its steps.
 
-    Parameters
-    ----------
-    engine
-        The engine to drive. `in_columns` takes tokens by `step_batches`, which engines of older
-        commits lack; converting them to events is not timed.
-
-    Attributes
-    ----------
-    steps
-        For each step its events and the seconds that the host did not wait in it.
+    `in_columns` takes tokens by `step_batches`, which engines of older commits lack; converting
+    them to events is not timed.
     """
 
     def __init__(self, engine: Any, clock: WaitClock, *, in_columns: bool = False) -> None:
         self._engine = engine
         self._clock = clock
         self._in_columns = in_columns
+        # For each step its events, and the seconds that the host did not wait in it.
         self.steps: list[tuple[int, float]] = []
 
     @property

@@ -11,14 +11,9 @@ from asv_bench.workloads.drive import Event
 
 
 class TokenStream:
-    """Collects tokens of each request and delivers them `interval` at a time.
+    """Collects tokens of each request and delivers them `interval` at a time, or when it ends.
 
-    Parameters
-    ----------
-    interval
-        Tokens per delivery; a request's last tokens are delivered when it ends.
-    to_text
-        Turns the ids of a delivery into text, as a server would; None: ids are delivered.
+    `to_text` turns the ids of a delivery into text, as a server would; None: ids are delivered.
     """
 
     def __init__(

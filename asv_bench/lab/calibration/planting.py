@@ -57,16 +57,9 @@ class Planted:
 
 
 class ScratchClone:
-    """A clone of the repository's HEAD in which slowdowns are planted.
+    """A clone of a repository's HEAD, in an empty or absent directory, for planted slowdowns.
 
-    Parameters
-    ----------
-    directory
-        An empty or absent directory for it.
-    place
-        Where steps run: decides between spinning and waiting.
-    repository
-        What is cloned; it is only read.
+    The repository is only read. The place where steps run decides between spinning and waiting.
     """
 
     def __init__(self, directory: Path, place: Place, repository: Path = REPOSITORY) -> None:

@@ -88,13 +88,8 @@ def run(
 def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigures], list[str]]:
     """Compile every kernel whose name contains one of `only`; all kernels if `only` is empty.
 
-    Raises Refused under Triton's interpreter, which defines kernels that cannot be compiled, and
-    where no variant has such a name.
-
-    Returns
-    -------
-    tuple
-        The figures of those that compile, and a sentence about each that does not.
+    It returns the figures of those that compile, and a sentence about each that does not. Raises
+    Refused under Triton's interpreter, and where no variant has such a name.
     """
     with fresh_compiler():
         every = _kernels(console)

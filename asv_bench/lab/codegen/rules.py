@@ -30,18 +30,11 @@ bytes of stack and local-memory instructions."""
 
 def violations(
     figures: KernelFigures,
-    triton: str = "",
+    triton: str = "",  # the version that compiled it
+    # See `KNOWN_SPILLS`. A kernel listed there must use exactly that much local memory.
     known: Mapping[tuple[str, str], tuple[int, int]] = KNOWN_SPILLS,
 ) -> list[str]:
-    """One sentence for each rule that a compiled kernel breaks.
-
-    Parameters
-    ----------
-    triton
-        The version that compiled it.
-    known
-        See `KNOWN_SPILLS`. A kernel listed there must use exactly that much local memory.
-    """
+    """One sentence for each rule that a compiled kernel breaks."""
     version = ".".join(triton.split(".")[:2])
     broken = (
         *_local_memory(figures, version, known.get((figures.name, version))),

@@ -15,12 +15,7 @@ from asv_bench.lab.counters.pretend_cuda import PretendTensor
 class OperatorLedger(TorchDispatchMode):
     """Counts the aten operators that are dispatched inside its block, and changes nothing.
 
-    Attributes
-    ----------
-    operators
-        How many were dispatched.
-    new_tensors, new_bytes
-        Results in memory that no argument lies in, and the bytes of that memory.
+    New tensors are results in memory that no argument lies in; new bytes are those of that memory.
     """
 
     def __init__(self) -> None:

@@ -341,11 +341,6 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
 
     The kernels remember what they learn of ``cuda:0``, so the process must not use a real GPU
     afterwards.
-
-    Yields
-    ------
-    Traffic
-        What has happened since it was last cleared.
     """
     from triton.runtime.jit import JITFunction
 

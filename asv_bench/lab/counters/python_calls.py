@@ -35,12 +35,8 @@ def python_calls(
 ) -> Iterator[PythonCalls]:
     """Count calls in this thread, inside the block. The garbage collector is off meanwhile.
 
-    Parameters
-    ----------
-    packages
-        Calls of their functions are the engine's.
-    with_generated
-        So are those of functions without a file: constructors of named tuples and dataclasses.
+    Calls of functions of `packages` are the engine's; `with_generated`, so are those of functions
+    without a file: constructors of named tuples and dataclasses.
     """
     calls = PythonCalls()
     ours = (*_folders(packages), *((GENERATED,) if with_generated else ()))

@@ -53,29 +53,17 @@ class Traffic:
 
 
 def step_traffic(
-    config: ModelConfig,
+    config: ModelConfig,  # the model's sizes
     *,
-    dtype: str,
-    batch_size: int,
+    dtype: str,  # "float32", "float16" or "bfloat16", of weights, activations and cache alike
+    batch_size: int,  # sequences in the step
+    # Mean tokens that a sequence attends to, the new one included, which is written.
     context: float,
+    # One kernel makes queries, keys and values and attends to them, so that they are never in
+    # memory by themselves.
     joins_attention: bool = False,
 ) -> dict[str, Traffic]:
-    """Bytes that each role must move in a decode step of a GPT-2, in the order of `ROLES`.
-
-    Parameters
-    ----------
-    config
-        The model's sizes.
-    dtype
-        "float32", "float16" or "bfloat16", of weights, activations and cache alike.
-    batch_size
-        Sequences in the step.
-    context
-        Mean tokens that a sequence attends to, the new one included, which is written.
-    joins_attention
-        One kernel makes queries, keys and values and attends to them, so that they are never in
-        memory by themselves.
-    """
+    """Bytes that each role must move in a decode step of a GPT-2, in the order of `ROLES`."""
     size, rows, layers = element_bytes(dtype), batch_size, config.num_layers
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim

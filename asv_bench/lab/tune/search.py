@@ -188,11 +188,8 @@ def tune(
 ) -> Iterator[tuple[Decision, ConfigTable]]:
     """Go over the slots until a whole pass adopts nothing, or the time is over.
 
-    Yields
-    ------
-    tuple
-        Each decision, and the table after it. When the time is over, the slot at hand is left as
-        it was.
+    Each decision comes with the table after it. When the time is over, the slot at hand is left as
+    it was.
     """
     is_changed = True
     while is_changed:

@@ -24,16 +24,9 @@ MOST_SENTENCE = 160
 
 
 class StepBench:
-    """A model on a GPU, with rows for every point that was asked for.
+    """A GPT-2 with seeded weights on a GPU, with rows for every point that was asked for.
 
-    Parameters
-    ----------
-    config
-        Shape of a GPT-2; its weights are seeded.
-    device
-        A CUDA device.
-    dtype
-        Of weights and cache: float16 or bfloat16.
+    `dtype` is of weights and cache: float16 or bfloat16.
     """
 
     def __init__(self, config: GPT2Config, device: torch.device, dtype: torch.dtype) -> None:

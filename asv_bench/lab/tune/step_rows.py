@@ -62,14 +62,7 @@ class Stepped:
 class StepRows:
     """Sequences of one length on a device, ready for a step of them all.
 
-    Parameters
-    ----------
-    model
-        In half precision.
-    exact
-        The same weights in float32.
-    point
-        How many sequences, and how many tokens the step attends to.
+    `model` is in half precision; `exact` has the same weights in float32.
     """
 
     def __init__(self, model: GPT2, exact: GPT2, point: Point) -> None:
