@@ -16,7 +16,7 @@ from asv_bench.explain.profilers import torch_trace
 from asv_bench.explain.trace import read_events
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import timed_steps
-from asv_bench.lab.roofline.step_traffic import WHOLE_ATTENTION, step_traffic
+from asv_bench.lab.roofline.step_traffic import Role, step_traffic
 from asv_bench.memory.bandwidth import Bandwidth, require_bandwidth
 from asv_bench.memory.floor import ModelConfig
 from asv_bench.output.console import make_console, print_table
@@ -71,13 +71,13 @@ def run(
         console.print(f"tracing {workload.name}")
         window = _window(workload, steps, model=model, device=place, dtype=dtype)
         results.append(trace_roofline(window, bandwidth))
-        record.samples.append({"window": asdict(window), "result": results[-1].to_json()})
+        record.samples.append({"window": asdict(window), "result": asdict(results[-1])})
     tables = [roofline_table(result) for result in results]
     for table in tables:
         print_table(console, table)
     record.results = {
         "read_bandwidth": asdict(bandwidth),
-        "rooflines": [result.to_json() for result in results],
+        "rooflines": [asdict(result) for result in results],
     }
     path = record.write(path)
     title = record.title(f"{model} {dtype}")
@@ -106,7 +106,7 @@ def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
         dtype=window.dtype,
         batch_size=workload.resident,
         context=context,
-        joins_attention=any(one.role == WHOLE_ATTENTION for one in timed[0].kernels),
+        joins_attention=any(one.role is Role.WHOLE_ATTENTION for one in timed[0].kernels),
     )
     return roofline(
         workload.name,

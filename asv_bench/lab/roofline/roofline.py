@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from asv_bench.lab.roofline.step_timeline import StepKernel, TimedStep
-from asv_bench.lab.roofline.step_traffic import Traffic
+from asv_bench.lab.roofline.step_traffic import Role, Traffic
 from asv_bench.output.table import Column, Row, Table, digits, percent
 
 
@@ -26,23 +25,19 @@ class RooflineRow:
     traced_us: float
     own_us: float
     floor_us: float  # microseconds that the bytes take at the bandwidth measured
-
-    @property
-    def bytes_per_second(self) -> float | None:
-        """Bandwidth achieved over the own time; None where there is none."""
-        return 1e6 * self.bytes / self.own_us if self.own_us else None
-
-    @property
-    def fraction(self) -> float | None:
-        """Of the measured bandwidth. Above 1 what was moved came from a cache."""
-        return self.floor_us / self.own_us if self.own_us else None
+    # Achieved over the own time; None where there is none.
+    bytes_per_second: float | None
+    # Of the measured bandwidth. Above 1 what was moved came from a cache.
+    fraction: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """One workload's step; times in microseconds, medians over the traced steps.
 
-    `unprofiled_us` is a step's wall time without a profiler, which lengthens gaps.
+    `bytes` are what the step must move, `floor_us` what they take at the bandwidth measured, and
+    `fraction` is that over the step. `unprofiled_us` is a step's wall time without a profiler,
+    which lengthens gaps.
     """
 
     workload: str
@@ -57,25 +52,9 @@ class Roofline:
     work_between_us: float
     step_us: float
     unprofiled_us: float | None
-
-    @property
-    def bytes(self) -> float:
-        """What the step must move."""
-        return sum(row.bytes for row in self.rows)
-
-    @property
-    def floor_us(self) -> float:
-        """Microseconds that those bytes take at the bandwidth measured."""
-        return sum(row.floor_us for row in self.rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as JSON-ready values, derived figures included."""
-        rows = [
-            asdict(row) | {"bytes_per_second": row.bytes_per_second, "fraction": row.fraction}
-            for row in self.rows
-        ]
-        sums = {"bytes": self.bytes, "floor_us": self.floor_us}
-        return asdict(self) | sums | {"rows": rows, "fraction": self.floor_us / self.step_us}
+    bytes: float
+    floor_us: float
+    fraction: float
 
 
 def roofline(
@@ -83,7 +62,7 @@ def roofline(
     batch: int,
     context: float,
     steps: Sequence[TimedStep],
-    traffic: Mapping[str, Traffic],
+    traffic: Mapping[Role, Traffic],
     bytes_per_second: float,
     unprofiled_us: float | None,
 ) -> Roofline:
@@ -92,35 +71,45 @@ def roofline(
     def median(value: Callable[[TimedStep], float]) -> float:
         return statistics.median(value(step) for step in steps)
 
-    def row(role: str) -> RooflineRow:
+    def row(role: Role) -> RooflineRow:
         def total(value: Callable[[StepKernel], float]) -> float:
             return median(lambda step: sum(value(k) for k in step.kernels if k.role == role))
 
         names = Counter(k.name for step in steps for k in step.kernels if k.role == role)
         moved = traffic[role].total
+        own_us = total(lambda kernel: kernel.own_us)
+        floor_us = 1e6 * moved / bytes_per_second
         return RooflineRow(
             role=role,
             kernels=tuple(name for name, _ in names.most_common()),
             calls=total(lambda kernel: 1),
             bytes=moved,
             traced_us=total(lambda kernel: kernel.traced_us),
-            own_us=total(lambda kernel: kernel.own_us),
-            floor_us=1e6 * moved / bytes_per_second,
+            own_us=own_us,
+            floor_us=floor_us,
+            bytes_per_second=1e6 * moved / own_us if own_us else None,
+            fraction=floor_us / own_us if own_us else None,
         )
 
+    rows = [row(role) for role in traffic]
+    floor_us = sum(one.floor_us for one in rows)
+    step_us = median(lambda step: step.period_us)
     return Roofline(
         workload=workload,
         batch=batch,
         context=context,
         steps=len(steps),
         bytes_per_second=bytes_per_second,
-        rows=[row(role) for role in traffic],
+        rows=rows,
         gaps_us=median(lambda step: sum(kernel.gap_us for kernel in step.kernels)),
         gaps=median(lambda step: sum(kernel.gap_us > 0 for kernel in step.kernels)),
         idle_between_us=median(lambda step: step.idle_before_us),
         work_between_us=median(lambda step: step.work_before_us),
-        step_us=median(lambda step: step.period_us),
+        step_us=step_us,
         unprofiled_us=unprofiled_us,
+        bytes=sum(one.bytes for one in rows),
+        floor_us=floor_us,
+        fraction=floor_us / step_us,
     )
 
 
@@ -160,7 +149,7 @@ def roofline_table(result: Roofline) -> Table:
     rate = 1e6 * result.bytes / step
     rows += [
         (),
-        ("step", None, calls, result.bytes, traced, step, 1.0, rate, result.floor_us / step),
+        ("step", None, calls, result.bytes, traced, step, 1.0, rate, result.fraction),
     ]
     plain = result.unprofiled_us
     return Table(

@@ -14,35 +14,30 @@ from dataclasses import dataclass
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import DEVICE_CATEGORIES, Event
-from asv_bench.lab.roofline.step_traffic import (
-    ATTENTION,
-    ATTENTION_IN,
-    ATTENTION_OUT,
-    EMBED,
-    FEED_FORWARD_IN,
-    FEED_FORWARD_OUT,
-    HEAD,
-    PICK,
-    WHOLE_ATTENTION,
-)
+from asv_bench.lab.roofline.step_traffic import Role
 
 KERNEL_ROLES = {
-    "embed_rows": EMBED,
-    "ring_attention": ATTENTION,
-    "row_attention": WHOLE_ATTENTION,
-    "decode_attention_append": ATTENTION,
-    "head_row": HEAD,
-    "head_stream": HEAD,
-    "head_tiles": HEAD,
-    "pick_tokens": PICK,
+    "embed_rows": Role.EMBED,
+    "ring_attention": Role.ATTENTION,
+    "row_attention": Role.WHOLE_ATTENTION,
+    "decode_attention_append": Role.ATTENTION,
+    "head_row": Role.HEAD,
+    "head_stream": Role.HEAD,
+    "head_tiles": Role.HEAD,
+    "pick_tokens": Role.PICK,
 }
 """Kernels of a fused step that have one role each."""
 
 LINEAR_KERNELS = ("linear_row", "linear_tiles", "linear_stream")
 """Kernels of its linear maps, whose role follows from their place."""
 
-_FIRST, _LAST = EMBED, PICK
-_AFTER_ATTENTION = (ATTENTION_OUT, FEED_FORWARD_IN, FEED_FORWARD_OUT, ATTENTION_IN)
+_FIRST, _LAST = Role.EMBED, Role.PICK
+_AFTER_ATTENTION = (
+    Role.ATTENTION_OUT,
+    Role.FEED_FORWARD_IN,
+    Role.FEED_FORWARD_OUT,
+    Role.ATTENTION_IN,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class StepKernel:
     """One kernel of a step, microseconds: as traced, its own, and the idle time before it."""
 
     name: str
-    role: str
+    role: Role
     traced_us: float
     own_us: float
     gap_us: float
@@ -124,7 +119,7 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
                 )
             role = _AFTER_ATTENTION[place % len(_AFTER_ATTENTION)]
             place += 1
-        elif role in (ATTENTION, WHOLE_ATTENTION):
+        elif role in (Role.ATTENTION, Role.WHOLE_ATTENTION):
             place = 0
         opened.append(StepKernel(str(event["name"]), role, float(event["dur"]), own, gap))
         if role == _LAST:
@@ -137,7 +132,7 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
     return steps[1:]
 
 
-def _role(event: Event) -> str | None:
+def _role(event: Event) -> Role | None:
     return KERNEL_ROLES.get(str(event["name"]))
 
 

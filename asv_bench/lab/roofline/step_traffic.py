@@ -7,33 +7,27 @@ cached tokens of all kernels together are `asv_bench.memory.floor.step_bytes`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from asv_bench.memory.floor import ModelConfig, element_bytes
 
-EMBED = "embedding"
-ATTENTION_IN = "attention in"
-ATTENTION = "attention, append"
-WHOLE_ATTENTION = "attention in, append"
-ATTENTION_OUT = "attention out"
-FEED_FORWARD_IN = "feed-forward in"
-FEED_FORWARD_OUT = "feed-forward out"
-HEAD = "head"
-PICK = "pick tokens"
-ROLES = (
-    EMBED,
-    ATTENTION_IN,
-    ATTENTION,
-    ATTENTION_OUT,
-    FEED_FORWARD_IN,
-    FEED_FORWARD_OUT,
-    HEAD,
-    PICK,
-)
-"""What the kernels of a step do, in the order in which a layer needs them.
 
-Where one kernel does the second and the third, as for a single row, `WHOLE_ATTENTION` stands for
-both.
-"""
+class Role(StrEnum):
+    """What a kernel of a step does, in the order in which a layer needs them.
+
+    Where one kernel does the second and the third, as for a single row, it is `WHOLE_ATTENTION`.
+    """
+
+    EMBED = "embedding"
+    ATTENTION_IN = "attention in"
+    ATTENTION = "attention, append"
+    WHOLE_ATTENTION = "attention in, append"
+    ATTENTION_OUT = "attention out"
+    FEED_FORWARD_IN = "feed-forward in"
+    FEED_FORWARD_OUT = "feed-forward out"
+    HEAD = "head"
+    PICK = "pick tokens"
+
 
 _ROW_STATE_BYTES = 4 * 4  # last token, position, remaining budget, ring slot: int32 each
 
@@ -62,8 +56,8 @@ def step_traffic(
     # One kernel makes queries, keys and values and attends to them, so that they are never in
     # memory by themselves.
     joins_attention: bool = False,
-) -> dict[str, Traffic]:
-    """Bytes that each role must move in a decode step of a GPT-2, in the order of `ROLES`."""
+) -> dict[Role, Traffic]:
+    """Bytes that each role must move in a decode step of a GPT-2, in the order of `Role`."""
     size, rows, layers = element_bytes(dtype), batch_size, config.num_layers
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
@@ -78,17 +72,19 @@ def step_traffic(
     project = linear(query + key_value, hidden, has_norm=True, adds_residual=False)
     if joins_attention:
         activations = size * layers * rows * (hidden + query)
-        attention = {WHOLE_ATTENTION: Traffic(project.weights, cached, activations)}
+        attention = {Role.WHOLE_ATTENTION: Traffic(project.weights, cached, activations)}
     else:
         activations = size * layers * rows * (2 * query + key_value)
-        attention = {ATTENTION_IN: project, ATTENTION: Traffic(0.0, cached, activations)}
+        attention = {Role.ATTENTION_IN: project, Role.ATTENTION: Traffic(0.0, cached, activations)}
     return {
         # Two rows of the embeddings in, one row of the residual stream out.
-        EMBED: Traffic(0.0, 0.0, size * rows * 3 * hidden),
+        Role.EMBED: Traffic(0.0, 0.0, size * rows * 3 * hidden),
         **attention,
-        ATTENTION_OUT: linear(hidden, query, has_norm=False, adds_residual=True),
-        FEED_FORWARD_IN: linear(inner, hidden, has_norm=True, adds_residual=False),
-        FEED_FORWARD_OUT: linear(hidden, inner, has_norm=False, adds_residual=True),
-        HEAD: Traffic(size * (config.vocab_size * hidden + 2 * hidden), 0.0, size * rows * hidden),
-        PICK: Traffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
+        Role.ATTENTION_OUT: linear(hidden, query, has_norm=False, adds_residual=True),
+        Role.FEED_FORWARD_IN: linear(inner, hidden, has_norm=True, adds_residual=False),
+        Role.FEED_FORWARD_OUT: linear(hidden, inner, has_norm=False, adds_residual=True),
+        Role.HEAD: Traffic(
+            size * (config.vocab_size * hidden + 2 * hidden), 0.0, size * rows * hidden
+        ),
+        Role.PICK: Traffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,13 @@ from asv_bench.explain.profilers import Outcome, Traced
 from asv_bench.explain.trace import summarize_trace
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
-from asv_bench.lab.roofline.step_traffic import (
-    ATTENTION,
-    ATTENTION_IN,
-    ATTENTION_OUT,
-    EMBED,
-    FEED_FORWARD_IN,
-    FEED_FORWARD_OUT,
-    HEAD,
-    PICK,
-    ROLES,
-    WHOLE_ATTENTION,
-    step_traffic,
-)
+from asv_bench.lab.roofline.step_traffic import Role, step_traffic
 from asv_bench.memory.bandwidth import Bandwidth
 from asv_bench.memory.floor import GPT2Shape, step_bytes
 from asv_bench.workloads.named import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[3]
+SEPARATE = tuple(role for role in Role if role is not Role.WHOLE_ATTENTION)
 SHAPE = GPT2Shape()
 LAYER = ("ring_attention", "linear_stream", "linear_tiles", "linear_stream")
 STEP = ("embed_rows", "linear_stream", *LAYER, "linear_row", *LAYER, "head_stream", "pick_tokens")
@@ -80,9 +69,13 @@ def test_weights_and_cache_add_up_to_the_steps_floor(
         SHAPE, dtype="float16", batch_size=batch, context=context, joins_attention=joined
     )
     if joined:
-        assert tuple(traffic) == (EMBED, WHOLE_ATTENTION, *ROLES[3:])
+        assert tuple(traffic) == (
+            Role.EMBED,
+            Role.WHOLE_ATTENTION,
+            *SEPARATE[3:],
+        )
     else:
-        assert tuple(traffic) == ROLES
+        assert tuple(traffic) == SEPARATE
     owed = sum(one.weights + one.kv for one in traffic.values())
     assert owed == pytest.approx(
         step_bytes(SHAPE, dtype="float16", batch_size=batch, mean_context=context), rel=1e-12
@@ -93,20 +86,20 @@ def test_bytes_of_single_roles() -> None:
     """By hand, for GPT-2 124M at B=2 and context 10 in half precision."""
     traffic = step_traffic(SHAPE, dtype="float16", batch_size=2, context=10)
     qkv = 12 * (2304 * 768 + 2304 + 2 * 768)
-    assert traffic[ATTENTION_IN].weights == 2 * qkv
-    assert traffic[ATTENTION_IN].activations == 2 * 12 * 2 * (768 + 2304)
-    assert traffic[ATTENTION].kv == 2 * 10 * 36864
-    assert traffic[ATTENTION].activations == 2 * 12 * 2 * (2304 + 768)
+    assert traffic[Role.ATTENTION_IN].weights == 2 * qkv
+    assert traffic[Role.ATTENTION_IN].activations == 2 * 12 * 2 * (768 + 2304)
+    assert traffic[Role.ATTENTION].kv == 2 * 10 * 36864
+    assert traffic[Role.ATTENTION].activations == 2 * 12 * 2 * (2304 + 768)
     # The residual stream is read and written.
-    assert traffic[FEED_FORWARD_OUT].activations == 2 * 12 * 2 * (3072 + 2 * 768)
-    assert traffic[HEAD].total == 2 * (50257 * 768 + 2 * 768 + 2 * 768)
+    assert traffic[Role.FEED_FORWARD_OUT].activations == 2 * 12 * 2 * (3072 + 2 * 768)
+    assert traffic[Role.HEAD].total == 2 * (50257 * 768 + 2 * 768 + 2 * 768)
     joined = step_traffic(SHAPE, dtype="float16", batch_size=2, context=10, joins_attention=True)
-    assert joined[WHOLE_ATTENTION].weights == traffic[ATTENTION_IN].weights
-    assert joined[WHOLE_ATTENTION].kv == traffic[ATTENTION].kv
+    assert joined[Role.WHOLE_ATTENTION].weights == traffic[Role.ATTENTION_IN].weights
+    assert joined[Role.WHOLE_ATTENTION].kv == traffic[Role.ATTENTION].kv
     # A row of the residual stream in, what it attended to out.
-    assert joined[WHOLE_ATTENTION].activations == 2 * 12 * 2 * (768 + 768)
+    assert joined[Role.WHOLE_ATTENTION].activations == 2 * 12 * 2 * (768 + 768)
     full = step_traffic(SHAPE, dtype="float32", batch_size=2, context=10)
-    assert full[FEED_FORWARD_IN].total == 2 * traffic[FEED_FORWARD_IN].total
+    assert full[Role.FEED_FORWARD_IN].total == 2 * traffic[Role.FEED_FORWARD_IN].total
     with pytest.raises(Refused, match="not 'int8'"):
         step_traffic(SHAPE, dtype="int8", batch_size=2, context=10)
 
@@ -114,22 +107,22 @@ def test_bytes_of_single_roles() -> None:
 def test_every_kernel_of_a_step_has_its_role() -> None:
     [_, step] = [None, *timed_steps(steps_of(2))]
     assert step is not None
-    block = [ATTENTION, ATTENTION_OUT, FEED_FORWARD_IN, FEED_FORWARD_OUT]
+    block = [Role.ATTENTION, Role.ATTENTION_OUT, Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT]
     assert [one.role for one in step.kernels] == [
-        EMBED,
-        ATTENTION_IN,
+        Role.EMBED,
+        Role.ATTENTION_IN,
         *block,
-        ATTENTION_IN,
+        Role.ATTENTION_IN,
         *block,
-        HEAD,
-        PICK,
+        Role.HEAD,
+        Role.PICK,
     ]
 
 
 def test_one_kernel_for_a_whole_attention_has_its_role() -> None:
     [step] = timed_steps(steps_of(2, names=JOINED_STEP))
-    layer = [WHOLE_ATTENTION, ATTENTION_OUT, FEED_FORWARD_IN, FEED_FORWARD_OUT]
-    assert [one.role for one in step.kernels] == [EMBED, *layer, *layer, HEAD, PICK]
+    layer = [Role.WHOLE_ATTENTION, Role.ATTENTION_OUT, Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT]
+    assert [one.role for one in step.kernels] == [Role.EMBED, *layer, *layer, Role.HEAD, Role.PICK]
 
 
 def test_the_named_kernels_exist() -> None:
@@ -204,7 +197,7 @@ def made(bytes_per_second: float = 4e12) -> Roofline:
 
 def test_bandwidth_is_bytes_over_own_time() -> None:
     result = made()
-    [row] = [one for one in result.rows if one.role == FEED_FORWARD_IN]
+    [row] = [one for one in result.rows if one.role == Role.FEED_FORWARD_IN]
     assert (row.calls, row.kernels, row.traced_us, row.own_us) == (2, ("linear_tiles",), 10.0, 8.0)
     assert row.bytes_per_second == pytest.approx(row.bytes / 8e-6)
     assert row.fraction == pytest.approx(row.bytes / 8e-6 / 4e12)
@@ -213,7 +206,7 @@ def test_bandwidth_is_bytes_over_own_time() -> None:
     assert parts + result.work_between_us == pytest.approx(result.step_us)
     assert result.floor_us == pytest.approx(1e6 * result.bytes / 4e12)
     assert made(8e12).floor_us == pytest.approx(result.floor_us / 2)
-    content = result.to_json()
+    content = asdict(result)
     assert content["fraction"] == pytest.approx(result.floor_us / 100.0)
     assert content["rows"][3]["fraction"] == result.rows[3].fraction
 
@@ -231,7 +224,7 @@ def test_figures_are_medians_over_steps() -> None:
 def test_the_table_has_every_role_and_the_gaps() -> None:
     table = roofline_table(made())
     assert [row[0] for row in table.rows if row] == [
-        *ROLES,
+        *SEPARATE,
         "gaps between kernels",
         "other work between steps",
         "gap between steps",
