@@ -128,7 +128,7 @@ class Measurement:
             mode=mode,
             feed=settings.feed,
             encode=self._encode(),
-            consumer=stream,
+            consumer=None if stream is None else stream.receive,
         )
         if settings.flags.ignore_eos:
             require_complete(sample, settings.workload.new_tokens)

@@ -13,43 +13,26 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.workloads.named import Workload
 from asv_bench.workloads.run_sample import Mode, RequestTrace, RunSample
 
+if TYPE_CHECKING:
+    from engine import TokenEvent
+
 Prompt: TypeAlias = list[int] | str
-
-
-class Event(Protocol):
-    """What the engine says about one token (`engine.TokenEvent`)."""
-
-    @property
-    def request_id(self) -> int: ...
-    @property
-    def token_id(self) -> int | None: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def time_s(self) -> float: ...
-    @property
-    def finish_reason(self) -> str | None: ...
+Consumer: TypeAlias = "Callable[[Sequence[TokenEvent]], None]"
 
 
 class EngineFace(Protocol):
     """The part of `engine.Engine` that the ruler drives."""
 
     def submit(self, prompt: Any, params: Any = None) -> int: ...
-    def step(self) -> Sequence[Event]: ...
+    def step(self) -> Sequence[TokenEvent]: ...
     @property
     def has_unfinished(self) -> bool: ...
-
-
-class Consumer(Protocol):
-    """Reads events while the engine runs."""
-
-    def receive(self, events: Sequence[Event]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +129,7 @@ class _Run:
         self._index_of: dict[int, int] = {}
         self._submitted_s = [0.0] * len(prompts)
         # Events are kept as they come and sorted out after the clock has stopped.
-        self._steps: list[Sequence[Event]] = []
+        self._steps: list[Sequence[TokenEvent]] = []
 
     def submit(self, index: int, *, handed_in_s: float | None = None) -> None:
         now = time.perf_counter()
@@ -157,11 +140,11 @@ class _Run:
         request_id = self._engine.submit(prompt, self._params[index])
         self._index_of[request_id] = index
 
-    def step(self) -> Sequence[Event]:
+    def step(self) -> Sequence[TokenEvent]:
         events = self._engine.step()
         self._steps.append(events)
         if self._consumer is not None:
-            self._consumer.receive(events)
+            self._consumer(events)
         return events
 
     def step_until_idle(self) -> None:

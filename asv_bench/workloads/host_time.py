@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asv_bench.workloads.drive import Event, Prompt
+from asv_bench.workloads.drive import Prompt
+
+if TYPE_CHECKING:
+    from engine import TokenEvent
 
 
 class WaitClock:
@@ -69,7 +72,7 @@ class HostTimedEngine:
         """As the engine's."""
         return int(self._engine.submit(prompt, params))
 
-    def step(self) -> Sequence[Event]:
+    def step(self) -> Sequence[TokenEvent]:
         """As the engine's."""
         take = self._engine.step_batches if self._in_columns else self._engine.step
         waited, started = self._clock.seconds, time.perf_counter()
@@ -78,7 +81,7 @@ class HostTimedEngine:
         if self._in_columns:
             taken = [event for batch in taken for event in batch.events()]
         self.steps.append((len(taken), elapsed - (self._clock.seconds - waited)))
-        events: Sequence[Event] = taken
+        events: Sequence[TokenEvent] = taken
         return events
 
     def full_steps_s(self, batch_size: int) -> list[float]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from asv_bench.stats.percentiles import Summary, summarize
-from asv_bench.workloads.drive import Event
+
+if TYPE_CHECKING:
+    from engine import TokenEvent
 
 
 class TokenStream:
@@ -24,7 +27,7 @@ class TokenStream:
         self._pending: dict[int, list[int]] = {}
         self._delivered_s: dict[int, list[float]] = {}
 
-    def receive(self, events: Sequence[Event]) -> None:
+    def receive(self, events: Sequence[TokenEvent]) -> None:
         """Take the events of one step and deliver what is due."""
         for event in events:
             pending = self._pending.setdefault(event.request_id, [])

@@ -212,7 +212,7 @@ def test_stream_delivers_every_token_in_chunks_and_leaves_timings_alone(clock: F
         return ""
 
     stream = TokenStream(2, to_text)
-    sample = run(FakeEngine(clock), 5, consumer=stream)
+    sample = run(FakeEngine(clock), 5, consumer=stream.receive)
     assert [len(chunk) for chunk in chunks] == [2, 2, 1]
     assert functools.reduce(operator.iadd, chunks, []) == sample.traces[0].token_ids
     assert stream.deliveries == 3
