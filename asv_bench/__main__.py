@@ -68,11 +68,8 @@ def without_room(error: Exception) -> str | None:
 def session_of(arguments: Sequence[str]) -> Iterator[None]:
     """Keep other sessions away while a command line measures, or say that there is one.
 
-    Raises
-    ------
-    Refused
-        If another session measures in this checkout, and the command would disturb it, or the
-        command works in a checkout of kvtrail only.
+    Raises Refused if another session measures in this checkout, and the command would disturb it,
+    or the command works in a checkout of kvtrail only.
     """
     command = command_of(arguments)
     if command is None or set(MEASURES_NOTHING) & set(arguments):

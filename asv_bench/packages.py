@@ -25,10 +25,7 @@ _EXTRAS = {
 def require_packages(*modules: str) -> None:
     """See before measuring that modules can be imported which are needed only later.
 
-    Raises
-    ------
-    Refused
-        If one is missing; the sentence names its package.
+    Raises Refused if one is missing; the sentence names its package.
     """
     for module in modules:
         if not _is_there(module):

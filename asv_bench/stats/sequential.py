@@ -29,21 +29,13 @@ def quadratic_spending(fraction: float, alpha: float) -> float:
 
 @cache
 def look_levels(
+    # Pairs at each look, ascending; the last is the cap.
     looks: tuple[int, ...],
-    alpha: float,
+    alpha: float,  # probability that any look finds a difference where there is none
+    # Of the fraction of the data and alpha: what may have been spent by then.
     spending: Callable[[float, float], float] = quadratic_spending,
 ) -> tuple[float, ...]:
-    """The two-sided level of the test at each look, so that all together err with `alpha`.
-
-    Parameters
-    ----------
-    looks
-        Pairs at each look, ascending; the last is the cap.
-    alpha
-        Probability that any look finds a difference where there is none.
-    spending
-        Of the fraction of the data and alpha: what may have been spent by then.
-    """
+    """The two-sided level of the test at each look, so that all together err with `alpha`."""
     levels: list[float] = []
     spent = 0.0
     paths = _Paths(np.zeros(1), np.ones(1), np.ones(1), time=0.0)
