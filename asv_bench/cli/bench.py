@@ -30,8 +30,7 @@ from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.estimate import agree_to
 from asv_bench.output.console import print_sentences
-from asv_bench.output.figure_rows import figure_rows
-from asv_bench.output.figure_table import figure_table
+from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock

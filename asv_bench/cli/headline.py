@@ -23,8 +23,13 @@ from asv_bench.output.table import Table
 from asv_bench.process.kept_processes import begun_run, finish_run, resumed_run
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.threads import threads_text
-from asv_bench.run.headline_rows import process_contradictions
-from asv_bench.run.jobs import Measured, engine_jobs, measure_jobs, peer_jobs
+from asv_bench.run.jobs import (
+    Measured,
+    engine_jobs,
+    measure_jobs,
+    peer_jobs,
+    process_contradictions,
+)
 from asv_bench.run.tables import headline_table
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workload_named
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asv_bench.explain.kernel_names import short_kernel_name
 from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import DeviceTime, WorkTime
 from asv_bench.output.contradictions import ADVICE
@@ -16,6 +16,9 @@ PLAUSIBLE_TRACE = 2.5
 """A part of a traced step over the whole step without a profiler, beyond which they disagree."""
 NAME_WIDTH = 56
 AS_IT_RUNS = "as it really runs"
+_NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|\w+)::")
+_ARGUMENTS = re.compile(r"\([^()]*\)")
+_LAMBDA = re.compile(r"::\{lambda[^{}]*\}|::operator\b| const\b|\{lambda[^{}]*\}")
 
 
 def window_tables(windows: Sequence[Traced]) -> list[Table]:
@@ -164,3 +167,29 @@ def _title(what: str, window: Traced, note: str) -> str:
 def _step_sentence(window: Traced) -> str:
     step_us = window.decoded.step_us
     return "" if step_us is None else f"Without a profiler a step takes {step_us:,.1f} µs."
+
+
+def short_kernel_name(name: str, width: int) -> str:
+    """The name of a kernel in at most `width` columns.
+
+    A C++ name loses its namespaces, parameter lists and lambdas, then the end of its template
+    arguments; any name that is still too long loses its middle.
+    """
+    if "::" in name or name.startswith("void "):
+        name = _plain(name.removeprefix("void "))
+    if len(name) <= width:
+        return name
+    opening = name.find("<")
+    if 0 < opening < width - 3:
+        return f"{name[: width - 2]}…>"
+    tail = width // 3
+    return f"{name[: width - tail - 1]}…{name[len(name) - tail :]}"
+
+
+def _plain(name: str) -> str:
+    name = name.replace("(anonymous namespace)::", "")
+    # The innermost first: parameter lists hold parameter lists.
+    while (without := _ARGUMENTS.sub("", name)) != name:
+        name = without
+    name = _NAMESPACE.sub("", _LAMBDA.sub("", name))
+    return re.sub(r"\s+>", ">", name).strip()

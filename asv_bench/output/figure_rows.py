@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from asv_bench.history.asv_results import Figure, Series
-from asv_bench.output.table import MISSING, Column, digits, percent
+from asv_bench.output.table import MISSING, Cell, Column, Table, digits, percent
 from asv_bench.workloads.named import WORKLOADS
 
 CPU_MODEL = "gpt2-tiny"
@@ -141,6 +142,44 @@ def columns_of(rows: Iterable[Row]) -> list[Column]:
     """The columns that some row fills."""
     filled = {key for row in rows for key in row.readings}
     return [column for column in COLUMNS if column.key in filled]
+
+
+def figure_table(rows: Sequence[Row], title: str) -> Table:
+    """Rows as a table, a section a group; columns that no row fills are left out."""
+    used = columns_of(rows)
+    cells: list[Sequence[Any]] = []
+    group = rows[0].group if rows else ""
+    for row in rows:
+        if row.group != group:
+            cells.append(())
+            group = row.group
+        cells.append(
+            (row.title, row.batch, *(_cell(row.readings.get(one.key), one) for one in used))
+        )
+    columns = (
+        Column("name", "workload or call", kind="text"),
+        Column("batch", "batch", show=str),
+        *(replace(column, parts=("median", "spread")) for column in used),
+    )
+    return Table(columns, cells, title, _caption(rows), notes="beside")
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    processes = [reading.processes for row in rows for reading in row.readings.values()]
+    if not processes:
+        return ""
+    least, most = min(processes), max(processes)
+    return (
+        f"Median over {least if least == most else f'{least} to {most}'} processes each; ± is half "
+        f"the interquartile range. Step time is of a full batch that decodes."
+    )
+
+
+def _cell(reading: Reading | None, column: Column) -> Cell:
+    if reading is None:
+        return Cell(None)
+    values = reading.value, reading.spread
+    return Cell(values, note=reading.spread_text, text=column.show(reading.value))
 
 
 def _reading(figure: Figure, column: str) -> Reading:

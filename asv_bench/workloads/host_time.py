@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from asv_bench.workloads.drive import Prompt
 
@@ -13,23 +15,11 @@ if TYPE_CHECKING:
     from engine import TokenEvent
 
 
+@dataclass(slots=True)
 class WaitClock:
     """Seconds that the host has spent in torch's calls that wait for the device."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        """`wait`, with its time counted."""
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return wait(*args, **kwargs)
-            finally:
-                self.seconds += time.perf_counter() - started
-
-        return counted
+    seconds: float = 0.0
 
 
 @contextmanager
@@ -38,15 +28,21 @@ def counted_waits() -> Iterator[WaitClock]:
     import torch
 
     clock = WaitClock()
-    waiting: tuple[Any, ...] = (torch.cuda.Event, torch.cuda.Stream, torch.cuda)
-    originals = [owner.synchronize for owner in waiting]
-    for owner, original in zip(waiting, originals, strict=True):
-        owner.synchronize = clock.timed(original)
-    try:
+
+    def counted(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return wait(*args, **kwargs)
+            finally:
+                clock.seconds += time.perf_counter() - started
+
+        return timed
+
+    with ExitStack() as stack:
+        for owner in (torch.cuda.Event, torch.cuda.Stream, torch.cuda):
+            stack.enter_context(patch.object(owner, "synchronize", counted(owner.synchronize)))
         yield clock
-    finally:
-        for owner, original in zip(waiting, originals, strict=True):
-            owner.synchronize = original
 
 
 class HostTimedEngine:

@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.codegen.sass import (
-    ASYNC_COPY,
-    CONSUMER_RELEASE,
-    DEPENDENCY_WAIT,
-    GLOBAL_LOAD,
-    GLOBAL_STORE,
-    LOCAL_MEMORY,
-    TENSOR_CORE,
-    disassemble,
-)
+from asv_bench.lab.codegen import sass
 
 if TYPE_CHECKING:
     from asv_bench.lab.codegen.launched_kernels import LaunchedKernel
@@ -80,9 +71,9 @@ def compile_launched(kernel: LaunchedKernel) -> KernelFigures:
         ) from error
     seconds = _cpu_seconds() - started
     cubin: bytes = compiled.asm["cubin"]
-    code = disassemble(cubin)
+    code = sass.disassemble(cubin)
     loops = code.in_loops()
-    early = code.before(DEPENDENCY_WAIT)
+    early = code.before(sass.DEPENDENCY_WAIT)
     return KernelFigures(
         name=kernel.name,
         dtype=kernel.dtype,
@@ -91,19 +82,19 @@ def compile_launched(kernel: LaunchedKernel) -> KernelFigures:
         rows=tuple(kernel.rows),
         registers=code.registers,
         stack_bytes=code.stack_bytes + code.local_bytes,
-        spill_instructions=code.count(LOCAL_MEMORY),
+        spill_instructions=code.count(sass.LOCAL_MEMORY),
         shared_bytes=compiled.metadata.shared,
         instructions=len(code.instructions),
-        tensor_core=code.count(TENSOR_CORE),
-        async_copies=code.count(ASYNC_COPY),
-        loop_tensor_core=loops.count(TENSOR_CORE),
-        loop_async_copies=loops.count(ASYNC_COPY),
-        loop_narrowest_load=min(loops.widths(GLOBAL_LOAD), default=0),
-        widest_load=max(code.widths(GLOBAL_LOAD), default=0),
-        narrowest_store=min(code.widths(GLOBAL_STORE), default=0),
-        dependency_waits=code.count(DEPENDENCY_WAIT),
-        accesses_before_wait=early.count(GLOBAL_LOAD) + early.count(GLOBAL_STORE),
-        consumer_releases=code.count(CONSUMER_RELEASE),
+        tensor_core=code.count(sass.TENSOR_CORE),
+        async_copies=code.count(sass.ASYNC_COPY),
+        loop_tensor_core=loops.count(sass.TENSOR_CORE),
+        loop_async_copies=loops.count(sass.ASYNC_COPY),
+        loop_narrowest_load=min(loops.widths(sass.GLOBAL_LOAD), default=0),
+        widest_load=max(code.widths(sass.GLOBAL_LOAD), default=0),
+        narrowest_store=min(code.widths(sass.GLOBAL_STORE), default=0),
+        dependency_waits=code.count(sass.DEPENDENCY_WAIT),
+        accesses_before_wait=early.count(sass.GLOBAL_LOAD) + early.count(sass.GLOBAL_STORE),
+        consumer_releases=code.count(sass.CONSUMER_RELEASE),
         float_atomics=len(FLOAT_ATOMIC.findall(compiled.asm["ptx"])),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compile_s=round(seconds, 3),

@@ -19,8 +19,14 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import WorkingTree
 from asv_bench.output.record import write_json
 from asv_bench.process.machine import machine_facts
-from asv_bench.run.headline_rows import child_figures, headline_row, throttle_warnings
-from asv_bench.run.jobs import Job, engine_jobs, run_job
+from asv_bench.run.jobs import (
+    Job,
+    child_figures,
+    engine_jobs,
+    headline_row,
+    run_job,
+    throttle_warnings,
+)
 
 ROW = {
     "workload",

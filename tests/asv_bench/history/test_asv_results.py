@@ -15,8 +15,7 @@ from rich.console import Console
 from asv_bench.history.asv_results import Figure, Series, differing, read_results
 from asv_bench.output.console import print_table
 from asv_bench.output.figure_rows import COLUMNS as FIGURE_COLUMNS
-from asv_bench.output.figure_rows import Reading, Row, duration, figure_rows
-from asv_bench.output.figure_table import figure_table
+from asv_bench.output.figure_rows import Reading, Row, duration, figure_rows, figure_table
 
 COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "samples"]
 

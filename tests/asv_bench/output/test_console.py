@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import asv_bench
-from asv_bench.explain.kernel_names import short_kernel_name
+from asv_bench.explain.profile_tables import short_kernel_name
 from asv_bench.lab.codegen import check as codegen
 from asv_bench.lab.codegen.compiled import KernelFigures
 from asv_bench.output.console import LEAST_WIDTH, make_console, print_table

@@ -25,8 +25,7 @@ from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.table import history_tables
 from asv_bench.lab.counters.counter_baselines import Difference
 from asv_bench.output.console import print_table
-from asv_bench.output.figure_rows import figure_rows
-from asv_bench.output.figure_table import figure_table
+from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.table import Table
 from asv_bench.run.tables import headline_table
 from asv_bench.studies.ladder.ladder_tables import COUNTERS, claim_table, rung_table

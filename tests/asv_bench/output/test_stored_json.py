@@ -27,7 +27,7 @@ from asv_bench.lab.counters.counter_baselines import differences, read_baseline
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.kept_processes import kept_or_measured
-from asv_bench.run.headline_rows import check_figures, headline_row
+from asv_bench.run.jobs import check_figures, headline_row
 from asv_bench.studies.ladder import ladder_page
 
 REPORTS = REPOSITORY / "reports"
