@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from kernels.tiles.table import (
@@ -29,52 +29,31 @@ _HEADER = """\
 def table_text(table: ConfigTable) -> str:
     """The table as TOML; `read_table` gives it back."""
     parts = [_HEADER, f"origin = {_value(table.origin)}\n"]
-    parts += [_bucket_text(bucket) for bucket in table.buckets]
-    parts += [_ring_text(ring) for ring in table.rings]
+    parts += [_section("buckets", _bucket(bucket)) for bucket in table.buckets]
+    parts += [_section("rings", _ring(ring)) for ring in table.rings]
     return "\n".join(parts)
 
 
-def _bucket_text(bucket: Bucket) -> str:
-    lines = ["[[buckets]]"]
-    if bucket.most_rows != math.inf:
-        lines.append(f"most_rows = {bucket.most_rows:.0f}")
-    lines += [
-        f"rows = {bucket.rows}",
-        f"context = {bucket.context}",
-        f"step_us = {_value(bucket.step_us)}",
-    ]
-    for role in ROLES:
-        figures = _figures(bucket.measured.get(role))
-        lines.append(f"{role} = {_inline(_changed(getattr(bucket.tiles, role)) | figures)}")
-    return "\n".join(lines) + "\n"
+def _section(name: str, values: dict[str, Any]) -> str:
+    lines = [f"{key} = {_value(value)}" for key, value in _given(values).items()]
+    return "\n".join([f"[[{name}]]", *lines]) + "\n"
 
 
-def _ring_text(ring: Ring) -> str:
-    lines = [
-        "[[rings]]",
-        f"most_dim = {ring.most_dim}",
-        f"block_n = {ring.tile.block_n}",
-        f"tail = {ring.tile.tail}",
-        f"split = {ring.tile.split}",
-        f"depths = {_depths(ring.tile.depths)}",
-        *([f"cluster_depths = {_depths(shared)}"] if (shared := ring.tile.cluster_depths) else []),
-        f"alone = {ring.tile.alone}",
-        f"even = {str(ring.tile.even).lower()}",
-        *([f"late_append = {late}"] if (late := ring.tile.late_append) != math.inf else []),
-    ]
-    lines += [
-        f'measured."{point}" = {_inline(_figures(figure))}'
-        for point, figure in ring.measured.items()
-    ]
-    return "\n".join(lines) + "\n"
+def _bucket(bucket: Bucket) -> dict[str, Any]:
+    sizes = {name: getattr(bucket, name) for name in ("most_rows", "rows", "context", "step_us")}
+    tiles = {
+        role: _changed(getattr(bucket.tiles, role)) | _figures(bucket.measured.get(role))
+        for role in ROLES
+    }
+    return sizes | tiles
 
 
-def _depths(depths: tuple[tuple[float, int], ...]) -> str:
-    bands = [
-        _inline(({} if most == math.inf else {"most_programs": most}) | {"stages": stages})
-        for most, stages in depths
-    ]
-    return f"[{', '.join(bands)}]"
+def _ring(ring: Ring) -> dict[str, Any]:
+    tile = {field.name: getattr(ring.tile, field.name) for field in fields(ring.tile)}
+    for depths in ("depths", "cluster_depths"):
+        tile[depths] = [{"most_programs": most, "stages": stages} for most, stages in tile[depths]]
+    figures = {f'measured."{point}"': _figures(one) for point, one in ring.measured.items()}
+    return {"most_dim": ring.most_dim, **tile, **figures}
 
 
 def _changed(tile: LinearTile) -> dict[str, Any]:
@@ -87,18 +66,21 @@ def _changed(tile: LinearTile) -> dict[str, Any]:
     }
 
 
-def _figures(measured: Measured | None) -> dict[str, float]:
-    if measured is None:
-        return {}
-    figures = {"step_us": measured.step_us}
-    return figures if measured.next_us is None else figures | {"next_us": measured.next_us}
+def _figures(measured: Measured | None) -> dict[str, float | None]:
+    return {} if measured is None else asdict(measured)
 
 
-def _inline(values: dict[str, Any]) -> str:
-    return "{ " + ", ".join(f"{name} = {_value(value)}" for name, value in values.items()) + " }"
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """Those that are in the file: no bound and no list stand for none at all."""
+    return {name: value for name, value in values.items() if value not in (None, math.inf, [])}
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = [f"{name} = {_value(one)}" for name, one in _given(value).items()]
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
