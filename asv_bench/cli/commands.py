@@ -19,12 +19,14 @@ from asv_bench.cli import (
     compare,
     counters,
     history,
+    init,
     memcheck,
     peers,
     profile,
     report,
     roofline,
     run,
+    swap,
     tune,
 )
 from asv_bench.cli.exit_codes import exit_codes_text
@@ -83,6 +85,8 @@ class Command:
 COMMANDS = (
     Command("compare", compare.compare, COMMITS, is_for_any=True, help=compare.HELP),
     Command("bisect", bisect.bisect, COMMITS, is_for_any=True, help=bisect.HELP),
+    Command("swap", swap.swap, COMMITS, is_for_any=True),
+    Command("init", init.init, COMMITS, is_for_any=True),
     Command("history", history.history, RESULTS),
     Command("changes", changes.changes, RESULTS, help=changes.HELP),
     Command("bench", bench.bench, RESULTS),

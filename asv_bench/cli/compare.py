@@ -54,6 +54,7 @@ from asv_bench.subjects.cell import Cell, differences
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
+from asv_bench.subjects.swap import SwapSubject
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
@@ -284,7 +285,7 @@ class Comparing:
         """The comparison in Markdown, for a pull request."""
         machine = self._record.machine
         software = [f"Python {machine.python}"]
-        if not isinstance(self._subject, DeclaredSubject):
+        if not isinstance(self._subject, DeclaredSubject | SwapSubject):
             threads = threads_text(self._record.threads)
             software = [threads, f"torch {machine.torch}", f"Triton {machine.triton}", *software]
         facts = [
@@ -298,9 +299,7 @@ class Comparing:
         self._record.notes += self._subject.remarks
         self._record.results = {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
-            "cells": {
-                end: cell.to_json() for end, cell in self._cells().items() if end in self._ends
-            },
+            "cells": {end: cell.to_json() for end, cell in self._cells().items()},
             "others": self._others(),
             "pools": {name: len(pool) for name, pool in self._pools.items()},
             "gate": gate,
@@ -316,7 +315,8 @@ class Comparing:
         return self._base.hash, self._head.hash
 
     def _cells(self) -> Mapping[str, Cell]:
-        return self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
+        subject = self._subject
+        return subject.cells if isinstance(subject, DeclaredSubject | SwapSubject) else {}
 
     def _others(self) -> Mapping[str, Mapping[str, list[float]]]:
         """Figures that a life gave besides those compared."""

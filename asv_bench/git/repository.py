@@ -57,7 +57,7 @@ _NOT_A_REPOSITORY = b"not a git repository"
 _UNKNOWN = b"Needed a single revision"
 _AMBIGUOUS = b"is ambiguous"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_FULL_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_FULL_HASH = re.compile(r"\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
 
 
 class GitError(MeasurementFailed):
@@ -93,7 +93,7 @@ class Commit:
 
 def short(commit: str) -> str:
     """The first eight digits of a full hash; a label, which is no hash, whole."""
-    return commit[:8] if _FULL_HASH.fullmatch(commit) else commit
+    return _FULL_HASH.sub(lambda found: found[0][:8], commit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class AsvSuite(DeclaredSubject):
     def _discovered(self, suite: Path) -> list[Entry]:
         """The benchmarks that the suite has with the commit of HEAD."""
         processes = Processes()
-        trees = self._trees(processes)
+        trees = self._trees(self.variant, processes)
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             listed = Path(scratch) / "benchmarks.json"
             try:

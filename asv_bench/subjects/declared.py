@@ -6,8 +6,8 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
 from asv_bench.process.gpu import chosen_gpus
-from asv_bench.subjects.axis import Axis, Commits, Labels, require_repository
+from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, require_repository
 from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.life import CommandLife, Life, ServerLife
 from asv_bench.subjects.lives import HOST, WALL, Lives, Place
@@ -188,12 +188,20 @@ class DeclaredSubject:
         """See `Subject`."""
         return self._axis.between(base, head)
 
-    @contextmanager
-    def pairs(self) -> Iterator[Lives]:
+    def variant(self, name: str) -> Variant:
+        """What a full hash, or a label, stands for."""
+        return self._axis.variant(name)
+
+    def pairs(self) -> AbstractContextManager[Lives]:
         """See `Subject`; what was laid out goes on leaving."""
+        return self.pairs_of(self.variant)
+
+    @contextmanager
+    def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[Lives]:
+        """The same where names stand for other variants."""
         processes = Processes()
         table = self._text.subject
-        trees = self._trees(processes)
+        trees = self._trees(variant_of, processes)
         lives = Lives(
             self._life(), self._started, table, self._metrics, self._places, trees, processes
         )
@@ -204,8 +212,8 @@ class DeclaredSubject:
         finally:
             self._scratch.cleanup()
 
-    def _trees(self, processes: Processes) -> Trees:
-        return Trees(self._axis, self._text.subject, self._root, self._folder(), processes)
+    def _trees(self, variant_of: Callable[[str], Variant], processes: Processes) -> Trees:
+        return Trees(variant_of, self._text.subject, self._root, self._folder(), processes)
 
     def _life(self) -> Life:
         server, client = self._text.server, self._text.client

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from asv_bench.git.repository import GitError
 from asv_bench.git.whole_tree import write_whole_tree
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.threads import users_environment
-from asv_bench.subjects.axis import Axis, Variant
+from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import SubjectTable
 
@@ -58,9 +58,14 @@ class Trees:
     """
 
     def __init__(
-        self, axis: Axis, table: SubjectTable, root: Path, scratch: Path, processes: Processes
+        self,
+        variant_of: Callable[[str], Variant],
+        table: SubjectTable,
+        root: Path,
+        scratch: Path,
+        processes: Processes,
     ) -> None:
-        self._axis = axis
+        self._variant_of = variant_of
         self._table = table
         self._root = root
         self._scratch = scratch
@@ -75,7 +80,7 @@ class Trees:
         CommitUnusable
             If git cannot write its files, or its setup fails.
         """
-        variant = self._axis.variant(name)
+        variant = self._variant_of(name)
         if not self._table.setup:
             folder = self._scratch / hashlib.sha256(name.encode()).hexdigest()[:16]
             self._write(name, variant, folder)

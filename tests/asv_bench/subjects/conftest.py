@@ -40,7 +40,7 @@ Command = Callable[..., Said]
 def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command in a repository; a refusal is raised, and nothing of the repository moves."""
     work, scratch = tmp_path / "work", tmp_path / "scratch"
-    for place in ("cli.compare", "cli.bisect"):
+    for place in ("cli.compare", "cli.bisect", "cli.swap"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
         monkeypatch.setattr(f"asv_bench.{place}.FOLDER", work)
     monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", work)

@@ -1,0 +1,42 @@
+"""`init`: begin a `kvtrail.toml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asv_bench.errors import Refused
+from asv_bench.output.console import make_console, print_sentences
+from asv_bench.output.destinations import write_text
+from asv_bench.process.gpu import visible_gpus
+from asv_bench.subjects.beginning import beginning
+from asv_bench.subjects.choose import repository_around
+from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile
+
+
+def init() -> None:
+    """Write a commented kvtrail.toml for the repository around the current folder.
+
+    What it measures is guessed from the files that lie there; read it, and put in your own command.
+    No other file is touched.
+
+    Raises
+    ------
+    Refused
+        If there is no repository, or it has such a file already.
+    """
+    root = repository_around(Path.cwd())
+    if root is None:
+        raise Refused(f"{Path.cwd()} is in no git repository; run init in the one to measure.")
+    path = root / FILE_NAME
+    if path.exists():
+        raise Refused(f"{path} exists already; edit it, or move it away first.")
+    write_text(path, beginning(root, has_gpu=bool(visible_gpus())))
+    subject = SubjectFile.read(path).content.subject
+    sentences = [
+        f"wrote {path}",
+        f"a life is `{subject.measure}`" + (f", after `{subject.setup}`" if subject.setup else ""),
+    ]
+    if list(root.glob("asv.conf.json*")) or list(root.glob("*/asv.conf.json*")):
+        sentences.append("an asv suite lies here too: --subject asv.conf.json measures it")
+    sentences.append("next: read the file, then `kvtrail compare HEAD~1 HEAD`")
+    print_sentences(make_console(), sentences)

@@ -1,0 +1,92 @@
+"""`swap BASE HEAD OLD NEW`: does a change belong to the commits or to the labels?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from asv_bench.cli.compare import Comparing
+from asv_bench.cli.exit_codes import ExitCode, exit_code
+from asv_bench.cli.options import (
+    CsvPath,
+    Devices,
+    Margin,
+    MarkdownPath,
+    RecordPath,
+    RequireQuiet,
+    Resume,
+    SubjectPath,
+)
+from asv_bench.compare.kept_pairs import FOLDER
+from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
+from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import Refused
+from asv_bench.output.console import print_sentences
+from asv_bench.output.destinations import require_writable
+from asv_bench.output.record import WORKPLACE
+from asv_bench.output.table_files import TableFiles
+from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.swap import SwapSubject, belongs_to
+
+
+def swap(
+    base: Annotated[str, typer.Argument(help="The older commit.")],
+    head: Annotated[str, typer.Argument(help="The newer one; . is the working tree as it stands.")],
+    old: Annotated[str, typer.Argument(help="A label, such as the old version of a dependency.")],
+    new: Annotated[str, typer.Argument(help="The new one.")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-b", help="Regular expression, looked for in names of metrics."),
+    ] = None,
+    subject: SubjectPath = None,
+    pairs: Annotated[
+        int | None, typer.Option("--rounds", help="Rounds of four lives at most (default: 30).")
+    ] = None,
+    margin: Margin = 100 * DEFAULT_MARGIN,
+    devices: Devices = None,
+    resume: Resume = None,
+    require_quiet: RequireQuiet = False,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
+) -> None:
+    """Measure two commits under two labels, and say which of the two a change belongs to.
+
+    The four cells run next to each other in every round. The subject's file gives setup and measure
+    the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
+
+    Raises
+    ------
+    Refused
+        If the commits or labels do not exist, or the subject has no labels.
+    typer.Exit
+        With the code that the verdicts call for.
+    """
+    require_writable(FOLDER / "pairs.jsonl")
+    plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
+    plan = plan.with_margin(margin / 100)
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    chosen = Choice((), subject, metric or (), devices, "commits").subject("swap")
+    if not isinstance(chosen, DeclaredSubject):
+        raise Refused("swap needs a subject with labels; name its file with --subject.")
+    if old == new:
+        raise Refused(f"{old} is both the old and the new label; give two of them.")
+    swapped = SwapSubject(chosen, (old, new))
+    with checkout_lock(WORKPLACE):
+        ends = (swapped.resolve(base), swapped.resolve(head))
+        comparing = Comparing(swapped, *ends, plan, files)
+        comparing.run(resume, require_quiet=require_quiet)
+    gate = frozenset({Verdict.SLOWER, Verdict.INCONCLUSIVE})
+    verdicts = [comparison.verdict for comparison in comparing.comparisons]
+    code = ExitCode.INTERRUPTED if comparing.is_interrupted else exit_code(verdicts, gate)
+    comparing.print_answer()
+    if all(verdict not in (Verdict.FAILED, Verdict.NOT_MEASURED) for verdict in verdicts):
+        answers = [belongs_to(comparing.comparisons, one.name) for one in chosen.metrics]
+        print_sentences(files.console, answers, "bold")
+    path = comparing.write_record(json, "slower,inconclusive", code)
+    files.console.print(f"record: {path}")
+    if code:
+        raise typer.Exit(code)

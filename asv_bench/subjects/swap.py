@@ -1,0 +1,224 @@
+"""Two axes at once: commits and labels, two of each, so that a change can be put down to one.
+
+A round is one life of each of the four cells, next to each other in time. What the commits do is
+the mean over both labels, what the labels do the mean over both commits; what both do together is
+how far the one depends on the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.git.repository import Commit
+from asv_bench.process.samples import Absence, Pair, Reading
+from asv_bench.subjects.axis import Variant
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.lives import Lives
+from asv_bench.subjects.subject import Metric
+
+BY_COMMITS, BY_LABELS, BY_BOTH = "by commits", "by labels", "by both together"
+_PLUS = " + "
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The names of the four cells: base and head commit under the old and the new label."""
+
+    base_old: str
+    base_new: str
+    head_old: str
+    head_new: str
+
+    @classmethod
+    def of(cls, base: str, head: str, old: str, new: str) -> Cells:
+        """The cells of two commits and two labels."""
+        return cls(*(_named(commit, label) for commit in (base, head) for label in (old, new)))
+
+    def contrasts(self) -> dict[str, tuple[tuple[str, str], tuple[str, str]]]:
+        """By name, the cells that a contrast takes as its base and as its head."""
+        before, after = (self.base_old, self.base_new), (self.head_old, self.head_new)
+        return {
+            BY_COMMITS: (before, after),
+            BY_LABELS: (
+                (self.base_old, self.head_old),
+                (self.base_new, self.head_new),
+            ),
+            BY_BOTH: ((self.base_new, self.head_old), (self.base_old, self.head_new)),
+        }
+
+
+class SwapSubject:
+    """A subject whose metrics are the three contrasts of each metric of another one.
+
+    Parameters
+    ----------
+    subject
+        With commits as its axis, and labels in its file.
+    labels
+        The old one and the new one.
+    """
+
+    def __init__(self, subject: DeclaredSubject, labels: tuple[str, str]) -> None:
+        self._subject = subject
+        self._labels = labels
+        self.name = subject.name
+        self.cells = subject.cells
+        self.others: dict[str, dict[str, list[float]]] = {}
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """See `Subject`."""
+        return [
+            replace(metric, name=f"{metric.name} {contrast}")
+            for metric in self._subject.metrics
+            for contrast in (BY_COMMITS, BY_LABELS, BY_BOTH)
+        ]
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `Subject`."""
+        return self._subject.devices
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """See `Subject`."""
+        return self._subject.remarks
+
+    def resolve(self, revision: str) -> Commit:
+        """See `Subject`."""
+        return self._subject.resolve(revision)
+
+    def are_same(self, base: str, head: str) -> bool:
+        """See `Subject`: never, since the labels differ."""
+        return False
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """See `Subject`."""
+        return self._subject.between(base, head)
+
+    @contextmanager
+    def pairs(self) -> Iterator[SwapRounds]:
+        """See `Subject`."""
+        with self._subject.pairs_of(self._variant) as lives:
+            self.cells = self._subject.cells
+            yield SwapRounds(lives, self._subject.metrics, self._labels)
+
+    def _variant(self, name: str) -> Variant:
+        commit, _, label = name.partition(_PLUS)
+        return replace(self._subject.variant(commit), label=label)
+
+    def sentence(self) -> str:
+        """See `Subject`."""
+        return f"{self._subject.sentence()}, under {self._labels[0]} and {self._labels[1]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Subject`."""
+        return {**self._subject.to_json(), "labels": list(self._labels)}
+
+
+class SwapRounds:
+    """Rounds of four lives as a `PairSource`: a pair for each contrast."""
+
+    def __init__(self, lives: Lives, metrics: Sequence[Metric], labels: tuple[str, str]) -> None:
+        self._lives = lives
+        self._metrics = metrics
+        self._labels = labels
+
+    def __enter__(self) -> SwapRounds:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `PairSource`."""
+        return self._lives.devices
+
+    def stop(self) -> None:
+        """See `PairSource`."""
+        self._lives.stop()
+
+    def prepare(self, commit: str) -> Mapping[str, Absence]:
+        """See `PairSource`: under both labels."""
+        absences: dict[str, Absence] = {}
+        for label in self._labels:
+            absences |= self._lives.prepare(_named(commit, label))
+        return {
+            f"{name} {contrast}": absence
+            for name, absence in absences.items()
+            for contrast in (BY_COMMITS, BY_LABELS, BY_BOTH)
+        }
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """See `PairSource`: one life of each cell, every second round in the opposite order."""
+        cells = Cells.of(base, head, *self._labels)
+        order = [cells.base_old, cells.base_new, cells.head_new, cells.head_old]
+        readings = {
+            cell: self._lives.life(cell, device=device)
+            for cell in (reversed(order) if head_first else order)
+        }
+        found: dict[str, Pair] = {}
+        for metric in self._metrics:
+            of_metric = {cell: reading[metric.name] for cell, reading in readings.items()}
+            for contrast, sides in cells.contrasts().items():
+                name = f"{metric.name} {contrast}"
+                before, after = (
+                    _together([of_metric[cell] for cell in side], end, name)
+                    for side, end in zip(sides, (base, head), strict=True)
+                )
+                is_high = metric.better == "higher"
+                found[name] = Pair(before, after, head_first, higher_is_better=is_high)
+        return {name: found[name] for name in benchmarks or found}
+
+
+def belongs_to(comparisons: Sequence[Comparison], metric: str) -> str:
+    """A sentence that says which axis the change of a metric belongs to."""
+    verdicts = {comparison.benchmark: comparison.verdict for comparison in comparisons}
+    differs = {
+        contrast: verdicts[f"{metric} {contrast}"] in (Verdict.SLOWER, Verdict.FASTER)
+        for contrast in (BY_COMMITS, BY_LABELS, BY_BOTH)
+    }
+    if differs[BY_BOTH]:
+        return f"{metric}: what the commits do depends on the label; compare under one label alone"
+    if differs[BY_COMMITS] and differs[BY_LABELS]:
+        return f"{metric}: the change belongs to the commits and to the labels, each on its own"
+    if differs[BY_COMMITS] or differs[BY_LABELS]:
+        axis, other = ("commits", BY_LABELS) if differs[BY_COMMITS] else ("labels", BY_COMMITS)
+        rest = (
+            ""
+            if verdicts[f"{metric} {other}"] is Verdict.EQUIVALENT
+            else (f"; whether the {other.removeprefix('by ')} do something too is not shown")
+        )
+        return f"{metric}: the change belongs to the {axis}{rest}"
+    return f"{metric}: no change was shown along either axis"
+
+
+def _named(commit: str, label: str) -> str:
+    return f"{commit}{_PLUS}{label}"
+
+
+def _together(readings: Sequence[Reading], commit: str, name: str) -> Reading:
+    """The geometric mean of the readings of some cells."""
+    mean = math.exp(sum(math.log(one.value) for one in readings) / len(readings))
+    samples = tuple(sample for one in readings for sample in one.samples)
+    return replace(readings[0], commit=commit, benchmark=name, value=mean, samples=samples)

@@ -1,0 +1,63 @@
+"""`init` begins a file that measures what lies in the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from toy_repository import ToyRepository
+from typer.testing import CliRunner
+
+from asv_bench.cli.commands import build_app
+from asv_bench.errors import Refused
+from asv_bench.subjects.subject_file import SubjectFile, SubjectText
+
+
+def begun(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SubjectText, str]:
+    monkeypatch.chdir(root)
+    done = CliRunner().invoke(build_app(), ["init"])
+    if isinstance(done.exception, Exception):
+        raise done.exception
+    return SubjectFile.read(root / "kvtrail.toml").content, done.output
+
+
+def test_the_script_that_measures_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = ToyRepository.make(tmp_path / "my engine")
+    (toy.root / "pyproject.toml").touch()
+    (toy.root / "asv.conf.json").touch()
+    before = toy.git("for-each-ref")
+    content, said = begun(toy.root, monkeypatch)
+    assert content.subject.name == "my-engine"
+    assert content.subject.measure == "sh bench.sh"
+    assert content.subject.pinned == ("bench.sh",)
+    assert "pip install" in content.subject.setup
+    assert content.subject.env == {"PYTHONPATH": "$KVTRAIL_OUT"}
+    assert "an asv suite lies here too" in said
+    assert toy.git("for-each-ref") == before
+    with pytest.raises(Refused, match="exists already"):
+        begun(toy.root, monkeypatch)
+
+
+def test_every_commented_table_is_one_that_the_file_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = ToyRepository.make(tmp_path / "toy")
+    toy.git("rm", "-q", "bench.sh")
+    begun(toy.root, monkeypatch)
+    path = toy.root / "kvtrail.toml"
+    lines = path.read_text().splitlines()
+    start = next(place for place, line in enumerate(lines) if line == "# [metrics.tpot_ms]")
+    kept = [line.removeprefix("# ") for line in lines[start:] if "=" in line or "# [" in line]
+    subject = [line for line in lines[:start] if not line.startswith(("#", "measure"))]
+    path.write_text("\n".join([*subject, *kept]))
+    content = SubjectFile.read(path).content
+    assert content.client is not None
+    assert set(content.metrics) == {"tpot_ms", "throughput"}
+    assert content.axis.labels == ("4.55.0", "4.56.0", "4.57.0")
+
+
+def test_a_folder_of_no_repository_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Refused, match="is in no git repository"):
+        begun(tmp_path, monkeypatch)

@@ -1,0 +1,61 @@
+"""Two commits under two labels: the change is put down to the axis that it belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from declared_repository import DeclaredRepository
+
+from asv_bench.errors import Refused
+
+TABLES = """
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.tokens]
+    path = "tokens"
+    better = "higher"
+
+    [axis]
+    labels = ["triton-3.6", "triton-3.7"]
+    """
+BENCH = """
+    import json, os, random
+    label, commit = os.environ["KVTRAIL_LABEL"][-3:] == "3.7", {commit}
+    value = 100 * {value} * (1 + random.uniform(-0.001, 0.001))
+    json.dump({{"tokens": value}}, open(os.environ["KVTRAIL_RESULT"], "w"))
+    """
+LABELS = ("triton-3.6", "triton-3.7")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("value", "sentence", "code"),
+    [
+        ("(0.9 if label else 1)", "the change belongs to the labels", 3),
+        ("(0.9 if commit else 1)", "the change belongs to the commits", 3),
+        ("(0.8 if commit and label else 1)", "what the commits do depends on the label", 3),
+        ("1", "no change was shown along either axis", 0),
+    ],
+)
+def test_the_axis_is_named(kvtrail, tmp_path: Path, value: str, sentence: str, code: int) -> None:
+    made = DeclaredRepository.make(
+        tmp_path / "toy",
+        TABLES,
+        BENCH.format(commit=False, value=value),
+        BENCH.format(commit=True, value=value),
+    )
+    said = kvtrail(made.toy, "swap", "HEAD~1", "HEAD", *LABELS)
+    assert f"tokens: {sentence}" in said.text
+    assert said.code == code
+    assert len(said.record["results"]["cells"]) == 4
+    if "labels" in sentence:
+        assert said.answers["tokens by labels"]["effect"] == pytest.approx(-0.1, abs=0.005)
+
+
+def test_one_label_twice_is_refused(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "pass", "pass # other")
+    with pytest.raises(Refused, match="is both the old and the new label"):
+        kvtrail(made.toy, "swap", "HEAD~1", "HEAD", "a", "a")
