@@ -17,16 +17,22 @@ from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import (
     Anyway,
     AxisKind,
+    Batch,
     CsvPath,
     Devices,
     ListBenchmarks,
     Margin,
     MarkdownPath,
+    Model,
+    NewTokens,
+    PromptLen,
     RecordPath,
     RequireGpu,
     RequireQuiet,
     Resume,
     SubjectPath,
+    WorkloadName,
+    workload_of,
 )
 from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
@@ -90,6 +96,11 @@ def bisect(
     ] = None,
     subject: SubjectPath = None,
     axis: AxisKind = None,
+    workload: WorkloadName = None,
+    model: Model = None,
+    batch: Batch = None,
+    prompt_len: PromptLen = None,
+    new_tokens: NewTokens = None,
     improvement: Annotated[
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
@@ -122,7 +133,8 @@ def bisect(
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     require_writable(FOLDER / "pairs.jsonl")
     patterns = [benchmark] if benchmark else ()
-    choice = Choice(command or (), subject, patterns, devices, axis, require_gpu)
+    engine = workload_of(workload, model, batch, prompt_len, new_tokens)
+    choice = Choice(command or (), subject, patterns, devices, axis, require_gpu, engine)
     chosen = choice.subject("bisect")
     metric = _one_metric(chosen, benchmark)
     plan = SearchPlan(

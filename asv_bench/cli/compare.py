@@ -13,16 +13,22 @@ from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.cli.options import (
     Anyway,
     AxisKind,
+    Batch,
     CsvPath,
     Devices,
     ListBenchmarks,
     Margin,
     MarkdownPath,
+    Model,
+    NewTokens,
+    PromptLen,
     RecordPath,
     RequireGpu,
     RequireQuiet,
     Resume,
     SubjectPath,
+    WorkloadName,
+    workload_of,
 )
 from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.compare.comparison import CommitComparison, Progress
@@ -96,6 +102,11 @@ def compare(
     ] = None,
     subject: SubjectPath = None,
     axis: AxisKind = None,
+    workload: WorkloadName = None,
+    model: Model = None,
+    batch: Batch = None,
+    prompt_len: PromptLen = None,
+    new_tokens: NewTokens = None,
     named_base: Annotated[str | None, typer.Option("--base", help="BASE, as an option.")] = None,
     named_head: Annotated[str | None, typer.Option("--head", help="HEAD, as an option.")] = None,
     pairs: Annotated[
@@ -134,7 +145,8 @@ def compare(
     plan = _plan(pairs, quick).with_margin(margin / 100)
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
-    choice = Choice(words, subject, benchmark or (), devices, axis, require_gpu)
+    engine = workload_of(workload, model, batch, prompt_len, new_tokens)
+    choice = Choice(words, subject, benchmark or (), devices, axis, require_gpu, engine)
     chosen = choice.subject("compare")
     _refuse_hopeless(plan, len(chosen.metrics))
     known = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}

@@ -14,6 +14,9 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
 from asv_bench.process.measured_process import CPU
+from asv_bench.subjects.engine_runs import EngineWorkload
+
+WORKLOAD = "Measure kvtrail's engine"
 
 Patterns: TypeAlias = Annotated[
     list[str] | None,
@@ -53,6 +56,30 @@ SubjectPath: TypeAlias = Annotated[
         dir_okay=False,
         help="The file that says what is measured (default: the nearest kvtrail.toml).",
     ),
+]
+WorkloadName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--workload",
+        help="Measure kvtrail's own engine on this workload (`run --list`), in a life as `run` "
+        "does.",
+        rich_help_panel=WORKLOAD,
+    ),
+]
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="The workload's model: hub id, folder or random:NAME.", rich_help_panel=WORKLOAD
+    ),
+]
+Batch: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Its batch size.", rich_help_panel=WORKLOAD)
+]
+PromptLen: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Its tokens of a prompt.", rich_help_panel=WORKLOAD)
+]
+NewTokens: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Its new tokens.", rich_help_panel=WORKLOAD)
 ]
 AxisKind: TypeAlias = Annotated[
     str | None,
@@ -117,6 +144,30 @@ Resume: TypeAlias = Annotated[
 Yes: TypeAlias = Annotated[
     bool, typer.Option("--yes", help="Begin without asking, however long it takes.")
 ]
+
+
+def workload_of(
+    name: str | None,
+    model: str | None,
+    batch: int | None,
+    prompt_len: int | None,
+    new_tokens: int | None,
+) -> EngineWorkload | None:
+    """The workload that options name.
+
+    Raises
+    ------
+    Refused
+        If its parameters are given without it.
+    """
+    if name is None:
+        if any(value is not None for value in (model, batch, prompt_len, new_tokens)):
+            raise Refused(
+                "--model, --batch, --prompt-len and --new-tokens change a workload of kvtrail's "
+                "engine; name it with --workload."
+            )
+        return None
+    return EngineWorkload(name, model, batch, prompt_len, new_tokens)
 
 
 def insist_on_gpu(devices: Sequence[str]) -> None:

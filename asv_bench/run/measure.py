@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe, fraction_of_floor
 from asv_bench.run.settings import PROFILE_DIR, Settings
@@ -45,6 +47,15 @@ class ModeResult:
             "decode_step_ms": summarize([sample.decode_step_ms for sample in self.samples]),
             "decode_tokens_per_s": summarize([run.decode_tokens_per_s for run in self.samples]),
             "total_tokens_per_s": summarize([run.total_tokens_per_s for run in self.samples]),
+        }
+
+    def each_run(self) -> dict[str, list[float]]:
+        """A figure of each run: milliseconds, and tokens a second of total time."""
+        return {
+            "step_ms": [sample.decode_step_ms for sample in self.samples],
+            "tpot_ms": [1e3 * float(np.median(sample.tpot_s)) for sample in self.samples],
+            "ttft_ms": [1e3 * float(np.median(sample.ttft_s)) for sample in self.samples],
+            "tokens_per_s": [sample.total_tokens_per_s for sample in self.samples],
         }
 
     def over_requests(self) -> dict[str, Summary]:

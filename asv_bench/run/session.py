@@ -58,6 +58,7 @@ def measure_and_report(settings: Settings) -> Path:
     bandwidth = measurement.bandwidth
     record.results["read_bandwidth"] = None if bandwidth is None else asdict(bandwidth)
     record.results["modes"] = {result.mode: result.to_json() for result in results}
+    record.results["runs"] = results[0].each_run()
 
     # Who reads a stream sees its slow tokens, so percentiles count.
     columns = ("p50", "mean") if settings.delivery is None else ("p50", "p95", "p99", "mean")

@@ -12,6 +12,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from asv_bench.subjects.lives import HOST
 from asv_bench.subjects.subject import Subject
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
@@ -31,6 +32,8 @@ class Choice:
         Regular expressions for names of metrics, or of kvtrail's benchmarks.
     devices, axis, require_gpu
         The options of these names.
+    workload
+        Of kvtrail's own engine; None: kvtrail's benchmarks.
     """
 
     command: Sequence[str] = ()
@@ -39,6 +42,7 @@ class Choice:
     devices: str | None = None
     axis: str | None = None
     require_gpu: bool = False
+    workload: EngineWorkload | None = None
 
     def subject(self, verb: str) -> Subject:
         """The subject, in this order: the command, the file, the file around, kvtrail itself.
@@ -61,6 +65,8 @@ class Choice:
     def _subject(self, verb: str) -> Subject:
         if self.command:
             return self._of_command(verb)
+        if self.workload is not None:
+            return self._of_workload(verb, self.workload)
         path = self.file or file_around(Path.cwd())
         if path is not None:
             declared = declared_by(path, self.axis)
@@ -76,11 +82,21 @@ class Choice:
             raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")
         return set_up(REPOSITORY, self.patterns, self.devices)
 
-    def _of_command(self, verb: str) -> Subject:
-        if self.file or self.axis or self.devices:
+    def _of_workload(self, verb: str, workload: EngineWorkload) -> Subject:
+        if self.file or self.axis or not IS_CHECKOUT:
             raise Refused(
-                "--subject, --axis and --devices are for a subject's file; leave them out where a "
-                "command is given."
+                f"--workload measures kvtrail's own engine, in a checkout of kvtrail, by `python "
+                f"-m asv_bench {verb}`; leave out --subject and --axis."
+            )
+        declared = EngineRuns(REPOSITORY, workload)
+        declared.choose(self.patterns, self.devices)
+        return declared
+
+    def _of_command(self, verb: str) -> Subject:
+        if self.file or self.axis or self.devices or self.workload:
+            raise Refused(
+                "--subject, --axis, --devices and --workload say what is measured in other ways; "
+                "leave them out where a command is given."
             )
         root = repository_around(Path.cwd())
         if root is None:

@@ -1,0 +1,102 @@
+"""kvtrail's own engine on a named workload as the subject, with model and sizes as parameters.
+
+A life is `run WORKLOAD` by today's ruler in the files of the commit.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asv_bench.errors import Refused
+from asv_bench.git.commit_tree import packages_of
+from asv_bench.process.borrowed_paths import borrowed_paths, search_path
+from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
+from asv_bench.workloads.named import WORKLOADS
+
+RULER = "asv_bench"
+RUNS_ON_GPU, RUNS_ON_CPU = 12, 5
+"""Windows of a life, after a warm-up."""
+_METRICS = {
+    "step_ms": MetricTable(path="results.runs.step_ms", unit="ms"),
+    "tpot_ms": MetricTable(path="results.runs.tpot_ms", unit="ms"),
+    "ttft_ms": MetricTable(path="results.runs.ttft_ms", unit="ms"),
+    "tokens_per_s": MetricTable(path="results.runs.tokens_per_s", unit="tokens/s", better="higher"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWorkload:
+    """A workload and what is changed of it; None: the workload's own.
+
+    Attributes
+    ----------
+    name
+        In `workloads.named`.
+    model
+        As `EngineConfig.model`.
+    batch, prompt_len, new_tokens
+        Sequences that run at once, and tokens of each.
+    """
+
+    name: str
+    model: str | None = None
+    batch: int | None = None
+    prompt_len: int | None = None
+    new_tokens: int | None = None
+
+    def line(self) -> str:
+        """The command that measures it."""
+        if self.name not in WORKLOADS:
+            raise Refused(f"no workload is called {self.name!r}; there are {', '.join(WORKLOADS)}.")
+        runs = RUNS_ON_GPU if has_cuda_gpu() else RUNS_ON_CPU
+        words = [sys.executable, "-P", "-m", RULER, "--quiet", "run", self.name]
+        words += ["--repeat-runs", str(runs)]
+        words += [] if has_cuda_gpu() else ["--quick"]
+        given = {
+            "--model": self.model,
+            "--batch": self.batch,
+            "--prompt-len": self.prompt_len,
+            "--max-new-tokens": self.new_tokens,
+        }
+        words += [word for flag, value in given.items() if value for word in (flag, str(value))]
+        return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
+
+
+class EngineRuns(DeclaredSubject):
+    """Runs of the engine that a commit of kvtrail has.
+
+    Parameters
+    ----------
+    root
+        The checkout.
+    workload
+        What the engine does.
+    """
+
+    def __init__(self, root: Path, workload: EngineWorkload) -> None:
+        paths = search_path(["$KVTRAIL_TREE", *borrowed_paths()])
+        table = SubjectTable(
+            name=f"kvtrail-{workload.name}",
+            measure=workload.line(),
+            devices=1 if has_cuda_gpu() else None,
+            env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            pinned=(RULER,),
+        )
+        super().__init__(root, SubjectText(table, metrics=_METRICS))
+
+    def choose(self, patterns: Sequence[str], devices: str | None) -> None:
+        """See `DeclaredSubject`; without patterns the step time alone is compared."""
+        super().choose(patterns or ("^step_ms$",), devices)
+
+    def are_same(self, base: str, head: str) -> bool:
+        """See `Subject`: whether engine and kernels are the same."""
+        first, second = (
+            packages_of(commit, self.variant(commit).repository) for commit in (base, head)
+        )
+        return bool(first) and first == second
