@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.models.gpt2 import GPT2
+from engine.models.decoder import Decoder
 
 TINY = {
     "vocab_size": 211,
@@ -53,7 +53,7 @@ def save_reference(directory: Path, seed: int = 0, shard: str = "5GB", **options
     return model
 
 
-def dense_causal_attention(model: GPT2) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+def dense_causal_attention(model: Decoder) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
     """`attend` for one whole sequence from position 0, by the definition."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -65,13 +65,13 @@ def dense_causal_attention(model: GPT2) -> Callable[[int, Tensor, Tensor, Tensor
     return attend
 
 
-def logits_of(model: GPT2, token_ids: Tensor) -> Tensor:
+def logits_of(model: Decoder, token_ids: Tensor) -> Tensor:
     """Logits [T, V] after each token of one sequence [T]."""
     positions = torch.arange(len(token_ids), device=token_ids.device)
     return model.logits(model.forward(token_ids, positions, dense_causal_attention(model)))
 
 
-def greedy_continuation(model: GPT2, prompt: list[int], count: int) -> list[int]:
+def greedy_continuation(model: Decoder, prompt: list[int], count: int) -> list[int]:
     """The `count` tokens that greedy decoding adds to the prompt, each from the whole sequence."""
     token_ids = list(prompt)
     for _ in range(count):

@@ -86,9 +86,10 @@ def _random_model(name: str, device: Any, dtype: Any) -> Any:
     """A built-in model with the weights that the engine draws for seed 0 and this dtype."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from engine.models.gpt2 import is_stored_transposed
+    from engine.models.gpt2 import GPT2
     from engine.models.random_weights import random_weights
     from engine.models.registry import RANDOM_CONFIGS, RANDOM_PREFIX, default_dtype, load_model
+    from engine.models.weights import HEAD_NAME
 
     shape = name.removeprefix(RANDOM_PREFIX)
     if shape not in RANDOM_CONFIGS:
@@ -103,7 +104,7 @@ def _random_model(name: str, device: Any, dtype: Any) -> Any:
         n_head=ours.num_heads,
         n_inner=ours.inner_size,
         activation_function=ours.activation,
-        layer_norm_epsilon=ours.layer_norm_epsilon,
+        layer_norm_epsilon=ours.norm_epsilon,
         tie_word_embeddings=ours.tied_head,
         scale_attn_weights=ours.scale_by_head_dim,
         scale_attn_by_inverse_layer_idx=ours.scale_by_layer,
@@ -112,14 +113,15 @@ def _random_model(name: str, device: Any, dtype: Any) -> Any:
     )
     weights = random_weights(ours, seed=0, device=device, dtype=dtype)
     model = GPT2LMHeadModel(config).to(device=device, dtype=dtype)
+    parts = GPT2.names.parts(ours, {name: tuple(one.shape) for name, one in weights.items()})
     named = {
-        name if name.startswith("lm_head.") else f"transformer.{name}": (
-            weight.T if is_stored_transposed(name) else weight
+        part.name if part.name == HEAD_NAME else GPT2.names.prefix + part.name: (
+            weights[name].T if part.is_transposed else weights[name]
         )
-        for name, weight in weights.items()
+        for name, (part,) in parts.items()
     }
     outcome = model.load_state_dict(named, strict=False)
-    tied = {"lm_head.weight"} if ours.tied_head else set()
+    tied = {HEAD_NAME} if ours.tied_head else set()
     lacking = set(outcome.missing_keys) - tied
     if lacking or outcome.unexpected_keys:
         raise MeasurementFailed(

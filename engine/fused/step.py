@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.fused.weights import FusedBlock, fused_blocks, fused_head
+from engine.fused.weights import FusedBlock, fused_blocks, fused_head, learned_positions
 from engine.kv.memory import KVCache
-from engine.models.gpt2 import GPT2
+from engine.models.decoder import Decoder
 from engine.running.ranges import span
 from engine.transport.device_rows import DeviceRows
 from engine.transport.token_slots import TokenSlots
@@ -68,7 +68,7 @@ class FusedDecode:
 
     def __init__(
         self,
-        model: GPT2,
+        model: Decoder,
         cache: KVCache,
         rows: DeviceRows,
         token_slots: TokenSlots,
@@ -80,6 +80,7 @@ class FusedDecode:
         self._token_slots = token_slots
         self._blocks = fused_blocks(model, cache)
         self._head = fused_head(model)
+        self._position_embedding = learned_positions(model)
         self._buffers: dict[int, StepBuffers] = {}
         self._workspace = self._reserve()
 
@@ -109,7 +110,7 @@ class FusedDecode:
             rows.position,
             rows.remaining,
             self._model.token_embedding,
-            self._model.position_embedding,
+            self._position_embedding,
             buffers.x,
             buffers.block_stats,
         )

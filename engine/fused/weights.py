@@ -1,4 +1,4 @@
-"""A GPT-2's weights as the fused decode kernels take them, and which models can have them."""
+"""A model's weights as the fused decode kernels take them, and which models can have them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ import torch
 import torch.nn.functional as F
 
 from engine.kv.memory import KVCache
-from engine.models.gpt2 import GPT2, LayerNorm, Linear
+from engine.models.decoder import Decoder
+from engine.models.layers import LayerNorm, Linear, Norm
+from engine.models.spec import DecoderSpec
 from kernels.linear.folded import FoldedLinear, fold_linear
 from kernels.tiles.table import HEAD_PART
 
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
 
 
-def can_fuse(model: GPT2) -> bool:
-    """Whether the fused kernels run this model: half precision on CUDA, GPT-2's own activation.
+def can_fuse(model: Decoder) -> bool:
+    """Whether the fused kernels run this model: half precision on CUDA, parts they know."""
+    is_half = model.dtype in (torch.float16, torch.bfloat16)
+    return model.device.type == "cuda" and is_half and has_fused_parts(model.config)
+
+
+def has_fused_parts(config: DecoderSpec) -> bool:
+    """Whether there are fused kernels for every part: those of GPT-2, with its own activation.
 
     Widths must be multiples of 64, as those of every published GPT-2 are.
     """
-    config = model.config
     return (
-        model.device.type == "cuda"
-        and model.dtype in (torch.float16, torch.bfloat16)
+        config.norm == "layer"
+        and config.rotary is None
+        and not config.is_gated
+        and config.num_kv_heads == config.num_heads
+        and config.num_heads * config.head_dim == config.hidden_size
         and config.activation in _ACTIVATIONS
         and config.hidden_size % 64 == 0
         and config.inner_size % 64 == 0
@@ -43,14 +53,14 @@ class FusedBlock:
     scale: float
 
 
-def fused_blocks(model: GPT2, cache: KVCache) -> list[FusedBlock]:
+def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
     """The model's blocks; weights that follow a LayerNorm are copied, the others shared."""
     return [
         FusedBlock(
-            attention_in=_fold(block.attention_in, block.ln_1),
+            attention_in=_fold(block.attention_in, block.attention_norm),
             attention_out=_fold(block.attention_out),
-            feed_forward_in=_fold(block.feed_forward_in, block.ln_2),
-            feed_forward_out=_fold(block.feed_forward_out),
+            feed_forward_in=_fold(block.feed_forward.into, block.feed_forward_norm),
+            feed_forward_out=_fold(block.feed_forward.out),
             keys=cache.keys[layer],
             values=cache.values[layer],
             scale=model.config.attention_scale(layer),
@@ -59,15 +69,29 @@ def fused_blocks(model: GPT2, cache: KVCache) -> list[FusedBlock]:
     ]
 
 
-def fused_head(model: GPT2) -> FoldedLinear:
+def fused_head(model: Decoder) -> FoldedLinear:
     """The head with the final LayerNorm, padded with rows of zeros so that every tile is whole."""
-    norm = model.final_norm
+    norm = _layer_norm(model.final_norm)
     missing = -model.head.shape[0] % HEAD_PART
     weight = F.pad(model.head, (0, 0, 0, missing)) if missing else model.head
     return fold_linear(weight, None, norm.weight, norm.bias, norm.epsilon)
 
 
-def _fold(linear: Linear, norm: LayerNorm | None = None) -> FoldedLinear:
+def learned_positions(model: Decoder) -> torch.Tensor:
+    """The embedding of positions [max_positions, E]."""
+    if model.position_embedding is None:
+        raise ValueError("The fused step adds learned positions, which this model has none of.")
+    return model.position_embedding
+
+
+def _fold(linear: Linear, norm: Norm | None = None) -> FoldedLinear:
     if norm is None:
         return fold_linear(linear.weight, linear.bias)
+    norm = _layer_norm(norm)
     return fold_linear(linear.weight, linear.bias, norm.weight, norm.bias, norm.epsilon)
+
+
+def _layer_norm(norm: Norm) -> LayerNorm:
+    if not isinstance(norm, LayerNorm):
+        raise ValueError("The fused step folds layer norms; this model has other ones.")
+    return norm

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,13 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.memory import allocating
+from engine.models.family import Family
 from engine.models.files import read_json_object, refuse_lfs_pointer
+from engine.models.spec import DecoderSpec
+from engine.models.weights import HEAD, HEAD_NAME, TOKEN_EMBEDDING, StoredPart, parameter_shapes
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
-
-# save_pretrained of a bare GPT2Model writes names without it.
-_PREFIX = "transformer."
-_HEAD = "lm_head.weight"
-_TOKEN_EMBEDDING = "wte.weight"
-
-# Causal masks, which early checkpoints carry along.
-_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
-_BACKBONE = re.compile(r"(h|ln_f|wte|wpe)\.")
 
 # What wraps a model puts its own name before all of the model's.
 _WRAPPERS = {
@@ -56,12 +50,15 @@ class StoredTensor:
         return f"The tensor {self.name} in {self.path}"
 
 
-def read_headers(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a checkpoint, by its name in the files; no tensor itself is read.
+def read_headers(directory: Path, family: Family) -> dict[str, StoredTensor]:
+    """Every tensor of a checkpoint, by its name without the prefix; no tensor itself is read.
 
     Parameters
     ----------
-    directory : holds model.safetensors, or model.safetensors.index.json and its shards.
+    directory
+        Holds model.safetensors, or model.safetensors.index.json and its shards.
+    family
+        Whose prefix the names may have.
 
     Raises
     ------
@@ -86,15 +83,17 @@ def read_headers(directory: Path) -> dict[str, StoredTensor]:
         )
     if not stored:
         raise ModelError(f"The weights in {directory} hold no tensor at all; save them again.")
-    _refuse_wrapped_names(stored)
-    return stored
+    # The prefix is missing where the model was saved without its head.
+    plain = {name.removeprefix(family.names.prefix): one for name, one in stored.items()}
+    _refuse_wrapped_names(directory, list(stored), [name for name in plain if name != HEAD_NAME])
+    return plain
 
 
 def load_weights(
     stored: Mapping[str, StoredTensor],
-    shapes: Mapping[str, tuple[int, ...]],
+    family: Family,
+    config: DecoderSpec,
     *,
-    is_stored_transposed: Callable[[str], bool],
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
@@ -102,17 +101,18 @@ def load_weights(
 
     Parameters
     ----------
-    stored : what `read_headers` found.
-    shapes : name and shape of each parameter as the model uses it. Without `lm_head.weight` the
-        head is tied.
-    is_stored_transposed : whether the file holds the parameter of this name as [in, out].
-    device, dtype : of the tensors returned.
+    stored
+        What `read_headers` found.
+    family, config
+        What the parameters are called in the files, and which there are.
+    device, dtype
+        Of the tensors returned.
 
     Returns
     -------
-    The parameters named in `shapes`, contiguous. A tied checkpoint that stores a head of its own
-    with other values than the token embedding gets a `lm_head.weight` too, as in transformers:
-    what was stored is what was trained.
+    The parameters of `engine.models.weights.parameter_shapes`, contiguous. A tied checkpoint that
+    stores a head of its own with other values than the token embedding gets a head too, as in
+    transformers: what was stored is what was trained.
 
     Raises
     ------
@@ -122,23 +122,25 @@ def load_weights(
     ConfigError
         The device has too little memory for them.
     """
-    chosen = _choose(stored, shapes)
-    for name, tensor in chosen.items():
-        shape = shapes[_TOKEN_EMBEDDING if name == _HEAD else name]
-        _check_header(tensor, shape[::-1] if is_stored_transposed(name) else shape)
-
-    weights = {}
+    shapes = parameter_shapes(config)
+    chosen = _choose(stored, family, config)
+    for one in chosen:
+        shape = one.part.shape
+        _check_header(one.tensor, shape[::-1] if one.part.is_transposed else shape)
     with allocating_weights(f"The weights in {_directory_of(stored)}", shapes, device, dtype):
-        for path in sorted({tensor.path for tensor in chosen.values()}):
+        weights: dict[str, Tensor] = {}
+        for path in sorted({one.tensor.path for one in chosen}):
             with _open(path) as file:
-                for name, tensor in chosen.items():
-                    if tensor.path == path:
-                        transposed = is_stored_transposed(name)
-                        weights[name] = _read(file, tensor, transposed, device, dtype)
-    if _HEAD not in shapes and _HEAD in weights:
-        head = weights.pop(_HEAD)
-        if not torch.equal(head, weights[_TOKEN_EMBEDDING]):
-            weights[_HEAD] = head
+                for one in chosen:
+                    if one.tensor.path == path:
+                        if one.parameter not in weights:
+                            shape = shapes.get(one.parameter, shapes[TOKEN_EMBEDDING])
+                            weights[one.parameter] = torch.empty(shape, device=device, dtype=dtype)
+                        _read(file, one, weights[one.parameter])
+    if HEAD not in shapes and HEAD in weights:
+        head = weights.pop(HEAD)
+        if not torch.equal(head, weights[TOKEN_EMBEDDING]):
+            weights[HEAD] = head
     return weights
 
 
@@ -152,29 +154,53 @@ def allocating_weights(
     return allocating(f"{what} as {type_name}", num_bytes, device, remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A stored tensor, the parameter that it serves, and which part of it."""
+
+    parameter: str
+    part: StoredPart
+    tensor: StoredTensor
+
+
 def _choose(
-    stored: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, StoredTensor]:
-    """Which stored tensor serves each parameter."""
-    plain = {name.removeprefix(_PREFIX): tensor for name, tensor in stored.items()}
-    for name, tensor in plain.items():
-        if _BACKBONE.match(name) and name not in shapes and not _BUFFER.fullmatch(name):
-            raise ModelError(
-                f"{tensor} belongs to no part of the GPT-2 that config.json describes; "
-                "config.json and weights must come from the same model."
-            )
-    is_tied = _HEAD not in shapes
-    if is_tied and _HEAD in plain:
+    stored: Mapping[str, StoredTensor], family: Family, config: DecoderSpec
+) -> list[_Choice]:
+    """Which stored tensors serve each parameter."""
+    parts = family.names.parts(config, parameter_shapes(config))
+    _refuse_foreign_tensors(stored, family, {part.name for one in parts.values() for part in one})
+    found = dict(stored)
+    if config.tied_head and HEAD_NAME in found:
         # The two may differ, and either may be the one that was kept.
-        plain.setdefault(_TOKEN_EMBEDDING, plain[_HEAD])
-    missing = [name for name in shapes if name not in plain]
+        (embedding,) = parts[TOKEN_EMBEDDING]
+        found.setdefault(embedding.name, found[HEAD_NAME])
+        parts[HEAD] = (replace(embedding, name=HEAD_NAME),)
+    missing = [part.name for one in parts.values() for part in one if part.name not in found]
     if missing:
         others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ModelError(
             f"The weights in {_directory_of(stored)} lack the tensor {missing[0]}{others}, which "
-            "the GPT-2 that config.json describes needs."
+            f"the {family.title} that config.json describes needs."
         )
-    return {name: plain[name] for name in (*shapes, _HEAD) if name in plain}
+    return [
+        _Choice(parameter, part, found[part.name])
+        for parameter, one in parts.items()
+        for part in one
+    ]
+
+
+def _refuse_foreign_tensors(
+    stored: Mapping[str, StoredTensor], family: Family, known: set[str]
+) -> None:
+    """Refuse tensors that belong to the family but not to the model of this config."""
+    names = family.names
+    for name, tensor in stored.items():
+        is_buffer = re.fullmatch(names.buffers, name) is not None
+        if names.is_of_backbone(name) and name not in known and not is_buffer:
+            raise ModelError(
+                f"{tensor} belongs to no part of the {family.title} that config.json describes; "
+                "config.json and weights must come from the same model."
+            )
 
 
 def _check_header(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
@@ -189,30 +215,25 @@ def _check_header(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
         )
 
 
-def _read(
-    file: Any, tensor: StoredTensor, transposed: bool, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    """Copy one tensor to the device; what the file maps is never kept."""
+def _read(file: Any, chosen: _Choice, parameter: Tensor) -> None:
+    """Copy one tensor into its rows of a parameter; what the file maps is never kept."""
+    part, tensor = chosen.part, chosen.tensor
     with _naming(tensor.path):
-        loaded = file.get_tensor(tensor.name).to(device)
-    weight = torch.empty(
-        loaded.shape[::-1] if transposed else loaded.shape, device=device, dtype=dtype
-    )
-    weight.copy_(loaded.t() if transposed else loaded)
+        loaded = file.get_tensor(tensor.name).to(parameter.device)
+    rows = parameter[part.first : part.first + part.shape[0]]
+    rows.copy_(loaded.t() if part.is_transposed else loaded)
     # An infinity or a NaN anywhere shows in the smallest or the largest element.
-    if not torch.stack(torch.aminmax(weight)).isfinite().all():
-        raise ModelError(f"{tensor} holds values that are not finite in {dtype}.")
-    return weight
+    if not torch.stack(torch.aminmax(rows)).isfinite().all():
+        raise ModelError(f"{tensor} holds values that are not finite in {rows.dtype}.")
 
 
-def _refuse_wrapped_names(stored: Mapping[str, StoredTensor]) -> None:
-    # The backbone may have been wrapped alone.
-    of_backbone = [name.removeprefix(_PREFIX) for name in stored if name != _HEAD]
+def _refuse_wrapped_names(directory: Path, whole: list[str], of_backbone: list[str]) -> None:
+    """Refuse names that all begin as a wrapper's do; the backbone may have been wrapped alone."""
     for prefix, wrapper in _WRAPPERS.items():
-        for names in (stored, of_backbone):
+        for names in (whole, of_backbone):
             if names and all(name.startswith(prefix) for name in names):
                 raise ModelError(
-                    f"The names of the tensors in {_directory_of(stored)} begin with {prefix!r}, "
+                    f"The names of the tensors in {directory} begin with {prefix!r}, "
                     f"so they were saved from a model wrapped by {wrapper}: save the model inside "
                     "it, or take that beginning off the names."
                 )

@@ -1,12 +1,14 @@
-"""Seeded weights for a GPT-2 of any shape, for which greedy decoding is worth watching.
+"""Seeded weights for a decoder of any shape, for which greedy decoding is worth watching.
 
-A GPT-2 as transformers initialises it repeats one token for ever: its blocks add next to nothing
+A model as transformers initialises it repeats one token for ever: its blocks add next to nothing
 to the residual stream, so the tied head finds the token that went in. Here every block adds about
 as much as all before it, scores are sharp enough for attention to pick out single tokens, and
 biases and norms are off their neutral values, so that each parameter can be seen in the output.
 
-The numbers depend on seed, parameter name and shape alone: uniform ones, since these need no
-logarithm or cosine that one processor rounds differently from the next.
+The numbers depend on seed, parameter name and shape alone. Those of a GPT-2 are drawn on the CPU:
+uniform ones, since these need no logarithm or cosine that one processor rounds differently from the
+next. Those of other families are drawn where they stay, in their own type, which is fast for models
+of any size but the same on devices of one kind only.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.models.config import GPT2Config
-from engine.models.gpt2 import parameter_shapes
+from engine.models.gpt2 import GPT2
+from engine.models.spec import DecoderSpec
+from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
 
 # Standard deviations as gains: 1 keeps the size of what passes through a linear map. With a tied
 # head a large token embedding would make every token its own best successor; with soft scores the
@@ -36,13 +39,11 @@ FloatArray = npt.NDArray[np.float32]
 
 
 def random_weights(
-    config: GPT2Config, *, seed: int, device: torch.device, dtype: torch.dtype
+    config: DecoderSpec, *, seed: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Weights for `GPT2`, with the names and shapes of `parameter_shapes`.
-
-    Every device gets the same numbers: they are made on the CPU in float32, one parameter at a
-    time, and rounded to `dtype` at the end.
-    """
+    """Weights for `Decoder`, with the names and shapes of `parameter_shapes`."""
+    if config.family != "gpt2":
+        return _drawn_in_place(config, seed, device, dtype)
     shapes = parameter_shapes(config)
     scratch = np.empty(max(math.prod(shape) for shape in shapes.values()), dtype=np.float32)
     weights = {}
@@ -53,9 +54,28 @@ def random_weights(
     return weights
 
 
+def _drawn_in_place(
+    config: DecoderSpec, seed: int, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The parameters, each from a generator of its own on the device."""
+    generator = torch.Generator(device)
+    weights = {}
+    for name, shape in parameter_shapes(config).items():
+        generator.manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+        center, deviation = _distribution(name, shape)
+        half_width = deviation * math.sqrt(3.0)
+        weight = torch.empty(shape, device=device, dtype=dtype)
+        weights[name] = weight.uniform_(
+            center - half_width, center + half_width, generator=generator
+        )
+    return weights
+
+
 def _draw(name: str, numbers: FloatArray, shape: tuple[int, ...], seed: int) -> FloatArray:
     """Fill `numbers` with the values of one parameter and return them in its shape."""
-    entropy = np.random.SeedSequence([seed % 2**64, zlib.crc32(name.encode())])
+    # By the name in checkpoints, so that the numbers stay what they have been.
+    key = zlib.crc32(GPT2.names.stored_name(name).encode())
+    entropy = np.random.SeedSequence([seed % 2**64, key])
     np.random.Generator(np.random.SFC64(entropy)).random(dtype=np.float32, out=numbers)
     center, deviation = _distribution(name, shape)
     half_width = deviation * math.sqrt(3.0)
@@ -66,18 +86,17 @@ def _draw(name: str, numbers: FloatArray, shape: tuple[int, ...], seed: int) -> 
 
 def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Mean and standard deviation of a parameter."""
-    if name == "ln_f.weight":  # its output times the head has the deviation of the logits
+    if name == "final_norm.weight":  # its output times the head has the deviation of the logits
         return _LOGIT_DEVIATION / _TOKEN_GAIN, _OFFSET
     if len(shape) == 1:
-        is_norm_weight = name.endswith(("ln_1.weight", "ln_2.weight"))
-        return (1.0 if is_norm_weight else 0.0), _OFFSET
+        return (1.0 if name.endswith("_norm.weight") else 0.0), _OFFSET
     deviation = shape[-1] ** -0.5
-    if name in ("wte.weight", "lm_head.weight"):
+    if name in (TOKEN_EMBEDDING, HEAD):
         deviation *= _TOKEN_GAIN
-    elif name == "wpe.weight":
+    elif name == POSITION_EMBEDDING:
         deviation *= _POSITION_GAIN
-    elif name.endswith("attn.c_attn.weight"):
+    elif name.endswith("attention_in.weight"):
         deviation *= _ATTENTION_IN_GAIN
-    elif name.endswith("mlp.c_proj.weight"):
+    elif name.endswith("feed_forward_out.weight"):
         deviation *= _FEED_FORWARD_OUT_GAIN
     return 0.0, deviation

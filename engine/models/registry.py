@@ -16,15 +16,19 @@ from engine.models.checkpoint import (
     load_weights,
     read_headers,
 )
-from engine.models.config import GPT2Config, read_config
-from engine.models.gpt2 import GPT2, is_stored_transposed, parameter_shapes
+from engine.models.decoder import Decoder
+from engine.models.families import FAMILIES, read_config
+from engine.models.gpt2 import gpt2
+from engine.models.hub import EVERYTHING, TOKENIZER_ONLY, fetch_from_hub
 from engine.models.random_weights import random_weights
-from engine.text.tokenizer import COMPANION_FILES, TOKENIZER_FILES, Tokenizer
+from engine.models.spec import DecoderSpec
+from engine.models.weights import HEAD, parameter_shapes
+from engine.text.tokenizer import Tokenizer
 
 RANDOM_PREFIX = "random:"
 
-RANDOM_CONFIGS: dict[str, GPT2Config] = {
-    "gpt2-tiny": GPT2Config(
+RANDOM_CONFIGS: dict[str, DecoderSpec] = {
+    "gpt2-tiny": gpt2(
         vocab_size=1024,
         num_layers=2,
         num_heads=4,
@@ -32,30 +36,20 @@ RANDOM_CONFIGS: dict[str, GPT2Config] = {
         inner_size=512,
         eos_token_ids=(1023,),
     ),
-    "gpt2": GPT2Config(),
-    "gpt2-medium": GPT2Config(num_layers=24, num_heads=16, hidden_size=1024, inner_size=4096),
-    "gpt2-large": GPT2Config(num_layers=36, num_heads=20, hidden_size=1280, inner_size=5120),
-    "gpt2-xl": GPT2Config(num_layers=48, num_heads=25, hidden_size=1600, inner_size=6400),
+    "gpt2": gpt2(),
+    "gpt2-medium": gpt2(num_layers=24, num_heads=16, hidden_size=1024, inner_size=4096),
+    "gpt2-large": gpt2(num_layers=36, num_heads=20, hidden_size=1280, inner_size=5120),
+    "gpt2-xl": gpt2(num_layers=48, num_heads=25, hidden_size=1600, inner_size=6400),
 }
 """Shapes that come with seeded weights, under `random:NAME`."""
-
-# What is fetched from the hub: never a pickle, never code.
-_HUB_TOKENIZER_FILES = ("config.json", *COMPANION_FILES, *TOKENIZER_FILES)
-_HUB_FILES = (
-    "generation_config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*.safetensors",
-    *_HUB_TOKENIZER_FILES,
-)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model on its device, and the tokenizer that came with it, if one did."""
 
-    model: GPT2
-    config: GPT2Config
+    model: Decoder
+    config: DecoderSpec
     tokenizer: Tokenizer | None
 
 
@@ -90,24 +84,21 @@ def load_model(
         dtype = dtype or default_dtype(config, device)
         shapes = parameter_shapes(config)
         with allocating_weights(f"The weights of {name}", shapes, device, dtype):
-            model = GPT2(config, random_weights(config, seed=seed, device=device, dtype=dtype))
+            model = Decoder(config, random_weights(config, seed=seed, device=device, dtype=dtype))
         return LoadedModel(model, config, tokenizer=None)
     directory = _find_directory(name)
     config = read_config(directory)
-    stored = read_headers(directory)
+    family = FAMILIES[config.family]
+    stored = read_headers(directory, family)
     _require_room_for_layers(directory, config, stored)
     weights = load_weights(
-        stored,
-        parameter_shapes(config),
-        is_stored_transposed=is_stored_transposed,
-        device=device,
-        dtype=dtype or default_dtype(config, device),
+        stored, family, config, device=device, dtype=dtype or default_dtype(config, device)
     )
-    config = replace(config, tied_head="lm_head.weight" not in weights)
-    return LoadedModel(GPT2(config, weights), config, Tokenizer.in_directory(directory))
+    config = replace(config, tied_head=HEAD not in weights)
+    return LoadedModel(Decoder(config, weights), config, Tokenizer.in_directory(directory))
 
 
-def _random_config(name: str) -> GPT2Config:
+def _random_config(name: str) -> DecoderSpec:
     shape = name.removeprefix(RANDOM_PREFIX)
     if shape not in RANDOM_CONFIGS:
         known = ", ".join(RANDOM_PREFIX + known for known in RANDOM_CONFIGS)
@@ -138,11 +129,11 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer | None:
     file = os.path.expanduser(name)
     if os.path.isfile(file):
         return Tokenizer(Path(file))
-    return Tokenizer.in_directory(_find_directory(name, _HUB_TOKENIZER_FILES))
+    return Tokenizer.in_directory(_find_directory(name, TOKENIZER_ONLY))
 
 
 def _require_room_for_layers(
-    directory: Path, config: GPT2Config, stored: Mapping[str, StoredTensor]
+    directory: Path, config: DecoderSpec, stored: Mapping[str, StoredTensor]
 ) -> None:
     """Refuse more layers than there are tensors, before anything grows with their number."""
     if config.num_layers > len(stored):
@@ -152,14 +143,14 @@ def _require_room_for_layers(
         )
 
 
-def default_dtype(config: GPT2Config, device: torch.device) -> torch.dtype:
+def default_dtype(config: DecoderSpec, device: torch.device) -> torch.dtype:
     """float32 on the CPU; elsewhere the half-precision type of the checkpoint, or float16."""
     if device.type == "cpu":
         return torch.float32
     return torch.bfloat16 if config.dtype == "bfloat16" else torch.float16
 
 
-def _find_directory(name: str, hub_files: Sequence[str] = _HUB_FILES) -> Path:
+def _find_directory(name: str, hub_files: Sequence[str] = EVERYTHING) -> Path:
     """The local directory that `name` is, or that the hub model of this name was fetched to."""
     if not name.strip():
         raise ModelError(
@@ -177,47 +168,8 @@ def _find_directory(name: str, hub_files: Sequence[str] = _HUB_FILES) -> Path:
         raise ModelError(f"{name} is a file; give the directory that holds it.")
     if _looks_like_a_path(name):
         raise ModelError(f"The directory {name} does not exist.")
-    return _fetch_from_hub(name, hub_files)
+    return fetch_from_hub(name, hub_files)
 
 
 def _looks_like_a_path(name: str) -> bool:
     return name.startswith((".", "/", "~", os.sep)) or name.count("/") > 1 or name.endswith("/")
-
-
-def _fetch_from_hub(name: str, files: Sequence[str]) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-            RepositoryNotFoundError,
-        )
-    except ImportError as error:
-        raise ModelError(
-            f"There is no local directory {name}; fetching it from the hub needs the package "
-            "huggingface_hub, which is not installed. Install it (pip install 'kvtrail[engine]')."
-        ) from error
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(files)))
-    except HFValidationError as error:
-        raise ModelError(
-            f"{name!r} is neither a local directory nor a hub id; a hub id looks like gpt2 or "
-            "openai-community/gpt2, and built-in models are called random:NAME."
-        ) from error
-    except GatedRepoError as error:
-        raise ModelError(
-            f"The hub model {name} is gated: accept its terms on the hub and log in, or give a "
-            "local directory."
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{name} is neither a local directory nor a model on the hub that can be read."
-        ) from error
-    except LocalEntryNotFoundError as error:
-        raise ModelError(
-            f"There is no local directory {name}. The hub model of that name is not in the local "
-            "cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)."
-        ) from error
-    except Exception as error:  # the client's own, its HTTP library's and the system's
-        raise ModelError(f"The hub model {name} cannot be fetched: {error}.") from error

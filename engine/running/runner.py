@@ -12,7 +12,7 @@ import torch
 
 from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
-from engine.models.gpt2 import GPT2
+from engine.models.decoder import Decoder
 from engine.running.prefill_inputs import PrefillInputs, PrefillShape
 from engine.running.ranges import span
 from engine.running.sampler import INVALID_TOKEN, sample, sample_greedy
@@ -69,7 +69,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: GPT2,
+        model: Decoder,
         cache: KVCache,
         rows: DeviceRows,
         token_slots: TokenSlots,

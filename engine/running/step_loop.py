@@ -14,7 +14,7 @@ import torch
 from engine.config import EngineConfig
 from engine.kv.blocks import BlockCopy, KVBlockManager
 from engine.kv.memory import KVCache
-from engine.models.gpt2 import GPT2
+from engine.models.decoder import Decoder
 from engine.requests.request import FinishReason, Request
 from engine.requests.token_batch import TokenBatch
 from engine.running.ahead import compile_ahead
@@ -64,7 +64,7 @@ class StepLoop:
     def __init__(
         self,
         config: EngineConfig,
-        model: GPT2,
+        model: Decoder,
         *,
         max_model_len: int,
         num_kv_blocks: int,

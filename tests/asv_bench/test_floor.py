@@ -19,7 +19,7 @@ from asv_bench.memory.floor import (
 )
 from asv_bench.workloads.named import WORKLOADS
 from engine import Engine, EngineConfig
-from engine.models.gpt2 import parameter_shapes
+from engine.models.weights import parameter_shapes
 
 READ_BYTES_PER_SECOND = 4.42e12  # measured on the reference host
 

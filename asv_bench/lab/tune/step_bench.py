@@ -15,7 +15,7 @@ from kernels.tiles.table import ConfigTable
 
 if TYPE_CHECKING:
     from engine.fused.step import FusedDecode
-    from engine.models.config import GPT2Config
+    from engine.models.spec import DecoderSpec
 
 REPLAYS = 20
 WARM_REPLAYS = 2
@@ -29,13 +29,13 @@ class StepBench:
     `dtype` is of weights and cache: float16 or bfloat16.
     """
 
-    def __init__(self, config: GPT2Config, device: torch.device, dtype: torch.dtype) -> None:
-        from engine.models.gpt2 import GPT2
+    def __init__(self, config: DecoderSpec, device: torch.device, dtype: torch.dtype) -> None:
+        from engine.models.decoder import Decoder
         from engine.models.random_weights import random_weights
 
         weights = random_weights(config, seed=0, device=device, dtype=dtype)
-        self._model = GPT2(config, weights)
-        self._exact = GPT2(config, {name: one.float() for name, one in weights.items()})
+        self._model = Decoder(config, weights)
+        self._exact = Decoder(config, {name: one.float() for name, one in weights.items()})
         self._rows: dict[Point, StepRows] = {}
 
     def prepare(self, table: ConfigTable, point: Point) -> Timer:

@@ -23,7 +23,7 @@ from kernels.tiles.table import HEAD_PART
 
 if TYPE_CHECKING:
     from engine.fused.step import FusedDecode
-    from engine.models.gpt2 import GPT2
+    from engine.models.decoder import Decoder
 
 BLOCK_SIZE = 64
 ROOM = 64
@@ -65,7 +65,7 @@ class StepRows:
     `model` is in half precision; `exact` has the same weights in float32.
     """
 
-    def __init__(self, model: GPT2, exact: GPT2, point: Point) -> None:
+    def __init__(self, model: Decoder, exact: Decoder, point: Point) -> None:
         from engine.fused.step import FusedDecode
 
         self.point = point
@@ -176,7 +176,7 @@ class StepRows:
         for one in (self._cache.keys, self._cache.values):
             one[:, blocks, :, self._slot] = float("nan")
 
-    def _compute(self, model: GPT2) -> Computed:
+    def _compute(self, model: Decoder) -> Computed:
         """The step by plain kernels, in the model's precision, on a copy of each layer's cache."""
         rows = self._rows.fields
         lengths = rows.position + 1

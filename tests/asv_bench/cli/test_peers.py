@@ -120,7 +120,7 @@ def test_half_precision_gets_the_same_rounded_weights() -> None:
     loaded = load_peer_model(MODEL, device="cpu", dtype="float16")
     ours = load_model(MODEL, device=torch.device("cpu"), dtype=torch.float16).model
     block = loaded.model.transformer.h[1]
-    assert torch.equal(block.mlp.c_fc.weight.T, ours.blocks[1].feed_forward_in.weight)
+    assert torch.equal(block.mlp.c_fc.weight.T, ours.blocks[1].feed_forward.into.weight)
     assert torch.equal(loaded.model.transformer.wte.weight, ours.token_embedding)
 
 

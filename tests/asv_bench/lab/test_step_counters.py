@@ -92,7 +92,7 @@ def test_one_more_operator_in_each_layer_is_seen(
 ) -> None:
     root = planted(
         tmp_path,
-        "engine/models/gpt2.py",
+        "engine/models/decoder.py",
         "attended = attend(layer, q, k, v)",
         "attended = attend(layer, q, k, v).neg()",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ import torch
 
 from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
-from engine.models.config import GPT2Config
-from engine.models.gpt2 import GPT2
+from engine.models.decoder import Decoder
+from engine.models.gpt2 import gpt2
 from engine.models.random_weights import random_weights
 from engine.requests.params import SamplingParams
 from engine.running.runner import ModelRunner
@@ -33,7 +33,7 @@ UNCOMPUTED = {
     2: np.array([9, 8, 7], np.int32),
     5: np.array([77], np.int32),
 }
-CONFIG = GPT2Config(
+CONFIG = gpt2(
     vocab_size=200,
     max_positions=64,
     num_layers=2,
@@ -53,20 +53,19 @@ needs_triton = pytest.mark.skipif(
 class Side:
     """One engine's device side, with rows in the middle of their sequences."""
 
-    model: GPT2
+    model: Decoder
     runner: ModelRunner
     cache: KVCache
     rows: DeviceRows
     token_slots: TokenSlots
 
 
-def _model(dtype: torch.dtype, **changes: object) -> GPT2:
-    fields = {name: getattr(CONFIG, name) for name in CONFIG.__dataclass_fields__}
-    config = GPT2Config(**(fields | changes))
-    return GPT2(config, random_weights(config, seed=3, device=DEVICE, dtype=dtype))
+def _model(dtype: torch.dtype, **changes: object) -> Decoder:
+    config = replace(CONFIG, **changes)
+    return Decoder(config, random_weights(config, seed=3, device=DEVICE, dtype=dtype))
 
 
-def _side(model: GPT2, *, fuse: bool) -> Side:
+def _side(model: Decoder, *, fuse: bool) -> Side:
     from engine.fused.step import FusedDecode
 
     config = model.config
@@ -219,10 +218,10 @@ def test_logits_are_as_close_to_full_precision_as_unfused_ones(
     weights = random_weights(CONFIG, seed=3, device=DEVICE, dtype=torch.float16)
     if outliers:
         # As trained models have them: two channels far beyond the rest, from the start to the end.
-        weights["wpe.weight"][:, 7] += 40.0
-        weights["wpe.weight"][:, 50] -= 15.0
-    fused, plain = (_side(GPT2(CONFIG, weights), fuse=fuse) for fuse in (True, False))
-    exact = _side(GPT2(CONFIG, {name: one.float() for name, one in weights.items()}), fuse=False)
+        weights["position_embedding.weight"][:, 7] += 40.0
+        weights["position_embedding.weight"][:, 50] -= 15.0
+    fused, plain = (_side(Decoder(CONFIG, weights), fuse=fuse) for fuse in (True, False))
+    exact = _side(Decoder(CONFIG, {name: one.float() for name, one in weights.items()}), fuse=False)
     exact.cache.keys.copy_(plain.cache.keys)
     exact.cache.values.copy_(plain.cache.values)
     logits = [_record_logits(side) for side in (plain, exact)]

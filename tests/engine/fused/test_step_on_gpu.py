@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from engine import Engine, EngineConfig, SamplingParams
-from engine.models.config import GPT2Config
-from engine.models.gpt2 import GPT2
+from engine.models.decoder import Decoder
+from engine.models.gpt2 import gpt2
 from engine.models.random_weights import random_weights
 from engine.models.registry import RANDOM_CONFIGS
 
@@ -31,7 +31,7 @@ def _outputs(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     return outputs
 
 
-def _logits(model: GPT2, token_ids: list[int]) -> torch.Tensor:
+def _logits(model: Decoder, token_ids: list[int]) -> torch.Tensor:
     """Scores after each of one sequence's tokens, float32 [T, V], computed all at once."""
 
     def attend(
@@ -59,7 +59,7 @@ def test_tokens_differ_only_where_rounding_decides(
     fused, plain = _outputs(fused_engine, prompts), _outputs(plain_engine, prompts)
     model = plain_engine.model
     weights = random_weights(model.config, seed=0, device=model.device, dtype=model.dtype)
-    exact = GPT2(model.config, {name: one.float() for name, one in weights.items()})
+    exact = Decoder(model.config, {name: one.float() for name, one in weights.items()})
     ties = 0
     for prompt, ours, theirs in zip(prompts, fused, plain, strict=True):
         if ours == theirs:
@@ -84,7 +84,7 @@ def test_models_as_wide_as_the_larger_gpt2s_decode_fused(
 
     But where two lie closer than half precision tells apart.
     """
-    config = GPT2Config(
+    config = gpt2(
         vocab_size=1000,
         max_positions=128,
         num_layers=1,
@@ -96,7 +96,7 @@ def test_models_as_wide_as_the_larger_gpt2s_decode_fused(
     monkeypatch.setitem(RANDOM_CONFIGS, "wide", config)
     engine = _engine(model="random:wide", max_batch_size=256, num_kv_blocks=600)
     weights = random_weights(config, seed=0, device=engine.device, dtype=torch.float16)
-    exact = GPT2(config, {name: one.float() for name, one in weights.items()})
+    exact = Decoder(config, {name: one.float() for name, one in weights.items()})
     for rows in (1, 2, 5, 64, 100, 128, 144, 256):
         prompts = [[(7 * row + i) % 999 for i in range(3)] for row in range(rows)]
         for prompt, tokens in zip(prompts, _outputs(engine, prompts), strict=True):

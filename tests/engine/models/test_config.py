@@ -1,4 +1,4 @@
-"""config.json to GPT2Config: what transformers writes is understood, what cannot run is refused."""
+"""config.json to spec: what transformers writes is understood, what cannot run is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import math
 import pytest
 
 from engine.errors import ModelError
-from engine.models.config import GPT2Config, read_config
+from engine.models.families import read_config, spec_of
+from engine.models.gpt2 import gpt2
 
 SMALL = {
     "model_type": "gpt2",
@@ -21,12 +22,12 @@ SMALL = {
 
 
 def _config(**fields):
-    return GPT2Config.from_json(SMALL | fields)
+    return spec_of(SMALL | fields)
 
 
 def test_an_empty_config_is_gpt2_small():
-    assert GPT2Config.from_json({"model_type": "gpt2"}) == GPT2Config()
-    assert GPT2Config().head_dim == 64
+    assert spec_of({"model_type": "gpt2"}) == gpt2()
+    assert gpt2().head_dim == 64
 
 
 def test_sizes_are_read():
@@ -49,12 +50,12 @@ def test_every_name_of_a_field_is_understood():
         "num_hidden_layers": 2,
         "num_attention_heads": 3,
     }
-    assert GPT2Config.from_json(renamed) == _config()
+    assert spec_of(renamed) == _config()
 
 
 def test_n_positions_goes_before_n_ctx():
     assert _config(n_ctx=7).max_positions == 32
-    assert GPT2Config.from_json({"model_type": "gpt2", "n_ctx": 77}).max_positions == 77
+    assert spec_of({"model_type": "gpt2", "n_ctx": 77}).max_positions == 77
 
 
 def test_a_config_written_by_transformers_is_read(tmp_path):
@@ -63,18 +64,18 @@ def test_a_config_written_by_transformers_is_read(tmp_path):
     TheirConfig(n_embd=24, n_head=3, n_inner=7, layer_norm_epsilon=1e-3).save_pretrained(tmp_path)
     config = read_config(tmp_path)
     assert (config.hidden_size, config.num_heads, config.inner_size) == (24, 3, 7)
-    assert config.layer_norm_epsilon == 1e-3
+    assert config.norm_epsilon == 1e-3
     assert (config.vocab_size, config.eos_token_ids, config.tied_head) == (50257, (50256,), True)
 
 
 def test_defaults_are_those_of_transformers():
     from transformers import GPT2Config as TheirConfig
 
-    ours, theirs = GPT2Config.from_json({"model_type": "gpt2"}), TheirConfig()
+    ours, theirs = spec_of({"model_type": "gpt2"}), TheirConfig()
     assert (ours.vocab_size, ours.max_positions) == (theirs.vocab_size, theirs.n_positions)
     assert (ours.num_layers, ours.num_heads) == (theirs.n_layer, theirs.n_head)
     assert (ours.hidden_size, ours.activation) == (theirs.n_embd, theirs.activation_function)
-    assert ours.layer_norm_epsilon == theirs.layer_norm_epsilon
+    assert ours.norm_epsilon == theirs.layer_norm_epsilon
     assert ours.tied_head == theirs.tie_word_embeddings
     assert ours.scale_by_head_dim == theirs.scale_attn_weights
     assert ours.scale_by_layer == theirs.scale_attn_by_inverse_layer_idx
@@ -118,7 +119,7 @@ def test_upcast_attention_changes_nothing_because_the_kernels_always_do_it():
     ],
 )
 def test_end_of_sequence_ids(in_config, in_generation, expected):
-    config = GPT2Config.from_json(SMALL | in_config, in_generation)
+    config = spec_of(SMALL | in_config, in_generation)
     assert config.eos_token_ids == expected
 
 
@@ -132,7 +133,7 @@ def test_dtype_is_read_under_both_names(key):
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"model_type": "llama"}, "model_type is 'llama'"),
+        ({"model_type": "opt"}, "model_type is 'opt'; this engine runs \"gpt2\""),
         ({"model_type": None}, 'no "model_type"'),
         ({"add_cross_attention": True}, "add_cross_attention is set"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),

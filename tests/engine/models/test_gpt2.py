@@ -9,10 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.errors import ModelError
 from engine.models.activations import ACTIVATIONS, gelu_tanh
-from engine.models.config import GPT2Config
-from engine.models.gpt2 import GPT2, Linear, parameter_shapes
+from engine.models.decoder import Decoder
+from engine.models.gpt2 import gpt2
+from engine.models.layers import Linear
 from engine.models.random_weights import random_weights
 from engine.models.registry import load_model
+from engine.models.weights import parameter_shapes
 
 CPU = torch.device("cpu")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -145,7 +147,7 @@ class _Operations(TorchDispatchMode):
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_forward_can_be_captured(activation):
     """No value is read back, no tensor comes from the host, no shape hangs on a value."""
-    config = GPT2Config(
+    config = gpt2(
         vocab_size=50,
         max_positions=8,
         num_layers=2,
@@ -154,7 +156,7 @@ def test_forward_can_be_captured(activation):
         inner_size=64,
         activation=activation,
     )
-    model = GPT2(config, random_weights(config, seed=0, device=CPU, dtype=torch.float16))
+    model = Decoder(config, random_weights(config, seed=0, device=CPU, dtype=torch.float16))
     token_ids = positions = torch.arange(5)
     with _Operations() as operations:
         model.logits(model.forward(token_ids, positions, lambda layer, q, k, v: v))
@@ -164,8 +166,8 @@ def test_forward_can_be_captured(activation):
 
 
 def test_attend_gets_each_layer_once_with_rows_per_token():
-    config = GPT2Config(vocab_size=50, max_positions=8, num_layers=3, num_heads=2, hidden_size=16)
-    model = GPT2(config, random_weights(config, seed=0, device=CPU, dtype=torch.float32))
+    config = gpt2(vocab_size=50, max_positions=8, num_layers=3, num_heads=2, hidden_size=16)
+    model = Decoder(config, random_weights(config, seed=0, device=CPU, dtype=torch.float32))
     seen = []
 
     def attend(layer, q, k, v):
@@ -182,8 +184,8 @@ def test_attend_gets_each_layer_once_with_rows_per_token():
 
 def test_a_token_depends_on_others_through_attention_only():
     """Rows of a ragged batch may come in any order, with any neighbours."""
-    config = GPT2Config(vocab_size=50, max_positions=8, num_layers=2, num_heads=2, hidden_size=16)
-    model = GPT2(config, random_weights(config, seed=0, device=CPU, dtype=torch.float32))
+    config = gpt2(vocab_size=50, max_positions=8, num_layers=2, num_heads=2, hidden_size=16)
+    model = Decoder(config, random_weights(config, seed=0, device=CPU, dtype=torch.float32))
 
     def attend(layer, q, k, v):
         return q + k - v
@@ -200,7 +202,7 @@ def test_a_token_depends_on_others_through_attention_only():
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("vocab_size", [50, 64, 65])
 def test_a_padded_head_shows_in_speed_only(vocab_size, tied):
-    config = GPT2Config(
+    config = gpt2(
         vocab_size=vocab_size,
         max_positions=8,
         num_layers=1,
@@ -210,43 +212,45 @@ def test_a_padded_head_shows_in_speed_only(vocab_size, tied):
         tied_head=tied,
     )
     weights = random_weights(config, seed=0, device=CPU, dtype=torch.float32)
-    model = GPT2(config, weights)
+    model = Decoder(config, weights)
     hidden = torch.randn(3, 16, generator=torch.manual_seed(0))
     logits = model.logits(hidden)
     assert logits.shape == (3, vocab_size)
     assert logits.stride(0) % 64 == 0
-    head = weights["wte.weight" if tied else "lm_head.weight"]
+    head = weights["token_embedding.weight" if tied else "head.weight"]
     torch.testing.assert_close(logits, hidden @ head.T)
-    assert torch.equal(model.token_embedding, weights["wte.weight"])
+    assert torch.equal(model.token_embedding, weights["token_embedding.weight"])
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda weights: weights.pop("ln_f.bias"), "lack ln_f.bias"),
+        (lambda weights: weights.pop("final_norm.bias"), "lack final_norm.bias"),
         (
-            lambda weights: weights.update({"wpe.weight": torch.zeros(7, 16)}),
-            r"wpe.weight is \[7, 16\]; the config asks for \[8, 16\]",
+            lambda weights: weights.update({"position_embedding.weight": torch.zeros(7, 16)}),
+            r"position_embedding.weight is \[7, 16\]; the config asks for \[8, 16\]",
         ),
         (
-            lambda weights: weights.update({"ln_f.bias": torch.zeros(16, dtype=torch.float16)}),
-            "ln_f.bias is torch.float16",
+            lambda weights: weights.update(
+                {"final_norm.bias": torch.zeros(16, dtype=torch.float16)}
+            ),
+            "final_norm.bias is torch.float16",
         ),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(change, sentence):
-    config = GPT2Config(vocab_size=50, max_positions=8, num_layers=1, num_heads=2, hidden_size=16)
+    config = gpt2(vocab_size=50, max_positions=8, num_layers=1, num_heads=2, hidden_size=16)
     weights = random_weights(config, seed=0, device=CPU, dtype=torch.float32)
     change(weights)
     with pytest.raises(ModelError, match=sentence):
-        GPT2(config, weights)
+        Decoder(config, weights)
 
 
 def test_integer_weights_are_refused():
-    config = GPT2Config(vocab_size=50, max_positions=8, num_layers=1, num_heads=2, hidden_size=16)
+    config = gpt2(vocab_size=50, max_positions=8, num_layers=1, num_heads=2, hidden_size=16)
     weights = {
         name: torch.zeros(shape, dtype=torch.int8)
         for name, shape in parameter_shapes(config).items()
     }
     with pytest.raises(ModelError, match="must be a float dtype"):
-        GPT2(config, weights)
+        Decoder(config, weights)

@@ -10,19 +10,20 @@ import pytest
 import torch
 from gpt2_checkpoints import greedy_continuation, logits_of
 
-from engine.models.gpt2 import GPT2, parameter_shapes
+from engine.models.decoder import Decoder
 from engine.models.random_weights import random_weights
 from engine.models.registry import RANDOM_CONFIGS, load_model
+from engine.models.weights import parameter_shapes
 
 CPU = torch.device("cpu")
 TINY = RANDOM_CONFIGS["gpt2-tiny"]
 
 FIXED = {
-    "wte.weight": 3155269009,
-    "wpe.weight": 1647301223,
-    "h.1.mlp.c_proj.weight": 3493295556,
-    "ln_f.weight": 2646466592,
-    "h.0.ln_1.bias": 4159918814,
+    "token_embedding.weight": 3155269009,
+    "position_embedding.weight": 1647301223,
+    "blocks.1.feed_forward_out.weight": 3493295556,
+    "final_norm.weight": 2646466592,
+    "blocks.0.attention_norm.bias": 4159918814,
 }
 
 
@@ -31,8 +32,8 @@ def _weights(config=TINY, seed=0, dtype=torch.float32):
 
 
 @pytest.fixture(scope="module")
-def tiny() -> GPT2:
-    return GPT2(TINY, _weights())
+def tiny() -> Decoder:
+    return Decoder(TINY, _weights())
 
 
 def test_numbers_are_fixed_for_all_time():
@@ -50,13 +51,19 @@ def test_every_parameter_has_its_shape_and_numbers_of_its_own():
 
 
 def test_seed_chooses_the_numbers():
-    assert torch.equal(_weights(seed=3)["wte.weight"], _weights(seed=3)["wte.weight"])
-    assert not torch.equal(_weights(seed=3)["wte.weight"], _weights(seed=4)["wte.weight"])
+    assert torch.equal(
+        _weights(seed=3)["token_embedding.weight"], _weights(seed=3)["token_embedding.weight"]
+    )
+    assert not torch.equal(
+        _weights(seed=3)["token_embedding.weight"], _weights(seed=4)["token_embedding.weight"]
+    )
 
 
 def test_a_layer_has_the_same_numbers_in_a_deeper_model():
     deeper = dataclasses.replace(TINY, num_layers=3)
-    assert torch.equal(_weights()["h.1.ln_1.bias"], _weights(deeper)["h.1.ln_1.bias"])
+    assert torch.equal(
+        _weights()["blocks.1.attention_norm.bias"], _weights(deeper)["blocks.1.attention_norm.bias"]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -87,7 +94,7 @@ def test_logits_are_fit_for_sampling_and_for_float16(tiny):
     assert 2 < logits.std() < 8
     first, second = logits.topk(2).values.unbind(-1)
     assert (first - second).median() > 0.3
-    half = logits_of(GPT2(TINY, _weights(dtype=torch.float16)), token_ids).float()
+    half = logits_of(Decoder(TINY, _weights(dtype=torch.float16)), token_ids).float()
     assert half.isfinite().all()
     assert (half - logits).norm() < 0.01 * logits.norm()
     assert (half.argmax(-1) == logits.argmax(-1)).float().mean() > 0.95

@@ -13,9 +13,9 @@ from gpt2_checkpoints import logits_of, make_reference, save_reference
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from engine.errors import ModelError
-from engine.models.config import read_config
-from engine.models.gpt2 import parameter_shapes
+from engine.models.families import read_config
 from engine.models.registry import RANDOM_CONFIGS, default_dtype, load_model, load_tokenizer
+from engine.models.weights import parameter_shapes
 from engine.text.tokenizer import TOKENIZER_FILES
 
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ import torch
 
 from asv_bench.lab.tune.candidates import Point, Rejected
 from asv_bench.lab.tune.step_rows import StepRows
-from engine.models.config import GPT2Config
-from engine.models.gpt2 import GPT2
+from engine.models.decoder import Decoder
+from engine.models.gpt2 import gpt2
 from engine.models.random_weights import random_weights
 from kernels.tiles.table import LinearTile, committed_table
 
-CONFIG = GPT2Config(
+CONFIG = gpt2(
     vocab_size=200,
     max_positions=256,
     num_layers=2,
@@ -29,8 +29,8 @@ CONFIG = GPT2Config(
 @pytest.fixture(scope="module")
 def rows(triton_device: torch.device) -> StepRows:
     weights = random_weights(CONFIG, seed=3, device=triton_device, dtype=torch.float16)
-    exact = GPT2(CONFIG, {name: one.float() for name, one in weights.items()})
-    return StepRows(GPT2(CONFIG, weights), exact, Point(3, 70))
+    exact = Decoder(CONFIG, {name: one.float() for name, one in weights.items()})
+    return StepRows(Decoder(CONFIG, weights), exact, Point(3, 70))
 
 
 @dataclass

@@ -1,0 +1,197 @@
+"""A decoder, block by block, over a ragged batch of tokens.
+
+Letters in shapes: T tokens of all sequences in a row, E hidden size, H_q and H_kv heads of queries
+and of keys and values, D head dimension, F feed-forward size, V vocabulary. The model knows nothing
+of sequences: positions come with the tokens, and `attend` is where tokens of one sequence meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.errors import ModelError
+from engine.models.activations import activation_function
+from engine.models.layers import FeedForward, LayerNorm, Linear, Norm, RMSNorm, Turn
+from engine.models.spec import DecoderSpec
+from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""attend(layer, q [T, H_q, D], k [T, H_kv, D], v [T, H_kv, D]) -> [T, H_q, D]: stores k and v of
+the tokens and attends with q. The arguments may be strided views, contiguous in D only."""
+
+# cuBLAS has fast kernels only for outputs whose rows are aligned.
+_HEAD_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The parts of one transformer block, in the order they are used.
+
+    `head_norm` is the weight [H_q + H_kv, D] of the norm of every head of queries and keys, where
+    they have one.
+    """
+
+    attention_norm: Norm
+    attention_in: Linear  # E -> (H_q + 2 H_kv) D: q, k and v side by side
+    head_norm: Tensor | None
+    attention_out: Linear  # H_q D -> E
+    feed_forward_norm: Norm
+    feed_forward: FeedForward
+
+
+class Decoder:
+    """A decoder for inference.
+
+    `forward` and `logits` launch device work only: they neither wait for the device, nor create
+    tensors on the CPU, nor look at a value, so both can be captured in a CUDA graph.
+
+    Parameters
+    ----------
+    config
+        What the model is made of.
+    weights
+        Name to tensor, with the names and shapes of `parameter_shapes`, all of one device and one
+        float dtype. The model keeps the tensors; it copies none but the head, and that only where
+        it needs padding.
+
+    Raises
+    ------
+    ModelError
+        A parameter is missing, or has another shape, device or dtype.
+    """
+
+    def __init__(self, config: DecoderSpec, weights: Mapping[str, Tensor]) -> None:
+        _check_weights(config, weights)
+        self.config = config
+        self.device = weights[TOKEN_EMBEDDING].device
+        self.dtype = weights[TOKEN_EMBEDDING].dtype
+        head = weights[TOKEN_EMBEDDING if config.tied_head else HEAD]
+        self.head = _pad_rows(head, _HEAD_ROWS)  # [V rounded up, E]
+        # A tied embedding is a view of the head, so that one copy serves both.
+        self.token_embedding = (
+            self.head[: config.vocab_size] if config.tied_head else weights[TOKEN_EMBEDDING]
+        )  # [V, E]
+        self.position_embedding = weights.get(POSITION_EMBEDDING)  # [max_positions, E]
+        self._turns: Tensor | None = None  # [max_positions, D]
+        if config.rotary is not None:
+            self._turns = config.rotary.table(config.max_positions, config.head_dim, self.device)
+        self.blocks = tuple(_block(config, weights, layer) for layer in range(config.num_layers))
+        self.final_norm = _norm(config, weights, "final_norm")
+        self._next_norm = (*(block.attention_norm for block in self.blocks[1:]), self.final_norm)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Run the tokens through all blocks.
+
+        Parameters
+        ----------
+        token_ids, positions
+            [T] int32 or int64, on the model's device. Positions count from 0 within each sequence.
+            Values are not checked.
+        attend
+            Called once per layer, in order; see `Attend`. The factor on its scores is
+            `config.attention_scale(layer)`.
+
+        Returns
+        -------
+        hidden
+            [T, E] after the final norm, in the model's dtype.
+        """
+        x = F.embedding(token_ids, self.token_embedding)  # [T, E]
+        if self.position_embedding is not None:
+            x = x + F.embedding(positions, self.position_embedding)
+        turn = None if self._turns is None else Turn.at(positions, self._turns)
+        normed = self.blocks[0].attention_norm(x)
+        for layer, block in enumerate(self.blocks):
+            attended = self._attention(block, layer, normed, turn, attend)
+            x, normed = block.feed_forward_norm.after(x, attended)
+            x, normed = self._next_norm[layer].after(x, block.feed_forward(normed))
+        return normed
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of every token after each hidden state: [N, E] -> [N, V], in the model's dtype.
+
+        Rows are contiguous, but may lie further apart than V.
+        """
+        return F.linear(hidden, self.head)[:, : self.config.vocab_size]
+
+    def _attention(
+        self, block: Block, layer: int, x: Tensor, turn: Turn | None, attend: Attend
+    ) -> Tensor:
+        config = self.config
+        queries, keys = config.num_heads, config.num_kv_heads
+        heads = block.attention_in(x).view(-1, queries + 2 * keys, config.head_dim)
+        if turn is None:
+            q, k, v = heads.split_with_sizes((queries, keys, keys), 1)  # [T, H, D] each
+        else:
+            turned, v = heads.split_with_sizes((queries + keys, keys), 1)
+            if block.head_norm is not None:
+                # In float32, so that what is turned and stored has been rounded once.
+                normed = F.rms_norm(turned.float(), (config.head_dim,), None, config.norm_epsilon)
+                turned = normed * block.head_norm
+            q, k = turn(turned).to(x.dtype).split_with_sizes((queries, keys), 1)
+        attended = attend(layer, q, k, v)  # [T, H_q, D]
+        return block.attention_out(attended.reshape(-1, queries * config.head_dim))  # [T, E]
+
+
+def _block(config: DecoderSpec, weights: Mapping[str, Tensor], layer: int) -> Block:
+    block = f"blocks.{layer}."
+    return Block(
+        attention_norm=_norm(config, weights, block + "attention_norm"),
+        attention_in=_linear(weights, block + "attention_in"),
+        head_norm=_head_norm(config, weights, block) if config.qk_norm else None,
+        attention_out=_linear(weights, block + "attention_out"),
+        feed_forward_norm=_norm(config, weights, block + "feed_forward_norm"),
+        feed_forward=FeedForward(
+            _linear(weights, block + "feed_forward_in"),
+            _linear(weights, block + "feed_forward_out"),
+            activation_function(config.activation),
+            config.is_gated,
+        ),
+    )
+
+
+def _head_norm(config: DecoderSpec, weights: Mapping[str, Tensor], block: str) -> Tensor:
+    """The norms' weights, a row for each head of queries and keys."""
+    queries, keys = weights[block + "query_norm.weight"], weights[block + "key_norm.weight"]
+    rows = (queries.expand(config.num_heads, -1), keys.expand(config.num_kv_heads, -1))
+    return torch.cat(rows)
+
+
+def _norm(config: DecoderSpec, weights: Mapping[str, Tensor], name: str) -> Norm:
+    if config.norm == "rms":
+        return RMSNorm(weights[name + ".weight"], config.norm_epsilon)
+    return LayerNorm(weights[name + ".weight"], weights[name + ".bias"], config.norm_epsilon)
+
+
+def _linear(weights: Mapping[str, Tensor], name: str) -> Linear:
+    return Linear(weights[name + ".weight"], weights.get(name + ".bias"))
+
+
+def _pad_rows(weight: Tensor, multiple: int) -> Tensor:
+    """The weight [V, E] with rows of zeros below, up to a multiple of that many."""
+    missing = -weight.shape[0] % multiple
+    return F.pad(weight, (0, 0, 0, missing)) if missing else weight
+
+
+def _check_weights(config: DecoderSpec, weights: Mapping[str, Tensor]) -> None:
+    shapes = parameter_shapes(config)
+    missing = [name for name in shapes if name not in weights]
+    if missing:
+        raise ModelError(f"The weights lack {', '.join(missing[:4])}, which this decoder needs.")
+    first = weights[TOKEN_EMBEDDING]
+    for name, shape in shapes.items():
+        weight = weights[name]
+        if tuple(weight.shape) != shape:
+            raise ModelError(f"{name} is {list(weight.shape)}; the config asks for {list(shape)}.")
+        if weight.device != first.device or weight.dtype != first.dtype:
+            raise ModelError(
+                f"{name} is {weight.dtype} on {weight.device}; like {TOKEN_EMBEDDING} it must be "
+                f"{first.dtype} on {first.device}."
+            )
+    if not first.dtype.is_floating_point:
+        raise ModelError(f"The weights are {first.dtype}; they must be a float dtype.")

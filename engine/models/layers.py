@@ -1,0 +1,109 @@
+"""The layers of a decoder in torch operations: what runs wherever the fused kernels do not.
+
+Letters in shapes: T tokens of all sequences in a row, E hidden size, H heads, D head dimension,
+F feed-forward size. None of them waits for the device or looks at a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.models.activations import Activation, gelu_tanh
+from kernels.linear.norm import add_layer_norm
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Weight and bias [E] of one layer norm."""
+
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise x [T, E] over E."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
+
+    def after(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """x + change, and that normalised, all [T, E]."""
+        return add_layer_norm(x, change, self.weight, self.bias, self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """Weight [E] of one norm by the root of the mean square."""
+
+    weight: Tensor
+    epsilon: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise x [..., E] over E."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+    def after(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """x + change, and that normalised, all [T, E]."""
+        total = x + change
+        return total, self(total)
+
+
+Norm: TypeAlias = LayerNorm | RMSNorm
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Weight [out, in], contiguous, and bias [out], where there is one."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [T, in] to [T, out]."""
+        return F.linear(x, self.weight, self.bias)
+
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """The activation of the mapped x."""
+        if activation is gelu_tanh and x.is_cuda and self.bias is not None:
+            # cuBLAS applies it to what it stores. On the CPU the same function has another GELU.
+            return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
+        return activation(self(x))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """The two linear maps of a block, E to F or, gated, to 2 F, and F to E."""
+
+    into: Linear
+    out: Linear
+    activation: Activation
+    is_gated: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, E] mapped to [T, E]."""
+        if not self.is_gated:
+            return self.out(self.into.activated(x, self.activation))
+        gate, mapped = self.into(x).chunk(2, dim=1)  # [T, F] each
+        return self.out(self.activation(gate) * mapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Cosines and signed sines [T, 1, D] of the positions of T tokens, float32."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    @classmethod
+    def at(cls, positions: Tensor, table: Tensor) -> Turn:
+        """Of `positions` [T], from the table [P, D] of `Rotary.table`."""
+        cosines, sines = F.embedding(positions, table)[:, None].chunk(2, dim=2)
+        return cls(torch.cat((cosines, cosines), 2), torch.cat((sines.neg(), sines), 2))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Turn every head of x [T, H, D]; the result is float32."""
+        halves_swapped = x.roll(x.shape[2] // 2, dims=2)
+        return torch.addcmul(x * self.cosines, halves_swapped, self.sines)

@@ -1,0 +1,155 @@
+"""What a decoder-only model is: its sizes and which of the known parts it is made of.
+
+Everything that runs a model is built from its spec: weights, plain layers and fused steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import ModelError
+from engine.models.activations import activation_function
+from engine.models.rotary import Rotary
+
+_LARGEST_SIZE = 2**31 - 1
+"""Of any size that a config may claim: places in a tensor's dimension are counted in 32 bits."""
+
+_SIZES = (
+    "vocab_size",
+    "max_positions",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "hidden_size",
+    "inner_size",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec:
+    """Sizes and parts of one decoder.
+
+    Attributes
+    ----------
+    family
+        The model_type in its config.json, a key of `engine.models.registry.FAMILIES`.
+    vocab_size, num_layers, hidden_size, inner_size
+        Rows of the token embedding, blocks, width of the residual stream, width between the two
+        maps of the feed-forward layer.
+    max_positions
+        Tokens of the longest sequence that the model was made for.
+    num_heads, num_kv_heads, head_dim
+        Heads of queries, heads of keys and of values, and the width of each.
+    norm, norm_epsilon
+        "layer" subtracts the mean and adds a bias, "rms" does neither.
+    rotary
+        How queries and keys are turned by their positions; None adds a learned embedding of the
+        position to that of the token.
+    qk_norm
+        Every head of the queries and the keys passes an RMS norm before it is turned.
+    activation
+        A name of `engine.models.activations`.
+    is_gated
+        The feed-forward layer multiplies the activation of one map with a second map of the same
+        input, in place of the activation alone.
+    attention_in_bias, attention_out_bias, feed_forward_bias
+        Whether these linear maps have biases.
+    tied_head
+        The output head is the token embedding.
+    eos_token_ids
+        Ids that end a sequence; those outside the vocabulary are left out.
+    scale_by_head_dim, scale_by_layer
+        Parts of the attention scale, see `attention_scale`.
+    sliding_window
+        Tokens that some layer attends to at most; None: all.
+    dtype
+        The type the checkpoint says it was written in: float64, float32, float16 or bfloat16.
+
+    Raises
+    ------
+    ModelError
+        A size makes no sense, or does not fit another one.
+    """
+
+    family: str
+    vocab_size: int
+    max_positions: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    inner_size: int
+    norm: Literal["layer", "rms"]
+    norm_epsilon: float
+    activation: str
+    rotary: Rotary | None = None
+    qk_norm: bool = False
+    is_gated: bool = False
+    attention_in_bias: bool = False
+    attention_out_bias: bool = False
+    feed_forward_bias: bool = False
+    tied_head: bool = False
+    eos_token_ids: tuple[int, ...] = ()
+    scale_by_head_dim: bool = True
+    scale_by_layer: bool = False
+    sliding_window: int | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            size = getattr(self, name)
+            if size < 1:
+                raise ModelError(f"{name} is {_shown(size)}; it must be at least 1.")
+            if size > _LARGEST_SIZE:
+                raise ModelError(f"{name} is {_shown(size)}; it must be at most {_LARGEST_SIZE}.")
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(
+                f"{self.num_heads} query heads cannot share {self.num_kv_heads} heads of keys and "
+                "values; num_heads must be a multiple of num_kv_heads."
+            )
+        if self.rotary is not None and self.head_dim % 2:
+            raise ModelError(
+                f"head_dim is {self.head_dim}; rotary positions turn pairs, so it must be even."
+            )
+        if self.qk_norm and self.rotary is None:
+            raise ModelError("Heads of queries and keys are normed only before they are turned.")
+        if not (math.isfinite(self.norm_epsilon) and self.norm_epsilon > 0):
+            raise ModelError(
+                f"The epsilon of the norms is {self.norm_epsilon}; it must be a positive number."
+            )
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ModelError(
+                f"sliding_window is {_shown(self.sliding_window)}; it must be at least 1, or null."
+            )
+        activation_function(self.activation)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that every layer attends to as a whole."""
+        return min(self.max_positions, self.sliding_window or self.max_positions)
+
+    def attention_scale(self, layer: int) -> float:
+        """Factor on the scores q.k of `layer` (0-based) before the softmax."""
+        scale = self.head_dim**-0.5 if self.scale_by_head_dim else 1.0
+        return scale / (layer + 1) if self.scale_by_layer else scale
+
+
+def split_heads(hidden_size: int, num_heads: int) -> int:
+    """The width of a head where all heads together are as wide as the residual stream."""
+    if num_heads < 1:
+        raise ModelError(f"num_heads is {_shown(num_heads)}; it must be at least 1.")
+    if hidden_size % num_heads:
+        raise ModelError(
+            f"The hidden size {_shown(hidden_size)} does not divide into {_shown(num_heads)} "
+            "heads; it must be a multiple of the number of heads."
+        )
+    return hidden_size // num_heads
+
+
+def _shown(size: int) -> str:
+    """A number of which Python may refuse to write all digits."""
+    return str(size) if abs(size) < 10**20 else f"a number of {size.bit_length()} bits"
