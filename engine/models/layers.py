@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.activations import Activation, gelu_tanh
-from kernels.linear.norm import add_layer_norm
+from kernels.linear.norm import add_layer_norm, add_rms_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ class RMSNorm:
 
     def after(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """x + change, and that normalised, all [T, E]."""
-        total = x + change
-        return total, self(total)
+        return add_rms_norm(x, change, self.weight, self.epsilon)
 
 
 Norm: TypeAlias = LayerNorm | RMSNorm

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""`kernels.linear.norm.add_layer_norm` in Triton: one program a row, held in registers."""
+"""`kernels.linear.norm` in Triton: one program a row, held in registers."""
 
 import torch
 import triton
@@ -19,8 +19,12 @@ def add_norm_rows(
     epsilon,
     E: tl.constexpr,
     E_PAD: tl.constexpr,
+    RMS: tl.constexpr,
 ):
-    """One row of `total` = x + change, rounded, and of `normed`, all [rows, E]."""
+    """One row of `total` = x + change, rounded, and of `normed`, all [rows, E].
+
+    RMS neither centres the row nor reads `bias`.
+    """
     column = tl.arange(0, E_PAD)
     in_row = column < E
     # 32 bits would overflow at 1.4 million rows of 1536.
@@ -30,24 +34,29 @@ def add_norm_rows(
     rounded = added.to(total.dtype.element_ty)
     tl.store(total + place, rounded, mask=in_row)
     values = rounded.to(tl.float32)
-    mean = tl.sum(values, axis=0) / E
-    centred = tl.where(in_row, values - mean, 0.0)
+    if RMS:
+        centred = values  # zeros beyond the row
+    else:
+        mean = tl.sum(values, axis=0) / E
+        centred = tl.where(in_row, values - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / E + epsilon)
     scale = tl.load(weight + column, mask=in_row, other=0.0).to(tl.float32)
-    shift = tl.load(bias + column, mask=in_row, other=0.0).to(tl.float32)
-    tl.store(normed + place, centred * rstd * scale + shift, mask=in_row)
+    scaled = centred * rstd * scale
+    if not RMS:
+        scaled += tl.load(bias + column, mask=in_row, other=0.0).to(tl.float32)
+    tl.store(normed + place, scaled, mask=in_row)
 
 
 def launch_add_norm(
     x: torch.Tensor,
     change: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     epsilon: float,
     total: torch.Tensor,
     normed: torch.Tensor,
 ) -> None:
-    """`add_layer_norm` into `total` and `normed`, both [T, E]."""
+    """The sum and its norm into `total` and `normed`, both [T, E]; an RMS norm without `bias`."""
     rows, width = x.shape
     if rows == 0:
         return
@@ -56,11 +65,12 @@ def launch_add_norm(
         x,
         change,
         weight,
-        bias,
+        weight if bias is None else bias,
         total,
         normed,
         epsilon,
         E=width,
+        RMS=bias is None,
         **tile.constants,
         num_warps=tile.num_warps,
     )

@@ -1,4 +1,4 @@
-"""Mutants of the residual connection with the layer norm behind it."""
+"""Mutants of the residual connection with the norm behind it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MUTANTS = (
     ),
     Mutant(
         NORM,
-        "centred = tl.where(in_row, values - mean, 0.0)",
-        "centred = values - mean",
+        "    centred = tl.where(in_row, values - mean, 0.0)",
+        "    centred = values - mean",
         "padding counts towards the variance",
         NORM_TESTS,
         "fp64",
@@ -54,6 +54,22 @@ MUTANTS = (
         "padding is written into the next row",
         NORM_TESTS,
         "beyond",
+    ),
+    Mutant(
+        NORM,
+        "centred = values  # zeros beyond the row",
+        "centred = values - tl.sum(values, axis=0) / E",
+        "an RMS norm centres the row",
+        NORM_TESTS,
+        "rms",
+    ),
+    Mutant(
+        NORM,
+        "    if not RMS:\n        scaled +=",
+        "    if True:\n        scaled +=",
+        "an RMS norm adds a bias",
+        NORM_TESTS,
+        "rms",
     ),
     Mutant(
         NORM,

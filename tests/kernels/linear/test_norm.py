@@ -1,4 +1,4 @@
-"""A residual connection and the layer norm behind it."""
+"""A residual connection and the norm behind it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from paged_cases import NAN, same_bits
 
 from kernels import KernelArgumentError
-from kernels.linear.norm import add_layer_norm
+from kernels.linear.norm import add_layer_norm, add_rms_norm
 
 WIDTHS = [1, 16, 100, 768, 1600]
 EPSILON = 1e-5
@@ -29,11 +29,15 @@ def _rows(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> li
 
 
 def _assert_normed(
-    total: torch.Tensor, normed: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    total: torch.Tensor, normed: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> None:
-    """Against fp64, within one rounding of the result and fp32's error in what leads to it."""
-    values, scale, shift = (tensor.double() for tensor in (total, weight, bias))
-    centred = values - values.mean(1, keepdim=True)
+    """Against fp64, within one rounding of the result and fp32's error in what leads to it.
+
+    Without a bias the norm is by the root of the mean square.
+    """
+    values, scale = total.double(), weight.double()
+    shift = torch.zeros_like(scale) if bias is None else bias.double()
+    centred = values if bias is None else values - values.mean(1, keepdim=True)
     deviation = (centred.square().mean(1, keepdim=True) + EPSILON).sqrt()
     expected = centred / deviation * scale + shift
     # An error of the mean, relative to the largest value, is divided by the deviation.
@@ -55,6 +59,23 @@ def test_against_fp64(implementation: Any, dtype: torch.dtype, width: int, rows:
     _assert_normed(total, normed, weight, bias)
     assert same_bits(x, before[0])
     assert same_bits(change, before[1])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_rms_norm_against_fp64(
+    implementation: Any, dtype: torch.dtype, width: int, rows: int
+) -> None:
+    x, change, weight, _ = _rows(rows, width, dtype, implementation.device)
+    total, normed = add_rms_norm(x, change, weight, EPSILON)
+    assert same_bits(total, (x.float() + change.float()).to(dtype))
+    _assert_normed(total, normed, weight, None)
+
+
+def test_the_root_of_the_mean_square_of_zeros(implementation: Any, dtype: torch.dtype) -> None:
+    x = torch.zeros(2, 100, dtype=dtype, device=implementation.device)
+    _, normed = add_rms_norm(x, x, torch.ones_like(x[0]), EPSILON)
+    assert not normed.any()
 
 
 def test_a_row_far_from_zero_keeps_its_variance(implementation: Any) -> None:
@@ -82,14 +103,17 @@ def test_no_rows(implementation: Any, dtype: torch.dtype) -> None:
     assert total.shape == normed.shape == (0, 16)
 
 
+@pytest.mark.parametrize("is_rms", [False, True], ids=["layer", "rms"])
 @pytest.mark.parametrize("width", [1, 100])
-def test_nothing_beyond_the_rows_is_written(triton_device: torch.device, width: int) -> None:
+def test_nothing_beyond_the_rows_is_written(
+    triton_device: torch.device, width: int, is_rms: bool
+) -> None:
     from kernels.linear.norm_kernel import launch_add_norm
 
     x, change, weight, bias = _rows(3, width, torch.float16, triton_device)
     buffers = torch.full((2, 3 * width + 2048), NAN, dtype=torch.float16, device=triton_device)
     total, normed = (buffer[: 3 * width].view(3, width) for buffer in buffers)
-    launch_add_norm(x, change, weight, bias, EPSILON, total, normed)
+    launch_add_norm(x, change, weight, None if is_rms else bias, EPSILON, total, normed)
     assert not total.isnan().any()
     assert not normed.isnan().any()
     assert buffers[:, 3 * width :].isnan().all()
