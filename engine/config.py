@@ -41,7 +41,7 @@ class EngineConfig:
     max_model_len
         Longest sequence, prompt and output together, in tokens. The last new token does not count,
         as the model never reads it: a prompt of this very length may have one. None: the model's
-        own limit.
+        own limit, or the sliding window of its layers where that is shorter.
     num_kv_blocks
         Blocks in the KV cache. None: room for two full batches of longest sequences, or less
         where memory is short.
@@ -51,7 +51,7 @@ class EngineConfig:
         "graph" replays one captured CUDA graph a decode step and one a prefill, "eager" launches
         kernel by kernel, "auto" is "graph" on CUDA and "eager" on the CPU.
     fuse
-        Decode with fused kernels where they run the model: half precision on CUDA.
+        Decode with fused kernels where they run the model: a GPT-2 in half precision on CUDA.
         False keeps to one kernel an operation, which is slower and what the fused ones are
         compared with.
     admission

@@ -340,13 +340,19 @@ class Engine:
         return Request(request_id, prompt_ids, params, seed, stop_ids, submitted_s)
 
     def _resolve_max_model_len(self) -> int:
-        limit = self.model_config.max_positions
-        wanted = self.config.max_model_len
-        if wanted is not None and wanted > limit:
+        model, wanted = self.model_config, self.config.max_model_len
+        if wanted is not None and wanted > model.max_positions:
             raise ConfigError(
-                f"max_model_len is {wanted}, but {self.config.model} has positions for {limit}."
+                f"max_model_len is {wanted}, but {self.config.model} has positions for "
+                f"{model.max_positions}."
             )
-        return wanted or limit
+        if wanted is not None and wanted > model.longest_sequence:
+            raise ConfigError(
+                f"max_model_len is {wanted}, but layers of {self.config.model} attend to a sliding "
+                f"window of {model.sliding_window} tokens, which this engine does not run: it must "
+                f"be at most {model.longest_sequence}."
+            )
+        return wanted or model.longest_sequence
 
     def _resolve_decode_mode(self) -> str:
         if self.config.decode == "auto":

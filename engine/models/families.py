@@ -11,10 +11,17 @@ from engine.models.family import Family
 from engine.models.fields import Fields
 from engine.models.files import read_json_object
 from engine.models.gpt2 import GPT2
+from engine.models.llama import LLAMA
+from engine.models.mistral import MISTRAL
+from engine.models.qwen import QWEN2, QWEN3
 from engine.models.spec import DecoderSpec
 
 FAMILIES: dict[str, Family] = {
     "gpt2": GPT2,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
 }
 """By the model_type in config.json."""
 

@@ -88,6 +88,8 @@ def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Mean and standard deviation of a parameter."""
     if name == "final_norm.weight":  # its output times the head has the deviation of the logits
         return _LOGIT_DEVIATION / _TOKEN_GAIN, _OFFSET
+    if name.endswith(("query_norm.weight", "key_norm.weight")):  # scores as sharp as without them
+        return _ATTENTION_IN_GAIN, _OFFSET
     if len(shape) == 1:
         return (1.0 if name.endswith("_norm.weight") else 0.0), _OFFSET
     deviation = shape[-1] ** -0.5

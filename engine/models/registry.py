@@ -20,6 +20,8 @@ from engine.models.decoder import Decoder
 from engine.models.families import FAMILIES, read_config
 from engine.models.gpt2 import gpt2
 from engine.models.hub import EVERYTHING, TOKENIZER_ONLY, fetch_from_hub
+from engine.models.llama import llama3
+from engine.models.qwen import qwen3
 from engine.models.random_weights import random_weights
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, parameter_shapes
@@ -40,6 +42,64 @@ RANDOM_CONFIGS: dict[str, DecoderSpec] = {
     "gpt2-medium": gpt2(num_layers=24, num_heads=16, hidden_size=1024, inner_size=4096),
     "gpt2-large": gpt2(num_layers=36, num_heads=20, hidden_size=1280, inner_size=5120),
     "gpt2-xl": gpt2(num_layers=48, num_heads=25, hidden_size=1600, inner_size=6400),
+    "llama-tiny": llama3(
+        vocab_size=1024,
+        max_positions=1024,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        hidden_size=128,
+        inner_size=256,
+        stretch=8.0,
+        tied_head=True,
+        eos_token_ids=(1023,),
+    ),
+    "llama-3.2-1b": llama3(
+        num_layers=16,
+        num_heads=32,
+        num_kv_heads=8,
+        hidden_size=2048,
+        inner_size=8192,
+        stretch=32.0,
+        tied_head=True,
+    ),
+    "llama-3.1-8b": llama3(
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        hidden_size=4096,
+        inner_size=14336,
+        stretch=8.0,
+        tied_head=False,
+    ),
+    "qwen3-tiny": qwen3(
+        vocab_size=1024,
+        max_positions=1024,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=64,
+        hidden_size=128,
+        inner_size=512,
+        tied_head=True,
+        eos_token_ids=(1023,),
+    ),
+    "qwen3-0.6b": qwen3(
+        num_layers=28,
+        num_heads=16,
+        num_kv_heads=8,
+        hidden_size=1024,
+        inner_size=3072,
+        tied_head=True,
+    ),
+    "qwen3-8b": qwen3(
+        num_layers=36,
+        num_heads=32,
+        num_kv_heads=8,
+        hidden_size=4096,
+        inner_size=12288,
+        tied_head=False,
+    ),
 }
 """Shapes that come with seeded weights, under `random:NAME`."""
 
