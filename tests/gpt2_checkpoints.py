@@ -57,6 +57,8 @@ def dense_causal_attention(model: Decoder) -> Callable[[int, Tensor, Tensor, Ten
     """`attend` for one whole sequence from position 0, by the definition."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.shape[1] // k.shape[1]
+        k, v = (one.repeat_interleave(group, dim=1) for one in (k, v))
         scores = torch.einsum("thd,chd->htc", q, k) * model.config.attention_scale(layer)
         later = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1)
         weights = scores.float().masked_fill(later, -torch.inf).softmax(-1).to(v.dtype)

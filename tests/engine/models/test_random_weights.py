@@ -17,6 +17,7 @@ from engine.models.weights import parameter_shapes
 
 CPU = torch.device("cpu")
 TINY = RANDOM_CONFIGS["gpt2-tiny"]
+TINY_MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny")
 
 FIXED = {
     "token_embedding.weight": 3155269009,
@@ -31,9 +32,10 @@ def _weights(config=TINY, seed=0, dtype=torch.float32):
     return random_weights(config, seed=seed, device=CPU, dtype=dtype)
 
 
-@pytest.fixture(scope="module")
-def tiny() -> Decoder:
-    return Decoder(TINY, _weights())
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def tiny(request) -> Decoder:
+    config = RANDOM_CONFIGS[request.param]
+    return Decoder(config, _weights(config))
 
 
 def test_numbers_are_fixed_for_all_time():
@@ -43,20 +45,23 @@ def test_numbers_are_fixed_for_all_time():
     assert checksums == FIXED
 
 
-def test_every_parameter_has_its_shape_and_numbers_of_its_own():
-    weights = _weights()
-    assert {name: tuple(weight.shape) for name, weight in weights.items()} == parameter_shapes(TINY)
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_every_parameter_has_its_shape_and_numbers_of_its_own(name):
+    config = RANDOM_CONFIGS[name]
+    weights = _weights(config)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    assert shapes == parameter_shapes(config)
     assert len({float(weight.double().sum()) for weight in weights.values()}) == len(weights)
     assert all(weight.is_contiguous() for weight in weights.values())
 
 
-def test_seed_chooses_the_numbers():
-    assert torch.equal(
-        _weights(seed=3)["token_embedding.weight"], _weights(seed=3)["token_embedding.weight"]
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_seed_chooses_the_numbers(name):
+    first, again, other = (
+        _weights(RANDOM_CONFIGS[name], seed=seed)["token_embedding.weight"] for seed in (3, 3, 4)
     )
-    assert not torch.equal(
-        _weights(seed=3)["token_embedding.weight"], _weights(seed=4)["token_embedding.weight"]
-    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_a_layer_has_the_same_numbers_in_a_deeper_model():
@@ -94,7 +99,8 @@ def test_logits_are_fit_for_sampling_and_for_float16(tiny):
     assert 2 < logits.std() < 8
     first, second = logits.topk(2).values.unbind(-1)
     assert (first - second).median() > 0.3
-    half = logits_of(Decoder(TINY, _weights(dtype=torch.float16)), token_ids).float()
+    halved = {name: weight.half() for name, weight in _weights(tiny.config).items()}
+    half = logits_of(Decoder(tiny.config, halved), token_ids).float()
     assert half.isfinite().all()
     assert (half - logits).norm() < 0.01 * logits.norm()
     assert (half.argmax(-1) == logits.argmax(-1)).float().mean() > 0.95

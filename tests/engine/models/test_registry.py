@@ -44,13 +44,22 @@ def no_hub(monkeypatch):
         ("gpt2-medium", 354_823_168),
         ("gpt2-large", 774_030_080),
         ("gpt2-xl", 1_557_611_200),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-8b", 8_190_735_360),
     ],
 )
 def test_built_in_shapes_are_the_published_ones(name, parameters):
-    shapes = parameter_shapes(RANDOM_CONFIGS[name]).values()
+    config = RANDOM_CONFIGS[name]
+    shapes = parameter_shapes(config).values()
     assert sum(torch.Size(shape).numel() for shape in shapes) == parameters
-    assert RANDOM_CONFIGS[name].head_dim == 64
-    assert RANDOM_CONFIGS[name].eos_token_ids == (50256,)
+    is_small = name.startswith("gpt2") or name == "llama-3.2-1b"
+    assert config.head_dim == (64 if is_small else 128)
+    if config.family == "gpt2":
+        assert config.eos_token_ids == (50256,)
+    else:
+        assert default_dtype(config, torch.device("cuda")) == torch.bfloat16
 
 
 def test_a_built_in_model_needs_no_files(no_hub):
