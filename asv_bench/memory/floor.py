@@ -42,20 +42,38 @@ class GPT2Shape:
     inner_size: int = 3072
 
 
+_GPT2_PARTS: dict[str, Any] = {
+    "norm": "layer",
+    "is_gated": False,
+    "qk_norm": False,
+    "attention_in_bias": True,
+    "attention_out_bias": True,
+    "feed_forward_bias": True,
+}
+"""What a config is made of that does not say so: engines of older commits know GPT-2 alone."""
+
+
 def weight_elements(config: ModelConfig) -> int:
-    """Weights of a GPT-2 that one decode step reads: every layer, the last norm, the head.
+    """Weights that one decode step reads: every layer, the last norm, the head.
 
     The head is read whole. Of the embeddings only one row a sequence is read, which is left out,
     and a tied head is not counted twice.
     """
+    parts = {name: getattr(config, name, part) for name, part in _GPT2_PARTS.items()}
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
-    key_value = 2 * config.num_kv_heads * config.head_dim
-    attention = hidden * (query + key_value) + (query + key_value) + query * hidden + hidden
-    feed_forward = 2 * hidden * inner + inner + hidden
-    norms = 4 * hidden
-    per_layer = attention + feed_forward + norms
-    return config.num_layers * per_layer + 2 * hidden + config.vocab_size * hidden
+    attention_in = query + 2 * config.num_kv_heads * config.head_dim
+    feed_forward_in = 2 * inner if parts["is_gated"] else inner
+    maps = hidden * (attention_in + query + feed_forward_in + inner)
+    biases = (
+        parts["attention_in_bias"] * attention_in
+        + parts["attention_out_bias"] * hidden
+        + parts["feed_forward_bias"] * (feed_forward_in + hidden)
+    )
+    norm = 2 * hidden if parts["norm"] == "layer" else hidden
+    per_layer = maps + biases + 2 * norm + parts["qk_norm"] * 2 * config.head_dim
+    elements: int = config.num_layers * per_layer + norm + config.vocab_size * hidden
+    return elements
 
 
 def kv_elements_per_token(config: ModelConfig) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ from asv_bench.memory.floor import (
     weight_elements,
 )
 from asv_bench.workloads.named import WORKLOADS
-from engine import Engine, EngineConfig
+from engine.models.registry import RANDOM_CONFIGS
+from engine.models.spec import DecoderSpec
 from engine.models.weights import parameter_shapes
 
 READ_BYTES_PER_SECOND = 4.42e12  # measured on the reference host
@@ -44,12 +46,21 @@ def test_floors_are_the_anchors(name: str, anchor: float) -> None:
     assert floor_ms(bytes_read, READ_BYTES_PER_SECOND) == pytest.approx(anchor, abs=0.005)
 
 
-def test_weights_are_those_of_a_model_without_its_embedding_lookups() -> None:
-    config = Engine(EngineConfig(model="random:gpt2-tiny", device="cpu")).model_config
-    assert config.tied_head
-    every = sum(math.prod(shape) for shape in parameter_shapes(config).values())
-    positions = config.max_positions * config.hidden_size
-    assert weight_elements(config) == every - positions
+@pytest.mark.parametrize(
+    "config",
+    [
+        *RANDOM_CONFIGS.values(),
+        replace(RANDOM_CONFIGS["llama-tiny"], attention_in_bias=True),
+        replace(RANDOM_CONFIGS["qwen3-tiny"], attention_out_bias=True, feed_forward_bias=True),
+    ],
+    ids=lambda config: f"{config.family}-{config.num_layers}-{config.hidden_size}",
+)
+def test_weights_are_those_of_a_model_without_its_embedding_lookups(config: DecoderSpec) -> None:
+    lookups = {"position_embedding.weight"}
+    if not config.tied_head:
+        lookups.add("token_embedding.weight")
+    read = [shape for name, shape in parameter_shapes(config).items() if name not in lookups]
+    assert weight_elements(config) == sum(map(math.prod, read))
 
 
 def test_type_doubles_the_bytes_and_an_unknown_one_is_refused() -> None:
