@@ -24,7 +24,7 @@ def load_peer_model(name: str, *, device: str, dtype: str) -> PeerModel:
     """Load a model into transformers as the engine would load it.
 
     Raises MeasurementFailed if transformers cannot be imported, or does not take the weights one
-    for one.
+    for one, or the model is no GPT-2.
 
     `name` and `dtype` are as `EngineConfig` takes them.
     """
@@ -38,6 +38,7 @@ def load_peer_model(name: str, *, device: str, dtype: str) -> PeerModel:
     if name.startswith(RANDOM_PREFIX):
         model = _random_model(name, place, wanted)
     else:
+        _require_gpt2(name, transformers.AutoConfig.from_pretrained(name).model_type)
         # The CPU's default is the engine's, for the reason given there: half precision is slow.
         wanted = wanted or (torch.float32 if place.type == "cpu" else "auto")
         model = transformers.GPT2LMHeadModel.from_pretrained(name, dtype=wanted).to(place)
@@ -58,6 +59,13 @@ def load_peer_model(name: str, *, device: str, dtype: str) -> PeerModel:
     return PeerModel(
         model, shape, str(model.dtype).removeprefix("torch."), transformers.__version__
     )
+
+
+def _require_gpt2(name: str, family: str) -> None:
+    if family != "gpt2":
+        raise MeasurementFailed(
+            f"{name} is of the family {family}; peers decode GPT-2 only, such as random:gpt2."
+        )
 
 
 def _import_transformers() -> Any:
@@ -95,6 +103,7 @@ def _random_model(name: str, device: Any, dtype: Any) -> Any:
     if shape not in RANDOM_CONFIGS:
         load_model(name, device=device)  # refuses, with the engine's own sentence
     ours = RANDOM_CONFIGS[shape]
+    _require_gpt2(name, ours.family)
     dtype = dtype or default_dtype(ours, device)
     config = GPT2Config(
         vocab_size=ours.vocab_size,

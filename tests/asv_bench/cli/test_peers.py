@@ -124,6 +124,13 @@ def test_half_precision_gets_the_same_rounded_weights() -> None:
     assert torch.equal(loaded.model.transformer.wte.weight, ours.token_embedding)
 
 
+def test_other_families_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    for name in ("random:llama-tiny", str(tmp_path)):
+        with pytest.raises(MeasurementFailed, match="of the family llama; peers decode GPT-2 only"):
+            load_peer_model(name, device="cpu", dtype="auto")
+
+
 @pytest.mark.parametrize(("dtype", "compared"), [("auto", 1), ("float16", 0)])
 def test_full_precision_is_compared_with_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, compared: int
