@@ -66,7 +66,7 @@ class SamplingFlags(EngineFlags):
 
     panel: ClassVar[str] = "Sampling"
 
-    max_new_tokens: int | None = _flag(None, "New tokens of a request.", least=1)
+    max_new_tokens: int | None = _flag(None, "New tokens of a request.", "--new-tokens", least=1)
     temperature: float | None = _flag(None, "Sample, above 0 (default: greedy).", least=0)
     top_k: int | None = _flag(None, "Likeliest tokens to sample among.", least=0)
     top_p: float | None = _flag(None, "Probability to sample among.")
@@ -80,7 +80,11 @@ class PromptFlags(SamplingFlags):
     panel: ClassVar[str] = "Prompts"
 
     quick: bool = _flag(False, "The workload scaled down to seconds on two cores.")
+    batch: int | None = _flag(
+        None, "Sequences that run at once; as many requests, unless their number is given.", least=1
+    )
     num_requests: int | None = _flag(None, "Requests in a run.", least=1)
+    prompt_len: int | None = _flag(None, "Tokens of every prompt.", least=1)
     prompt: str | None = _flag(None, "Text of every prompt.")
     prompts: list[str] | None = _flag(
         None, "Text of one prompt, given once for each, or @FILE with one a line."

@@ -105,8 +105,9 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
         base = base.quick()
     base = replace(
         base,
-        num_requests=flags.num_requests or base.num_requests,
-        batch_size=flags.max_batch_size or base.batch_size,
+        num_requests=flags.num_requests or flags.batch or base.num_requests,
+        batch_size=flags.max_batch_size or flags.batch or base.batch_size,
+        prompt_lengths=(flags.prompt_len,) if flags.prompt_len else base.prompt_lengths,
         new_tokens=flags.max_new_tokens or base.new_tokens,
     )
     plan = _plan(flags, base, tokenizer)
@@ -157,6 +158,15 @@ def _refuse_what_cannot_be(flags: RunFlags) -> None:
         )
     if flags.submit_schedule == "poisson" and flags.submit_interval_ms == 0:
         raise Refused("--submit-schedule poisson needs --submit-interval-ms above 0.")
+    if flags.batch is not None and flags.max_batch_size is not None:
+        raise Refused("--batch and --max-batch-size both say how many sequences run at once.")
+    if flags.prompt_len is not None and (
+        _wants_text(flags) or flags.prompt_repeats or flags.pretok_base_token_ids
+    ):
+        raise Refused(
+            "--prompt-len says how long the workload's own prompts are; leave out what says what "
+            "else is submitted."
+        )
     if flags.pretok_base_token_ids is not None:
         if flags.prompt is not None or flags.prompts:
             raise Refused("--pretok-base-token-ids and --prompt both say what is submitted.")

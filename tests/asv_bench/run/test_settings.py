@@ -61,6 +61,19 @@ def test_a_changed_workload_loses_its_name() -> None:
     assert settle("wide", RunFlags(device="cpu", quick=True)).workload.name == "wide-quick"
 
 
+@pytest.mark.parametrize("name", ["single", "scheduler", "wide"])
+def test_a_workload_takes_other_sizes(name: str) -> None:
+    flags = RunFlags(device="cpu", batch=3, prompt_len=7, max_new_tokens=5)
+    workload = settle(name, flags).workload
+    assert (workload.num_requests, workload.batch_size, workload.waves) == (3, 3, 1)
+    assert (workload.prompt_lengths, workload.new_tokens, workload.max_length) == ((7,), 5, 12)
+    prompts = settle(name, flags).plan.build(1000)
+    assert [len(prompt) for prompt in prompts] == [7, 7, 7]
+    assert (len({tuple(prompt) for prompt in prompts}) == 3) == (name != "scheduler")
+    more = settle(name, RunFlags(device="cpu", batch=3, num_requests=6)).workload
+    assert (more.batch_size, more.waves) == (3, 2)
+
+
 # What each flag changes: (given, the part of the settings, what it must be there).
 EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "model": ({"model": "random:gpt2"}, "engine.model", "random:gpt2"),
@@ -89,6 +102,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "top_p": ({"temperature": 1.0, "top_p": 0.5}, "sampling.top_p", 0.5),
     "ignore_eos": ({"ignore_eos": False}, "sampling.ignore_eos", False),
     "quick": ({"quick": True, "max_new_tokens": None}, "workload.new_tokens", 32),
+    "batch": ({"batch": 3, "max_batch_size": None}, "engine.max_batch_size", 3),
+    "prompt_len": ({"prompt_len": 6}, "plan.lengths", (6, 6, 6, 6)),
     "num_requests": ({"num_requests": 7}, "workload.num_requests", 7),
     "prompt": ({"prompt": "a b c"}, "workload.mean_context", (3 + 12) / 2 + 5 / 2),
     "prompts": ({"prompts": ["a", "b c"], "prompt_repeats": "1"}, "plan.lengths", (1, 2, 1, 2)),
@@ -190,6 +205,10 @@ def test_spellings_that_cannot_be_honoured(given: dict[str, Any], sentence: str)
         ({"pretok_base_token_ids": "1", "pretok": False}, "leaves nothing to tokenize"),
         ({"pretok_base_token_ids": "1,x"}, "whole numbers of at least 0"),
         ({"prompt_repeats": "0,2"}, "whole numbers of at least 1"),
+        ({"batch": 2}, "--batch and --max-batch-size both say"),
+        ({"prompt_len": 2, "prompt": "a"}, "--prompt-len says how long"),
+        ({"prompt_len": 2, "prompt_repeats": "2"}, "--prompt-len says how long"),
+        ({"prompt_len": 2, "pretok_base_token_ids": "1"}, "--prompt-len says how long"),
         ({"tokenize_workers": 2}, "--tokenize-workers is about text"),
     ],
 )
