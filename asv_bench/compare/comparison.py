@@ -74,7 +74,8 @@ def summarize_pairs(
     if not pairs:
         return Comparison(benchmark, base, head, verdict, pairs_discarded=discarded, reason=reason)
     entry = evidence or weigh(pairs, plan)
-    effect, interval = entry.effect, entry.interval
+    effect, low, high = map(float, (entry.effect, *entry.interval))
+    interval = low, high
     if pairs[0].higher_is_better:
         # The metric's own change: a fall of what should be high.
         effect, interval = _inverse(effect), (_inverse(interval[1]), _inverse(interval[0]))
@@ -87,8 +88,8 @@ def summarize_pairs(
         interval=interval,
         confidence=entry.confidence,
         test=str(entry.test),
-        p=min(1.0, 2 * entry.p),
-        equivalence_p=entry.equivalence_p,
+        p=min(1.0, 2 * float(entry.p)),
+        equivalence_p=float(entry.equivalence_p),
         pairs_used=len(pairs),
         pairs_discarded=discarded,
         base_value=statistics.median(pair.base.value for pair in pairs),

@@ -10,6 +10,7 @@ from operator import attrgetter
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
@@ -28,7 +29,7 @@ from asv_bench.stats.sequential import holm
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What some pairs say.
+    """What some pairs say, of one comparison or of many alike; arrays are [...].
 
     Attributes
     ----------
@@ -49,17 +50,17 @@ class Evidence:
 
     pairs: int
     test: Criterion
-    effect: float
-    interval: tuple[float, float]
+    effect: Floats
+    interval: tuple[Floats, Floats]
     confidence: float
-    slower_p: float
-    faster_p: float
-    equivalence_p: float
+    slower_p: Floats
+    faster_p: Floats
+    equivalence_p: Floats
 
     @property
-    def p(self) -> float:
+    def p(self) -> Floats:
         """The smaller of the one-sided p-values."""
-        return min(self.slower_p, self.faster_p)
+        return np.minimum(self.slower_p, self.faster_p)
 
 
 def weigh(
@@ -82,24 +83,45 @@ def weigh(
         Differences within one commit that this machine showed before (`within_commit`).
     """
     base, head = np.array([pair.costs for pair in pairs]).T
+    own = np.asarray(within_commit(pairs), np.float64)
+    return weigh_costs(base, head, plan, test, np.asarray(pool, np.float64), own)
+
+
+def weigh_costs(
+    base: Floats,
+    head: Floats,
+    plan: ComparisonPlan,
+    test: Criterion,
+    pool: Floats,
+    own: Floats,
+) -> Evidence:
+    """The same from logarithms of costs, of many comparisons at once.
+
+    Parameters
+    ----------
+    base, head
+        [..., pairs].
+    plan, test
+        As for `weigh`.
+    pool
+        [..., size] differences within one commit, known before.
+    own
+        [..., count] those that the pairs themselves show.
+    """
     margin = math.log1p(plan.margin)
-    known = np.asarray(pool, np.float64)
-    if test is Criterion.POOLED and not _serves(known, within_commit(pairs)):
-        known = np.empty(0)
-
-    def is_slower(base: Floats, head: Floats) -> float:
-        return _p_value(test, base, head, known)
-
     low, high, confidence = shift_interval(head - base, plan.confidence)
     return Evidence(
-        pairs=len(pairs),
+        pairs=base.shape[-1],
         test=test,
-        effect=math.expm1(hodges_lehmann(head - base)),
-        interval=(math.expm1(low), math.expm1(high)),
+        effect=np.expm1(hodges_lehmann(head - base)),
+        interval=(np.expm1(low), np.expm1(high)),
         confidence=confidence,
-        slower_p=is_slower(base, head),
-        faster_p=is_slower(head, base),
-        equivalence_p=max(is_slower(base - margin, head), is_slower(head - margin, base)),
+        slower_p=_p_values(test, base, head, pool, own),
+        faster_p=_p_values(test, head, base, pool, own),
+        equivalence_p=np.maximum(
+            _p_values(test, base - margin, head, pool, own),
+            _p_values(test, head - margin, base, pool, own),
+        ),
     )
 
 
@@ -138,47 +160,69 @@ def judge(
     margins
         Of the benchmarks whose margin is not the plan's, as fractions.
     """
-    significant = holm(
-        {name: entry.p for name, entry in evidence.items()},
-        lambda share: plan.difference_level(number, share),
-        hypotheses,
+    if not evidence:
+        return {}
+    significant = significant_among(
+        np.stack([entry.p for entry in evidence.values()], axis=-1), number, hypotheses, plan
     )
     return {
-        name: _verdict(
-            entry, name in significant, plan.equivalence_level(number), plan.for_one(name, margins)
+        name: Verdict(
+            verdicts(entry, significant[place], number, plan.for_one(name, margins)).item()
         )
-        for name, entry in evidence.items()
+        for place, (name, entry) in enumerate(evidence.items())
     }
 
 
-def _verdict(
-    entry: Evidence, is_significant: bool, equivalence_level: float, plan: ComparisonPlan
-) -> Verdict:
+def significant_among(
+    p_values: Floats,
+    number: int,
+    hypotheses: npt.NDArray[np.int64] | int,
+    plan: ComparisonPlan,
+) -> npt.NDArray[np.bool_]:
+    """Which benchmarks of a comparison differ significantly at look `number`.
+
+    Parameters
+    ----------
+    p_values
+        [..., benchmarks] the smaller one-sided ones; NaN for benchmarks that are not open.
+    hypotheses
+        [...] as for `judge`.
+    """
+    return holm(p_values, lambda share: plan.difference_level(number, share), hypotheses)
+
+
+def verdicts(
+    entry: Evidence,
+    is_significant: npt.NDArray[np.bool_],
+    number: int,
+    plan: ComparisonPlan,
+) -> npt.NDArray[np.str_]:
+    """The values of `Verdict`, [...], at look `number`; `is_significant` is [...]."""
     # As log-ratios, so that faster and slower are held to the same: 1 / 1.01 is 1 % faster.
-    shift, least = math.log1p(entry.effect), math.log1p(plan.minimum_effect)
-    if is_significant and shift >= least and entry.slower_p < entry.faster_p:
-        return Verdict.SLOWER
-    if is_significant and shift <= -least and entry.faster_p < entry.slower_p:
-        return Verdict.FASTER
-    low, high = map(math.log1p, entry.interval)
-    is_within = -math.log1p(plan.margin) <= low and high <= math.log1p(plan.margin)
-    if is_within and entry.equivalence_p <= equivalence_level:
-        return Verdict.EQUIVALENT
-    return Verdict.INCONCLUSIVE
+    shift, least = np.log1p(entry.effect), math.log1p(plan.minimum_effect)
+    is_slower = is_significant & (shift >= least) & (entry.slower_p < entry.faster_p)
+    is_faster = is_significant & (shift <= -least) & (entry.faster_p < entry.slower_p)
+    low, high = (np.log1p(bound) for bound in entry.interval)
+    margin = math.log1p(plan.margin)
+    is_equivalent = (-margin <= low) & (high <= margin)
+    is_equivalent &= entry.equivalence_p <= plan.equivalence_level(number)
+    return np.select(
+        [is_slower, is_faster, is_equivalent],
+        [Verdict.SLOWER.value, Verdict.FASTER.value, Verdict.EQUIVALENT.value],
+        Verdict.INCONCLUSIVE.value,
+    )
 
 
-def _p_value(test: Criterion, base: Floats, head: Floats, pool: Floats) -> float:
+def _p_values(test: Criterion, base: Floats, head: Floats, pool: Floats, own: Floats) -> Floats:
     """One-sided: small where the head is slower."""
     match test:
         case Criterion.POOLED:
-            return float(pooled_p(base, head, pool)) if pool.size else 1.0
+            if pool.shape[-1] < POOL_SIZE or own.shape[-1] == 0:
+                return np.ones(base.shape[:-1])
+            return np.where(fits_pool(own, pool), pooled_p(base, head, pool), 1.0)
         case Criterion.SEPARATION:
-            return float(separation_p(base, head))
+            return separation_p(base, head)
         case Criterion.RANK_SUM:
-            return float(rank_sum_p(base, head))
+            return rank_sum_p(base, head)
         case Criterion.LOCATION:
             return location_p(head - base, "greater")
-
-
-def _serves(pool: Floats, own: Sequence[float]) -> bool:
-    return pool.size >= POOL_SIZE and bool(own) and bool(fits_pool(np.asarray(own), pool))

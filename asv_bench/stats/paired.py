@@ -2,6 +2,8 @@
 
 Everything is exact and rank-based: processes have outliers, and at the small levels that matter
 here, normal approximations of a dozen pairs are wrong.
+
+Arrays are of logarithms, [..., pairs]: whatever dimensions come first are separate comparisons.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
 
-def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> float:
+def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> Floats:
     """The exact p-value of the better of two tests that the centre is 0: Wilcoxon's and the sign's.
 
     Wilcoxon's test sees more in noise that is alike in all pairs, but three outliers on the wrong
@@ -32,33 +34,33 @@ def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
     Parameters
     ----------
     log_ratios
-        [pairs]; each is as likely to be positive as negative where the centre is 0.
+        [..., pairs]; each is as likely to be positive as negative where the centre is 0.
     alternative
         "greater": the centre is positive; "less": negative.
 
     Returns
     -------
-    float
-        Exact with ties too; zeros are ranked and count for neither side (Pratt 1959). 1 where there
-        is no evidence.
+    Floats
+        [...]; exact with ties too. Zeros are ranked and count for neither side (Pratt 1959). 1
+        where there is no evidence.
     """
-    signs, ranks = _signed_ranks(log_ratios)
-    if alternative == "less":
-        signs = -signs
-    table = _smaller_p(tuple(ranks.tolist()), alternative == "two-sided")
-    return float(table[int(ranks[signs > 0].sum()), int((signs > 0).sum())])
-
-
-def _signed_ranks(
-    log_ratios: Sequence[float] | Floats,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Signs and doubled ranks of the magnitudes, ascending, without those of zeros."""
     values = np.asarray(log_ratios, np.float64)
     # Doubled, midranks are whole numbers.
-    doubled = np.rint(2 * scipy.stats.rankdata(np.abs(values))).astype(np.int64)
-    order = np.argsort(doubled, kind="stable")
-    order = order[values[order] != 0]
-    return np.sign(values[order]).astype(np.int64), doubled[order]
+    ranks = np.rint(2 * scipy.stats.rankdata(np.abs(values), axis=-1)).astype(np.int64)
+    ranks[values == 0] = 0
+    is_up = values < 0 if alternative == "less" else values > 0
+    sums, numbers = (ranks * is_up).sum(axis=-1), is_up.sum(axis=-1)
+    # Without ties all comparisons have the same ranks, and one table.
+    kinds, kind_of = np.unique(
+        np.sort(ranks, axis=-1).reshape(-1, values.shape[-1]), axis=0, return_inverse=True
+    )
+    kind_of = kind_of.reshape(sums.shape)
+    p_values = np.empty(sums.shape)
+    for number, kind in enumerate(kinds):
+        table = _smaller_p(tuple(kind[kind > 0].tolist()), alternative == "two-sided")
+        those = kind_of == number
+        p_values[those] = table[sums[those], numbers[those]]
+    return p_values
 
 
 @cache
@@ -110,19 +112,20 @@ def smallest_p(pairs: int) -> float:
 def walsh_averages(values: Sequence[float] | Floats) -> Floats:
     """The means of all pairs of values, each with itself too, ascending."""
     array = np.asarray(values, np.float64)
-    rows, columns = np.triu_indices(array.size)
-    averages: Floats = np.sort((array[rows] + array[columns]) / 2)
+    rows, columns = np.triu_indices(array.shape[-1])
+    averages: Floats = np.sort((array[..., rows] + array[..., columns]) / 2, axis=-1)
     return averages
 
 
-def hodges_lehmann(log_ratios: Sequence[float] | Floats) -> float:
+def hodges_lehmann(log_ratios: Sequence[float] | Floats) -> Floats:
     """The shift that Wilcoxon's test would find least significant: median of Walsh averages."""
-    return float(np.median(walsh_averages(log_ratios)))
+    median: Floats = np.median(walsh_averages(log_ratios), axis=-1)
+    return median
 
 
 def shift_interval(
     log_ratios: Sequence[float] | Floats, confidence: float
-) -> tuple[float, float, float]:
+) -> tuple[Floats, Floats, float]:
     """The shifts that Wilcoxon's two-sided test at 1 - `confidence` does not reject.
 
     Bounds are Walsh averages counted from both ends (Hollander, Wolfe & Chicken, *Nonparametric
@@ -134,17 +137,23 @@ def shift_interval(
         Where so few pairs cannot have it, all of their range, with the confidence that it has.
     """
     averages = walsh_averages(log_ratios)
-    pairs = len(log_ratios)
+    pairs = np.shape(log_ratios)[-1]
+    excluded = _excluded(pairs, confidence)
+    if excluded == 0:
+        return averages[..., 0], averages[..., -1], 1 - smallest_p(pairs)
+    return averages[..., excluded - 1], averages[..., -excluded], confidence
+
+
+@cache
+def _excluded(pairs: int, confidence: float) -> int:
+    """How many Walsh averages, counted from either end, the interval's bound is."""
     tails = _upper_tails(tuple(2 * rank for rank in range(1, pairs + 1)))
     # P(W+ <= k) = P(W+ >= total - k); ranks are doubled in the table.
     total = pairs * (pairs + 1) // 2
     excluded = 0
-    while excluded < averages.size // 2 and tails[2 * (total - excluded)] <= (1 - confidence) / 2:
+    while excluded < total // 2 and tails[2 * (total - excluded)] <= (1 - confidence) / 2:
         excluded += 1
-    if excluded == 0:
-        return float(averages[0]), float(averages[-1]), 1 - smallest_p(pairs)
-    low, high = averages[excluded - 1], averages[averages.size - excluded]
-    return float(low), float(high), confidence
+    return excluded
 
 
 def robust_sigma(log_ratios: Sequence[float] | Floats) -> float:

@@ -9,7 +9,7 @@ of the statistics at all looks (Armitage, McPherson & Rowe 1969), that of a Brow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -96,22 +96,27 @@ class _Paths:
 
 
 def holm(
-    p_values: Mapping[str, float], level_for: Callable[[int], float], hypotheses: int
-) -> set[str]:
+    p_values: npt.NDArray[np.float64],
+    level_for: Callable[[int], float],
+    hypotheses: npt.NDArray[np.int64] | int,
+) -> npt.NDArray[np.bool_]:
     """Which hypotheses Holm's step-down procedure (1979) rejects.
 
     Parameters
     ----------
     p_values
-        Of the hypotheses that are tested now.
+        [..., tests], NaN for those that are not tested now. Whatever dimensions come first are
+        separate families.
     level_for
         The level that a single test must meet where the total error is divided by this number.
     hypotheses
-        How many are not rejected yet; at least as many as there are p-values.
+        [...], how many of a family are not rejected yet; at least as many as are tested.
     """
-    rejected: set[str] = set()
-    for name, p in sorted(p_values.items(), key=lambda entry: entry[1]):
-        if p > level_for(hypotheses - len(rejected)):
-            break
-        rejected.add(name)
+    order = np.argsort(p_values, axis=-1)
+    most = int(np.max(hypotheses))
+    levels = np.array([np.nan, *(level_for(count) for count in range(1, most + 1))])
+    left = np.asarray(hypotheses)[..., None] - np.arange(p_values.shape[-1])
+    meets = np.take_along_axis(p_values, order, axis=-1) <= levels[np.maximum(left, 0)]
+    rejected = np.empty(p_values.shape, np.bool_)
+    np.put_along_axis(rejected, order, np.logical_and.accumulate(meets, axis=-1), axis=-1)
     return rejected

@@ -140,8 +140,31 @@ def test_holm_steps_down_and_stops_at_the_first_that_fails() -> None:
     def level(share: int) -> float:
         return 0.05 / share
 
-    assert holm({"a": 0.01, "b": 0.02, "c": 0.04}, level, 3) == {"a", "b", "c"}
-    assert holm({"a": 0.01, "b": 0.03, "c": 0.04}, level, 3) == {"a"}
-    assert holm({"a": 0.02, "b": 0.001}, level, 2) == {"a", "b"}
+    def rejected(*p_values: float, hypotheses: int = 3) -> list[bool]:
+        return holm(np.array(p_values), level, hypotheses).tolist()
+
+    assert rejected(0.01, 0.04, 0.02) == [True, True, True]
+    assert rejected(0.04, 0.01, 0.03) == [False, True, False]
+    assert rejected(0.02, 0.001, hypotheses=2) == [True, True]
     # Hypotheses that are not tested now count all the same.
-    assert holm({"a": 0.02}, level, 3) == set()
+    assert rejected(0.02) == [False]
+    assert rejected(0.02, np.nan, 0.01) == [True, False, True]
+    families = np.array([[0.01, 0.02], [0.01, 0.02], [0.05, np.nan]])
+    found = holm(families, level, np.array([2, 3, 1]))
+    assert found.tolist() == [[True, True], [True, True], [True, False]]
+    assert holm(families[:1], level, np.array([6])).tolist() == [[False, False]]
+
+
+def test_many_comparisons_at_once_are_each_tested_alone() -> None:
+    """Also where only some have ties or zeros, whose ranks are other ones."""
+    many = np.random.default_rng(8).normal(0.5, 1, (2, 3, 9))
+    many[0, 1] = np.round(many[0, 1])
+    many[1, 2, :4] = 0.7
+    low, high, _ = shift_interval(many, 0.95)
+    for alternative in ("two-sided", "greater", "less"):
+        found = location_p(many, alternative)
+        for place in np.ndindex(2, 3):
+            alone = many[place]
+            assert found[place] == location_p(alone, alternative)
+            assert (low[place], high[place]) == shift_interval(alone, 0.95)[:2]
+            assert hodges_lehmann(many)[place] == hodges_lehmann(alone)
