@@ -34,7 +34,7 @@ def test_a_seam_of_two_pairs_is_a_difference_within_one_commit() -> None:
     [(0.02, Verdict.SLOWER), (-0.02, Verdict.FASTER), (0.0, Verdict.EQUIVALENT)],
 )
 def test_four_pairs_are_enough_where_the_noise_is_known(effect: float, verdict: Verdict) -> None:
-    source = ScriptedPairs(lambda name, number: (1 + effect) * math.exp(NOISE[number]))
+    source = ScriptedPairs(lambda name, number: (1 + effect) * math.exp(0.2 * NOISE[number]))
     (answer,) = CommitComparison(BASE, HEAD, ["b"], pools={"b": NOISE}).run(source)
     assert answer.verdict is verdict
     assert answer.pairs_used == 4

@@ -12,6 +12,7 @@ from asv_bench.stats.few_pairs import (
     CAUTION,
     are_separate,
     fits_pool,
+    guarded_rank_sum_p,
     pooled_p,
     rank_sum_p,
     separation_p,
@@ -31,22 +32,39 @@ def test_equal_figures_are_no_evidence() -> None:
     assert separation_p(np.ones(6), np.ones(6)) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("head", "is_separate"),
-    [
-        ([5.0, 5.5, 6.0], True),
-        # Above all of the base, by less than the base's own range.
-        ([3.5, 3.6, 3.7], False),
-        # By less than its own.
-        ([5.0, 6.0, 9.0], False),
-        ([1.5, 5.0, 6.0], False),
-        ([-5.0, -5.5, -6.0], False),
-    ],
-)
-def test_commits_are_separate_by_a_gap_as_wide_as_either(head, is_separate: bool) -> None:
-    base = np.array([1.0, 2.0, 3.0])
-    assert are_separate(base, np.array(head)) == is_separate
-    assert separation_p(base, np.array(head)) == (4**-3 if is_separate else 1.0)
+def spread(pairs: int, low: float, width: float) -> np.ndarray:
+    return low + width * np.linspace(0, 1, pairs)
+
+
+@pytest.mark.parametrize(("pairs", "ranges"), [(4, 2.0), (5, 1.5), (6, 1.0), (10, 1.0)])
+@pytest.mark.parametrize(("base_width", "head_width"), [(1.0, 1.0), (2.0, 1.0), (1.0, 2.9)])
+def test_commits_are_separate_by_a_gap_wide_beside_either_range(
+    pairs: int, ranges: float, base_width: float, head_width: float
+) -> None:
+    base = spread(pairs, 0.0, base_width)
+    needed = base_width + ranges * max(base_width, head_width)
+    for gap, is_separate in ((1.01, True), (0.99, False), (-1.0, False)):
+        head = spread(pairs, gap * needed, head_width)
+        assert are_separate(base, head) == is_separate
+        assert separation_p(base, head) == (4.0**-pairs if is_separate else 1.0)
+
+
+@pytest.mark.parametrize(("pairs", "ranges"), [(4, 8.0), (5, 4.0), (6, 2.0), (7, 1.0)])
+def test_where_one_scatters_much_wider_the_gap_is_wider(pairs: int, ranges: float) -> None:
+    wide, narrow = spread(pairs, 0.0, 1.0), spread(pairs, 0.0, 0.3)
+    for base, head, top in ((wide, narrow, 1.0), (narrow, wide, 0.3)):
+        assert are_separate(base, head + top + 1.01 * ranges)
+        assert not are_separate(base, head + top + 0.99 * ranges)
+
+
+def test_ranks_of_commits_that_scatter_unlike_are_evidence_only_far_apart() -> None:
+    base, head = spread(8, 0.0, 0.1), spread(8, 0.15, 1.0)
+    assert rank_sum_p(base, head) < 1e-4
+    assert guarded_rank_sum_p(base, head) == 1.0
+    assert guarded_rank_sum_p(base, head + 1.0) == rank_sum_p(base, head)
+    # One process far out makes no commit scatter unlike the other.
+    alike = np.where(np.arange(8) == 7, 9.0, spread(8, 0.15, 0.1))
+    assert guarded_rank_sum_p(base, alike) == rank_sum_p(base, alike)
 
 
 def test_pooled_ranks_are_the_count_over_all_choices_of_ranks_and_signs() -> None:
