@@ -1,40 +1,53 @@
-"""How often `compare` errs, on simulated processes.
+"""How often `compare` errs, on simulated processes and on measured ones drawn again.
 
-`python -m asv_bench.lab.calibration.simulate` runs the procedure that compares real commits.
+`python -m asv_bench.lab.calibration.simulate` applies the rule that compares real commits.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import scipy
 import typer
 
 from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
-from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, NOISES, Noise, SimulatedPairs
+from asv_bench.compare.verdict import Verdict
+from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many
+from asv_bench.lab.calibration.replayed_noise import replayed
+from asv_bench.lab.calibration.situations import SITUATIONS, NoiseSource
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.output.table_files import TableFiles
-from asv_bench.stats.few_pairs import POOL_SIZE
 
-EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05)
+EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.3)
+SEVERAL = 10
+SEVERAL_AT_ONCE = ("ordinary", "normal 1 %", "two modes")
+"""Situations in which several benchmarks are compared at once, too."""
 VERDICTS = (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
 COLUMNS = (
     Column("noise", "noise", kind="text"),
     Column("benchmarks", "benchmarks"),
     Column("effect", "true effect", show=percent(1, signed=True)),
-    *(Column(str(verdict), str(verdict), show=percent(1)) for verdict in VERDICTS),
-    Column("false_alarms", "false alarms", show=percent(1)),
+    *(Column(str(verdict), str(verdict), show=percent(2)) for verdict in VERDICTS),
+    Column("false_alarms", "false alarms", show=percent(2)),
+    Column("wrong_signs", "wrong signs", show=percent(2)),
     Column("mean_pairs", "pairs", show=digits(1)),
     Column("coverage", "coverage", show=percent(1)),
+    Column("broken", "broken promise", kind="text"),
 )
+_AT_ONCE = 2000
+"""Benchmarks whose pairs are in memory at once."""
+_CERTAIN = 0.001
+"""A promise is called broken where counts as high would be rarer than this if it were kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +68,14 @@ class Tally:
         How many came to each, for the first benchmark.
     false_alarms
         Comparisons that called a benchmark without an effect slower or faster.
-    mean_pairs
-        Pairs that the first benchmark took.
-    coverage
-        Fraction of its intervals that hold the true effect.
+    wrong_signs
+        Comparisons that called the first benchmark slower though it is faster, or the reverse.
+    pairs
+        That the first benchmark took, all comparisons together.
+    covered
+        How many of its intervals hold the true effect.
+    independent
+        Comparisons with nothing in common that the noise is enough for; None: any number.
     """
 
     noise: str
@@ -67,17 +84,71 @@ class Tally:
     runs: int
     verdicts: dict[str, int]
     false_alarms: int
-    mean_pairs: float
-    coverage: float
+    wrong_signs: int
+    pairs: int
+    covered: int
+    independent: int | None = None
+
+    def __add__(self, other: Tally) -> Tally:
+        """Both together, of the same noise and effect."""
+        return Tally(
+            noise=self.noise,
+            effect=self.effect,
+            benchmarks=self.benchmarks,
+            runs=self.runs + other.runs,
+            verdicts=dict(Counter(self.verdicts) + Counter(other.verdicts)),
+            false_alarms=self.false_alarms + other.false_alarms,
+            wrong_signs=self.wrong_signs + other.wrong_signs,
+            pairs=self.pairs + other.pairs,
+            covered=self.covered + other.covered,
+            independent=self.independent,
+        )
 
     def rate(self, verdict: Verdict) -> float:
         """The fraction of comparisons with this verdict."""
         return self.verdicts.get(verdict, 0) / self.runs
 
+    @property
+    def mean_pairs(self) -> float:
+        """Pairs that the first benchmark took."""
+        return self.pairs / self.runs
+
+    @property
+    def coverage(self) -> float:
+        """The fraction of its intervals that hold the true effect."""
+        return self.covered / self.runs
+
+    def broken(self, plan: ComparisonPlan) -> list[str]:
+        """Which of the plan's promises these counts certainly break, in words."""
+        found: list[str] = []
+        if self._exceeds(self.false_alarms + self.wrong_signs, plan.alpha):
+            found.append("false alarms")
+        is_beyond = abs(np.log1p(self.effect)) >= np.log1p(plan.margin) - 1e-12
+        equivalent = self.verdicts.get(Verdict.EQUIVALENT, 0)
+        if is_beyond and self._exceeds(equivalent, plan.equivalence_alpha):
+            found.append("equivalent")
+        return found
+
+    def _exceeds(self, errors: int, rate: float) -> bool:
+        # What is drawn again and again from little is worth no more than that.
+        worth = min(self.runs, self.independent or self.runs)
+        counted = math.floor(errors * worth / self.runs)
+        return bool(scipy.stats.binom.sf(counted - 1, worth, rate) < _CERTAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Comparisons to simulate: a noise, its name, an effect, and how many benchmarks at once."""
+
+    name: str
+    noise: NoiseSource
+    effect: float
+    benchmarks: int = 1
+
 
 def simulate(
     effect: float,
-    noise: Noise,
+    noise: NoiseSource,
     runs: int,
     *,
     name: str = "",
@@ -90,64 +161,67 @@ def simulate(
 
     `has_pools`: whether the noise was seen before, as differences within a commit.
     """
-    plan = plan or ComparisonPlan()
-    effects = {f"benchmark {number}": 0.0 for number in range(benchmarks)}
-    effects["benchmark 0"] = effect
-    answers: list[Comparison] = []
-    false_alarms = 0
-    for run in range(runs):
-        source_seed = 1_000_003 * seed + run
-        source = SimulatedPairs(effects, noise, seed=source_seed)
-        pools = {one: _pool(noise, source_seed + place) for place, one in enumerate(effects)}
-        compared = CommitComparison(
-            BASE, HEAD, list(effects), plan, pools if has_pools else None
-        ).run(source)
-        answers.append(compared[0])
-        false_alarms += any(
-            comparison.verdict in (Verdict.SLOWER, Verdict.FASTER)
-            for comparison in compared
-            if effects[comparison.benchmark] == 0
-        )
-    return Tally(
-        noise=name,
-        effect=effect,
-        benchmarks=benchmarks,
-        runs=runs,
-        verdicts={str(key): count for key, count in Counter(a.verdict for a in answers).items()},
-        false_alarms=false_alarms,
-        mean_pairs=sum(answer.pairs_used for answer in answers) / runs,
-        coverage=sum(_covers(answer, effect) for answer in answers) / runs,
-    )
+    case = Case(name, noise, effect, benchmarks)
+    parts = [
+        _tally(case, part, one, plan or ComparisonPlan(), has_pools)
+        for one, part in _parts(runs, benchmarks, seed)
+    ]
+    return _together(parts)
 
 
 def run(
-    runs: Annotated[int, typer.Option(min=1, help="Comparisons for each effect and noise.")] = 1000,
+    runs: Annotated[
+        int, typer.Option(min=1, help="Comparisons for each effect and noise.")
+    ] = 10_000,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate.")] = 1,
+    replay: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Record of compare or calibrate: draw from its pairs of a commit with itself, "
+            "too; may be given several times.",
+        ),
+    ] = None,
     json: RecordPath = None,
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
     """Simulate every effect under every noise, and several benchmarks at once."""
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    ordinary = next(iter(NOISES))
-    cases = [(name, effect, 1) for name in NOISES for effect in EFFECTS]
-    cases += [(ordinary, 0.0, 10), (ordinary, 0.03, 10)]
-    record = Record("simulate", {"runs": runs, "plan": ComparisonPlan().to_json()})
+    plan = ComparisonPlan()
+    noises: dict[str, NoiseSource] = dict(SITUATIONS)
+    for path in replay or []:
+        noises.update(replayed(path, plan.cap))
+    record = Record("simulate", {"runs": runs, "plan": plan.to_json()})
     tallies: list[Tally] = []
-    with Progress(files.console, "simulating", len(cases), "cases", is_apart=False) as progress:
-        for number, (name, effect, benchmarks) in enumerate(cases):
-            tallies.append(
-                simulate(effect, NOISES[name], runs, name=name, benchmarks=benchmarks, seed=number)
-            )
+    cases = _cases(noises, plan)
+    with (
+        Progress(files.console, "simulating", len(cases), "cases", is_apart=False) as progress,
+        ProcessPoolExecutor(workers) as pool,
+    ):
+        # All at once, so that no process waits for the last part of a case.
+        futures = [
+            [
+                pool.submit(_tally, case, part, seed, plan, True)
+                for seed, part in _parts(runs, case.benchmarks, number)
+            ]
+            for number, case in enumerate(cases)
+        ]
+        for parts in futures:
+            tallies.append(_together([future.result() for future in parts]))
             progress.advance()
     record.results = {
-        "noises": {name: asdict(noise) for name, noise in NOISES.items()},
-        "tallies": [asdict(tally) for tally in tallies],
+        "noises": {name: str(noise) for name, noise in noises.items()},
+        "tallies": [{**asdict(tally), "broken": tally.broken(plan)} for tally in tallies],
     }
-    files.show(tally_table(tallies))
+    files.show(tally_table(tallies, noises, plan))
     files.console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
 
 
-def tally_table(tallies: Sequence[Tally]) -> Table:
+def tally_table(
+    tallies: Sequence[Tally], noises: dict[str, NoiseSource], plan: ComparisonPlan
+) -> Table:
     """A row for each tally."""
     rows = [
         (
@@ -156,24 +230,70 @@ def tally_table(tallies: Sequence[Tally]) -> Table:
             tally.effect,
             *(tally.rate(verdict) for verdict in VERDICTS),
             tally.false_alarms / tally.runs,
+            tally.wrong_signs / tally.runs,
             tally.mean_pairs,
             tally.coverage,
+            ", ".join(tally.broken(plan)),
         )
         for tally in tallies
     ]
-    title = f"verdicts of {tallies[0].runs} simulated comparisons each"
-    return Table(COLUMNS, rows, title, "; ".join(f"{name}: {NOISES[name]}" for name in NOISES))
+    title = f"verdicts of {tallies[0].runs:,} simulated comparisons each"
+    return Table(COLUMNS, rows, title, "; ".join(f"{name}: {noises[name]}" for name in noises))
 
 
-def _pool(noise: Noise, seed: int) -> list[float]:
-    """Differences between processes next to each other, of another run."""
-    figures = noise.figures(np.random.default_rng((seed, 1)))
-    values = np.fromiter(figures, np.float64, 2 * POOL_SIZE)
-    return [float(one) for one in values[1::2] - values[::2]]
+def _cases(noises: dict[str, NoiseSource], plan: ComparisonPlan) -> list[Case]:
+    cases: list[Case] = []
+    for name, noise in noises.items():
+        effects = EFFECTS if noise.is_symmetric else (1 / (1 + plan.margin) - 1, *EFFECTS)
+        cases += [Case(name, noise, effect) for effect in effects]
+    several = [(name, noises[name]) for name in SEVERAL_AT_ONCE if name in noises]
+    return cases + [
+        Case(name, noise, effect, SEVERAL) for name, noise in several for effect in (0.0, 0.03)
+    ]
 
 
-def _covers(answer: Comparison, effect: float) -> bool:
-    return answer.interval is not None and answer.interval[0] <= effect <= answer.interval[1]
+def _parts(runs: int, benchmarks: int, seed: int) -> list[tuple[np.random.SeedSequence, int]]:
+    """How comparisons are split, whoever simulates them: a seed and a number of runs for each."""
+    size = max(1, _AT_ONCE // benchmarks)
+    sizes = [min(size, runs - begun) for begun in range(0, runs, size)]
+    return list(zip(np.random.SeedSequence(seed).spawn(len(sizes)), sizes, strict=True))
+
+
+def _together(parts: Sequence[Tally]) -> Tally:
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def _tally(
+    case: Case, runs: int, seed: np.random.SeedSequence, plan: ComparisonPlan, has_pools: bool
+) -> Tally:
+    effects = np.zeros(case.benchmarks)
+    effects[0] = case.effect
+    drawn = case.noise.draw(np.random.default_rng(seed), effects.tolist(), runs, plan.cap)
+    if not has_pools:
+        drawn = Drawn(drawn.base, drawn.head, drawn.pools[..., :0])
+    answers = compare_many(drawn, plan)
+    differ = np.isin(answers.verdict, (Verdict.SLOWER, Verdict.FASTER))
+    first = answers.verdict[:, 0]
+    wrong = Verdict.FASTER if case.effect > 0 else Verdict.SLOWER
+    return Tally(
+        noise=case.name,
+        effect=case.effect,
+        benchmarks=case.benchmarks,
+        runs=runs,
+        verdicts={
+            verdict.value: int(number)
+            for verdict in VERDICTS
+            if (number := (first == verdict).sum())
+        },
+        false_alarms=int((differ & (effects == 0)).any(axis=-1).sum()),
+        wrong_signs=int((first == wrong).sum()) if case.effect else 0,
+        pairs=int(answers.pairs[:, 0].sum()),
+        covered=int(((answers.low <= case.effect) & (case.effect <= answers.high))[:, 0].sum()),
+        independent=case.noise.independent,
+    )
 
 
 if __name__ == "__main__":

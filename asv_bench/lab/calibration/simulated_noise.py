@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from asv_bench.process.samples import Absence, Pair, Reading
+from asv_bench.stats.few_pairs import Floats
 
 BASE, HEAD = "0" * 40, "1" * 40
 _PROCESSES_AT_ONCE = 512
@@ -33,6 +33,10 @@ class Noise:
     outliers, outlier_size
         The fraction of processes that are slower by an exponentially distributed extra, and its
         mean.
+    modes, mode_size
+        The fraction of processes that are slower by the same extra, and the extra: a second mode.
+    is_skewed
+        Whether what is new in a process is lognormal, with more processes far above than below.
     """
 
     process: float = 0.01
@@ -41,32 +45,65 @@ class Noise:
     memory: float = 0.95
     outliers: float = 0.03
     outlier_size: float = 0.05
+    modes: float = 0.0
+    mode_size: float = 0.0
+    is_skewed: bool = False
 
     def figures(self, random: np.random.Generator) -> Iterator[float]:
         """The logarithms of one process after the other, around 0, without end."""
         state = random.normal(0, self.drift)
-        renewal = self.drift * math.sqrt(1 - self.memory**2)
         while True:
-            count = _PROCESSES_AT_ONCE
-            own = self._own(random, count)
-            slow = random.random(count) < self.outliers
-            own += np.where(slow, random.exponential(self.outlier_size, count), 0.0)
-            for value, change in zip(own, random.normal(0, renewal, count), strict=True):
+            own = self.own(random, (_PROCESSES_AT_ONCE,))
+            changes = random.normal(0, self._renewal, _PROCESSES_AT_ONCE)
+            for value, change in zip(own, changes, strict=True):
                 state = self.memory * state + change
                 yield float(value + state)
 
-    def _own(self, random: np.random.Generator, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    def series(self, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        """The same for many series at once, [..., processes]."""
+        return self.own(random, shape) + self.states(random, shape)
+
+    def states(self, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        """The machine's state at each process, [..., processes]."""
+        states = random.normal(0, self._renewal, shape)
+        states[..., 0] = random.normal(0, self.drift, shape[:-1])
+        for place in range(1, shape[-1]):
+            states[..., place] += self.memory * states[..., place - 1]
+        return states
+
+    def own(self, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        """What is each process' own, the machine's state apart."""
+        values = self._scattered(random, shape)
+        is_slow = random.random(shape) < self.outliers
+        values += is_slow * random.exponential(self.outlier_size, shape)
+        if self.modes:
+            values += (random.random(shape) < self.modes) * self.mode_size
+        return values
+
+    @property
+    def _renewal(self) -> float:
+        return self.drift * math.sqrt(1 - self.memory**2)
+
+    def _scattered(self, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        if self.is_skewed:
+            # exp(z) has a mean of sqrt(e) and a variance of e (e - 1).
+            scale = self.process / math.sqrt(math.e * (math.e - 1))
+            return scale * (random.lognormal(0, 1, shape) - math.sqrt(math.e))
         if self.tail is None:
-            return random.normal(0, self.process, count)
+            return random.normal(0, self.process, shape)
         scale = self.process / math.sqrt(self.tail / (self.tail - 2))
-        return scale * random.standard_t(self.tail, count)
+        return scale * random.standard_t(self.tail, shape)
 
     def __str__(self) -> str:
         tail = "" if self.tail is None else f", t with {self.tail:.0f} degrees of freedom"
-        return (
-            f"{self.process:.1%} a process{tail}, drift of {self.drift:.1%}, "
-            f"{self.outliers:.0%} outliers of {self.outlier_size:.0%}"
-        )
+        parts = [f"{self.process:.1%} a process{tail}{', lognormal' if self.is_skewed else ''}"]
+        if self.drift:
+            parts.append(f"drift of {self.drift:.1%} that remembers {self.memory:.0%}")
+        if self.outliers:
+            parts.append(f"{self.outliers:.0%} outliers of {self.outlier_size:.0%}")
+        if self.modes:
+            parts.append(f"{self.modes:.0%} slower by {self.mode_size:.0%}")
+        return ", ".join(parts)
 
 
 NOISES = {

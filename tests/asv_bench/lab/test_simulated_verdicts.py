@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
+from stored_pairs import pairs_with_itself
 from typer.testing import CliRunner
 
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
@@ -18,25 +20,36 @@ from asv_bench.lab.calibration import simulate as simulate_module
 from asv_bench.lab.calibration import simulate_bisect
 from asv_bench.lab.calibration.simulate import Tally, simulate
 from asv_bench.lab.calibration.simulate_bisect import Scenario
-from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, NOISES, Noise, SimulatedPairs
+from asv_bench.lab.calibration.simulated_noise import BASE, HEAD, Noise, SimulatedPairs
+from asv_bench.lab.calibration.situations import SITUATIONS, Situation
 
-RUNS = 300
+RUNS = 2000
 
 
 def tally(effect: float, noise: str, runs: int = RUNS, **extra) -> Tally:
-    return simulate(effect, NOISES[noise], runs, seed=7, **extra)
+    return simulate(effect, SITUATIONS[noise], runs, seed=7, **extra)
 
 
-@pytest.mark.parametrize("noise", list(NOISES))
+KEPT = [
+    name
+    for name, noise in SITUATIONS.items()
+    if name not in ("a mode of the head", "pool blind to modes")
+]
+"""Where all that is promised is kept."""
+
+
+@pytest.mark.parametrize("noise", KEPT)
 def test_a_commit_is_hardly_ever_different_from_itself(noise: str) -> None:
     found = tally(0.0, noise)
-    assert found.false_alarms <= 1
+    # Of 2,000, 4 are promised; 11 would be rarer than 1 in 1,000.
+    assert found.false_alarms <= 11
     assert found.rate(Verdict.SLOWER) + found.rate(Verdict.FASTER) == found.false_alarms / RUNS
+    assert found.broken(ComparisonPlan()) == []
 
 
 def test_nor_is_one_of_ten_benchmarks() -> None:
-    found = tally(0.0, "ordinary", runs=100, benchmarks=10)
-    assert found.false_alarms <= 1
+    found = tally(0.0, "ordinary", runs=300, benchmarks=10)
+    assert found.false_alarms <= 5
 
 
 @pytest.mark.parametrize(
@@ -65,10 +78,24 @@ def test_clear_answers_come_early() -> None:
     assert tally(0.015, "ordinary", runs=100).mean_pairs > 18
 
 
-@pytest.mark.parametrize("noise", list(NOISES))
+@pytest.mark.parametrize("noise", KEPT)
 def test_what_differs_by_the_margin_is_hardly_ever_called_equivalent(noise: str) -> None:
     found = tally(0.01, noise)
-    assert found.rate(Verdict.EQUIVALENT) <= 0.02
+    assert found.rate(Verdict.EQUIVALENT) <= 0.018
+    assert found.broken(ComparisonPlan()) == []
+
+
+def test_a_broken_promise_is_named() -> None:
+    sure = {"runs": 1000, "benchmarks": 1, "noise": "", "pairs": 0, "covered": 0}
+    alarms = Tally(effect=0.0, verdicts={}, false_alarms=9, wrong_signs=0, **sure)
+    assert alarms.broken(ComparisonPlan()) == ["false alarms"]
+    equal = Tally(effect=0.01, verdicts={"equivalent": 25}, false_alarms=0, wrong_signs=0, **sure)
+    assert equal.broken(ComparisonPlan()) == ["equivalent"]
+    smaller = replace(equal, effect=0.009)
+    assert smaller.broken(ComparisonPlan()) == []
+    # Half of it again from as few as ten comparisons proves nothing.
+    assert replace(equal, independent=10).broken(ComparisonPlan()) == []
+    assert (alarms + replace(alarms, false_alarms=0)).broken(ComparisonPlan()) == []
 
 
 def test_equal_commits_are_shown_to_be_equivalent_where_noise_allows() -> None:
@@ -82,11 +109,11 @@ def test_intervals_hold_the_truth() -> None:
 
 
 def test_four_looks_at_location_err_as_often_as_one_may() -> None:
-    """At a level that 600 runs can tell from twice itself, and whatever the size of the effect."""
+    """At a level that 6,000 runs can tell from twice itself, however small the effect."""
     looks = tuple(Look(pairs, Criterion.LOCATION) for pairs in (12, 16, 20, 24))
     plan = ComparisonPlan(alpha=0.05, minimum_effect=0.0, equivalence_alpha=1e-9, looks=looks)
-    found = simulate(0.0, Noise(outliers=0.0), 600, seed=3, plan=plan)
-    assert 0.03 < found.false_alarms / 600 < 0.075
+    found = simulate(0.0, Situation(Noise(outliers=0.0)), 6000, seed=3, plan=plan)
+    assert 0.042 < found.false_alarms / 6000 < 0.059
 
 
 def test_noise_is_what_it_says() -> None:
@@ -121,17 +148,22 @@ def test_the_command_prints_a_table_and_writes_its_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulate_module, "EFFECTS", (0.0, 0.05))
-    monkeypatch.setattr(simulate_module, "NOISES", {"quiet": NOISES["quiet"]})
+    monkeypatch.setattr(simulate_module, "SITUATIONS", {"quiet": SITUATIONS["quiet"]})
+    monkeypatch.setattr(simulate_module, "SEVERAL_AT_ONCE", ("quiet",))
     app = typer.Typer()
     app.command()(simulate_module.run)
     path = tmp_path / "simulation.json"
-    done = CliRunner().invoke(app, ["--runs", "5", "--json", str(path)])
+    measured = tmp_path / "calibrated.json"
+    measured.write_text(json.dumps({"samples": pairs_with_itself(48)}))
+    arguments = ["--runs", "5", "--workers", "2", "--replay", str(measured), "--json", str(path)]
+    done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     tallies = json.loads(path.read_text())["results"]["tallies"]
     assert [(entry["effect"], entry["benchmarks"]) for entry in tallies] == [
-        *((0.0, 1), (0.05, 1), (0.0, 10), (0.03, 10)),
+        *((0.0, 1), (0.05, 1), (0.0, 1), (0.05, 1), (0.0, 10), (0.03, 10)),
     ]
-    assert tallies[1]["verdicts"] == {"slower": 5}
+    assert tallies[1]["verdicts"] == tallies[3]["verdicts"] == {"slower": 5}
+    assert [entry["noise"] for entry in tallies[:4:2]] == ["quiet", "calibrated"]
     assert "+5.0 %" in done.output
 
 

@@ -1,0 +1,162 @@
+"""Many comparisons at once: they are those that commits would get, whatever the noise."""
+
+from __future__ import annotations
+
+import json
+import math
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_pairs import BASE, HEAD, pair_of
+from stored_pairs import pairs_with_itself
+
+from asv_bench.compare.comparison import CommitComparison
+from asv_bench.compare.judging import within_commit
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.errors import Refused
+from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many, own_differences
+from asv_bench.lab.calibration.replayed_noise import BLOCK, ReplayedNoise, replayed
+from asv_bench.lab.calibration.situations import SITUATIONS, places
+from asv_bench.process.samples import Pair
+
+CAP = ComparisonPlan().cap
+
+
+class DrawnPairs:
+    """Gives the pairs of one simulated comparison to the code that compares real commits."""
+
+    devices = ("simulated",)
+
+    def __init__(self, drawn: Drawn, run: int) -> None:
+        self._drawn, self._run, self._number = drawn, run, 0
+
+    def prepare(self, commit: str) -> dict:
+        return {}
+
+    def stop(self) -> None:
+        pass
+
+    def pair(self, base, head, *, head_first, benchmarks=None, device=None) -> dict[str, Pair]:
+        pairs = {}
+        for name in benchmarks or ():
+            of_base, of_head = (
+                math.exp(side[self._run, int(name), self._number])
+                for side in (self._drawn.base, self._drawn.head)
+            )
+            pairs[name] = pair_of(of_base, of_head, benchmark=name, head_first=head_first)
+        self._number += 1
+        return pairs
+
+
+@pytest.mark.parametrize("benchmarks", [1, 3])
+@pytest.mark.parametrize("noise", [*SITUATIONS, "replayed"])
+def test_many_comparisons_at_once_are_those_that_commits_get(
+    noise: str, benchmarks: int, tmp_path: Path
+) -> None:
+    """Verdict, pairs, effect and interval of every benchmark, run by run."""
+    source = SITUATIONS.get(noise) or stored_noise(tmp_path)
+    plan = ComparisonPlan()
+    for place, effect in enumerate((0.0, 0.01, 0.05)):
+        effects = [effect] + [0.0] * (benchmarks - 1)
+        drawn = source.draw(np.random.default_rng(place), effects, 8, plan.cap)
+        answers = compare_many(drawn, plan)
+        for run in range(8):
+            names = [str(number) for number in range(benchmarks)]
+            pools = {name: drawn.pools[run, int(name)].tolist() for name in names}
+            compared = CommitComparison(BASE, HEAD, names, plan, pools).run(DrawnPairs(drawn, run))
+            for number, answer in enumerate(compared):
+                found = run, number
+                assert answers.verdict[found] == answer.verdict
+                assert answers.pairs[found] == answer.pairs_used
+                assert answers.effect[found] == pytest.approx(answer.effect, abs=1e-12)
+                interval = answers.low[found], answers.high[found]
+                assert interval == pytest.approx(answer.interval, abs=1e-12)
+
+
+def stored_noise(folder: Path, **stored: int) -> ReplayedNoise:
+    record = folder / "calibrated.json"
+    record.write_text(json.dumps({"samples": pairs_with_itself(**{"pairs": 48, **stored})}))
+    (noise,) = replayed(record, CAP).values()
+    return noise
+
+
+@pytest.mark.parametrize("pairs", [4, 5, 7])
+def test_differences_within_a_commit_are_those_that_pairs_show(pairs: int) -> None:
+    base, head = np.random.default_rng(pairs).normal(0, 0.01, (2, pairs))
+    measured = [
+        pair_of(*np.exp((base[number], head[number])), head_first=number % 4 in (1, 2))
+        for number in range(pairs)
+    ]
+    assert own_differences(base, head) == pytest.approx(within_commit(measured))
+
+
+def test_processes_of_both_commits_take_turns() -> None:
+    base_at, head_at = places(5)
+    assert base_at.tolist() == [0, 3, 5, 6, 8]
+    assert head_at.tolist() == [1, 2, 4, 7, 9]
+
+
+def test_stored_pairs_are_drawn_in_whole_blocks_and_none_twice(tmp_path: Path) -> None:
+    stored = pairs_with_itself(48)
+    sizes = [abs(math.log(pair["head"]["value"] / pair["base"]["value"])) for pair in stored]
+    drawn = stored_noise(tmp_path).draw(np.random.default_rng(0), [0.0], 50, CAP)
+    for run in range(50):
+        differences = np.abs(drawn.head[run, 0] - drawn.base[run, 0])
+        numbers = [int(np.argmin(np.abs(np.array(sizes) - one))) for one in differences]
+        assert np.array(sizes)[numbers] == pytest.approx(differences)
+        assert len(set(numbers)) == CAP
+        steps = np.diff(np.array(numbers).reshape(-1, BLOCK), axis=1)
+        assert (np.abs(steps) == 1).all()
+        assert (np.ptp(steps, axis=1) == 0).all()
+        # The pool's are between neighbouring pairs, of which the comparison sees neither.
+        logs = {
+            device: np.log(
+                [
+                    value
+                    for pair in stored
+                    if pair["base"]["device"] == device
+                    for value in sorted_values(pair)
+                ]
+            )
+            for device in ("device 0", "device 1")
+        }
+        known = np.concatenate([np.abs(log[2::2] - log[1:-1:2]) for log in logs.values()])
+        for one in np.abs(drawn.pools[run, 0]):
+            place = int(np.argmin(np.abs(known - one)))
+            assert known[place] == pytest.approx(one)
+            assert {place + place // 47, place + place // 47 + 1}.isdisjoint(numbers)
+
+
+def sorted_values(pair: dict) -> list[float]:
+    return [
+        one["value"] for one in sorted((pair["base"], pair["head"]), key=itemgetter("started_at"))
+    ]
+
+
+def test_a_stored_effect_is_added_to_the_head(tmp_path: Path) -> None:
+    noise = stored_noise(tmp_path)
+    without, slower = (noise.draw(np.random.default_rng(1), [one], 9, CAP) for one in (0.0, 0.03))
+    assert slower.head - without.head == pytest.approx(math.log(1.03))
+    assert (slower.base == without.base).all()
+
+
+def test_a_record_with_too_few_pairs_of_a_commit_with_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="fewer than 85 pairs of a commit with itself"):
+        stored_noise(tmp_path, pairs=39)
+    assert stored_noise(tmp_path, pairs=44).independent == 32
+    others = pairs_with_itself(48)
+    for pair in others:
+        pair["head"]["commit"] = "b" * 40
+    record = tmp_path / "compared.json"
+    record.write_text(json.dumps({"samples": others}))
+    with pytest.raises(Refused, match="calibrate measures them"):
+        replayed(record, CAP)
+
+
+def test_benchmarks_of_one_record_are_told_apart(tmp_path: Path) -> None:
+    record = tmp_path / "both.json"
+    both = pairs_with_itself(48) + pairs_with_itself(48, benchmark="c")
+    record.write_text(json.dumps({"samples": both}))
+    assert list(replayed(record, CAP)) == ["both, b", "both, c"]
