@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +31,7 @@ from asv_bench.cli.options import (
     workload_of,
 )
 from asv_bench.compare.bench_setup import termination_as_interrupt
+from asv_bench.compare.clock_findings import clock_findings
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.noise_pools import NoisePools
@@ -281,7 +282,7 @@ class Comparing:
     def print_answer(self) -> None:
         """Show the table, the reasons and the answer in a line."""
         title = f"{self._head.short} against {self._base.short} on {self._where}"
-        for sentence in self._apart():
+        for sentence in [*self._apart(), *clock_findings(self._pairs())]:
             self._console.print(sentence, style="yellow")
             self._record.warnings.append(sentence)
         table = comparison_table(self.comparisons, self._units, title, self._plan, self._margins)
@@ -340,6 +341,11 @@ class Comparing:
         if not all(end in cells for end in self._ends):
             return []
         return differences(*(cells[end] for end in self._ends))
+
+    def _pairs(self) -> Iterator[Pair]:
+        """The pairs of all benchmarks that were not discarded."""
+        for name in self._names:
+            yield from self._comparison.kept_pairs(name)
 
     def _print_commits(self) -> None:
         for role, commit in (("base", self._base), ("head", self._head)):

@@ -1,4 +1,4 @@
-"""Watch a GPU's clocks while a process measures on it, and discard the pairs they spoil."""
+"""Watch a GPU's clocks while a process measures on it, and discard the pairs its host spoils."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from asv_bench.process.gpu import GpuState, gpu_reader
 from asv_bench.process.samples import GpuConditions
 
 POLL_SECONDS = 0.05
-CLOCK_TOLERANCE = 0.01
-"""Relative difference of the SM clocks of a pair's processes beyond which they cannot be compared.
-
-The clock moves in steps of 15 MHz, which is less than 1 % of what a GPU of this kind runs at."""
-
 THROTTLING = frozenset(
     {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
-"""What spoils a pair by itself. The power cap does not: under load it is a GPU's normal state, the
-same for both processes, and where it is not the clocks tell."""
+"""What holds a GPU below its usual clock. The power cap does not: under load it is normal."""
+FROM_OUTSIDE = frozenset({"hw_power_brake_slowdown"})
+"""Of these, what the host's power supply asks for, whatever runs."""
 
 
 class GpuWatch:
@@ -86,18 +82,23 @@ def conditions_of(states: list[GpuState]) -> GpuConditions | None:
 
 
 def why_discarded(base: GpuConditions | None, head: GpuConditions | None) -> str | None:
-    """Why a pair measured under these conditions must be discarded; None if it need not."""
-    for name, conditions in (("base", base), ("head", head)):
-        held = sorted(THROTTLING.intersection(conditions.clock_events)) if conditions else []
-        if held:
-            return f"The GPU was throttled while the {name} was measured ({', '.join(held)})."
-    if base is None or head is None:
-        return None
-    moved = abs(head.sm_clock_mhz / base.sm_clock_mhz - 1)
-    if moved > CLOCK_TOLERANCE:
-        return (
-            f"The SM clock moved by {100 * moved:.1f} %, from {base.sm_clock_mhz:.0f} MHz for the "
-            f"base to {head.sm_clock_mhz:.0f} MHz for the head; up to "
-            f"{100 * CLOCK_TOLERANCE:.0f} % is tolerated."
-        )
+    """Why a pair measured under these conditions must be discarded; None if it need not.
+
+    Discards may depend on the machine, never on the commit: one that draws more power may lower the
+    clock or heat the GPU until it is throttled, and pairs without that would hide it. So a pair is
+    discarded where the power supply held the GPU back, and where the GPU was throttled during both
+    processes. All else is kept, and said beside the verdict where it differs between the commits
+    (`compare.clock_findings`).
+    """
+    first, second = throttling(base), throttling(head)
+    outside = (first | second) & FROM_OUTSIDE
+    if outside:
+        return f"The host held the GPU back during the pair ({', '.join(sorted(outside))})."
+    if first and second:
+        return f"The GPU was throttled during both processes ({', '.join(sorted(first | second))})."
     return None
+
+
+def throttling(conditions: GpuConditions | None) -> frozenset[str]:
+    """What throttled the GPU meanwhile."""
+    return THROTTLING.intersection(conditions.clock_events if conditions else ())
