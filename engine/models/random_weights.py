@@ -14,10 +14,11 @@ of any size but the same on devices of one kind only.
 from __future__ import annotations
 
 import math
+import os
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,23 +36,30 @@ _FEED_FORWARD_OUT_GAIN = 1.5
 _LOGIT_DEVIATION = 4.0
 _OFFSET = 0.1
 
-FloatArray = npt.NDArray[np.float32]
+# Numbers that are drawn and rounded together. Even, as a generator makes two of them at a time, and
+# so few that torch rounds them in the thread that asks, beside the threads of other parameters.
+_PIECE = 1 << 14
 
 
 def random_weights(
     config: DecoderSpec, *, seed: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Weights for `Decoder`, with the names and shapes of `parameter_shapes`."""
+    """Weights for `Decoder`, with the names and shapes of `parameter_shapes`.
+
+    Those of a GPT-2 are made in float32 and rounded to `dtype` at the end, side by side on as many
+    cores as this process has.
+    """
     if config.family != "gpt2":
         return _drawn_in_place(config, seed, device, dtype)
     shapes = parameter_shapes(config)
-    scratch = np.empty(max(math.prod(shape) for shape in shapes.values()), dtype=np.float32)
-    weights = {}
-    for name, shape in shapes.items():
-        drawn = _draw(name, scratch[: math.prod(shape)], shape, seed)
-        weight = torch.empty(shape, device=device, dtype=dtype)
-        weights[name] = weight.copy_(torch.from_numpy(drawn))
-    return weights
+
+    def draw(name: str) -> Tensor:
+        return _draw(name, shapes[name], seed, dtype)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        # Sent off by this thread, whose current device and stream are the caller's.
+        drawn = zip(shapes, pool.map(draw, shapes), strict=True)
+        return {name: weight.to(device) for name, weight in drawn}
 
 
 def _drawn_in_place(
@@ -71,17 +79,24 @@ def _drawn_in_place(
     return weights
 
 
-def _draw(name: str, numbers: FloatArray, shape: tuple[int, ...], seed: int) -> FloatArray:
-    """Fill `numbers` with the values of one parameter and return them in its shape."""
+def _draw(name: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
+    """The values of one parameter, on the CPU."""
     # By the name in checkpoints, so that the numbers stay what they have been.
     key = zlib.crc32(GPT2.names.stored_name(name).encode())
     entropy = np.random.SeedSequence([seed % 2**64, key])
-    np.random.Generator(np.random.SFC64(entropy)).random(dtype=np.float32, out=numbers)
+    generator = np.random.Generator(np.random.SFC64(entropy))
     center, deviation = _distribution(name, shape)
     half_width = deviation * math.sqrt(3.0)
-    numbers *= np.float32(2.0 * half_width)
-    numbers += np.float32(center - half_width)
-    return numbers.reshape(shape)
+    weight = torch.empty(shape, dtype=dtype)
+    pieces = weight.view(-1).split(_PIECE)
+    scratch = np.empty(len(pieces[0]), dtype=np.float32)
+    for piece in pieces:
+        numbers = scratch[: len(piece)]
+        generator.random(dtype=np.float32, out=numbers)
+        numbers *= np.float32(2.0 * half_width)
+        numbers += np.float32(center - half_width)
+        piece.copy_(torch.from_numpy(numbers))
+    return weight
 
 
 def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
