@@ -276,6 +276,20 @@ def _measure_host(model: str, batch: int) -> dict[str, float]:
     return {figure: min(seconds) for figure, seconds in readings.items()}
 
 
+_STARTED = """
+import time
+
+import torch
+
+before_import = time.perf_counter()
+import engine
+
+before_engine = time.perf_counter()
+config = engine.EngineConfig(model="random:{model}", device="cpu", max_batch_size=1)
+started = engine.Engine(config)
+started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
+print(before_engine - before_import, time.perf_counter() - before_engine)
+"""
 _STARTED_ON_GPU = """
 import time
 
@@ -291,34 +305,30 @@ print(time.perf_counter() - begun)
 """
 
 
+def _start_engine() -> dict[str, float]:
+    imported, first_token = _said_from_scratch(_STARTED.format(model=CPU_MODEL))
+    return {"import": imported, "first_token": first_token}
+
+
 def _start_engine_on_gpu() -> dict[str, float]:
     """Seconds of two processes one after the other, which share an empty cache of kernels."""
-    figures = {}
+    code = _STARTED_ON_GPU.format(model=GPU_MODEL)
     with TemporaryDirectory() as cache:
-        # Both processes import the engine of this one.
-        path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-        for name in ("cold", "warm"):
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", _STARTED_ON_GPU.format(model=GPU_MODEL)],
-                env={**os.environ, "PYTHONPATH": path, "TRITON_CACHE_DIR": cache},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-            figures[name] = float(done.stdout)
-    return figures
+        cold, warm = (_said_from_scratch(code, TRITON_CACHE_DIR=cache)[0] for _ in range(2))
+    return {"cold": cold, "warm": warm}
 
 
-def _start_engine() -> dict[str, float]:
-    import torch  # noqa: F401  (its own import is not the engine's cost)
+def _said_from_scratch(code: str, **variables: str) -> list[float]:
+    """The numbers that a process prints which has the engine of this one, and imports it itself.
 
-    before_import = time.perf_counter()
-    import engine
-
-    before_engine = time.perf_counter()
-    config = engine.EngineConfig(model=f"random:{CPU_MODEL}", device="cpu", max_batch_size=1)
-    started = engine.Engine(config)
-    params = engine.SamplingParams(max_new_tokens=1, ignore_eos=True)
-    started.generate([[1]], params)
-    first_token = time.perf_counter()
-    return {"import": before_engine - before_import, "first_token": first_token - before_engine}
+    This process may have been forked from one that had imported much of what the engine needs.
+    """
+    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "PYTHONPATH": path, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return [float(number) for number in done.stdout.split()]

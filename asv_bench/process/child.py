@@ -7,12 +7,9 @@ bring the ruler in by themselves, so nothing of it is imported here.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import math
-import os
-import signal
 import sys
 import time
 import traceback
@@ -22,17 +19,10 @@ from typing import Any
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import get_benchmark_from_name, list_benchmarks
 
-_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
-
 
 def main() -> None:
     """Do what the job, a JSON file named on the command line, asks for."""
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != job["parent"]:
-        sys.exit("the process that wanted this measurement is gone")
-    if job["cores"]:
-        os.sched_setaffinity(0, job["cores"])
     if job["benchmarks"] is None:
         with Path(job["answer"]).open("w") as answer:
             list_benchmarks(job["folder"], answer)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,8 +14,14 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.contract import ENVIRONMENT_TYPE
+from asv_bench.process.forked_process import (
+    SHARED_MODULES,
+    ForkedProcess,
+    Forkserver,
+    ForkserverGone,
+)
 from asv_bench.process.gpu_watch import GpuWatch
-from asv_bench.process.run_apart import end_group, kill_group, last_words, start_group
+from asv_bench.process.run_apart import last_words
 from asv_bench.process.samples import GpuConditions
 from asv_bench.process.threads import measured_environment
 
@@ -26,6 +29,7 @@ CPU = "cpu"
 TIMEOUT_SECONDS = 900.0
 
 _SCRIPT = Path(__file__).with_name("child.py")
+_OUTPUT = "said.log"
 _LAST_LINES = 6
 
 
@@ -69,13 +73,15 @@ class Place:
 class ScriptRunner:
     """Runs scripts in processes of their own, at most one at a time in each thread that asks.
 
-    The argument of a script is a JSON file with its job, the "parent" that it must not outlive, its
-    "cores", and the path of the JSON "answer" that it writes.
+    The processes are forks of one that has imported `SHARED_MODULES`, where a script measures.
+
+    The argument of a script is a JSON file with its job, and the path of the JSON "answer" that it
+    writes.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._server: Forkserver | None = None
         self._is_stopped = False
 
     def run(
@@ -96,7 +102,7 @@ class ScriptRunner:
         variables
             Its environment, but for what names the GPU.
         is_watched
-            Whether the place's GPU is watched meanwhile.
+            Whether it measures, and the place's GPU is watched meanwhile.
 
         Raises
         ------
@@ -105,53 +111,54 @@ class ScriptRunner:
         """
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             folder = Path(scratch)
-            facts = {
-                "parent": os.getpid(),
-                "cores": place.cores,
-                "answer": str(folder / "answer.json"),
-            }
-            (folder / "job.json").write_text(json.dumps({**job, **facts}))
+            answer, output = folder / "answer.json", folder / _OUTPUT
+            output.touch()
+            (folder / "job.json").write_text(json.dumps({**job, "answer": str(answer)}))
+            arguments = [str(script), str(folder / "job.json")]
+            shared = SHARED_MODULES if is_watched else ()
             watch = GpuWatch(place.device) if place.is_gpu and is_watched else None
-            with (folder / "said.log").open("wb") as said, watch or nullcontext():
-                process = self._start(script, {**variables, **_gpu(place)}, folder, said.fileno())
-                try:
+            try:
+                with (
+                    watch or nullcontext(),
+                    self._begin(arguments, {**variables, **_gpu(place)}, place, shared) as process,
+                ):
                     code = process.wait(TIMEOUT_SECONDS)
-                except subprocess.TimeoutExpired:
-                    raise ProcessFailed(f"it did not end within {TIMEOUT_SECONDS:.0f} s.") from None
-                finally:
-                    self._end(process)
-            if code or not (folder / "answer.json").is_file():
-                raise ProcessFailed(_last_words(folder / "said.log", code))
-            return json.loads((folder / "answer.json").read_text()), watch
+            except TimeoutError:
+                raise ProcessFailed(f"it did not end within {TIMEOUT_SECONDS:.0f} s.") from None
+            except ForkserverGone as gone:
+                raise ProcessFailed(f"the process that should fork it ended: {gone}") from None
+            if code or not answer.is_file():
+                raise ProcessFailed(_last_words(output, code))
+            return json.loads(answer.read_text()), watch
 
     def stop(self) -> None:
         """End every process that runs; none is started from now on."""
         with self._lock:
             self._is_stopped = True
-            for process in self._running:
-                kill_group(process)
+            if self._server is not None:
+                self._server.close()
 
-    def _start(
-        self, script: Path, variables: Mapping[str, str], folder: Path, output: int
-    ) -> subprocess.Popen[bytes]:
+    def _begin(
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        place: Place,
+        shared: Sequence[str],
+    ) -> ForkedProcess:
+        folder = Path(arguments[-1]).parent
         with self._lock:
             if self._is_stopped:
                 raise ProcessFailed("measuring was stopped.")
-            process = start_group(
-                # -P: the script's own folder holds parts of the ruler, not what it imports.
-                [sys.executable, "-P", str(script), str(folder / "job.json")],
-                cwd=folder,
-                env=dict(variables),
-                stdout=output,
-                stderr=subprocess.STDOUT,
+            if self._server is None or self._server.has_ended:
+                self._server = Forkserver(variables)
+            return self._server.fork(
+                arguments,
+                variables,
+                folder=folder,
+                output=folder / _OUTPUT,
+                cores=place.cores,
+                shared=shared,
             )
-            self._running.add(process)
-            return process
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        end_group(process)
-        with self._lock:
-            self._running.discard(process)
 
 
 class ProcessRunner(ScriptRunner):

@@ -5,10 +5,7 @@ Started as a script by `rung_process`.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -24,17 +21,10 @@ from asv_bench.studies.ladder.rung_run import (
 from asv_bench.studies.ladder.rungs import Rung, rung_named
 from asv_bench.studies.ladder.token_check import check_fused, check_rung
 
-_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
-
 
 def main() -> None:
     """Do what the job, a JSON file named on the command line, asks for."""
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != job["parent"]:
-        sys.exit("the process that wanted this measurement is gone")
-    if job["cores"]:
-        os.sched_setaffinity(0, job["cores"])
     begun = time.monotonic()
     answer = do(job)
     answer |= {"begun": begun, "ended": time.monotonic()}
