@@ -20,7 +20,7 @@ from .engine_runs import (
     require_gpu_model,
     require_model_here,
 )
-from .sharing import Run, shared, tracked
+from .sharing import Run, Windowed, shared, tracked
 
 NEW_TOKENS = 224
 """More than 200 steps in which the whole batch decodes, after the prompts are in."""
@@ -62,12 +62,12 @@ class BucketPadding(OfModel):
         require_gpu_model(model, "a CPU replays no graphs")
 
     @tracked()
-    def track_step_time(self, model: str, batch: int) -> float:
+    def track_step_time(self, model: str, batch: int) -> Windowed:
         """Seconds of one step in an engine that has graphs for much larger batches."""
         return _padded_step_s(model, batch, MOST_ROWS)
 
     @tracked()
-    def track_unpadded_step_time(self, model: str, batch: int) -> float:
+    def track_unpadded_step_time(self, model: str, batch: int) -> Windowed:
         """Seconds of one step in an engine whose largest graph is of this very size."""
         return _padded_step_s(model, batch, batch)
 
@@ -131,6 +131,6 @@ def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
     return seconds
 
 
-def _padded_step_s(model: str, batch: int, most_rows: int) -> float:
+def _padded_step_s(model: str, batch: int, most_rows: int) -> Windowed:
     workload = replace(decode_workload(batch, 256), batch_size=most_rows)
     return measure(workload, model, warmup_tokens=32)["step_time"]

@@ -15,6 +15,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +24,17 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from .guard import WrongEngineError, check_identity
 
 Samples: TypeAlias = dict[str, Any]
-Figures: TypeAlias = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A figure of a workload that ran several times in one process, and that of each run."""
+
+    value: float
+    windows: tuple[float, ...]
+
+
+Figures: TypeAlias = Mapping[str, float | Windowed]
 Run: TypeAlias = tuple[str, Callable[[], Figures]]
 
 ROUNDS = 12
@@ -32,7 +43,7 @@ ROUNDS = 12
 
 def tracked(
     *, unit: str = "seconds", version: str = "1", rounds: int = ROUNDS
-) -> Callable[[Callable[..., float | Samples]], Callable[..., Samples]]:
+) -> Callable[[Callable[..., float | Windowed | Samples]], Callable[..., Samples]]:
     """Make a benchmark of a method that returns its figure or a `shared_figure`.
 
     Parameters
@@ -45,7 +56,7 @@ def tracked(
         Processes that measure it, one sample each.
     """
 
-    def mark(measure: Callable[..., float | Samples]) -> Callable[..., Samples]:
+    def mark(measure: Callable[..., float | Windowed | Samples]) -> Callable[..., Samples]:
         @functools.wraps(measure)
         def track(*arguments: Any) -> Samples:
             figure = measure(*arguments)
@@ -77,17 +88,21 @@ def shared(
     return track
 
 
-def one_sample(value: float) -> Samples:
+def one_sample(figure: float | Windowed) -> Samples:
     """The figure of this process, in the form that makes asv keep it as a sample.
+
+    asv leaves the windows out: they are not independent of each other, as samples are.
 
     Raises
     ------
     ValueError
         If the figure is negative or not finite, which asv would store without a word.
     """
+    value = figure.value if isinstance(figure, Windowed) else float(figure)
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"the measurement gave {value!r}, which is no time or ratio.")
-    return {"samples": [float(value)], "number": 1}
+    windows = {"windows": list(figure.windows)} if isinstance(figure, Windowed) else {}
+    return {"samples": [value], "number": 1, **windows}
 
 
 def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samples:
@@ -106,7 +121,7 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
     path = Path(f"{run}.run.json")
     kept = _read(path)
     if kept is None or figure in kept["taken"]:
-        figures = dict(measure())
+        figures = {name: one_sample(value) for name, value in measure().items()}
         check_identity()
         kept = {"commit": commit, "process": os.getpid(), "figures": figures, "taken": []}
     elif kept["commit"] != commit:
@@ -118,7 +133,8 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
     _write(path, kept)
     if figure not in kept["figures"]:
         raise SkipNotImplemented(f"{run} has no {figure} on this machine")
-    return one_sample(kept["figures"][figure])
+    samples: Samples = kept["figures"][figure]
+    return samples
 
 
 def runs_taken() -> dict[str, int]:

@@ -41,10 +41,17 @@ def measure(folder: str, name: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        "name", "status" ("measured", "skipped" or "failed"), "samples", "reason", "seconds", and as
-        "run" the name of the run of the engine that the figure was taken from, where it says so.
+        "name", "status" ("measured", "skipped" or "failed"), "samples", "windows" (what each sample
+        was made of, where it says so), "reason", "seconds", and as "run" the name of the run of the
+        engine that the figure was taken from, where it says so.
     """
-    outcome: dict[str, Any] = {"name": name, "samples": [], "reason": "", "run": None}
+    outcome: dict[str, Any] = {
+        "name": name,
+        "samples": [],
+        "windows": [],
+        "reason": "",
+        "run": None,
+    }
     started = time.monotonic()
     try:
         benchmark = get_benchmark_from_name(folder, name)
@@ -58,6 +65,7 @@ def measure(folder: str, name: str) -> dict[str, Any]:
             finally:
                 benchmark.do_teardown()
             outcome["samples"] = _samples(result)
+            outcome["windows"] = result.get("windows", []) if isinstance(result, dict) else []
         after = _runs_taken()
         outcome["run"] = next((run for run in after if after[run] != before.get(run)), None)
         outcome["status"] = "measured" if reason is None else "skipped"

@@ -47,6 +47,7 @@ class Outcome:
     reason: str
     run: str | None
     seconds: float
+    windows: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,9 @@ class ProcessRunner(ScriptRunner):
         """
         content, watch = self._run(commit, place, list(benchmarks), repeats)
         outcomes = tuple(
-            Outcome(**{**outcome, "samples": tuple(outcome["samples"])})
+            Outcome(
+                **{**outcome, **{name: tuple(outcome[name]) for name in ("samples", "windows")}}
+            )
             for outcome in content["outcomes"]
         )
         gpu = None if watch is None else watch.conditions(content["begun"], content["ended"])

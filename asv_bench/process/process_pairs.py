@@ -16,7 +16,8 @@ from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, Sa
 
 MEASURED_SECONDS = 2.0
 """Without a GPU a process repeats runs that are shorter: importing torch takes longer than they do,
-and the least of several is steadier than one. With a GPU workloads have their full size."""
+and the least of several is steadier than one. With a GPU the benchmark itself runs its workload
+several times."""
 MOST_REPEATS = 7
 
 
@@ -170,25 +171,27 @@ class ProcessPairs:
         except ProcessFailed as failure:
             raise SampleFailed(commit, names, str(failure)) from None
         process_s = time.time() - started
-        samples: dict[str, list[float]] = {}
+        values: dict[str, list[float]] = {}
+        windows: dict[str, list[float]] = {}
         for outcome in answer.outcomes:
             name = self._names[outcome.name]
             if reason := _why_unusable(outcome):
                 raise SampleFailed(commit, (name,), reason)
-            samples.setdefault(name, []).extend(outcome.samples)
+            values.setdefault(name, []).extend(outcome.samples)
+            windows.setdefault(name, []).extend(outcome.windows or outcome.samples)
         return {
             name: Reading(
                 commit=commit,
                 benchmark=name,
                 # What else runs on the machine only ever adds time.
-                value=min(values),
-                samples=tuple(values),
+                value=min(values[name]),
+                samples=tuple(windows[name]),
                 device=place.device,
                 started_at=started,
                 process_s=process_s,
                 gpu=answer.gpu,
             )
-            for name, values in samples.items()
+            for name in values
         }
 
 

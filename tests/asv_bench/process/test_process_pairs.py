@@ -112,6 +112,18 @@ def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: To
     ]
 
 
+def test_a_reading_is_a_figure_and_all_windows_that_it_was_made_of(toy: ToyProject) -> None:
+    def windowed(number: int, outcome: Outcome) -> Outcome:
+        figure = outcome.samples[0]
+        return replace(outcome, windows=(figure - 0.5, figure, figure + 0.5))
+
+    source = pairs_of(toy, ScriptedRunner(change=windowed))
+    step = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"])["a.step"]
+    # Three processes' worth of windows: the median is the figure of each, the least theirs all.
+    assert step.base.value == 3.0
+    assert step.base.samples == (2.5, 3.0, 3.5, 3.5, 4.0, 4.5, 4.5, 5.0, 5.5)
+
+
 def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProject) -> None:
     runner = ScriptedRunner()
     source = pairs_of(toy, runner, "GPU-a", "GPU-b")
