@@ -55,6 +55,10 @@ FEWEST_RUNS_ON_GPU, MOST_RUNS_ON_GPU = 3, 12
 SECONDS_ON_GPU = 2.5
 """Once a process has spent them on the fewest runs at least, it makes no more."""
 
+LARGEST_PREFILL = 8192
+PREFILL_STEP = 64
+"""Prompt tokens that an engine computes at once at most, and the step in which it captures them."""
+
 
 def require_model_here(model: str) -> None:
     """Skip a model that this machine is not measured with.
@@ -131,11 +135,21 @@ def warm_engine(
     from engine import Engine
 
     device, dtype = PLACES[model]
-    places = {"device": device, "dtype": dtype}
-    engine = Engine(workload.engine_config(f"random:{model}", **(places | settings)))
+    own = {"device": device, "dtype": dtype, "prefill_max_tokens": prefill_tokens(workload)}
+    engine = Engine(workload.engine_config(f"random:{model}", **(own | settings)))
     warmup = replace(workload, new_tokens=warmup_tokens or workload.new_tokens)
     run_workload(engine, warmup, PROMPT_IDS[model])
     return engine
+
+
+def prefill_tokens(workload: Workload) -> int | None:
+    """A limit of prompt tokens in one step that this workload never meets; None: the engine's own.
+
+    An engine captures a prefill of each size up to its limit when it is built.
+    """
+    tokens = workload.resident * max(workload.prompt_lengths)
+    rounded = -(-tokens // PREFILL_STEP) * PREFILL_STEP
+    return rounded if rounded <= LARGEST_PREFILL else None
 
 
 def least_disturbed(engine: Engine, workload: Workload, prompt_ids: int, *, runs: int) -> RunSample:
