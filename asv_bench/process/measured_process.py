@@ -182,16 +182,23 @@ class ProcessRunner(ScriptRunner):
         return found
 
     def measure(
-        self, commit: str, benchmarks: Sequence[str], place: Place, repeats: int = 1
+        self,
+        commit: str,
+        benchmarks: Sequence[str],
+        place: Place,
+        repeats: int = 1,
+        turns: Mapping[str, str] | None = None,
     ) -> Answer:
         """Measure benchmarks, named as asv's runner does, `repeats` times in one process.
+
+        `turns` are the variables of a process that takes turns with another, see `SharedTurns`.
 
         Raises
         ------
         ProcessFailed
             If the process gave no answer.
         """
-        content, watch = self._run(commit, place, list(benchmarks), repeats)
+        content, watch = self._run(commit, place, list(benchmarks), repeats, turns)
         outcomes = tuple(
             Outcome(
                 **{**outcome, **{name: tuple(outcome[name]) for name in ("samples", "windows")}}
@@ -202,10 +209,16 @@ class ProcessRunner(ScriptRunner):
         return Answer(outcomes, gpu)
 
     def _run(
-        self, commit: str | None, place: Place, benchmarks: list[str] | None, repeats: int
+        self,
+        commit: str | None,
+        place: Place,
+        benchmarks: list[str] | None,
+        repeats: int,
+        turns: Mapping[str, str] | None = None,
     ) -> tuple[Any, GpuWatch | None]:
         job = {"folder": str(self._benchmarks), "benchmarks": benchmarks, "repeats": repeats}
-        return self.run(_SCRIPT, job, place, self._variables(commit), is_watched=bool(benchmarks))
+        variables = {**self._variables(commit), **(turns or {})}
+        return self.run(_SCRIPT, job, place, variables, is_watched=bool(benchmarks))
 
     def _variables(self, commit: str | None) -> dict[str, str]:
         checkout = [] if commit is None else [str(self._environment / "commits" / commit)]

@@ -7,12 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
+from asv_bench.process.turns import shared_turns
 
 MEASURED_SECONDS = 2.0
 """Without a GPU a process repeats runs that are shorter: importing torch takes longer than they do,
@@ -55,6 +57,7 @@ class ProcessPairs:
         self._prepared: dict[str, Mapping[str, Absence] | CommitUnusable] = {}
         self._runs: dict[str, str] = {}
         self._repeats: dict[str, int] = {}
+        self._in_turns: set[str] = set()
         self._trying: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -103,9 +106,10 @@ class ProcessPairs:
         for name in wanted:
             groups.setdefault(self._runs[name], []).append(name)
         pairs: dict[str, Pair] = {}
-        for names in groups.values():
+        for run, names in groups.items():
             order = (head, base) if head_first else (base, head)
-            first, second = (self._measure(commit, names, place) for commit in order)
+            measure = self._measure_in_turns if run in self._in_turns else self._measure_in_order
+            first, second = measure(order, names, place)
             of_base, of_head = (second, first) if head_first else (first, second)
             for name in names:
                 discarded = why_discarded(of_base[name].gpu, of_head[name].gpu)
@@ -150,23 +154,53 @@ class ProcessPairs:
     def _learn(self, answer: Answer) -> None:
         """Which benchmarks share a run, and how often a process repeats it."""
         seconds: dict[str, float] = {}
+        on_gpu = self._places[self.devices[0]].is_gpu
         for outcome in answer.outcomes:
             if outcome.status == "measured":
                 run = self._runs.setdefault(
                     self._names[outcome.name], outcome.run or self._names[outcome.name]
                 )
                 seconds[run] = seconds.get(run, 0.0) + outcome.seconds
+            if outcome.windows and not on_gpu:
+                self._in_turns.add(self._runs[self._names[outcome.name]])
         for run, spent in seconds.items():
             # Settled by the first commit and kept: both halves of a pair are measured alike.
-            on_gpu = self._places[self.devices[0]].is_gpu
             self._repeats.setdefault(run, 1 if on_gpu else repeats_for(spent))
 
-    def _measure(self, commit: str, names: Sequence[str], place: Place) -> dict[str, Reading]:
-        started = time.time()
+    def _measure_in_order(
+        self, commits: Sequence[str], names: Sequence[str], place: Place
+    ) -> list[dict[str, Reading]]:
         repeats = self._repeats[self._runs[names[0]]]
+        return [self._measure(commit, names, place, repeats) for commit in commits]
+
+    def _measure_in_turns(
+        self, commits: Sequence[str], names: Sequence[str], place: Place
+    ) -> list[dict[str, Reading]]:
+        """Two processes at the same time, of which one at a time works."""
+
+        def measure(number: int) -> dict[str, Reading]:
+            try:
+                variables = turns.variables[number]
+                return self._measure(commits[number], names, place, turns=variables)
+            finally:
+                turns.leave(number)
+
+        with shared_turns() as turns, ThreadPoolExecutor(1) as pool:
+            second = pool.submit(measure, 1)
+            return [measure(0), second.result()]
+
+    def _measure(
+        self,
+        commit: str,
+        names: Sequence[str],
+        place: Place,
+        repeats: int = 1,
+        turns: Mapping[str, str] | None = None,
+    ) -> dict[str, Reading]:
+        started = time.time()
         try:
             answer = self._runner.measure(
-                commit, [self._ids[name] for name in names], place, repeats
+                commit, [self._ids[name] for name in names], place, repeats, turns
             )
         except ProcessFailed as failure:
             raise SampleFailed(commit, names, str(failure)) from None

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -51,7 +51,12 @@ class ScriptedRunner(ProcessRunner):
     asked: list[Asked] = field(default_factory=list)
 
     def measure(
-        self, commit: str, benchmarks: Sequence[str], place: Place, repeats: int = 1
+        self,
+        commit: str,
+        benchmarks: Sequence[str],
+        place: Place,
+        repeats: int = 1,
+        turns: Mapping[str, str] | None = None,
     ) -> Answer:
         number = len(self.asked)
         self.asked.append(Asked(commit, tuple(benchmarks), place, repeats))
@@ -112,16 +117,58 @@ def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: To
     ]
 
 
-def test_a_reading_is_a_figure_and_all_windows_that_it_was_made_of(toy: ToyProject) -> None:
+def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
+    toy: ToyProject,
+) -> None:
+    together = threading.Barrier(2)
+
+    @dataclass
+    class InTurns(ScriptedRunner):
+        turns: list[Mapping[str, str] | None] = field(default_factory=list)
+
+        def measure(
+            self,
+            commit: str,
+            benchmarks: Sequence[str],
+            place: Place,
+            repeats: int = 1,
+            turns: Mapping[str, str] | None = None,
+        ) -> Answer:
+            self.turns.append(turns)
+            if turns is not None:
+                assert repeats == 1
+                together.wait(30)  # never met by processes that run one after the other
+            return super().measure(commit, benchmarks, place, repeats)
+
     def windowed(number: int, outcome: Outcome) -> Outcome:
         figure = outcome.samples[0]
-        return replace(outcome, windows=(figure - 0.5, figure, figure + 0.5))
+        is_windowed = outcome.name.startswith("a.")
+        return replace(outcome, windows=(figure - 0.5, figure + 2) if is_windowed else ())
+
+    runner = InTurns(change=windowed)
+    pairs = pairs_of(toy, runner).pair(*toy.commits, head_first=True)
+    step = pairs["a.step"]
+    assert {step.base.value, step.head.value} == {3.0, 4.0}
+    assert step.base.samples == (step.base.value - 0.5, step.base.value + 2)
+    assert (step.base.commit, step.head.commit) == tuple(toy.commits)
+    assert len(pairs["b.time(1)"].base.samples) == 5
+    first, second = (turns for turns in runner.turns if turns is not None)
+    assert first != second
+    # On a GPU processes run one after the other.
+    on_gpu = InTurns(change=windowed)
+    pairs_of(toy, on_gpu, "GPU-a").pair(*toy.commits, head_first=True)
+    assert set(on_gpu.turns) == {None}
+
+
+def test_a_process_that_fails_does_not_leave_the_other_waiting(toy: ToyProject) -> None:
+    def windowed(number: int, outcome: Outcome) -> Outcome:
+        if number > 1 and outcome.name == "a.ttft":
+            raise ProcessFailed("it was ended by signal 9")
+        return replace(outcome, windows=(1.0, 2.0))
 
     source = pairs_of(toy, ScriptedRunner(change=windowed))
-    step = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"])["a.step"]
-    # Three processes' worth of windows: the median is the figure of each, the least theirs all.
-    assert step.base.value == 3.0
-    assert step.base.samples == (2.5, 3.0, 3.5, 3.5, 4.0, 4.5, 4.5, 5.0, 5.5)
+    with pytest.raises(SampleFailed, match="ended by signal 9"):
+        source.pair(*toy.commits, head_first=False, benchmarks=["a.ttft"])
 
 
 def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProject) -> None:
