@@ -5,7 +5,9 @@ All figures are seconds or ratios of times: asv knows no direction but "bigger i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -155,11 +157,6 @@ def prefill_tokens(workload: Workload) -> int | None:
     return rounded if rounded <= LARGEST_PREFILL else None
 
 
-def least_disturbed(engine: Engine, workload: Workload, prompt_ids: int, *, runs: int) -> RunSample:
-    """The run with the shortest decode steps; all figures must come from it."""
-    return min(repeated(engine, workload, prompt_ids, runs, runs), key=steady_step_s)
-
-
 def repeated(
     engine: Engine, workload: Workload, prompt_ids: int, fewest: int, most: int
 ) -> list[RunSample]:
@@ -188,25 +185,47 @@ def measure(
     -------
     dict
         "step_time", "seconds_per_token", "tpot", "ttft", "itl" (medians over requests, ITL over
-        gaps), the same three with "_p95" and "_p99", and on a GPU "time_over_floor". Each is that
-        of the least disturbed run on a CPU, and the median over the runs on a GPU or in turns with
-        another process.
+        gaps), the same three with "_p95" and "_p99", and on a GPU "time_over_floor"; see
+        `windowed`.
     """
     device, dtype = PLACES[model]
+
+    @cache  # once, and after the runs: it takes memory that the engine must not find otherwise
+    def floor_ms() -> float | None:
+        return workload.floor_ms(GPT2Shape(), dtype, read_bandwidth(device))
+
+    return windowed(
+        lambda: warm_engine(workload, model, warmup_tokens),
+        workload,
+        model,
+        lambda sample: run_figures(sample, floor_ms()),
+    )
+
+
+def windowed(
+    make_engine: Callable[[], Engine],
+    workload: Workload,
+    model: str,
+    figures_of: Callable[[RunSample], dict[str, float]],
+) -> dict[str, Windowed]:
+    """Figures of several runs of a workload on a new engine, among them "step_time".
+
+    All are of the least disturbed run on a CPU. On a GPU, or in turns with another process, each is
+    the median over the runs.
+    """
     turns = own_turns()
+    on_cpu = PLACES[model][0] == "cpu"
     bounds = (RUNS_ON_CPU, RUNS_ON_CPU)
     if turns.are_shared:
         bounds = (FEWEST_RUNS_IN_TURNS, MOST_RUNS_IN_TURNS)
-    elif device != "cpu":
+    elif not on_cpu:
         bounds = (FEWEST_RUNS_ON_GPU, MOST_RUNS_ON_GPU)
-    keeps_least = device == "cpu" and not turns.are_shared
     turns.wait()
-    engine = warm_engine(workload, model, warmup_tokens)
-    samples = repeated(engine, workload, PROMPT_IDS[model], *bounds)
+    samples = repeated(make_engine(), workload, PROMPT_IDS[model], *bounds)
     turns.pass_on()
-    floor = workload.floor_ms(GPT2Shape(), dtype, read_bandwidth(device))
-    windows = [run_figures(sample, floor) for sample in samples]
+    windows = [figures_of(sample) for sample in samples]
     least = min(windows, key=itemgetter("step_time"))
+    keeps_least = on_cpu and not turns.are_shared
     figures = {}
     for name in least:
         each = tuple(window[name] for window in windows)

@@ -25,15 +25,16 @@ from .engine_runs import (
     PROMPT_IDS,
     RUNS_ON_CPU,
     OfModel,
-    least_disturbed,
     require_gpu_model,
     require_model_here,
     steady_step_s,
     warm_engine,
+    windowed,
 )
-from .sharing import Benchmark, Run, SharesRuns, shared, tracked
+from .sharing import Benchmark, Run, SharesRuns, Windowed, shared, tracked
 
 if TYPE_CHECKING:
+    from asv_bench.workloads.run_sample import RunSample
     from engine import KVBlockManager
 
 BLOCK_SIZE = 64
@@ -243,11 +244,18 @@ def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[],
     return append_one_by_one
 
 
-def _measure_steps(batch: int) -> dict[str, float]:
+def _measure_steps(batch: int) -> dict[str, Windowed]:
     # Equal prompts: all sequences reach the end of a block in the same step.
     workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
-    engine = warm_engine(workload, CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
-    sample = least_disturbed(engine, workload, PROMPT_IDS[CPU_MODEL], runs=RUNS_ON_CPU)
+    return windowed(
+        lambda: warm_engine(workload, CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK),
+        workload,
+        CPU_MODEL,
+        _step_figures,
+    )
+
+
+def _step_figures(sample: RunSample) -> dict[str, float]:
     gaps = sample.traces[0].itl_s
     # Tokens may be seen some steps after their launch, so the step that begins blocks is not known
     # from outside; it is the slowest of the cycle.
