@@ -40,6 +40,9 @@ class ProcessPairs:
         asv's names with parameters, and for each its name in asv's runner.
     devices
         "cpu", or UUIDs of GPUs.
+    in_turns
+        Whether the two processes of a pair take turns of one run of the engine, in benchmarks that
+        make several; None: on a CPU.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class ProcessPairs:
         runner: ProcessRunner,
         benchmarks: Mapping[str, str],
         devices: Sequence[str],
+        *,
+        in_turns: bool | None = None,
     ) -> None:
         self._sources = sources
         self._runner = runner
@@ -57,6 +62,8 @@ class ProcessPairs:
         self._prepared: dict[str, Mapping[str, Absence] | CommitUnusable] = {}
         self._runs: dict[str, str] = {}
         self._repeats: dict[str, int] = {}
+        on_gpu = self._places[self.devices[0]].is_gpu
+        self._takes_turns = not on_gpu if in_turns is None else in_turns
         self._in_turns: set[str] = set()
         self._trying: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -161,7 +168,7 @@ class ProcessPairs:
                     self._names[outcome.name], outcome.run or self._names[outcome.name]
                 )
                 seconds[run] = seconds.get(run, 0.0) + outcome.seconds
-            if outcome.windows and not on_gpu:
+            if outcome.windows and self._takes_turns:
                 self._in_turns.add(self._runs[self._names[outcome.name]])
         for run, spent in seconds.items():
             # Settled by the first commit and kept: both halves of a pair are measured alike.

@@ -154,10 +154,13 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
     assert len(pairs["b.time(1)"].base.samples) == 5
     first, second = (turns for turns in runner.turns if turns is not None)
     assert first != second
-    # On a GPU processes run one after the other.
-    on_gpu = InTurns(change=windowed)
-    pairs_of(toy, on_gpu, "GPU-a").pair(*toy.commits, head_first=True)
-    assert set(on_gpu.turns) == {None}
+    # On a GPU processes run one after the other, unless told otherwise.
+    for in_turns, shared in ((None, 0), (True, 2)):
+        on_gpu = InTurns(change=windowed)
+        sources = CommitSources(toy.root)
+        source = ProcessPairs(sources, on_gpu, BENCHMARKS, ["GPU-a"], in_turns=in_turns)
+        source.pair(*toy.commits, head_first=True)
+        assert sum(turns is not None for turns in on_gpu.turns) == shared
 
 
 def test_a_process_that_fails_does_not_leave_the_other_waiting(toy: ToyProject) -> None:

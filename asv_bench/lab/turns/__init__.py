@@ -1,0 +1,1 @@
+"""Whether pairs of processes that take turns differ less by chance."""
