@@ -22,7 +22,7 @@ from asv_bench.peers.runs import STATIC, run_peer
 from asv_bench.process.gpu import gpu_state
 from asv_bench.workloads.drive import run_workload
 from asv_bench.workloads.named import Workload, WorkloadTask
-from asv_bench.workloads.run_sample import RunSample
+from asv_bench.workloads.run_sample import RunSample, latencies_ms
 
 REPEATS = 3
 WARMUPS = 2
@@ -86,7 +86,7 @@ def run_figures(
     workload: Workload, runs: list[RunSample], streamed: RunSample, floor_ms: float | None
 ) -> dict[str, float | None]:
     """Figures of a headline row: throughput from plain runs, latencies from a streamed one."""
-    latencies = streamed.latencies_ms()
+    latencies = latencies_ms([streamed])
     step_ms = statistics.median(sample.step_ms(workload) for sample in runs)
     return {
         "step_ms": step_ms,

@@ -8,7 +8,7 @@ from typing import Any
 from asv_bench.output.table import MISSING, Cell, Column, Row, Table, digits, percent
 from asv_bench.run.measure import ModeResult
 from asv_bench.stats.percentiles import Summary
-from asv_bench.workloads.run_sample import RunSample
+from asv_bench.workloads.run_sample import RunSample, latencies_ms
 
 # (result name, label, digits after the point), in the order they are printed.
 RUN_FIGURES = (
@@ -72,7 +72,7 @@ def mode_table(title: str, result: ModeResult, columns: Sequence[str]) -> Table:
 
 def run_line(number: int, sample: RunSample) -> str:
     """One measured run in a line."""
-    latencies = sample.latencies_ms()
+    latencies = latencies_ms([sample])
     return (
         f"run {number} {sample.mode}: {sample.generated_tokens} tokens in {sample.wall_s:.3f} s, "
         f"decode {sample.decode_s:.3f} s ({sample.decode_tokens_per_s:,.1f} tokens/s), "

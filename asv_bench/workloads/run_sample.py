@@ -130,10 +130,6 @@ class RunSample:
         """Milliseconds of wall time per token of a sequence: prefill, host and all."""
         return 1e3 * self.wall_s / workload.steps
 
-    def latencies_ms(self) -> dict[str, Summary]:
-        """See `latencies_ms`."""
-        return latencies_ms([self])
-
     def to_json(self) -> dict[str, Any]:
         """The run with every raw time, in seconds from its start."""
         return {

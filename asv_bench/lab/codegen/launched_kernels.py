@@ -66,15 +66,11 @@ _SHORT = {
     "CLUSTER": "cluster",
     "ROWS": "rows",
 }
-_UNNAMED = {
-    ("SPLIT_K", 1),
-    ("SPARE", 0),
-    ("CLUSTER", 1),
-    ("LATE", False),
-    ("ROWS", 1),
-    ("COMMON", False),
-}
+# A value's own word in a name; empty where it goes without saying.
 _WORDS = {
+    **dict.fromkeys([("SPLIT_K", 1), ("SPARE", 0), ("CLUSTER", 1), ("ROWS", 1)], ""),
+    ("COMMON", False): "",
+    ("LATE", False): "",
     ("COMMON", True): "common",
     ("EVEN", True): "even",
     ("EVEN", False): "ragged",
@@ -299,14 +295,10 @@ def _name(kernel: str, constants: Mapping[str, Any]) -> str:
     parts = [kernel]
     for constant in _KERNELS[kernel][1]:
         # The kernel of an older commit may lack it.
-        value = constants.get(constant)
-        if value is None or (constant, value) in _UNNAMED:
-            continue
-        if isinstance(value, bool):
-            parts.append(_WORDS[constant, value])
-        else:
-            parts.append(f"{_SHORT.get(constant, constant)}{value}")
-    return "-".join(parts)
+        if (value := constants.get(constant)) is not None:
+            number = f"{_SHORT.get(constant, constant)}{value}"
+            parts.append(_WORDS.get((constant, value), number))
+    return "-".join(filter(None, parts))
 
 
 def _identity(kernel: LaunchedKernel) -> tuple[object, ...]:

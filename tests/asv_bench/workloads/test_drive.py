@@ -18,7 +18,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.stats.percentiles import summarize
 from asv_bench.workloads.drive import Feed, require_complete, run_requests, run_workload
 from asv_bench.workloads.named import WORKLOADS, Workload
-from asv_bench.workloads.run_sample import RequestTrace, RunSample
+from asv_bench.workloads.run_sample import RequestTrace, RunSample, latencies_ms
 from asv_bench.workloads.token_stream import TokenStream
 from engine import Engine, SamplingParams, Timeline
 
@@ -81,7 +81,7 @@ def test_figures_of_a_run() -> None:
     assert sample.total_tokens_per_s == pytest.approx(7 / 12)
     assert sample.decode_tokens_per_s == pytest.approx(7 / 6)
     assert sample.itl_s == pytest.approx([3.0, 1.0, 2.0, 2.0])
-    assert sample.latencies_ms()["ttft_ms"].p50 == pytest.approx(2000.0)
+    assert latencies_ms([sample])["ttft_ms"].p50 == pytest.approx(2000.0)
     assert sample.step_ms(Workload("two", 4, 2, (1,), 3)) == pytest.approx(12000 / 6)
 
 
