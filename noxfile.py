@@ -97,7 +97,6 @@ LAB_COMMANDS = (
     Command("ladder", "Run every earlier host path, and try what was claimed of each."),
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
     Command("tune", "Choose tiles by timing the whole step on a Hopper GPU; write the table."),
-    Command("peers", "Measure transformers' generate on the named workloads.", ("peers",)),
     Command("counters", "Count what decode steps do and kernels compile to; compare exactly."),
     Command("memcheck", "Run the GPU tests, plainly and under compute-sanitizer.", ("test",)),
 )

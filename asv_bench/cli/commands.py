@@ -21,7 +21,6 @@ from asv_bench.cli import (
     history,
     init,
     memcheck,
-    peers,
     profile,
     report,
     roofline,
@@ -104,7 +103,6 @@ LAB_COMMANDS = (
     Command("tune", tune.run, LAB, Sessions.LOCK),
     Command("roofline", roofline.run, LAB, Sessions.LOCK),
     Command("calibrate", calibrate.calibrate, LAB, Sessions.LOCK),
-    Command("peers", peers.run, LAB, Sessions.WARN),
     Command("ladder", ladder.run, LAB, Sessions.LOCK, help=ladder.HELP),
 )
 """`lab VERB`; VERB alone is a hidden alias."""

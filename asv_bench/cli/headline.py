@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import Refused
@@ -131,7 +130,10 @@ def headline(
         print_sentences(console, record.notes)
     record.look_around(console, [place])
     measured = measure_jobs(jobs, folder, console, write)
-    path = keep(record, measured, console)
+    record.notes += measured.notes
+    record.results = {"rows": measured.rows(), "processes": measured.processes}
+    record.warn(console, process_contradictions(one["figures"] for one in measured.processes))
+    path = record.write()
     print_table(console, write(measured, len(jobs)))
     finish_run(folder)
     console.print(f"figures: {target}, beside it {table_path.name}")
@@ -144,11 +146,3 @@ def workload_names(text: str) -> tuple[str, ...]:
     for name in names:
         workload_named(name)
     return names
-
-
-def keep(record: Record, measured: Measured, console: Console, path: Path | None = None) -> Path:
-    """Complete and write a record, and warn of figures in it that contradict each other."""
-    record.notes += measured.notes
-    record.results = {"rows": measured.rows(), "processes": measured.processes}
-    record.warn(console, process_contradictions(one["figures"] for one in measured.processes))
-    return record.write(path)

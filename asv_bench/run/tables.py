@@ -1,4 +1,4 @@
-"""Tables of `run`, `headline` and `peers`, and the line of a run."""
+"""Tables of `run` and `headline`, and the line of a run."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def run_line(number: int, sample: RunSample) -> str:
     )
 
 
-def headline_table(rows: Sequence[Mapping[str, Any]], title: str, caption: str = "") -> Table:
+def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """The rows of `headline.json` as a table."""
     cells = [[row[column.key] for column in HEADLINE_COLUMNS] for row in rows]
-    return Table(HEADLINE_COLUMNS, cells, title, caption)
+    return Table(HEADLINE_COLUMNS, cells, title)
 
 
 def _cell(value: float | None, count: int) -> Cell:

@@ -36,7 +36,6 @@ HEAVY = {
     "ladder",
     "lock",
     "mutants",
-    "peers",
     "profile",
     "report",
     "roofline",

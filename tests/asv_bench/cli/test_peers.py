@@ -1,4 +1,4 @@
-"""`peers`: transformers run the engine's own model, and a peer that fails costs its row alone."""
+"""Peers: transformers run the engine's own model, and a peer that fails costs its row alone."""
 
 from __future__ import annotations
 

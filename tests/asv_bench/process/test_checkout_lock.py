@@ -97,7 +97,7 @@ def test_commands_of_a_held_checkout_are_refused_or_warned(
             pass
         with main.session_of([*command, "--help"]):
             pass
-    for command in (["run", "scheduler"], ["-v", "streaming"], ["lab", "peers"], ["profile"]):
+    for command in (["run", "scheduler"], ["-v", "streaming"], ["profile"]):
         with main.session_of(command):
             assert f"process {holder.pid}" in capsys.readouterr().err
     for command in ("report", "changes", "counters", "bench", "", "lab"):
