@@ -35,6 +35,7 @@ from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workloa
 HEADLINE = REPOSITORY / "reports" / "headline.json"
 PROCESSES = 5
 PEER_PROCESSES = 2
+"""Of each workload and peer, at most."""
 
 
 def headline(
@@ -64,9 +65,6 @@ def headline(
         bool,
         typer.Option("--peers", help="Measure transformers' generate too, after the engine."),
     ] = False,
-    peer_processes: Annotated[
-        int, typer.Option(min=1, help="Processes for each workload and peer that does not compile.")
-    ] = PEER_PROCESSES,
     resume: Annotated[
         bool,
         typer.Option(
@@ -95,13 +93,13 @@ def headline(
     place = chosen_device(device)
     if peers:
         task = {"model": model or default_model(place), "device": place, "quick": quick}
-        jobs += peer_jobs(names, peer_processes, **task)
+        jobs += peer_jobs(names, min(processes, PEER_PROCESSES), **task)
     record = Record(
         "headline",
         {
             "workloads": list(names),
             "processes": processes,
-            "peer_processes": peer_processes if peers else 0,
+            "peers": peers,
             "arguments": arguments,
         },
         machine=facts,

@@ -14,7 +14,6 @@ from asv_bench.errors import Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profile_tables import contradictions, window_tables
 from asv_bench.explain.profilers import nsight_compute, nsight_systems, torch_traces
-from asv_bench.explain.trace import RANGES
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
@@ -36,12 +35,6 @@ def run(
     decode: Annotated[str, typer.Option(help="auto, eager or graph.")] = "auto",
     steps: Annotated[int, typer.Option(min=1, help="Decode steps in a window.")] = 64,
     quick: Annotated[bool, typer.Option("--quick", help="The workload scaled down.")] = False,
-    ncu_range: Annotated[
-        str, typer.Option(help="Range whose kernels Nsight Compute looks at.")
-    ] = "attention",
-    ncu_kernels: Annotated[
-        int, typer.Option(min=1, help="Kernels that Nsight Compute looks at.")
-    ] = 12,
     profile_dir: Annotated[
         Path | None, typer.Option(help="Where artifacts go (default: reports/profile).")
     ] = None,
@@ -50,8 +43,6 @@ def run(
     csv: CsvPath = None,
 ) -> None:
     """Show the time per range and per kernel of a window of decode steps."""
-    if ncu_range not in RANGES:
-        raise Refused(f"--ncu-range is {ncu_range!r}; it must be one of {', '.join(RANGES)}.")
     if util.find_spec("nvtx") is None:
         raise Refused("profile needs the package nvtx, which names the engine's ranges.")
     workload_named(workload)
@@ -86,9 +77,7 @@ def run(
     with Progress(console, "Nsight Systems", unit="windows"):
         outcomes.append(nsight_systems(window, directory))
     with Progress(console, "Nsight Compute", unit="windows"):
-        outcomes.append(
-            nsight_compute(window, directory, nvtx_range=ncu_range, kernels=ncu_kernels)
-        )
+        outcomes.append(nsight_compute(window, directory))
     for outcome in outcomes:
         if outcome.sentence:
             console.print(outcome.sentence)

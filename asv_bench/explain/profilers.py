@@ -18,6 +18,7 @@ from asv_bench.explain.trace import TraceSummary, read_trace
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.settings import NVTX_VARIABLE
 
+NCU_RANGE, NCU_KERNELS = "attention", 12
 NCU_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
 
 
@@ -115,8 +116,8 @@ def nsys_is_usable(command: str) -> bool:
         return done.returncode == 0 and output.with_suffix(".nsys-rep").is_file()
 
 
-def nsight_compute(window: Window, directory: Path, *, nvtx_range: str, kernels: int) -> Outcome:
-    """Counters of the first `kernels` kernels within an NVTX range, by Nsight Compute.
+def nsight_compute(window: Window, directory: Path) -> Outcome:
+    """Counters of the first few kernels of attention, by Nsight Compute.
 
     The window is decoded kernel by kernel: in a replayed graph no kernel lies within a range.
     """
@@ -128,7 +129,7 @@ def nsight_compute(window: Window, directory: Path, *, nvtx_range: str, kernels:
     done = _run(
         [
             *(command, "--clock-control", "none", "--profile-from-start", "off"),
-            *("--nvtx", "--nvtx-include", f"{nvtx_range}/", "--launch-count", str(kernels)),
+            *("--nvtx", "--nvtx-include", f"{NCU_RANGE}/", "--launch-count", str(NCU_KERNELS)),
             *(part for name in NCU_SECTIONS for part in ("--section", name)),
             *("--force-overwrite", "--export", str(report.with_suffix(""))),
             *_child(replace(window, trace=None, decode="eager", steps=2)),

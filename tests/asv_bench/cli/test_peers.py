@@ -319,7 +319,7 @@ def test_headline_measures_peers_in_the_same_session(
     monkeypatch.setattr(headline, "HEADLINE", tmp_path / "untouched.json")
     output, table = tmp_path / "own.json", tmp_path / "own.md"
     arguments = ["--quick", "--workloads", "single", "--processes", "1", "--device", "cpu"]
-    arguments += ["--peers", "--peer-processes", "1"]
+    arguments += ["--peers"]
     done = CliRunner().invoke(build_app(), ["headline", "--output", str(output), *arguments])
     assert done.exit_code == 0, done.output + repr(done.exception)
     rows = json.loads(output.read_text())["rows"]
