@@ -95,7 +95,7 @@ def changes(
     console = files.console
     page_path = REPOSITORY / "reports" / "pages" / "changes.html"
     require_places(json, page_path)
-    require_packages("jinja2", "matplotlib", "ruptures", "scipy")
+    require_packages("jinja2", "matplotlib", "scipy")
     tip = _tip(REPOSITORY, branch)
     stored = stored_changes(REPOSITORY, benchmark or (), machine, tip)
     settings = {"benchmark": list(benchmark or ()), "machine": machine, "branch": tip}

@@ -1,10 +1,9 @@
 """Change points of stored histories: where a series of figures moved for good.
 
-Segments of equal level are fitted to the logs of a series by kernel change point detection with a
-linear kernel (Arlot, Celisse & Harchaoui 2019, as in `ruptures`), in units of the series' own
-noise, at a penalty of 5 ln n for each change. A change found so is a candidate: noise and a
-machine's drift can make one too. One commit that was measured badly can also misplace it, so a
-candidate has a range in which it lies.
+Segments of equal level are fitted to the logs of a series (`stats.segments`), in units of the
+series' own noise. A change found so is a candidate: noise and a machine's drift can make one too.
+One commit that was measured badly can also misplace it, so a candidate has a range in which it
+lies.
 """
 
 from __future__ import annotations
@@ -21,37 +20,33 @@ import numpy.typing as npt
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import EnvironmentFacts, Figure, Series
-from asv_bench.history.sessions import Ratios
-from asv_bench.stats.paired import robust_sigma
+from asv_bench.history.sessions import Ratios, Sessions
+from asv_bench.history.spread import REPEATED, Spread, spread_of
+from asv_bench.stats.segments import Labels, segment_ends, step_between
 
 Floats = npt.NDArray[np.float64]
 
-PENALTY = 5.0
 LEAST_COMMITS = 4
-LEAST_NOISE = 0.002
-"""What a figure is taken to be uncertain by at least, however alike a few stored ones are."""
 LEAST_EFFECT = 0.01
 """Smaller changes are none that a comparison would call slower or faster."""
 PLACE_PROBABILITY = 0.99
 """Of the range in which a change lies."""
 _TAIL = 3.0
-_FEW, _MANY = 12, 50
 _Z95 = 1.96
-_MEDIAN_OVER_MEAN = 1.2533
-_BULK, _NORMAL_BULK = 0.9, 1.645
-"""A quantile of what noise is off by either way, and where a normal distribution has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """One commit of a series: its figure, and the commit that it is divided by, if any.
 
-    `level` is the log of the figure's median, or of its ratio to the reference's.
+    `level` is the log of the figure's median, or of its ratio to the reference's; `session` says
+    which points were measured together.
     """
 
     commit: Commit
     figure: Figure
     level: float
+    session: int
     reference: str | None = None
 
 
@@ -127,70 +122,36 @@ def changes_in(points: Sequence[Point]) -> list[Change]:
     if len(points) < LEAST_COMMITS:
         return []
     levels = np.array([point.level for point in points])
-    noise = noise_of(points)
-    if min(len(point.figure.samples) for point in points) >= 3:
-        # Medians that no single process can move: one commit alone may be a segment.
-        ends = segment_ends(levels / noise, 1)
-    else:
-        # Otherwise each disturbed process would be a change and its undoing.
-        from scipy.ndimage import median_filter  # here for the same reason as ruptures below
+    samples = [point.figure.samples for point in points]
+    spread = spread_of(levels, _sessions(points), samples, are_ratios=bool(points[0].reference))
+    least = 1
+    if min(map(len, samples)) < REPEATED:
+        # Each disturbed process would be a change and its undoing.
+        from scipy.ndimage import median_filter  # not at the top: every command would wait for it
 
-        ends = segment_ends(median_filter(levels, 3, mode="nearest") / noise, 2)
+        levels, least = median_filter(levels, 3, mode="nearest"), 2
+    ends = segment_ends(
+        levels / spread.commit, _sessions(points), spread.session / spread.commit, least
+    )
     starts = [0, *ends[:-1]]
     segments = [points[start:end] for start, end in zip(starts, ends, strict=True)]
-    found = (_change(before, after, noise) for before, after in pairwise(segments))
+    found = (_change(before, after, spread) for before, after in pairwise(segments))
     return [change for change in found if abs(change.effect) >= LEAST_EFFECT]
 
 
-def segment_ends(levels: Floats, least: int) -> list[int]:
-    """Where each segment of equal level ends, the last one at the end of the series.
-
-    Levels are in units of their noise. A segment has at least `least` of them: only with 1 can the
-    newest commit be seen to differ.
-    """
-    import ruptures  # not at the top: every command would wait for it
-
-    search = ruptures.KernelCPD(kernel="linear", min_size=least).fit(levels[:, None])
-    return [int(end) for end in search.predict(pen=PENALTY * math.log(levels.size))]
+def _sessions(points: Sequence[Point]) -> Labels:
+    """Numbers from 0 for the sessions of some points."""
+    return np.unique([point.session for point in points], return_inverse=True)[1]
 
 
-def noise_of(points: Sequence[Point]) -> float:
-    """By how much the log of a commit's figure is off, as a standard deviation.
-
-    It is estimated from differences of neighbours, of which a few changes are outliers. If
-    processes have two modes, the median absolute deviation of the differences misses one, so the
-    noise is no less than the spread of each commit's own processes says. If those are too few, or
-    commits so many that changes are rare among them, it is no less than the bulk of the differences
-    says. With few commits, most differences may be changes, and only the processes count.
-    """
-    differences = np.diff([point.level for point in points])
-    within = _noise_within(points)
-    if len(points) < _FEW and within > 0:
-        return max(LEAST_NOISE, within)
-    between = robust_sigma(differences)
-    repeated = min(len(point.figure.samples) for point in points) >= 3
-    if len(points) >= _MANY or not repeated:
-        between = max(between, float(np.quantile(np.abs(differences), _BULK)) / _NORMAL_BULK)
-    return max(LEAST_NOISE, between / math.sqrt(2.0), within)
-
-
-def _noise_within(points: Sequence[Point]) -> float:
-    """The error of a commit's median, from the spread of its processes; 0 if that is unknown."""
-    repeated = [point.figure.samples for point in points if len(point.figure.samples) >= 3]
-    if not repeated:
-        return 0.0
-    pooled = statistics.fmean(statistics.variance(map(math.log, one)) for one in repeated)
-    processes = statistics.fmean(map(len, repeated))
-    return _MEDIAN_OVER_MEAN * math.sqrt(pooled / processes)
-
-
-def _change(before: Sequence[Point], after: Sequence[Point], noise: float) -> Change:
-    shift = _level(after) - _level(before)
-    width = _Z95 * noise * math.sqrt(1 / len(before) + 1 / len(after))
+def _change(before: Sequence[Point], after: Sequence[Point], spread: Spread) -> Change:
     last, first = before[-1], after[0]
     points = [*before, *after]
     levels = np.array([point.level for point in points])
-    earliest, latest = places_of(levels / noise, len(before))
+    noise = spread.commit
+    step = step_between(levels / noise, _sessions(points), spread.session / noise, len(before))
+    shift, width = step.height * noise, _Z95 * step.sd * noise
+    earliest, latest = places_of(step.values, len(before))
     return Change(
         series=first.figure.series,
         machine=first.figure.machine,
@@ -232,15 +193,16 @@ def _cost(levels: Floats) -> float:
     return float(np.log1p(errors**2 / _TAIL).sum() * (_TAIL + 1.0) / 2.0)
 
 
-def _level(points: Sequence[Point]) -> float:
-    return statistics.fmean(point.level for point in points)
-
-
-def points_of(figures: Sequence[Figure], commits: Sequence[Commit], ratios: Ratios) -> list[Point]:
+def points_of(
+    figures: Sequence[Figure],
+    commits: Sequence[Commit],
+    ratios: Ratios,
+    sessions: Sessions,
+) -> list[Point]:
     """One series on one machine, in one environment, as points in the order of `commits`.
 
     `ratios` (`sessions.read_ratios`) are used where every figure has one to the same reference:
-    ratios and plain figures do not mix.
+    ratios and plain figures do not mix. `sessions` are those of the machine.
     """
     by_commit = {
         figure.commit: figure for figure in figures if not figure.failed and figure.median > 0
@@ -248,10 +210,10 @@ def points_of(figures: Sequence[Figure], commits: Sequence[Commit], ratios: Rati
     shown = [(commit, by_commit[commit.hash]) for commit in commits if commit.hash in by_commit]
     paired = [ratios.get((figure.series, figure.commit, figure.started_ms)) for _, figure in shown]
     references = {pair[0] if pair else None for pair in paired}
-    if len(references) == 1 and None not in references:
-        return [
-            Point(commit, figure, math.log(figure.median / pair[1]), pair[0])
-            for (commit, figure), pair in zip(shown, paired, strict=True)
-            if pair is not None
-        ]
-    return [Point(commit, figure, math.log(figure.median)) for commit, figure in shown]
+    is_related = len(references) == 1 and None not in references
+    points: list[Point] = []
+    for (commit, figure), pair in zip(shown, paired, strict=True):
+        reference, divisor = pair if pair and is_related else (None, 1.0)
+        level = math.log(figure.median / divisor)
+        points.append(Point(commit, figure, level, sessions.session_of(figure), reference))
+    return points

@@ -1,13 +1,16 @@
-"""Which figures were measured in one session, beside which reference.
+"""Which figures were measured in one session, and beside which reference.
 
-asv keeps one result for each commit, whenever that was measured. A machine drifts, and its driver
-changes, between sessions; the ratio to a reference commit measured in the same session is free of
-both. asv has no place for it, so each session leaves a file of its own.
+A machine drifts, and its driver changes, between sessions. asv stores when each figure was
+measured, which tells sessions apart. The ratio to a reference commit measured in the same session
+is free of what the session added. asv has no place for it, so such a session leaves a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,30 @@ Ratios = dict[tuple[Series, str, int], tuple[str, float]]
 SCHEMA = 1
 SESSIONS = "asv-sessions"
 """The folder below reports."""
+APART_MS = 15 * 60 * 1000
+"""A longer time in which no benchmark started lies between two sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """When the sessions of a machine began, in milliseconds since 1970, ascending."""
+
+    begun_ms: tuple[int, ...]
+
+    def session_of(self, figure: Figure) -> int:
+        """The number of the session that measured a figure, from 1 on."""
+        return bisect_right(self.begun_ms, figure.started_ms)
+
+
+def sessions_of(figures: Iterable[Figure]) -> Sessions:
+    """The sessions in which a machine measured some figures, whatever their series.
+
+    asv stores when the last round of a figure started, and the last rounds of a session follow one
+    another.
+    """
+    starts = sorted({figure.started_ms for figure in figures})
+    later = [second for first, second in pairwise(starts) if second - first > APART_MS]
+    return Sessions((*starts[:1], *later))
 
 
 def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Path | None:

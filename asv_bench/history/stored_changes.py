@@ -19,7 +19,7 @@ from asv_bench.history.asv_results import (
     read_results,
 )
 from asv_bench.history.change_points import Change, Point, changes_in, points_of
-from asv_bench.history.sessions import SESSIONS, read_ratios
+from asv_bench.history.sessions import SESSIONS, read_ratios, sessions_of
 from asv_bench.process.machine import MachineFacts
 
 
@@ -72,12 +72,13 @@ def stored_changes(
             )
         notes += _environments(name, results)
         ratios = read_ratios(root / "reports" / SESSIONS, name, notes)
+        sessions = sessions_of(figures)
         by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
         for figure in figures:
             if not patterns or any(text in figure.series.benchmark for text in patterns):
                 by_series.setdefault((figure.series, figure.environment), []).append(figure)
         for members in by_series.values():
-            points = points_of(members, commits, ratios)
+            points = points_of(members, commits, ratios, sessions)
             found += [(change, points) for change in changes_in(points)]
     return StoredChanges(sorted(found, key=lambda entry: -abs(entry[0].effect)), notes)
 

@@ -41,7 +41,7 @@ runpy.run_module("asv_bench", run_name="__main__")
         ("asv", "bench"),
         ("matplotlib", "history HEAD~1..HEAD"),
         ("jinja2", "bench"),
-        ("ruptures", "changes"),
+        ("matplotlib", "changes"),
         ("torch", "compare HEAD HEAD"),
         ("nvtx", "profile --quick"),
     ],

@@ -13,8 +13,8 @@ from stored_figures import SERIES, figures, hash_of, steps
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure
-from asv_bench.history.change_points import changes_in, points_of
-from asv_bench.history.sessions import read_ratios, write_session
+from asv_bench.history.change_points import Point, changes_in, points_of
+from asv_bench.history.sessions import Ratios, read_ratios, sessions_of, write_session
 
 
 def commits_for(count: int) -> list[Commit]:
@@ -22,7 +22,11 @@ def commits_for(count: int) -> list[Commit]:
 
 
 def changes_of(levels, **options):
-    return changes_in(points_of(figures(levels, **options), commits_for(len(levels)), {}))
+    return changes_in(points(figures(levels, **options)))
+
+
+def points(measured: list[Figure], ratios: Ratios | None = None) -> list[Point]:
+    return points_of(measured, commits_for(len(measured)), ratios or {}, sessions_of(measured))
 
 
 @pytest.mark.parametrize("effect", [0.03, -0.03])
@@ -103,6 +107,52 @@ def test_changes_below_one_per_cent_are_none() -> None:
     assert changes_of(steps(60, c30=0.008), noise=0.0001) == []
 
 
+def in_two_sessions(levels: list[float], size: int) -> list[Figure]:
+    """Figures of which the first `size` were measured two hours before the others."""
+    return [
+        replace(figure, started_ms=figure.started_ms + (number >= size) * 7_200_000)
+        for number, figure in enumerate(figures(levels, noise=0.002))
+    ]
+
+
+def test_what_sessions_differ_by_is_no_change() -> None:
+    levels = steps(40, c20=0.015)
+    assert len(changes_of(levels, noise=0.002)) == 1
+    assert changes_in(points(in_two_sessions(levels, 20))) == []
+
+
+def test_a_step_within_a_session_is_as_high_as_that_session_says() -> None:
+    levels = steps(40, c20=-0.02, c30=0.03)
+    [change] = changes_in(points(in_two_sessions(levels, 20)))
+    assert change.commit.hash == hash_of(30)
+    assert change.effect == pytest.approx(0.03, abs=0.004)
+    assert change.interval[1] - change.interval[0] < 0.01
+
+
+def test_what_lies_between_two_sessions_is_less_certain_than_within_one() -> None:
+    levels = steps(40, c20=0.15)
+    [within] = changes_in(points(in_two_sessions(levels, 10)))
+    [between] = changes_in(points(in_two_sessions(levels, 20)))
+    assert within.commit == between.commit
+    width_within, width_between = (one.interval[1] - one.interval[0] for one in (within, between))
+    assert width_between > 3 * width_within
+
+
+def test_a_reference_measured_badly_makes_no_change(tmp_path: Path) -> None:
+    measured = [
+        replace(figure, started_ms=(number // 10) * 7_200_000 + number)
+        for number, figure in enumerate(figures([0.0] * 60, noise=0.004))
+    ]
+    draws = np.random.default_rng(1)
+    for first in range(0, 60, 10):
+        level = 1e-3 * math.exp(draws.normal(0, 0.004))
+        reference = replace(measured[first], commit="f" * 40, samples=(level,))
+        write_session(tmp_path, "f" * 40, [*measured[first : first + 10], reference])
+    related = points(measured, read_ratios(tmp_path, "m", []))
+    assert {point.reference for point in related} == {"f" * 40}
+    assert changes_in(related) == []
+
+
 def test_ratios_to_a_reference_cancel_the_machine(tmp_path: Path) -> None:
     drifting = steps(12, c6=0.05)
     measured = figures(drifting, noise=0.001)
@@ -118,10 +168,8 @@ def test_ratios_to_a_reference_cancel_the_machine(tmp_path: Path) -> None:
             figure.started_ms,
         )
         assert write_session(tmp_path, "f" * 40, [figure, reference]) is not None
-    points = points_of(measured, commits_for(12), {})
-    assert len(changes_in(points)) == 1
-    ratios = read_ratios(tmp_path, "m", [])
-    related = points_of(measured, commits_for(12), ratios)
+    assert len(changes_in(points(measured))) == 1
+    related = points(measured, read_ratios(tmp_path, "m", []))
     assert {point.reference for point in related} == {"f" * 40}
     assert changes_in(related) == []
 
@@ -130,7 +178,7 @@ def test_a_figure_of_another_session_is_not_divided(tmp_path: Path) -> None:
     measured = figures(steps(4))
     reference = Figure(SERIES, "seconds", "m", "f" * 40, 0, (2e-3,), 1000)
     write_session(tmp_path, "f" * 40, [*measured[:3], reference])
-    related = points_of(measured, commits_for(4), read_ratios(tmp_path, "m", []))
+    related = points(measured, read_ratios(tmp_path, "m", []))
     assert {point.reference for point in related} == {None}
     assert related[0].level == pytest.approx(math.log(measured[0].median))
 
@@ -166,5 +214,4 @@ def two_modes(seed: int, processes: int) -> list[Figure]:
 @pytest.mark.parametrize("processes", [1, 3])
 def test_processes_with_two_modes_make_no_change(processes: int) -> None:
     for seed in range(5):
-        points = points_of(two_modes(seed, processes), commits_for(150), {})
-        assert changes_in(points) == []
+        assert changes_in(points(two_modes(seed, processes))) == []

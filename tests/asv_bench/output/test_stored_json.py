@@ -20,7 +20,7 @@ from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import dates_of, read_results
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.published_results import write_published
-from asv_bench.history.sessions import read_ratios
+from asv_bench.history.sessions import read_ratios, sessions_of
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.lab.counters.counter_baselines import differences, read_baseline
@@ -42,7 +42,7 @@ def read_stored_results(folder: Path) -> int:
     commits = commits_in_order(dates_of(results.figures), Repository(folder))
     for series in {figure.series for figure in results.figures}:
         members = [figure for figure in results.figures if figure.series == series]
-        changes_in(points_of(members, commits, {}))
+        changes_in(points_of(members, commits, {}, sessions_of(members)))
     figure_rows(results.figures)
     write_published(results, folder, folder.parent / "published")
     return len(results.complaints)
