@@ -25,6 +25,7 @@ from asv_bench.cli import compare as compare_module
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
+from asv_bench.subjects import choose
 from asv_bench.subjects.subject import Metric
 
 STEP = r"Toy\.track_step"
@@ -266,7 +267,7 @@ def test_pairs_that_could_call_no_benchmark_slower_are_refused(
         return CliRunner().invoke(build_app(), ["compare", "a", "b", "--pairs", pairs]).exception
 
     setup = SimpleNamespace(metrics=[None] * benchmarks, devices=("cpu",), resolve=resolve)
-    monkeypatch.setattr(compare_module, "set_up", lambda *_: setup)
+    monkeypatch.setattr(choose, "set_up", lambda *_: setup)
     refusal, enough = outcome(pairs), str(int(pairs) + 1)
     assert isinstance(refusal, Refused)
     assert f"among {benchmarks} benchmarks, {pairs} pairs" in str(refusal)
@@ -310,12 +311,12 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
             pairs=lambda: nullcontext(source),
             to_json=lambda: {"kind": "scripted"},
         )
-        monkeypatch.setattr(compare_module, "set_up", lambda *_: setup)
+        monkeypatch.setattr(choose, "set_up", lambda *_: setup)
         options = ("--json", str(tmp_path / "record.json"), *options)
         done = CliRunner().invoke(build_app(), ["compare", "a", "b", *options])
         return done.exit_code, done.output, len(source.asked)
 
-    monkeypatch.setattr(compare_module, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(compare_module, "WORKPLACE", tmp_path)
     monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path / "pairs")
     assert run(5)[0] == 130
     code, said, measured = run(None)
