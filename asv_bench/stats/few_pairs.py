@@ -29,7 +29,7 @@ POOL_SIZE = 40
 """Differences that the pool holds, the latest."""
 CAUTION = 1.5
 """Differences of the pool are taken for so many times as wide, since conditions change."""
-ALIKE = 3.0
+ALIKE = 2.5
 """How many times as widely as the other a commit may scatter, to be taken for alike."""
 _TRIMMED = 8
 """Processes from which on the outermost on either side do not count for how widely they scatter."""

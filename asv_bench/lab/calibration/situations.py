@@ -110,6 +110,7 @@ SITUATIONS: dict[str, NoiseSource] = {
         _plain(0.01), head=Noise(drift=0.0, outliers=0.0, modes=0.2, mode_size=0.1)
     ),
     "head 3 times noisier": Situation(_plain(0.005), head=_plain(0.015)),
+    "head 5 times noisier": Situation(_plain(0.004), head=_plain(0.02)),
     "head 10 times noisier": Situation(_plain(0.003), head=_plain(0.03)),
     "pool 2 times too tight": Situation(_plain(0.01), pool=_plain(0.005)),
     "pool 4 times too tight": Situation(_plain(0.01), pool=_plain(0.0025)),
