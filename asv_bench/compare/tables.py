@@ -73,9 +73,10 @@ def definition(plan: ComparisonPlan, margins: Mapping[str, float] = MappingProxy
     own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
     instead = f" Margins of their own: {own}." if own else ""
     return (
-        f"slower, faster: a typical process differs, by an estimated {100 * plan.minimum_effect:g} "
-        f"% or more; {percentage(plan.alpha, 1)} of comparisons without a difference say so. "
-        f"equivalent: shown to be within {100 * plan.margin:g} %. Intervals are of "
+        f"slower, faster: a typical process differs (tested against no change at all), by an "
+        f"estimated {100 * plan.minimum_effect:g} % or more; {percentage(plan.alpha, 1)} of "
+        f"comparisons without a change say so, and each rerun risks that anew. equivalent: a "
+        f"typical process is shown to be within {100 * plan.margin:g} %. Intervals are of "
         f"{percentage(plan.confidence, 0)} confidence where there are six pairs or more."
         f"{instead}"
     )
