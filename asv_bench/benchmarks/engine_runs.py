@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,12 +53,21 @@ steps together, so single gaps say when tokens were collected, not how long a st
 RUNS_ON_CPU = 5
 """Measured runs in a process on a CPU, of which the least disturbed is kept: what else runs on the
 machine only ever adds time."""
-FEWEST_RUNS_ON_GPU, MOST_RUNS_ON_GPU = 3, 12
-"""On a GPU single runs are longer or shorter by chance, so the median of so many is kept."""
-FEWEST_RUNS_IN_TURNS, MOST_RUNS_IN_TURNS = 5, 40
-"""The median also of processes that take turns: of the machine's other work, both have the same."""
-SECONDS_OF_RUNS = 2.5
-"""Once a process has spent them on the fewest runs at least, it makes no more."""
+
+
+class Effort(NamedTuple):
+    """How many runs a process measures: the fewest, more until so many seconds, never over most."""
+
+    fewest: int
+    most: int
+    seconds: float
+
+
+ON_CPU = Effort(RUNS_ON_CPU, RUNS_ON_CPU, 0.0)
+ON_GPU = Effort(3, 12, 2.5)
+"""Single runs are longer or shorter by chance there, so the median of several is kept."""
+IN_TURNS = Effort(5, 40, 5.0)
+"""The median, too: of the machine's other work, both processes have as much."""
 
 LARGEST_PREFILL = 8192
 PREFILL_STEP = 64
@@ -158,15 +167,15 @@ def prefill_tokens(workload: Workload) -> int | None:
 
 
 def repeated(
-    engine: Engine, workload: Workload, prompt_ids: int, fewest: int, most: int
+    engine: Engine, workload: Workload, prompt_ids: int, effort: Effort
 ) -> list[RunSample]:
-    """Runs one after the other, up to `most`, as long as they take `SECONDS_OF_RUNS` together."""
+    """Runs one after the other, each in this process's turn."""
     from asv_bench.workloads.drive import run_workload
 
     turns = own_turns()
     samples: list[RunSample] = []
-    while len(samples) < fewest or (
-        len(samples) < most and sum(sample.wall_s for sample in samples) < SECONDS_OF_RUNS
+    while len(samples) < effort.fewest or (
+        len(samples) < effort.most and sum(sample.wall_s for sample in samples) < effort.seconds
     ):
         turns.pass_on()
         turns.wait()
@@ -215,21 +224,16 @@ def windowed(
     """
     turns = own_turns()
     on_cpu = PLACES[model][0] == "cpu"
-    bounds = (RUNS_ON_CPU, RUNS_ON_CPU)
-    if turns.are_shared:
-        bounds = (FEWEST_RUNS_IN_TURNS, MOST_RUNS_IN_TURNS)
-    elif not on_cpu:
-        bounds = (FEWEST_RUNS_ON_GPU, MOST_RUNS_ON_GPU)
+    effort = IN_TURNS if turns.are_shared else ON_CPU if on_cpu else ON_GPU
     turns.wait()
-    samples = repeated(make_engine(), workload, PROMPT_IDS[model], *bounds)
+    samples = repeated(make_engine(), workload, PROMPT_IDS[model], effort)
     turns.pass_on()
     windows = [figures_of(sample) for sample in samples]
     least = min(windows, key=itemgetter("step_time"))
-    keeps_least = on_cpu and not turns.are_shared
     figures = {}
     for name in least:
         each = tuple(window[name] for window in windows)
-        figures[name] = Windowed(least[name] if keeps_least else median(each), each)
+        figures[name] = Windowed(least[name] if effort is ON_CPU else median(each), each)
     return figures
 
 
