@@ -17,9 +17,8 @@ from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, Sa
 from asv_bench.process.turns import shared_turns
 
 MEASURED_SECONDS = 2.0
-"""Without a GPU a process repeats runs that are shorter: importing torch takes longer than they do,
-and the least of several is steadier than one. With a GPU the benchmark itself runs its workload
-several times."""
+"""A process without a GPU repeats a benchmark that is shorter, as the least of several figures is
+steadier than one. One that makes several runs by itself is not repeated where it takes turns."""
 MOST_REPEATS = 7
 
 
