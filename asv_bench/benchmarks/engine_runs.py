@@ -5,6 +5,7 @@ All figures are seconds or ratios of times: asv knows no direction but "bigger i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -18,6 +19,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.memory.floor import GPT2Shape
+from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.process.turns import own_turns
 from asv_bench.workloads.named import WORKLOADS, Workload
@@ -66,6 +68,7 @@ class Effort(NamedTuple):
 ON_CPU = Effort(RUNS_ON_CPU, RUNS_ON_CPU, 0.0)
 ON_GPU = Effort(3, 12, 2.5)
 """Single runs are longer or shorter by chance there, so the median of several is kept."""
+TRIAL_ON_GPU = Effort(1, 1, 0.0)
 IN_TURNS = Effort(5, 40, 5.0)
 """The median, too: of the machine's other work, both processes have as much."""
 
@@ -224,7 +227,8 @@ def windowed(
     """
     turns = own_turns()
     on_cpu = PLACES[model][0] == "cpu"
-    effort = IN_TURNS if turns.are_shared else ON_CPU if on_cpu else ON_GPU
+    on_gpu = TRIAL_ON_GPU if os.environ.get(TRIAL_VARIABLE) else ON_GPU
+    effort = IN_TURNS if turns.are_shared else ON_CPU if on_cpu else on_gpu
     turns.wait()
     samples = repeated(make_engine(), workload, PROMPT_IDS[model], effort)
     turns.pass_on()

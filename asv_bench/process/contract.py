@@ -17,3 +17,6 @@ COMMIT_MARKER = "COMMIT"
 
 PROGRESS_VARIABLE = "KVTRAIL_ASV_PROGRESS"
 """Names a file that receives one line per benchmark process, for whoever draws a progress bar."""
+
+TRIAL_VARIABLE = "KVTRAIL_TRIAL"
+"""Set for a process that only tries whether a commit can be measured; its figures are not kept."""

@@ -187,18 +187,18 @@ class ProcessRunner(ScriptRunner):
         benchmarks: Sequence[str],
         place: Place,
         repeats: int = 1,
-        turns: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Answer:
         """Measure benchmarks, named as asv's runner does, `repeats` times in one process.
 
-        `turns` are the variables of a process that takes turns with another, see `SharedTurns`.
+        Its environment has `variables`, too, such as those of `SharedTurns`.
 
         Raises
         ------
         ProcessFailed
             If the process gave no answer.
         """
-        content, watch = self._run(commit, place, list(benchmarks), repeats, turns)
+        content, watch = self._run(commit, place, list(benchmarks), repeats, variables)
         outcomes = tuple(
             Outcome(
                 **{**outcome, **{name: tuple(outcome[name]) for name in ("samples", "windows")}}
@@ -214,11 +214,11 @@ class ProcessRunner(ScriptRunner):
         place: Place,
         benchmarks: list[str] | None,
         repeats: int,
-        turns: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> tuple[Any, GpuWatch | None]:
         job = {"folder": str(self._benchmarks), "benchmarks": benchmarks, "repeats": repeats}
-        variables = {**self._variables(commit), **(turns or {})}
-        return self.run(_SCRIPT, job, place, variables, is_watched=bool(benchmarks))
+        all_variables = {**self._variables(commit), **(variables or {})}
+        return self.run(_SCRIPT, job, place, all_variables, is_watched=bool(benchmarks))
 
     def _variables(self, commit: str | None) -> dict[str, str]:
         checkout = [] if commit is None else [str(self._environment / "commits" / commit)]

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from asv_bench.git.commit_sources import CommitSources
+from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
@@ -141,7 +142,9 @@ class ProcessPairs:
         self._sources.checkout(commit)
         identifiers = list(self._names)
         try:
-            answer = self._runner.measure(commit, identifiers, place)
+            answer = self._runner.measure(
+                commit, identifiers, place, variables={TRIAL_VARIABLE: "1"}
+            )
         except ProcessFailed as failure:
             raise CommitUnusable(commit, str(failure)) from None
         absences = {
@@ -187,7 +190,7 @@ class ProcessPairs:
         def measure(number: int) -> dict[str, Reading]:
             try:
                 variables = turns.variables[number]
-                return self._measure(commits[number], names, place, turns=variables)
+                return self._measure(commits[number], names, place, variables=variables)
             finally:
                 turns.leave(number)
 
@@ -201,12 +204,12 @@ class ProcessPairs:
         names: Sequence[str],
         place: Place,
         repeats: int = 1,
-        turns: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> dict[str, Reading]:
         started = time.time()
         try:
             answer = self._runner.measure(
-                commit, [self._ids[name] for name in names], place, repeats, turns
+                commit, [self._ids[name] for name in names], place, repeats, variables
             )
         except ProcessFailed as failure:
             raise SampleFailed(commit, names, str(failure)) from None

@@ -23,11 +23,13 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.process import gpu, gpu_watch, measured_process
+from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.gpu import GpuState
 from asv_bench.process.gpu_watch import conditions_of, why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs, repeats_for, shared_out
 from asv_bench.process.samples import CommitUnusable, GpuConditions, SampleFailed
+from asv_bench.process.turns import TURNS_VARIABLE
 
 BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
 RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}
@@ -56,7 +58,7 @@ class ScriptedRunner(ProcessRunner):
         benchmarks: Sequence[str],
         place: Place,
         repeats: int = 1,
-        turns: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Answer:
         number = len(self.asked)
         self.asked.append(Asked(commit, tuple(benchmarks), place, repeats))
@@ -124,7 +126,7 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
 
     @dataclass
     class InTurns(ScriptedRunner):
-        turns: list[Mapping[str, str] | None] = field(default_factory=list)
+        turns: list[str | None] = field(default_factory=list)
 
         def measure(
             self,
@@ -132,10 +134,12 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
             benchmarks: Sequence[str],
             place: Place,
             repeats: int = 1,
-            turns: Mapping[str, str] | None = None,
+            variables: Mapping[str, str] | None = None,
         ) -> Answer:
-            self.turns.append(turns)
-            if turns is not None:
+            assert variables is None or len(variables) == 1
+            if variables is None or TRIAL_VARIABLE not in variables:
+                self.turns.append(variables and variables[TURNS_VARIABLE])
+            if variables and TURNS_VARIABLE in variables:
                 assert repeats == 1
                 together.wait(30)  # never met by processes that run one after the other
             return super().measure(commit, benchmarks, place, repeats)
