@@ -56,8 +56,8 @@ class Trial:
     name: str  # for the table
     # The true effect as a fraction of the base's step; 0 for a commit against itself.
     planted: float
-    comparison: Comparison  # the answer of `compare`
-    seconds: float  # duration
+    comparison: Comparison
+    seconds: float
 
     def holds(self, plan: ComparisonPlan) -> bool:
         """Whether the verdict is one that the truth allows."""

@@ -30,7 +30,7 @@ from asv_bench.run.jobs import (
     process_contradictions,
 )
 from asv_bench.run.tables import headline_table
-from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workload_named
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workloads_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
 PROCESSES = 5
@@ -74,7 +74,7 @@ def headline(
     ] = False,
 ) -> None:
     """Measure the named workloads in fresh processes and write reports/headline.json."""
-    names = workload_names(workloads)
+    names = tuple(one.name for one in workloads_named(workloads))
     facts = machine_facts()
     if output is not None and output.suffix != ".json":
         raise Refused(f"--output must name a file that ends in .json, and {output} does not.")
@@ -136,11 +136,3 @@ def headline(
     finish_run(folder)
     console.print(f"figures: {target}, beside it {table_path.name}")
     console.print(f"record: {path}, samples in {folder}")
-
-
-def workload_names(text: str) -> tuple[str, ...]:
-    """The workloads that a comma-separated list names."""
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        workload_named(name)
-    return names

@@ -23,7 +23,7 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import chosen_device, machine_facts
-from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workload_named
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workloads_named
 
 RECORD = REPOSITORY / "reports" / "roofline.json"
 STEPS = 48
@@ -43,7 +43,7 @@ def run(
     ] = None,
 ) -> None:
     """Show bytes, time and share of the bandwidth of every kernel of a decode step."""
-    named = [workload_named(name.strip()) for name in workloads.split(",")]
+    named = workloads_named(workloads)
     if dtype not in DTYPES:
         raise Refused(f"--dtype is {dtype!r}; fused steps run in {' or '.join(DTYPES)}.")
     place = chosen_device(device)

@@ -49,11 +49,11 @@ class Settings:
     # Fields of `EngineConfig` and of `SamplingParams`.
     engine: dict[str, Any]
     sampling: dict[str, Any]
-    plan: PromptPlan  # the prompts
+    plan: PromptPlan
     # Tokenizes prompts and turns streamed ids into text; None where neither is asked for.
     tokenizer: PromptTokenizer | None
     feed: Feed  # due times and limits of the online mode
-    modes: tuple[Mode, ...]  # the modes to measure, in order
+    modes: tuple[Mode, ...]  # in the order in which they are measured
 
     @property
     def delivery(self) -> int | None:

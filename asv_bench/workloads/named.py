@@ -193,6 +193,11 @@ def workload_named(name: str) -> Workload:
     return WORKLOADS[name]
 
 
+def workloads_named(names: str) -> list[Workload]:
+    """The workloads that a comma-separated list names."""
+    return [workload_named(name.strip()) for name in names.split(",")]
+
+
 def default_model(device: str) -> str:
     """The built-in model that suits the speed of a device."""
     return "random:gpt2" if device.startswith("cuda") else "random:gpt2-tiny"
