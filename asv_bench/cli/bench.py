@@ -29,6 +29,7 @@ from asv_bench.history.asv_measuring import (
 from asv_bench.history.asv_runs import AsvProject, require_project
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.estimate import agree_to
+from asv_bench.history.histories import Histories
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.record import REPOSITORY
@@ -89,7 +90,7 @@ def bench(
     record.warn(console, process_contradictions(measured.figures))
     path = write_record(record, project, measured, json)
     complaints: list[str] = []
-    page = build_page(REPOSITORY, complaints)
+    page = build_page(Histories.of_checkout(REPOSITORY), complaints)
     print_sentences(console, complaints)
     result = project.results.relative_to(REPOSITORY) / facts.name
     console.print(f"result: {result}/{commit[:8]}-*.json")

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import Anyway, CsvPath, Devices, MarkdownPath, RecordPath
-from asv_bench.cli.report import branch_to_show
+from asv_bench.cli.options import (
+    Anyway,
+    AxisKind,
+    CsvPath,
+    Devices,
+    MarkdownPath,
+    RecordPath,
+    ResultsFolder,
+    SubjectPath,
+)
+from asv_bench.cli.report import branch_to_show, histories_of
 from asv_bench.compare.bench_setup import (
     BenchSetup,
-    devices_named,
     set_up,
     termination_as_interrupt,
 )
@@ -27,17 +36,20 @@ from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
 from asv_bench.git.repository import GitError
 from asv_bench.history.change_points import Change
+from asv_bench.history.histories import Histories
 from asv_bench.history.stored_changes import is_of, stored_changes
 from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
 from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.record import REPOSITORY, WORKPLACE, Record, require_places
 from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
-from asv_bench.process.samples import Pair
+from asv_bench.process.samples import Pair, PairSource
 from asv_bench.process.threads import threads_text
+from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.declared import DeclaredSubject
 
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 HELP = """Find where the stored histories moved, and compare the commits around each change.
@@ -53,8 +65,16 @@ Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a compari
 def changes(
     benchmark: Annotated[
         list[str] | None,
-        typer.Option("--benchmark", "-b", help="Text found in a benchmark's name (default: all)."),
+        typer.Option(
+            "--metric",
+            "--benchmark",
+            "-b",
+            help="Text found in the name of a metric or benchmark (default: all).",
+        ),
     ] = None,
+    subject: SubjectPath = None,
+    axis: AxisKind = None,
+    results: ResultsFolder = None,
     machine: Annotated[
         str | None, typer.Option("--machine", help="Only this machine's results.")
     ] = None,
@@ -93,12 +113,19 @@ def changes(
     """
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     console = files.console
-    page_path = REPOSITORY / "reports" / "pages" / "changes.html"
+    declared = Choice(file=subject, devices=devices, axis=axis).declared("changes")
+    histories = histories_of(declared, results, REPOSITORY)
+    page_path = histories.pages / "changes.html"
     require_places(json, page_path)
     require_packages("jinja2", "matplotlib", "scipy")
-    tip = _tip(REPOSITORY, branch)
-    stored = stored_changes(REPOSITORY, benchmark or (), machine, tip)
-    settings = {"benchmark": list(benchmark or ()), "machine": machine, "branch": tip}
+    tip = _tip(histories, branch)
+    stored = stored_changes(histories, benchmark or (), machine, tip)
+    settings = {
+        "subject": histories.subject if declared is None else declared.to_json(),
+        "benchmark": list(benchmark or ()),
+        "machine": machine,
+        "branch": tip,
+    }
     record = Record("changes", settings, notes=list(stored.notes))
     print_sentences(console, stored.notes)
     here = machine_facts()
@@ -106,8 +133,9 @@ def changes(
     answers: dict[Change, Comparison] = {}
     is_interrupted = False
     if confirm_them and ours:
-        with checkout_lock(REPOSITORY):
-            answers, is_interrupted = _confirm(ours, devices, record, console, anyway=anyway)
+        confirming = Confirming(declared, devices, record, console)
+        with checkout_lock(REPOSITORY if declared is None else WORKPLACE):
+            answers, is_interrupted = confirming.run(ours, anyway=anyway)
     triaged = triage(stored.found, answers)
     if triaged or markdown or csv:
         files.show(change_table(triaged))
@@ -133,8 +161,13 @@ def changes(
         raise typer.Exit(code)
 
 
-def _tip(root: Path, branch: str | None) -> str:
-    """The last commit of the line to judge, as git names it."""
+def _tip(histories: Histories, branch: str | None) -> str:
+    """The last commit of the line to judge, as git names it; "" where labels are judged."""
+    root = histories.repository
+    if histories.labels:
+        if branch is not None:
+            raise Refused("--branch names a line of commits, and labels are judged; leave it out.")
+        return ""
     if branch is None:
         return branch_to_show(root)
     if branch == WORKING_TREE:
@@ -143,53 +176,89 @@ def _tip(root: Path, branch: str | None) -> str:
     return branch
 
 
-def _confirm(
-    found: Sequence[Change],
-    devices: str | None,
-    record: Record,
-    console: Console,
-    *,
-    anyway: bool,
-) -> tuple[dict[Change, Comparison], bool]:
-    """What comparing the commits around changes says, and whether it was interrupted."""
-    names = "|".join(sorted({re.escape(change.series.benchmark) for change in found}))
-    setup: BenchSetup | None = None
-    with contextlib.suppress(NothingSelected):
-        setup = set_up(REPOSITORY, [rf"^({names})(\(|$)"], devices)
-    suspicions, gone = suspicions_of(found, setup.entries if setup else ())
-    print_sentences(console, gone)
-    known = {} if anyway else _same(suspicions.values())
-    wanted = [suspicion for suspicion in suspicions.values() if suspicion not in known]
-    answers = Answers({})
-    if setup is not None and wanted:
-        record.look_around(console, devices_named(devices))
-        threads = threads_text(record.threads)
+@dataclass(frozen=True, slots=True)
+class Confirming:
+    """Comparing the commits around changes; `declared` is None where kvtrail is the subject."""
+
+    declared: DeclaredSubject | None
+    devices: str | None
+    record: Record
+    console: Console
+
+    def run(
+        self, found: Sequence[Change], *, anyway: bool
+    ) -> tuple[dict[Change, Comparison], bool]:
+        """What comparing says of each change, and whether it was interrupted."""
+        subject = self._subject({change.series.benchmark for change in found})
+        metrics = () if subject is None else subject.metrics
+        suspicions, gone = suspicions_of(found, [metric.name for metric in metrics])
+        print_sentences(self.console, gone)
+        known = {} if anyway else self._same(suspicions.values())
+        wanted = [suspicion for suspicion in suspicions.values() if suspicion not in known]
+        answers = Answers({})
+        if subject is not None and wanted:
+            answers = self._compare(subject, wanted)
+        if answers.is_interrupted:
+            self.record.notes.append(INTERRUPTED)
+            self.console.print(INTERRUPTED)
+        known |= answers.by_suspicion
+        by_change = {change: known[one] for change, one in suspicions.items() if one in known}
+        return by_change, answers.is_interrupted
+
+    def _subject(self, benchmarks: Collection[str]) -> DeclaredSubject | BenchSetup | None:
+        """What measures these; None where none of them is there any more."""
+        names = "|".join(sorted(map(re.escape, benchmarks)))
+        with contextlib.suppress(NothingSelected):
+            if self.declared is None:
+                return set_up(REPOSITORY, [rf"^({names})(\(|$)"], self.devices)
+            self.declared.choose([rf"^({names})$"], self.devices)
+            return self.declared
+        return None
+
+    def _compare(
+        self, subject: DeclaredSubject | BenchSetup, wanted: Sequence[Suspicion]
+    ) -> Answers:
+        self.record.look_around(self.console, subject.devices)
+        threads = threads_text(self.record.threads)
         what = f"comparing the commits around {len(wanted)} changes, {threads} a process"
-        with termination_as_interrupt(), Bar(console, what, unit="pairs") as bar:
+        margins = {
+            metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
+        }
+        with (
+            termination_as_interrupt(),
+            _pairs_of(subject) as pairs_of,
+            Bar(self.console, what, unit="pairs") as bar,
+        ):
 
             def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
-                record.samples.extend(pair.to_json() for pair in measured.values())
-                bar.show(len(record.samples))
+                self.record.samples.extend(pair.to_json() for pair in measured.values())
+                bar.show(len(self.record.samples))
 
-            answers = confirm(wanted, setup.pairs_of, on_pair)
-    if answers.is_interrupted:
-        record.notes.append(INTERRUPTED)
-        console.print(INTERRUPTED)
-    known |= answers.by_suspicion
-    by_change = {change: known[one] for change, one in suspicions.items() if one in known}
-    return by_change, answers.is_interrupted
+            return confirm(wanted, pairs_of, on_pair, margins)
+
+    def _same(self, suspicions: Iterable[Suspicion]) -> dict[Suspicion, Comparison]:
+        """Answers to suspicions between whose commits nothing that is measured differs."""
+        subject = self.declared or CommitSources(REPOSITORY)
+        same: dict[Suspicion, Comparison] = {}
+        for one in suspicions:
+            # A commit that the repository lacks is compared, and said to be lacking then.
+            with contextlib.suppress(GitError):
+                if subject.are_same(one.before, one.after):
+                    same[one] = Comparison.of_same(one.benchmark, one.before, one.after)
+        return same
 
 
-def _same(suspicions: Iterable[Suspicion]) -> dict[Suspicion, Comparison]:
-    """Answers to suspicions whose commits have the same engine and kernels."""
-    sources = CommitSources(REPOSITORY)
-    same: dict[Suspicion, Comparison] = {}
-    for one in suspicions:
-        # A commit that the repository lacks is compared, and said to be lacking then.
-        with contextlib.suppress(GitError):
-            if sources.are_same(one.before, one.after):
-                same[one] = Comparison.of_same(one.benchmark, one.before, one.after)
-    return same
+@contextmanager
+def _pairs_of(
+    subject: DeclaredSubject | BenchSetup,
+) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[PairSource]]]:
+    """What gives a source of pairs for some metrics."""
+    if not isinstance(subject, DeclaredSubject):
+        yield subject.pairs_of
+        return
+    # A life has all metrics, so one source serves every comparison.
+    with subject.pairs() as source:
+        yield lambda _: nullcontext(source)
 
 
 def _exit_code(triaged: Sequence[Triaged]) -> ExitCode:

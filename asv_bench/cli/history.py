@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from pathlib import Path
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from asv_bench.cli.options import (
     Anyway,
+    AxisKind,
     CsvPath,
     Full,
     ListBenchmarks,
     MarkdownPath,
-    Patterns,
+    Metrics,
     RecordPath,
+    ResultsFolder,
+    SubjectPath,
     Yes,
 )
-from asv_bench.cli.report import build_all_pages
+from asv_bench.cli.report import build_all_pages, histories_of
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.commits import first_of_each_run
-from asv_bench.git.repository import GitError, Repository
-from asv_bench.git.working_tree import WorkingTree, working_tree
-from asv_bench.history.asv_measuring import (
-    expected_time,
-    measure_with_progress,
-    process_contradictions,
-    record_of,
-    write_record,
-)
-from asv_bench.history.asv_runs import AsvProject, require_project
+from asv_bench.git.repository import short
+from asv_bench.history.asv_measuring import process_contradictions
+from asv_bench.history.asv_results import dates_of
 from asv_bench.history.asv_selection import FULL, Selection
-from asv_bench.history.estimate import agree_to
-from asv_bench.history.sessions import SESSIONS, write_session
+from asv_bench.history.checkout_session import CheckoutSession
+from asv_bench.history.sessions import write_session
+from asv_bench.history.subject_session import SubjectSession
 from asv_bench.history.table import history_tables
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.machine import machine_facts
 from asv_bench.process.threads import measured_threads, threads_text
+from asv_bench.subjects.choose import Choice
 
 SELECTION = Selection(
     (
@@ -56,14 +50,18 @@ SELECTION = Selection(
 
 def history(
     commit_ranges: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="RANGE",
-            help="As git understands them: HEAD~5..HEAD, v1..main; COMMIT^! for one commit.",
+            metavar="[RANGE...]",
+            help="As git understands them: HEAD~5..HEAD, v1..main; COMMIT^! for one commit. Of "
+            "labels: 1.0..2.0, or one label (default: all labels).",
         ),
-    ],
+    ] = None,
     full: Full = False,
-    benchmark: Patterns = None,
+    benchmark: Metrics = None,
+    subject: SubjectPath = None,
+    axis: AxisKind = None,
+    results: ResultsFolder = None,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -89,103 +87,63 @@ def history(
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure ranges of commits and show how the figures moved."""
-    selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
-    require_project(REPOSITORY)
-    in_ranges = [commits_of(commit_range, REPOSITORY) for commit_range in commit_ranges]
-    found = list(dict.fromkeys(chain.from_iterable(in_ranges)))
-    # The oldest of each run: the one that a change of its figures is put down to.
-    runs = first_of_each_run(found[::-1], Repository(REPOSITORY))[::-1]
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    declared = Choice(file=subject, axis=axis).declared("history")
+    histories = histories_of(declared, results, REPOSITORY)
+    session: CheckoutSession | SubjectSession
+    if declared is not None:
+        if full:
+            raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
+        declared.choose(benchmark or (), None)
+        session = SubjectSession(declared, histories, SELECTION.changed((), rounds).rounds)
+    else:
+        selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
+        session = CheckoutSession(histories, selection)
+    if not commit_ranges and not histories.labels:
+        raise Refused("name the commits to measure by a range such as HEAD~5..HEAD.")
+    found = session.in_ranges(commit_ranges or ())
+    runs = session.first_of_each_run(found)
     commits = every_nth(found if anyway else runs, steps)
-    pinned = None if reference is None else CommitSources(REPOSITORY).resolve(reference).hash
+    pinned = None if reference is None else session.resolve(reference)
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     console = files.console
     if len(runs) < len(found) and not anyway:
         console.print(
-            f"{len(found) - len(runs)} of {len(found)} commits are not measured, as their engine "
-            f"and kernels are the same as those of the commit before; --anyway measures them",
+            f"{len(found) - len(runs)} of {len(found)} commits are not measured, as what is "
+            f"measured is the same as in the commit before; --anyway measures them",
         )
-    project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
-    with checkout_lock(REPOSITORY):
+    with checkout_lock(session.lock):
         console.print(
-            f"measuring {len(commits)} commits, {commits[0][:8]} to {commits[-1][:8]}, "
-            f"in {selection.rounds} rounds, {threads_text(measured_threads())} a process"
-            + (f", beside {pinned[:8]}" if pinned else ""),
+            f"measuring {len(commits)} {session.noun}, {short(commits[0])} to "
+            f"{short(commits[-1])}, in {session.rounds} rounds, "
+            f"{threads_text(measured_threads())} a process"
+            + (f", beside {short(pinned)}" if pinned else ""),
         )
-        facts = machine_facts()
-        agree_to(expected_time(project, facts.name, commits, selection), console, yes=yes)
-        record = record_of("history", project, commits, selection, facts)
-        record.look_around(console)
-        measured = measure_with_progress(project, commits, selection, console)
+        measured = session.measure(commits, console, yes=yes)
     with_figures = {figure.commit for figure in measured.figures}
     for commit in commits:
         if commit not in with_figures:
-            console.print(f"{commit[:8]} gave no figure: it lacks what the benchmarks measure")
-    files.show(*history_tables(measured.figures, REPOSITORY))
+            reason = session.reasons.get(commit, "it lacks what the benchmarks measure")
+            console.print(f"{short(commit)} gave no figure: {reason}")
+    record = session.record
+    files.show(*history_tables(measured.figures, histories.in_order(dates_of(measured.figures))))
     record.warn(console, process_contradictions(measured.figures))
-    path = write_record(record, project, measured, json)
-    console.print(f"record: {path}")
+    record.results["failed"] = list(measured.failed)
+    record.samples = [asdict(figure) for figure in measured.figures]
+    console.print(f"record: {record.write(json or session.runs / record.default_path().name)}")
     if pinned is not None:
-        session = write_session(REPOSITORY / "reports" / SESSIONS, pinned, measured.figures)
-        line = f"ratios to {pinned[:8]}: {session}"
-        if session is None:
-            line = f"{pinned[:8]}, the reference, gave no figure; nothing is divided by it"
+        ratios = write_session(histories.sessions, pinned, measured.figures)
+        line = f"ratios to {short(pinned)}: {ratios}"
+        if ratios is None:
+            line = f"{short(pinned)}, the reference, gave no figure; nothing is divided by it"
         console.print(line)
-    page = build_all_pages(project, console)
+    page = build_all_pages(histories, console)
     console.print(f"every figure, with its samples: {page}")
     if measured.failed:
         raise MeasurementFailed(
             f"{len(measured.failed)} benchmarks failed at some commit: "
-            f"{', '.join(measured.failed)}; their output is in {project.log}."
-        )
-
-
-def commits_of(commit_range: str, repository: Path) -> list[str]:
-    """The full hashes of a range, newest first, first parents only.
-
-    Raises
-    ------
-    Refused
-        If `repository` is no repository, lacks part of its history, or has uncommitted changes
-        that bear on the measurement; or if the range is unknown or empty.
-    """
-    refuse_unfit(working_tree(repository), repository)
-    if commit_range.startswith("-"):
-        raise Refused(f"{commit_range!r} is an option of git, not a range of commits.")
-    try:
-        commits = Repository(repository).first_parents(commit_range)[::-1]
-    except GitError as error:
-        raise Refused(
-            f"git knows no commits called {commit_range!r}; give a range such as HEAD~5..HEAD. "
-            f"Its own words: {error}"
-        ) from None
-    if not commits:
-        raise Refused(
-            f"the range {commit_range!r} holds no commits; a range runs from the older, which is "
-            f"left out, to the newer."
-        )
-    return commits
-
-
-def refuse_unfit(tree: WorkingTree, repository: Path) -> None:
-    """Raise Refused unless the repository can give an honest history."""
-    if tree.commit is None:
-        raise Refused(
-            f"{repository} is not a git repository with commits; history measures commits. "
-            f"bench measures the working tree as it stands."
-        )
-    if Repository(repository).is_shallow():
-        raise Refused(
-            "this repository is shallow: part of its history is missing, and its oldest commit "
-            "hides many. Fetch the rest with `git fetch --unshallow`."
-        )
-    changes = tree.measured_changes
-    if changes:
-        shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if changes[5:] else "")
-        raise Refused(
-            f"there are uncommitted changes in {shown}. history measures commits, and with today's "
-            f"benchmarks: commit or stash them first. bench measures them as they stand."
+            f"{', '.join(measured.failed)}{session.hint}."
         )
 
 

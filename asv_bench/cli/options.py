@@ -22,6 +22,24 @@ Patterns: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
 ]
+Metrics: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        "--benchmark",
+        "-b",
+        help="Regular expression, looked for in names of metrics, or of benchmarks with "
+        "parameters; may be given several times.",
+    ),
+]
+ResultsFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        file_okay=False,
+        help="Where a subject's results and pages are kept (default: a folder of its own).",
+    ),
+]
 Full: TypeAlias = Annotated[
     bool, typer.Option("--full", help="Every benchmark, 12 processes a figure.")
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,14 +28,14 @@ class Standing(StrEnum):
     CANDIDATE = "unconfirmed candidate"
 
     @classmethod
-    def of(cls, change: float, answer: Comparison | None) -> Standing:
-        """What may be said of a stored change, 0.03 being 3 % slower, after this answer to it."""
+    def of(cls, answer: Comparison | None, *, is_worse: bool) -> Standing:
+        """What may be said of a stored change for the worse, or the better, after this answer."""
         if answer is None:
             return cls.CANDIDATE
         if answer.verdict is Verdict.SLOWER:
-            return cls.REGRESSION if change > 0 else cls.REFUTED
+            return cls.REGRESSION if is_worse else cls.REFUTED
         if answer.verdict is Verdict.FASTER:
-            return cls.REFUTED if change > 0 else cls.IMPROVEMENT
+            return cls.REFUTED if is_worse else cls.IMPROVEMENT
         if answer.verdict in (Verdict.EQUIVALENT, Verdict.SAME):
             return cls.REFUTED
         return cls.UNRESOLVED if answer.verdict is Verdict.INCONCLUSIVE else cls.NOT_COMPARED
@@ -61,6 +61,7 @@ def confirm(
     suspicions: Iterable[Suspicion],
     pairs_of: Callable[[Sequence[str]], AbstractContextManager[PairSource]],
     on_pair: OnPair | None = None,
+    margins: Mapping[str, float] | None = None,
 ) -> Answers:
     """Compare the commits of each suspicion, those of the same commits together.
 
@@ -73,13 +74,15 @@ def confirm(
         Gives a source of pairs of these benchmarks (`BenchSetup.pairs_of`).
     on_pair
         Told of every pair.
+    margins
+        Of benchmarks whose margin is not the plan's.
     """
     around: dict[tuple[str, str], list[str]] = {}
     for before, after, benchmark in dict.fromkeys(suspicions):
         around.setdefault((before, after), []).append(benchmark)
     answers = Answers({})
     for (before, after), benchmarks in around.items():
-        comparison = CommitComparison(before, after, benchmarks)
+        comparison = CommitComparison(before, after, benchmarks, margins=margins)
         try:
             with pairs_of(benchmarks) as source:
                 compared = comparison.run(source, on_pair)

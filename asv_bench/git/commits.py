@@ -34,6 +34,36 @@ def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]
     return found
 
 
+def commits_in_range(text: str, repository: Repository) -> list[Commit]:
+    """The commits of a range as git understands it, oldest first, first parents only.
+
+    Raises
+    ------
+    Refused
+        If the repository lacks part of its history, or the range is unknown or empty.
+    """
+    if text.startswith("-"):
+        raise Refused(f"{text!r} is an option of git, not a range of commits.")
+    if repository.is_shallow():
+        raise Refused(
+            "this repository is shallow: part of its history is missing, and its oldest commit "
+            "hides many. Fetch the rest with `git fetch --unshallow`."
+        )
+    try:
+        commits = repository.first_parents(text)
+    except GitError as error:
+        raise Refused(
+            f"git knows no commits called {text!r}; give a range such as HEAD~5..HEAD. Its own "
+            f"words: {error}"
+        ) from None
+    if not commits:
+        raise Refused(
+            f"the range {text!r} holds no commits; a range runs from the older, which is left out, "
+            f"to the newer."
+        )
+    return list(repository.commits(commits).values())
+
+
 def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[Commit]:
     """Commits, parents before children; `dates` tells by full hash when each was committed.
 

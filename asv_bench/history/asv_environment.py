@@ -10,7 +10,6 @@ asv loads this module as a plugin (`"plugins": [".asv_bench.history.asv_environm
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,9 +21,10 @@ from asv.plugins.git import Git
 
 from asv_bench.git.commit_tree import lay_out
 from asv_bench.git.repository import GitError, Repository, git_environment
+from asv_bench.history.asv_machine import describe_machine
 from asv_bench.process.borrowed_paths import borrowed_paths
 from asv_bench.process.contract import ENVIRONMENT_TYPE, PROGRESS_VARIABLE
-from asv_bench.process.machine import MachineFacts, machine_facts
+from asv_bench.process.machine import machine_facts
 from asv_bench.process.threads import measured_environment
 
 _HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -116,26 +116,6 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
 
 def _path_lines(paths: Sequence[str]) -> str:
     return "".join(f"{path}\n" for path in paths)
-
-
-def describe_machine(facts: MachineFacts) -> dict[str, str]:
-    """What asv stores about a machine: only what changes speed, as each entry keys a series.
-
-    All values are text. Of the operating system only the kind is kept: with its patch level, each
-    update would start a new series.
-    """
-    return {
-        "machine": facts.name,
-        "os": platform.system(),
-        "arch": platform.machine(),
-        "cpu": facts.cpu,
-        "num_cpu": str(facts.cores),
-        "ram": f"{facts.memory_gib or 0:.0f} GiB",
-        "gpu": facts.gpu or "none",
-        "driver": facts.driver or "none",
-        "torch": facts.torch or "none",
-        "triton": facts.triton or "none",
-    }
 
 
 def _machine_file_for_asv() -> str:

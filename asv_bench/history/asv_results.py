@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from asv_bench.output.stored_json import (
     UnreadableFile,
@@ -38,6 +38,8 @@ _VERSIONS = {"benchmarks.json": 2, "machine.json": 1, "results": 2}
 _RESULT_FILE = "a result file of asv"
 _FULL_HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
+Better: TypeAlias = Literal["", "lower", "higher"]
+"""Which of two figures of a subject's metric is better; of what asv measures (""), the lower is."""
 EnvironmentFacts: TypeAlias = tuple[tuple[str, str], ...]
 """What a figure was measured with beside the commit, as names and values in the order of the names:
 Python, torch, Triton, the driver, the host's hardware, asv's environment."""
@@ -45,12 +47,13 @@ Python, torch, Triton, the driver, the host's hardware, asv's environment."""
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What asv knows about one `track_` method."""
+    """What asv knows about one `track_` method, or about a metric of a subject."""
 
     name: str
     unit: str
     param_names: tuple[str, ...]
     version: str
+    better: Better = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class Figure:
         When it was measured, in milliseconds since 1970.
     environment
         With what. Figures of different environments are of different series.
+    better
+        Which of two is better, of a metric.
     """
 
     series: Series
@@ -109,6 +114,12 @@ class Figure:
     samples: tuple[float, ...]
     started_ms: int
     environment: EnvironmentFacts = ()
+    better: Better = ""
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether it is of a subject's metric rather than of a benchmark that asv ran."""
+        return bool(self.better)
 
     @property
     def failed(self) -> bool:
@@ -266,7 +277,10 @@ def _require_version(content: dict[str, Any], kind: str) -> None:
 
 def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
     names = tuple(text(param) for param in _list(entry["param_names"]))
-    return Benchmark(name, text(entry["unit"]), names, text(entry["version"]))
+    better = entry.get("better", "")
+    if better not in get_args(Better):
+        raise ValueError(f"better is {shown(better)}, and can be lower or higher")
+    return Benchmark(name, text(entry["unit"]), names, text(entry["version"]), better)
 
 
 def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
@@ -311,6 +325,7 @@ class _File:
                         samples=samples,
                         started_ms=started_ms,
                         environment=environment,
+                        better=benchmark.better,
                     )
                     for params, samples in self._by_parameters(benchmark, columns)
                 ]

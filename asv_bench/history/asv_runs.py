@@ -6,9 +6,7 @@ beside those of others.
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.history.asv_results import NOT_RESULTS, Results, read_results
+from asv_bench.history.asv_results import Results, read_results
 from asv_bench.history.asv_selection import names_with_parameters
+from asv_bench.history.filing import SESSION, copy_whole, file_results
 from asv_bench.history.published_results import write_published
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.stored_json import read_stored
@@ -32,8 +31,7 @@ from asv_bench.process.contract import PROGRESS_VARIABLE
 from asv_bench.process.threads import measured_environment
 
 POLL_SECONDS = 0.2
-_SESSION = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
-_KEPT_SESSIONS = 8
+_KEPTSESSIONS = 8
 
 
 class AsvError(MeasurementFailed):
@@ -60,22 +58,25 @@ class AsvProject:
         Where the measured commits are.
     branch
         The branch whose commits asv's own pages show.
+    work
+        Where asv may leave what is nobody's to keep; None: in `root`.
     """
 
     root: Path
     repository: Path
     results: Path
     branch: str = "main"
+    work: Path | None = None
 
     @property
     def html(self) -> Path:
         """Where asv's own pages go."""
-        return self.root / "reports" / "html"
+        return self.results.parent / "html"
 
     @property
     def session(self) -> Path:
         """The folder of this process alone."""
-        return self.root / ".asv" / "sessions" / _SESSION
+        return (self.work or self.root) / ".asv" / "sessions" / SESSION
 
     @property
     def log(self) -> Path:
@@ -193,22 +194,15 @@ class AsvProject:
 
     def _file(self) -> Results:
         """Move what asv has measured to where results are kept, and return it."""
-        measured = read_results(self.measured)
-        for path in sorted(self.measured.rglob("*.json")):
-            target = self.results / path.relative_to(self.measured)
-            if path.name in NOT_RESULTS:
-                _copy_whole(path, target)
-            elif path in measured.files:
-                _copy_whole(path, _free_name(target))
-        shutil.rmtree(self.measured, ignore_errors=True)
+        measured = file_results(self.measured, self.results)
         shutil.rmtree(self.session / "env", ignore_errors=True)
-        _copy_whole(self.log, self.root / ".asv" / "last-run.log")
+        copy_whole(self.log, self.root / ".asv" / "last-run.log")
         return measured
 
     def _forget_old_sessions(self) -> None:
         """Leave the newest folders of sessions that have ended, for their logs."""
         ended = [path for path in self.session.parent.iterdir() if not _is_alive(path)]
-        for folder in sorted(ended)[:-_KEPT_SESSIONS]:
+        for folder in sorted(ended)[:-_KEPTSESSIONS]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _run(
@@ -265,18 +259,3 @@ def _last_words(log: Path) -> str:
 
 def _is_alive(session: Path) -> bool:
     return Path("/proc", session.name.rpartition("-")[2]).exists()
-
-
-def _copy_whole(source: Path, target: Path) -> None:
-    """Copy a file so that a reader sees the old one or the new one, never half of it."""
-    if source.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".{target.name}.{_SESSION}")
-        shutil.copyfile(source, unfinished)
-        unfinished.replace(target)
-
-
-def _free_name(target: Path) -> Path:
-    """`target`, or the first of its numbered names that no earlier session has taken."""
-    numbered = (target.with_stem(f"{target.stem}-{number}") for number in itertools.count(2))
-    return next(path for path in itertools.chain([target], numbered) if not path.exists())

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import EnvironmentFacts, Figure, Series
+from asv_bench.history.asv_results import Better, EnvironmentFacts, Figure, Series
 from asv_bench.history.sessions import Ratios, Sessions
 from asv_bench.history.spread import REPEATED, Spread, spread_of
 from asv_bench.stats.segments import Labels, segment_ends, step_between
@@ -71,6 +71,8 @@ class Change:
         Measured commits of the two segments.
     reference
         The commit whose ratio was judged; None where the figures themselves were.
+    better
+        Which of two figures is better, as in `Figure`.
     """
 
     series: Series
@@ -88,6 +90,12 @@ class Change:
     commits_after: int
     reference: str | None
     environment: EnvironmentFacts = ()
+    better: Better = ""
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether figures are worse after it."""
+        return (self.effect > 0) == (self.better != "higher")
 
     @property
     def is_placed(self) -> bool:
@@ -102,6 +110,7 @@ class Change:
             "machine": self.machine,
             "environment": dict(self.environment),
             "unit": self.unit,
+            "better": self.better,
             "before": self.before.hash,
             "commit": self.commit.hash,
             "since": self.since.hash,
@@ -168,6 +177,7 @@ def _change(before: Sequence[Point], after: Sequence[Point], spread: Spread) -> 
         commits_after=len(after),
         reference=first.reference,
         environment=first.figure.environment,
+        better=first.figure.better,
     )
 
 

@@ -23,6 +23,8 @@ LONG_SECONDS = 3600.0
 """Work that is expected to take longer is begun only where the user has agreed."""
 ASSUMED_SECONDS = 50.0
 """A round of one commit, where nothing is stored of this machine: what two cores take."""
+STORED = "as stored of this machine"
+ASSUMED = "assumed, as nothing is stored"
 _FILES = 5
 
 
@@ -30,14 +32,13 @@ _FILES = 5
 class Estimate:
     """How long rounds of commits are expected to take.
 
-    `round_s` is of one round of one commit; it is assumed unless results of this machine tell
-    (`is_stored`).
+    `round_s` is of one round of one commit; `source` says how that is known.
     """
 
     commits: int
     rounds: int
     round_s: float
-    is_stored: bool
+    source: str
 
     @property
     def seconds(self) -> float:
@@ -49,10 +50,9 @@ class Estimate:
         """How long it takes and why."""
         commits = "1 commit" if self.commits == 1 else f"{self.commits} commits"
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        source = "as stored of this machine" if self.is_stored else "assumed, as nothing is stored"
         return (
-            f"about {long_time(self.seconds)}: {commits} x {rounds}, {self.round_s:.0f} s each, "
-            f"{source}"
+            f"about {long_time(self.seconds)}: {commits} x {rounds}, {self.round_s:.2g} s each, "
+            f"{self.source}"
         )
 
 
@@ -67,7 +67,7 @@ def estimate(results: Path, machine: str, commits: int, selection: Selection) ->
         with contextlib.suppress(UnreadableFile):
             rounds.append(read_stored(path, "a result file of asv", partial(_round_of, selection)))
     round_s = statistics.median(rounds) if rounds else ASSUMED_SECONDS
-    return Estimate(commits, selection.rounds, round_s, bool(rounds))
+    return Estimate(commits, selection.rounds, round_s, STORED if rounds else ASSUMED)
 
 
 def agree_to(expected: Estimate, console: Console, *, yes: bool) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from asv_bench.errors import NothingMeasured, Refused
-from asv_bench.git.commits import commits_on_line
-from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import (
     EnvironmentFacts,
     Figure,
@@ -16,10 +13,10 @@ from asv_bench.history.asv_results import (
     Series,
     dates_of,
     differing,
-    read_results,
 )
 from asv_bench.history.change_points import Change, Point, changes_in, points_of
-from asv_bench.history.sessions import SESSIONS, read_ratios, sessions_of
+from asv_bench.history.histories import Histories
+from asv_bench.history.sessions import read_ratios, sessions_of
 from asv_bench.process.machine import MachineFacts
 
 
@@ -32,7 +29,7 @@ class StoredChanges:
 
 
 def stored_changes(
-    root: Path, patterns: Sequence[str], machine: str | None, tip: str = "HEAD"
+    histories: Histories, patterns: Sequence[str], machine: str | None, tip: str = "HEAD"
 ) -> StoredChanges:
     """The changes in the stored results, each environment of a machine by itself.
 
@@ -50,7 +47,7 @@ def stored_changes(
     NothingMeasured
         If nothing is stored.
     """
-    results = read_results(root / "reports" / "asv")
+    results = histories.read()
     notes = list(results.complaints)
     if not results.figures:
         raise NothingMeasured(
@@ -64,14 +61,16 @@ def stored_changes(
     found: list[tuple[Change, list[Point]]] = []
     for name in [machine] if machine else sorted(results.machines):
         figures = [figure for figure in results.figures if figure.machine == name]
-        commits, beside = commits_on_line(dates_of(figures), Repository(root), tip)
-        if beside:
+        commits, beside = histories.on_line(dates_of(figures), tip)
+        if beside and histories.labels:
+            notes.append(f"{name}: {beside} of those measured are no labels of [axis] any more.")
+        elif beside:
             notes.append(
                 f"{name}: {beside} of the commits measured are not on {tip}'s line of first "
                 f"parents and are in no series; --branch names another line."
             )
         notes += _environments(name, results)
-        ratios = read_ratios(root / "reports" / SESSIONS, name, notes)
+        ratios = read_ratios(histories.sessions, name, notes)
         sessions = sessions_of(figures)
         by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
         for figure in figures:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from asv_bench.git.commits import commits_in_order
-from asv_bench.git.repository import Commit, Repository
-from asv_bench.history.asv_results import Figure, dates_of
+from asv_bench.git.repository import Commit
+from asv_bench.history.asv_results import Figure
 from asv_bench.output.figure_rows import Reading, Row, columns_of, figure_rows
 from asv_bench.output.table import Cell, Column, Table, percentage
 
@@ -19,13 +17,12 @@ NO_VERDICT = (
 )
 
 
-def history_tables(figures: Sequence[Figure], repository: Path) -> list[Table]:
-    """Tables of the figures at some commits, oldest first.
+def history_tables(figures: Sequence[Figure], commits: Sequence[Commit]) -> list[Table]:
+    """Tables of the figures at some commits, which are in order.
 
-    They are of `scheduler` if it was measured, else of the first few workloads or calls; the page
-    has all of them.
+    They are of `scheduler` if it was measured, else of the first few workloads or calls, or of all
+    metrics of a subject; the page has all of them.
     """
-    commits = commits_in_order(dates_of(figures), Repository(repository))
     rows_of_commit = {
         commit.hash: {
             (row.name, _title(row)): row

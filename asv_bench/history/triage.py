@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asv_bench.compare.catalog import Entry
 from asv_bench.compare.confirmation import Standing, Suspicion
 from asv_bench.compare.verdict import Comparison
 from asv_bench.history.asv_results import EnvironmentFacts, differing
@@ -57,7 +56,7 @@ class Triaged:
     @property
     def standing(self) -> Standing:
         """The standing of the change after the comparison."""
-        return Standing.of(self.change.effect, self.answer)
+        return Standing.of(self.answer, is_worse=self.change.is_worse)
 
     @property
     def title(self) -> str:
@@ -73,9 +72,10 @@ class Triaged:
             return ""
         # Quotes around texts would end the shell's own; a dot finds them too.
         pattern = re.escape(self.answer.benchmark).replace("'", ".")
+        command = "kvtrail bisect" if change.better else "nox -s bisect --"
         return (
-            f"which commit it was: nox -s bisect -- {change.since.short} {change.until.short} "
-            f"--benchmark '^{pattern}$'"
+            f"which one it was: {command} {change.since.short} {change.until.short} --metric "
+            f"'^{pattern}$'"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -90,24 +90,32 @@ class Triaged:
 
 
 def suspicions_of(
-    found: Sequence[Change], entries: Sequence[Entry]
+    found: Sequence[Change], names: Sequence[str]
 ) -> tuple[dict[Change, Suspicion], list[str]]:
-    """What to compare for each change; and a sentence for each of a benchmark that is gone."""
+    """What to compare for each change; and a sentence for each of a benchmark that is gone.
+
+    `names` are those of today's benchmarks with parameters, or of a subject's metrics.
+    """
     # Stored results are read without the quotes of texts (`asv_results.Series`).
-    today = {re.sub("['\"]", "", entry.name): entry.name for entry in entries}
+    today = {_unquoted(name): name for name in names}
     suspicions: dict[Change, Suspicion] = {}
     gone: list[str] = []
     for change in found:
         values = ", ".join(value for _, value in change.series.params)
         name = f"{change.series.benchmark}({values})" if values else change.series.benchmark
-        if name in today:
-            suspicions[change] = Suspicion(change.since.hash, change.until.hash, today[name])
+        found_today = today.get(_unquoted(name))
+        if found_today is not None:
+            suspicions[change] = Suspicion(change.since.hash, change.until.hash, found_today)
         else:
             gone.append(
                 f"today's benchmarks have no {name}: the change is of a benchmark that was renamed "
                 f"or removed, and cannot be measured again."
             )
     return suspicions, gone
+
+
+def _unquoted(name: str) -> str:
+    return re.sub("['\"]", "", name)
 
 
 def triage(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from asv_bench.history.asv_results import Figure, Series
@@ -12,7 +13,9 @@ from asv_bench.output.table import MISSING, Cell, Column, Table, digits, percent
 from asv_bench.workloads.named import WORKLOADS
 
 CPU_MODEL = "gpt2-tiny"
-GROUPS = ("workloads", "decode step", "kernels", "host", "counters")
+METRICS = "metrics"
+"""The group, and the one row, of what a subject of the user's measures."""
+GROUPS = ("workloads", "decode step", "kernels", "host", "counters", METRICS)
 
 _GROUP_OF_MODULE = {
     "scheduler": "workloads",
@@ -82,11 +85,13 @@ class Reading:
     """A figure as it is shown: seconds, tokens per second, a fraction or a count, and its spread.
 
     `spread` is half the interquartile range over the median, NaN where too few processes ran.
+    `unit` is of a metric.
     """
 
     value: float
     spread: float
     processes: int
+    unit: str = ""
 
     @property
     def spread_text(self) -> str:
@@ -119,6 +124,9 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
     rows: dict[tuple[str, str, int | None], Row] = {}
     for figure in figures:
         series = figure.series
+        if figure.is_metric:
+            _add_metric(rows, figure)
+            continue
         group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
         column = "counted" if group == "counters" else _COLUMN_OF_FIGURE.get(series.figure, "call")
         key = (group, _name(series), _batch(series))
@@ -138,10 +146,31 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
     return sorted(rows.values(), key=lambda row: GROUPS.index(row.group))
 
 
+def _add_metric(rows: dict[tuple[str, str, int | None], Row], figure: Figure) -> None:
+    """Metrics of a subject stand side by side in one row, each in a column of its own."""
+    key = (METRICS, METRICS, None)
+    at, name = figure.started_ms, figure.series.benchmark
+    row = rows.get(key) or Row(*key, readings={}, measured_ms=(at, at))
+    first, last = row.measured_ms
+    failed = (*row.failed, name) if figure.failed else row.failed
+    rows[key] = replace(row, failed=failed, measured_ms=(min(first, at), max(last, at)))
+    if not figure.failed:
+        row.readings[name] = replace(_reading(figure, name), unit=figure.unit)
+
+
 def columns_of(rows: Iterable[Row]) -> list[Column]:
     """The columns that some row fills."""
-    filled = {key for row in rows for key in row.readings}
-    return [column for column in COLUMNS if column.key in filled]
+    filled: set[str] = set()
+    metrics: dict[str, str] = {}
+    for row in rows:
+        if row.group == METRICS:
+            metrics |= {name: reading.unit for name, reading in row.readings.items()}
+        else:
+            filled |= row.readings.keys()
+    of_metrics = [
+        Column(name, name, show=partial(figure_text, unit=unit)) for name, unit in metrics.items()
+    ]
+    return [*(column for column in COLUMNS if column.key in filled), *of_metrics]
 
 
 def figure_table(rows: Sequence[Row], title: str) -> Table:

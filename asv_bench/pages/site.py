@@ -10,8 +10,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from asv_bench.git.commits import commits_in_order, commits_on_line
-from asv_bench.git.repository import Commit, Repository
+from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import (
     EnvironmentFacts,
     Figure,
@@ -20,8 +19,9 @@ from asv_bench.history.asv_results import (
     dates_of,
     read_results,
 )
+from asv_bench.history.histories import Histories
 from asv_bench.output.destinations import write_text
-from asv_bench.output.figure_rows import Row, columns_of, figure_rows, spaced
+from asv_bench.output.figure_rows import METRICS, Row, columns_of, figure_rows, spaced
 from asv_bench.output.table import Column
 from asv_bench.pages.plots import plot_history
 
@@ -69,20 +69,20 @@ class MachineSection:
     off_line: int
 
 
-def build_page(root: Path, complaints: list[str] | None = None) -> Path:
-    """Write the page of everything stored under `root`/reports and return its path.
+def build_page(histories: Histories, complaints: list[str] | None = None) -> Path:
+    """Write the page of everything that is stored of a subject and return its path.
 
     The page is one file: no scripts, no fonts and no pictures from elsewhere. What of the stored
     files is left out is said on it, and in `complaints`.
     """
-    committed = read_results(root / "reports" / "asv")
-    worktree = read_results(root / "reports" / "asv-worktree")
+    committed = histories.read()
+    worktree = histories.named(read_results(histories.of_worktree))
     left_out = [*committed.complaints, *worktree.complaints]
     if complaints is not None:
         complaints += left_out
     machines = sorted({**committed.machines, **worktree.machines})
     sections = [
-        _section(name, number, environment, committed, worktree, root)
+        _section(name, number, environment, committed, worktree, histories)
         for name in machines
         for number, environment in enumerate(
             dict.fromkeys([*committed.environments_of(name), *worktree.environments_of(name)])
@@ -92,14 +92,16 @@ def build_page(root: Path, complaints: list[str] | None = None) -> Path:
         page_templates()
         .get_template("index.html.j2")
         .render(
+            subject=histories.subject,
+            is_own=histories.is_own,
             sections=[section for section in sections if section.tables],
-            left_out=[sentence.replace(f"{root}/", "") for sentence in left_out],
+            left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
             moments=_moments,
             built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            has_asv_pages=(root / "reports" / "html" / "index.html").is_file(),
+            has_asv_pages=(histories.folder / "html" / "index.html").is_file(),
         )
     )
-    return write_text(root / "reports" / "pages" / "index.html", page)
+    return write_text(histories.pages / "index.html", page)
 
 
 def page_templates() -> Environment:
@@ -119,7 +121,7 @@ def _section(
     environment: EnvironmentFacts,
     committed: Results,
     worktree: Results,
-    root: Path,
+    histories: Histories,
 ) -> MachineSection:
     facts = dict(environment) or committed.machines.get(name) or worktree.machines[name]
     figures, drafts = (
@@ -130,9 +132,9 @@ def _section(
         ]
         for results in (committed, worktree)
     )
-    dates, repository = dates_of(figures), Repository(root)
-    commits = commits_in_order(dates, repository)
-    line, off_line = commits_on_line(dates, repository)
+    dates = dates_of(figures)
+    commits = histories.in_order(dates)
+    line, off_line = histories.on_line(dates)
     tables = []
     if drafts:
         newest = max(drafts, key=lambda figure: figure.started_ms)
@@ -184,8 +186,14 @@ def _histories(
         if len(members) > 1:
             figure_name = FIGURE_NAMES.get(series.figure) or series.figure.replace("_", " ")
             title = f"{figure_name}, {series.label}" if series.label else figure_name
+            if members[0].is_metric:
+                group, title = METRICS, series.benchmark
+            else:
+                group = spaced(series.subject.rpartition(".")[2])
+            if members[0].better == "higher":
+                title += ", higher is better"
             plot = title, plot_history(title, members, commits)
-            by_subject.setdefault(spaced(series.subject.rpartition(".")[2]), []).append(plot)
+            by_subject.setdefault(group, []).append(plot)
     return list(by_subject.items())
 
 

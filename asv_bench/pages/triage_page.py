@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from asv_bench.git.repository import short
 from asv_bench.history.triage import Triaged
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text
@@ -72,7 +73,7 @@ def _remark(entry: Triaged) -> str:
         )
     if change.reference is not None:
         sentences.append(
-            f"Judged by ratios to {change.reference[:8]}, measured in the same sessions."
+            f"Judged by ratios to {short(change.reference)}, measured in the same sessions."
         )
     if entry.answer is not None and entry.answer.reason:
         sentences.append(entry.answer.reason)

@@ -20,6 +20,7 @@ import msgspec
 
 from asv_bench.compare.catalog import Entry, entries_of
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.history.asv_selection import names_with_parameters
 from asv_bench.packages import require_packages
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects.declared import DeclaredSubject
@@ -64,6 +65,7 @@ class AsvSuite(DeclaredSubject):
             )
         self._suite = folder / conf.benchmark_dir
         self._conf = conf
+        self._versions: dict[str, str] = {}
         name = re.sub(r"[^\w.-]", "-", conf.project)
         text = SubjectText(
             SubjectTable(
@@ -108,6 +110,10 @@ class AsvSuite(DeclaredSubject):
         self._declare(SubjectText(table, metrics=metrics))
         super().choose((), devices)
 
+    def version(self, metric: str) -> str:
+        """See `DeclaredSubject`: what asv makes of the benchmark's code."""
+        return self._versions.get(metric) or super().version(metric)
+
     def sentence(self) -> str:
         """See `Subject`."""
         names = ", ".join(metric.name for metric in self.metrics[:4])
@@ -144,7 +150,13 @@ class AsvSuite(DeclaredSubject):
                 raise MeasurementFailed(f"the suite cannot be listed: {error}") from None
             except LifeFailed as error:
                 raise MeasurementFailed(f"the suite cannot be imported: {error}") from None
-            return entries_of(json.loads(listed.read_text()))
+            described = json.loads(listed.read_text())
+        self._versions = {
+            name: one["version"]
+            for one in described
+            for name in names_with_parameters(one["name"], one["params"])
+        }
+        return entries_of(described)
 
 
 def _setup(conf: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import WORKING_TREE, resolve_revision
-from asv_bench.git.commits import commits_between
+from asv_bench.git.commits import commits_between, commits_in_range
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.git.working_tree import snapshot
 
@@ -32,6 +32,13 @@ class Axis(Protocol):
 
     def between(self, base: str, head: str) -> list[Commit]:
         """The variants after `base` up to and with `head`; Refused if `head` does not follow."""
+        ...
+
+    def in_range(self, text: str) -> list[Commit]:
+        """The variants of a range such as HEAD~5..HEAD, in their order; Refused if there are none.
+
+        It runs from the earlier, which is left out, to the later.
+        """
         ...
 
     def variant(self, name: str) -> Variant:
@@ -70,6 +77,10 @@ class Commits:
     def between(self, base: str, head: str) -> list[Commit]:
         """See `Axis`: on one line of first parents."""
         return commits_between(base, head, Repository(self._root))
+
+    def in_range(self, text: str) -> list[Commit]:
+        """See `Axis`: as git understands it, first parents only."""
+        return commits_in_range(text, Repository(self._root))
 
     def variant(self, name: str) -> Variant:
         """See `Axis`."""
@@ -114,6 +125,13 @@ class Labels:
         if first >= last:
             raise Refused(f"{head} does not come after {base} in labels.")
         return [Commit(label) for label in self._labels[first + 1 : last + 1]]
+
+    def in_range(self, text: str) -> list[Commit]:
+        """See `Axis`: A..B of two labels, or one label."""
+        base, dots, head = text.partition("..")
+        if text in self._labels or not dots:
+            return [self.resolve(text)]
+        return self.between(self.resolve(base).hash, self.resolve(head).hash)
 
     def variant(self, name: str) -> Variant:
         """See `Axis`."""

@@ -63,15 +63,27 @@ class Choice:
         return subject
 
     def _subject(self, verb: str) -> Subject:
+        declared = self.declared(verb)
+        if declared is None:
+            return set_up(REPOSITORY, self.patterns, self.devices)
+        declared.choose(self.patterns, self.devices)
+        return declared
+
+    def declared(self, verb: str) -> DeclaredSubject | None:
+        """What the user declares, before metrics are chosen; None: kvtrail's own benchmarks.
+
+        Raises
+        ------
+        Refused
+            As `subject` does.
+        """
         if self.command:
             return self._of_command(verb)
         if self.workload is not None:
             return self._of_workload(verb, self.workload)
         path = self.file or file_around(Path.cwd())
         if path is not None:
-            declared = declared_by(path, self.axis)
-            declared.choose(self.patterns, self.devices)
-            return declared
+            return declared_by(path, self.axis)
         if not IS_CHECKOUT:
             raise Refused(
                 f"there is nothing to {verb}: give a command behind --, name a file with "
@@ -80,19 +92,17 @@ class Choice:
             )
         if self.axis:
             raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")
-        return set_up(REPOSITORY, self.patterns, self.devices)
+        return None
 
-    def _of_workload(self, verb: str, workload: EngineWorkload) -> Subject:
+    def _of_workload(self, verb: str, workload: EngineWorkload) -> DeclaredSubject:
         if self.file or self.axis or not IS_CHECKOUT:
             raise Refused(
                 f"--workload measures kvtrail's own engine, in a checkout of kvtrail, by `python "
                 f"-m asv_bench {verb}`; leave out --subject and --axis."
             )
-        declared = EngineRuns(REPOSITORY, workload)
-        declared.choose(self.patterns, self.devices)
-        return declared
+        return EngineRuns(REPOSITORY, workload)
 
-    def _of_command(self, verb: str) -> Subject:
+    def _of_command(self, verb: str) -> DeclaredSubject:
         if self.file or self.axis or self.devices or self.workload:
             raise Refused(
                 "--subject, --axis, --devices and --workload say what is measured in other ways; "
@@ -103,9 +113,7 @@ class Choice:
             raise Refused(
                 f"{Path.cwd()} is in no git repository; run {verb} in the one to measure."
             )
-        declared = DeclaredSubject.of_command(root, self.command)
-        declared.choose(self.patterns, None)
-        return declared
+        return DeclaredSubject.of_command(root, self.command)
 
 
 def declared_by(path: Path, axis: str | None = None) -> DeclaredSubject:

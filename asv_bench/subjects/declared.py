@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -12,7 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from asv_bench.errors import Refused
+import msgspec
+
+from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit
 from asv_bench.process.gpu import chosen_gpus
 from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, require_repository
@@ -132,6 +135,28 @@ class DeclaredSubject:
         return self._text.subject.name
 
     @property
+    def repository(self) -> Path:
+        """The folder of the repository."""
+        return self._root
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What is compared in place of commits, in its order; empty where commits are."""
+        return self._text.axis.labels if isinstance(self._axis, Labels) else ()
+
+    def version(self, metric: str) -> str:
+        """What decides what figures of a metric mean: those of two versions do not compare."""
+        table = self._declared.get(metric)
+        content = (
+            self._words,
+            self._text.subject.measure,
+            self._text.server,
+            self._text.client,
+            table and msgspec.structs.replace(table, margin=None),
+        )
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
+
+    @property
     def known(self) -> list[Metric]:
         """All metrics that a life may give: those declared first, then those of every subject."""
         declared = [
@@ -173,7 +198,9 @@ class DeclaredSubject:
             ]
         if not self._metrics:
             names = ", ".join(metric.name for metric in self.known)
-            raise Refused(f"no metric is called {' or '.join(patterns)}; there are {names}.")
+            raise NothingSelected(
+                f"no metric is called {' or '.join(patterns)}; there are {names}."
+            )
         self._places = places(self._text.subject, devices)
 
     def resolve(self, revision: str) -> Commit:
@@ -191,6 +218,10 @@ class DeclaredSubject:
     def variant(self, name: str) -> Variant:
         """What a full hash, or a label, stands for."""
         return self._axis.variant(name)
+
+    def in_range(self, text: str) -> list[Commit]:
+        """The commits of a range, or labels, in their order; see `Axis`."""
+        return self._axis.in_range(text)
 
     def pairs(self) -> AbstractContextManager[Lives]:
         """See `Subject`; what was laid out goes on leaving."""

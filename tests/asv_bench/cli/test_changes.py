@@ -29,6 +29,7 @@ from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.lab.calibration.simulated_noise import SimulatedPairs as NoisyPairs
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
+from asv_bench.subjects.subject import Metric
 
 
 class Project:
@@ -101,7 +102,8 @@ class Project:
         if devices == "no such":
             raise Refused("there is no such device.")
         entries = select([Entry(name, name, "seconds")], patterns, has_gpu=False)
-        return SimpleNamespace(entries=entries, pairs_of=pairs_of)
+        metrics = [Metric(entry.name, entry.unit) for entry in entries]
+        return SimpleNamespace(metrics=metrics, devices=("cpu",), pairs_of=pairs_of)
 
     @property
     def record(self) -> dict:

@@ -11,14 +11,21 @@ from rich.console import Console
 from toy_project import ToyProject, git, make_project
 
 from asv_bench.cli import history as history_module
-from asv_bench.cli.history import commits_of, every_nth
+from asv_bench.cli.history import every_nth
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.history.asv_results import Figure, Series, read_results
-from asv_bench.history.asv_runs import AsvProject
+from asv_bench.git.repository import Commit
+from asv_bench.history import checkout_session
+from asv_bench.history.asv_results import Figure, Series, dates_of, read_results
+from asv_bench.history.checkout_session import commits_of
+from asv_bench.history.histories import Histories
 from asv_bench.history.sessions import read_ratios
 from asv_bench.history.table import history_tables
 from asv_bench.output.table import Table
+
+
+def in_order(figures: list[Figure], root: Path) -> list[Commit]:
+    return Histories.of_checkout(root).in_order(dates_of(figures))
 
 
 @pytest.fixture
@@ -104,7 +111,7 @@ def test_commits_with_the_engine_of_the_one_before_are_not_measured(
         raise MeasurementFailed("enough")
 
     monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
-    monkeypatch.setattr(history_module, "measure_with_progress", note)
+    monkeypatch.setattr(checkout_session, "measure_with_progress", note)
     with pytest.raises(MeasurementFailed):
         history_module.history(["HEAD~4..HEAD"])
     assert measured == [toy.commits[2], toy.commits[1]]
@@ -147,7 +154,7 @@ def test_a_second_measurement_stands_beside_the_first_and_asvs_pages_show_one(
     second.write_text(re.sub(r"\b3\.0\b", "9.0", second.read_text()))
     (results / "torn.json").write_text('{"commit_hash": ')
     capsys.readouterr()
-    build_all_pages(AsvProject(toy.root, toy.root, results.parent), Console())
+    build_all_pages(Histories.of_checkout(toy.root), Console())
     assert re.search(r"torn\.json is not JSON.*left out", capsys.readouterr().out)
     graphs = (toy.root / "reports" / "html" / "graphs").rglob("toy.Toy.track_step.json")
     values = {text for path in graphs for text in re.findall(r"\d+\.\d+", path.read_text())}
@@ -270,7 +277,7 @@ def test_the_table_is_of_scheduler_where_that_was_measured(tmp_path: Path) -> No
         figure_of("c" * 40, 3, "scheduler.Scheduler.track_ttft", TINY, 0.6),
         figure_of("a" * 40, 1, "streaming.Streaming.track_step_time", TINY, 0.1),
     ]
-    (table,) = history_tables(figures, tmp_path)
+    (table,) = history_tables(figures, in_order(figures, tmp_path))
     assert table.title == "scheduler, batch 16"
     assert [column.title for column in table.columns[1:-1]] == ["step or call", "TTFT", "tokens/s"]
     # A figure that the row above lacks is compared with none.
@@ -288,8 +295,8 @@ def test_without_scheduler_the_tables_are_of_what_was_selected(tmp_path: Path) -
         figure_of("a" * 40, 1, "host.Startup.track_import", {}, 0.2),
         figure_of("b" * 40, 2, "host.Startup.track_import", {}, 0.1),
     ]
-    tables = history_tables(figures, tmp_path)
+    tables = history_tables(figures, in_order(figures, tmp_path))
     assert [table.title for table in tables] == ["startup, import", "decode, context 128, batch 8"]
     assert cells(tables[0])[1] == ["bbbbbbbb", "100 ms\n-50.0 %"]
     many = [figure_of("a" * 40, 1, f"host.Thing.track_{n}", {}, 0.2) for n in range(9)]
-    assert len(history_tables(many, tmp_path)) == 4
+    assert len(history_tables(many, in_order(many, tmp_path))) == 4

@@ -15,6 +15,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.git.commits import commits_in_order
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.history.asv_results import Figure, Series, dates_of
+from asv_bench.history.histories import Histories
 from asv_bench.pages.plots import plot_history
 from asv_bench.pages.site import build_page
 
@@ -63,7 +64,7 @@ def page(tmp_path: Path) -> str:
     store(tmp_path, "asv", "a" * 40, 1000, step_result(0.001, 0.002, 0.003))
     store(tmp_path, "asv", "b" * 40, 2000, step_result(0.004, 0.004, 0.004))
     store(tmp_path, "asv-worktree", "c" * 40, 3000, {IMPORT: [[0.5], [], "1", 6000, [[0.5]]]})
-    return build_page(tmp_path).read_text()
+    return build_page(Histories.of_checkout(tmp_path)).read_text()
 
 
 class References(HTMLParser):
@@ -119,7 +120,7 @@ def test_each_row_says_when_it_was_measured(tmp_path: Path) -> None:
         "scheduler.Scheduler.track_tpot": [[0.5], [["'gpt2'"]], "1", 7 * hour + minute, [[0.5]]],
     }
     store(tmp_path, "asv", "a" * 40, 1000, rows)
-    page = build_page(tmp_path).read_text()
+    page = build_page(Histories.of_checkout(tmp_path)).read_text()
     assert re.search(r"startup, import</td>.*?<td>1970-01-01 06:00 UTC</td>\s*</tr>", page, re.S)
     assert "<td>1970-01-01 07:00 UTC to 1970-01-01 07:01 UTC</td>" in page
     assert re.search(r"Commit aaaaaaaa\s*</caption>", page)
@@ -133,7 +134,7 @@ def test_environments_have_sections_of_their_own(tmp_path: Path) -> None:
         content |= {"python": python, "params": {"cpu": "a cpu"}, "results": step_result(seconds)}
         path.with_stem(f"a-{python}").write_text(json.dumps(content))
     path.unlink()
-    page = build_page(tmp_path).read_text()
+    page = build_page(Histories.of_checkout(tmp_path)).read_text()
     sections = re.findall(r'<section id="(.*?)">(.*?)</section>', page, re.S)
     assert [name for name, _ in sections] == ["own-toy", "own-toy-2"]
     shown = {
@@ -147,7 +148,7 @@ def test_the_page_says_what_was_left_out(tmp_path: Path) -> None:
     store(tmp_path, "asv", "a" * 40, 1000, step_result(0.001))
     (tmp_path / "reports" / "asv" / "own-toy" / "torn.json").write_text('{"commit')
     complaints: list[str] = []
-    page = build_page(tmp_path, complaints).read_text()
+    page = build_page(Histories.of_checkout(tmp_path), complaints).read_text()
     assert "Left out" in page
     assert "reports/asv/own-toy/torn.json is not JSON" in page
     assert "torn.json is not JSON" in complaints[0]
@@ -179,13 +180,14 @@ def test_a_plot_takes_its_colours_from_the_page() -> None:
 
 def test_failed_benchmarks_are_named_on_the_page(tmp_path: Path) -> None:
     store(tmp_path, "asv", "a" * 40, 1000, {IMPORT: [[None], [], "1", 5000]})
-    page = build_page(tmp_path).read_text()
+    page = build_page(Histories.of_checkout(tmp_path)).read_text()
     assert "failed: import" in page
     assert "<svg" not in page
 
 
 def test_a_page_without_results_says_what_to_do(tmp_path: Path) -> None:
-    assert "Nothing has been measured yet" in build_page(tmp_path).read_text()
+    page = build_page(Histories.of_checkout(tmp_path)).read_text()
+    assert "Nothing has been measured yet" in page
 
 
 def test_commits_unknown_to_the_repository_stand_by_their_date(tmp_path: Path) -> None:

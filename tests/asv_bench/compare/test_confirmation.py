@@ -33,17 +33,17 @@ class Sources:
 
 def test_each_suspicion_gets_its_standing_and_equal_commits_one_comparison() -> None:
     seemed = {
-        Suspicion(BASE, HEAD, "slow"): (0.05, Standing.REGRESSION),
-        Suspicion(BASE, OTHER, "slow"): (-0.05, Standing.REFUTED),
-        Suspicion(BASE, HEAD, "fast"): (-0.05, Standing.IMPROVEMENT),
-        Suspicion(BASE, OTHER, "fast"): (0.05, Standing.REFUTED),
-        Suspicion(BASE, HEAD, "same"): (0.03, Standing.REFUTED),
-        Suspicion(BASE, HEAD, "unclear"): (0.03, Standing.UNRESOLVED),
+        Suspicion(BASE, HEAD, "slow"): (True, Standing.REGRESSION),
+        Suspicion(BASE, OTHER, "slow"): (False, Standing.REFUTED),
+        Suspicion(BASE, HEAD, "fast"): (False, Standing.IMPROVEMENT),
+        Suspicion(BASE, OTHER, "fast"): (True, Standing.REFUTED),
+        Suspicion(BASE, HEAD, "same"): (True, Standing.REFUTED),
+        Suspicion(BASE, HEAD, "unclear"): (True, Standing.UNRESOLVED),
     }
     sources = Sources()
     answers = confirm(seemed, sources).by_suspicion
-    for suspicion, (change, standing) in seemed.items():
-        assert Standing.of(change, answers[suspicion]) is standing
+    for suspicion, (is_worse, standing) in seemed.items():
+        assert Standing.of(answers[suspicion], is_worse=is_worse) is standing
     assert sources.asked == [("slow", "fast", "same", "unclear"), ("slow", "fast")]
 
 
@@ -51,6 +51,6 @@ def test_a_commit_that_is_unusable_now_is_no_verdict_and_stops_nothing() -> None
     unusable, usable = Suspicion(BASE, OTHER, "slow"), Suspicion(BASE, HEAD, "slow")
     sources = Sources(unusable={OTHER: "it has no engine"})
     answers = confirm([unusable, usable], sources).by_suspicion
-    assert Standing.of(0.05, answers[unusable]) is Standing.NOT_COMPARED
-    assert Standing.of(0.05, answers[usable]) is Standing.REGRESSION
+    assert Standing.of(answers[unusable], is_worse=True) is Standing.NOT_COMPARED
+    assert Standing.of(answers[usable], is_worse=True) is Standing.REGRESSION
     assert "it has no engine" in answers[unusable].reason

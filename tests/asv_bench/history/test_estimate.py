@@ -14,11 +14,19 @@ from toy_project import ToyProject, make_project
 from asv_bench.cli import bench as bench_module
 from asv_bench.cli import history as history_module
 from asv_bench.errors import Refused
+from asv_bench.history import checkout_session
 from asv_bench.history import estimate as module
 from asv_bench.history.asv_selection import Selection
-from asv_bench.history.estimate import ASSUMED_SECONDS, Estimate, agree_to, estimate, long_time
+from asv_bench.history.estimate import (
+    ASSUMED_SECONDS,
+    STORED,
+    Estimate,
+    agree_to,
+    estimate,
+    long_time,
+)
 
-LONG = Estimate(465, 3, 51.0, is_stored=True)
+LONG = Estimate(465, 3, 51.0, STORED)
 
 
 def store(folder: Path, name: str, rows: dict[str, list[Any]]) -> None:
@@ -35,7 +43,7 @@ def test_stored_results_tell_how_long_a_round_takes(tmp_path: Path) -> None:
     }
     store(tmp_path / "own", "one.json", rows)
     both = estimate(tmp_path, "own", 4, Selection((r"^[abc]\.",), rounds=5))
-    assert (both.round_s, both.is_stored, both.seconds) == (13.0, True, 260.0)
+    assert (both.round_s, both.source, both.seconds) == (13.0, STORED, 260.0)
     # One of the two that were measured.
     half = estimate(tmp_path, "own", 1, Selection((r"^a\..*\(64\)",), rounds=1))
     assert half.round_s == 5.0
@@ -56,7 +64,7 @@ def test_what_takes_hours_is_refused_without_a_terminal_unless_it_was_agreed_to(
     with pytest.raises(Refused, match=r"about 20 hours: 465 commits x 3 rounds.*--yes"):
         agree_to(LONG, console, yes=False)
     agree_to(LONG, console, yes=True)
-    agree_to(Estimate(1, 3, 51.0, is_stored=True), console, yes=False)
+    agree_to(Estimate(1, 3, 51.0, STORED), console, yes=False)
     assert "expected to take about 3 min: 1 commit x 3 rounds" in console.file.getvalue()
 
 
@@ -94,7 +102,7 @@ def test_a_long_history_and_a_long_bench_do_not_begin_by_themselves(
         raise AssertionError("it began")
 
     monkeypatch.setattr(history_module, "REPOSITORY", toy.root)
-    monkeypatch.setattr(history_module, "measure_with_progress", forbidden)
+    monkeypatch.setattr(checkout_session, "measure_with_progress", forbidden)
     with pytest.raises(Refused, match=r"3 commits x 99 rounds.*--yes"):
         history_module.history(["HEAD"], rounds=99)
     with pytest.raises(AssertionError, match="it began"):

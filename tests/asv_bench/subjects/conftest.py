@@ -43,6 +43,8 @@ def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     for place in ("cli.compare", "cli.bisect", "cli.swap"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
         monkeypatch.setattr(f"asv_bench.{place}.FOLDER", work)
+    for place in ("cli.changes", "cli.report", "history.histories", "history.subject_session"):
+        monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
     monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", work)
     monkeypatch.setattr("asv_bench.compare.noise_pools.FOLDER", work / "noise")
     monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")

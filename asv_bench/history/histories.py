@@ -1,0 +1,115 @@
+"""Where the histories of one subject are kept, and along what they run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from asv_bench.git.commits import commits_in_order, commits_on_line
+from asv_bench.git.repository import Commit, Repository
+from asv_bench.history.asv_results import Figure, Results, read_results
+from asv_bench.history.sessions import SESSIONS
+from asv_bench.output.record import WORKPLACE
+from asv_bench.subjects.declared import DeclaredSubject
+
+OWN = "kvtrail"
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """The stored histories of one subject.
+
+    Attributes
+    ----------
+    subject
+        Its name.
+    folder
+        Holds asv's results of commits, those of the working tree, sessions and pages.
+    configured
+        Holds asv.conf.json.
+    repository
+        Has the commits.
+    labels
+        In their order, where they are measured in place of commits. Results are filed under a hash
+        of the label, as asv's are of commits.
+    """
+
+    subject: str
+    folder: Path
+    configured: Path
+    repository: Path
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of_checkout(cls, root: Path) -> Histories:
+        """Those of kvtrail's own benchmarks in a checkout."""
+        return cls(OWN, root / "reports", root, root)
+
+    @classmethod
+    def of_subject(cls, subject: DeclaredSubject, folder: Path | None = None) -> Histories:
+        """Those of a subject that a user declares, by default at a place of its own."""
+        kept = folder or WORKPLACE / "subjects" / subject.name
+        return cls(subject.name, kept, kept, subject.repository, subject.labels)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether they are of kvtrail's own benchmarks."""
+        return self.configured != self.folder
+
+    @property
+    def results(self) -> Path:
+        """asv's results directory, of commits or labels."""
+        return self.folder / "asv"
+
+    @property
+    def of_worktree(self) -> Path:
+        """asv's results directory of a working tree that differs from its commit."""
+        return self.folder / "asv-worktree"
+
+    @property
+    def sessions(self) -> Path:
+        """Ratios to references."""
+        return self.folder / SESSIONS
+
+    @property
+    def pages(self) -> Path:
+        """The self-contained pages."""
+        return self.folder / "pages"
+
+    def read(self) -> Results:
+        """What is stored of commits or labels, by their names."""
+        return self.named(read_results(self.results))
+
+    def named(self, results: Results) -> Results:
+        """Results with labels in place of the hashes under which they are filed."""
+        labels = {filed_under(label): label for label in self.labels}
+        if not labels:
+            return results
+
+        def named(figure: Figure) -> Figure:
+            return replace(figure, commit=labels.get(figure.commit, figure.commit))
+
+        return replace(results, figures=tuple(map(named, results.figures)))
+
+    def in_order(self, dates: Mapping[str, int]) -> list[Commit]:
+        """All that was measured, earlier ones first; `dates` as in `commits_in_order`."""
+        if not self.labels:
+            return commits_in_order(dates, Repository(self.repository))
+        return [Commit(label) for label in self.labels if label in dates]
+
+    def on_line(self, dates: Mapping[str, int], tip: str = "HEAD") -> tuple[list[Commit], int]:
+        """What a series runs along, and how many of those measured are not on it.
+
+        Commits are on the line of first parents that ends at `tip`; labels all are on one line.
+        """
+        if not self.labels:
+            return commits_on_line(dates, Repository(self.repository), tip)
+        line = self.in_order(dates)
+        return line, len(dates) - len(line)
+
+
+def filed_under(label: str) -> str:
+    """What asv's results have in place of a commit's hash for a label."""
+    return hashlib.sha1(label.encode(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,270 @@
+"""`history`, `changes` and `report` of a subject that a `kvtrail.toml` declares."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_repository import ToyRepository
+from typer.testing import CliRunner
+
+from asv_bench.cli.commands import build_app
+from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
+from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.history.asv_runs import AsvProject
+from asv_bench.subjects.lives import Lives
+
+TABLES = """
+[subject]
+name = "toy"
+measure = "sh bench.sh"
+
+[metrics.step_ms]
+path = "step"
+unit = "ms"
+
+[metrics.throughput]
+path = "tput"
+unit = "tok/s"
+better = "higher"
+"""
+LABELS = """
+[axis]
+kind = "labels"
+labels = ["1.9", "1.10", "1.11", "2.0", "2.1"]
+"""
+
+
+def bench(step: float, throughput: float) -> str:
+    """A bench.sh whose figures end in a digit that is another one in each process."""
+    figures = f'{{"step": {step:.2f}%d, "tput": {throughput:.1f}%d}}'
+    return f"printf '{figures}' $(($$ % 10)) $(($$ % 10)) > \"$KVTRAIL_RESULT\""
+
+
+@pytest.fixture(autouse=True)
+def without_pages_of_asv(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "thorough" not in request.keywords:
+        monkeypatch.setattr(AsvProject, "publish", lambda self: None)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> ToyRepository:
+    """Five commits: from the second on slower; more tokens at the third, fewer at the last."""
+    root = tmp_path / "toy"
+    root.mkdir()
+    made = ToyRepository(root)
+    made.git("init", "-q", "-b", "main")
+    for number, figures in enumerate(
+        [
+            (5.00, 100.0),
+            (5.50, 100.0),
+            (5.50, 120.0),
+            (5.50, 120.0),
+            (5.50, 105.0),
+        ]
+    ):
+        made.commit(f"{bench(*figures)}\n# {number}", f"change {number}")
+    (root / "kvtrail.toml").write_text(TABLES)
+    return made
+
+
+def figures_in(folder: Path) -> dict[str, dict[str, Figure]]:
+    """The stored figures by metric and commit."""
+    found: dict[str, dict[str, Figure]] = {}
+    for figure in read_results(folder / "asv").figures:
+        found.setdefault(figure.series.benchmark, {})[figure.commit] = figure
+    return found
+
+
+def test_commits_are_measured_in_rounds_and_stored_as_asv_does(
+    kvtrail, toy: ToyRepository, tmp_path: Path
+) -> None:
+    said = kvtrail(toy, "history", "HEAD~4..HEAD", "--rounds", "2")
+    assert said.code == 0, said.text
+    stored = figures_in(tmp_path / "work" / "subjects" / "toy")
+    hashes = toy.git("rev-list", "--reverse", "HEAD~4..HEAD").split()
+    assert set(stored) == {"step_ms", "throughput"}
+    for metric in stored.values():
+        assert set(metric) == set(hashes)
+        assert {len(figure.samples) for figure in metric.values()} == {2}
+    assert stored["step_ms"][hashes[0]].median == pytest.approx(5.5, rel=0.003)
+    assert stored["throughput"][hashes[1]].better == "higher"
+    assert stored["throughput"][hashes[1]].unit == "tok/s"
+    # The second round goes back, so the oldest commit is the last one that is measured.
+    newest, oldest = (stored["step_ms"][one].started_ms for one in (hashes[-1], hashes[0]))
+    assert oldest > newest
+    assert "change 2" in said.text
+    assert set(said.record["results"]["cells"]) == set(hashes)
+
+
+def test_changes_are_found_and_confirmed_in_the_direction_of_each_metric(
+    kvtrail, toy: ToyRepository, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "kept")
+    kvtrail(toy, "history", "HEAD~4..HEAD", "HEAD~4^!", "--results", folder)
+    said = kvtrail(toy, "changes", "--results", folder)
+    assert said.code == 3, said.text
+    found = said.record["results"]["changes"]
+    assert {(one["benchmark"], one["subject"], one["standing"]) for one in found} == {
+        ("step_ms", "change 1", "regression"),
+        ("throughput", "change 2", "improvement"),
+        ("throughput", "change 4", "regression"),
+    }
+    [rise] = [one for one in found if one["standing"] == "improvement"]
+    assert rise["effect"] == pytest.approx(0.2, abs=0.01)
+    assert rise["confirmation"]["effect"] == pytest.approx(0.2, abs=0.01)
+    page = (tmp_path / "kept" / "pages" / "changes.html").read_text()
+    assert "throughput" in page
+    only = kvtrail(toy, "changes", "--results", folder, "--metric", "through", "--no-confirm")
+    assert only.code == 0
+    assert {(one["benchmark"], one["standing"]) for one in only.record["results"]["changes"]} == {
+        ("throughput", "unconfirmed candidate")
+    }
+
+
+def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
+    slower = '"$KVTRAIL_LABEL" = 2.0 -o "$KVTRAIL_LABEL" = 2.1'
+    script = f"if [ {slower} ]; then {bench(6.00, 100.0)}; else {bench(5.00, 100.0)}; fi"
+    toy.commit(script, "look at the label")
+    (toy.root / "kvtrail.toml").write_text(TABLES + LABELS)
+    said = kvtrail(toy, "history")
+    assert said.code == 0, said.text
+    rows = re.findall(r"│ (\d\.\d+) │", said.text)
+    assert rows == ["1.9", "1.10", "1.11", "2.0", "2.1"]
+    found = kvtrail(toy, "changes")
+    assert found.code == 3, found.text
+    [change] = found.record["results"]["changes"]
+    assert (change["before"], change["commit"]) == ("1.11", "2.0")
+    assert (change["benchmark"], change["standing"]) == ("step_ms", "regression")
+    part = kvtrail(toy, "history", "1.10..2.0", "1.9", "--rounds", "1")
+    assert part.record["settings"]["commits"] == ["2.0", "1.11", "1.9"]
+    page = CliRunner().invoke(build_app(), ["report"])
+    assert page.exit_code == 0, page.output
+    text = (tmp_path / "work" / "subjects" / "toy" / "pages" / "index.html").read_text()
+    assert "<code>2.1</code>" in text
+    assert "throughput, higher is better" in text
+
+
+def test_commits_that_cannot_be_measured_are_named(
+    kvtrail, toy: ToyRepository, tmp_path: Path
+) -> None:
+    toy.commit("exit 125", "cannot")
+    toy.commit(bench(5.50, 120.0), "can again")
+    said = kvtrail(
+        toy, "history", "HEAD~3..HEAD", "--rounds", "1", "--results", str(tmp_path / "k")
+    )
+    assert said.code == 0, said.text
+    unusable = toy.git("rev-parse", "HEAD~1")
+    assert re.search(rf"{unusable[:8]} gave no figure: .*125", said.text)
+    assert len(figures_in(tmp_path / "k")["step_ms"]) == 2
+
+
+def test_a_figure_that_fails_is_a_failure_and_the_others_are_kept(
+    kvtrail, toy: ToyRepository, tmp_path: Path
+) -> None:
+    toy.commit(bench(5.50, 120.0).replace("5.50%d", "NaN%.0s"), "not a number")
+    with pytest.raises(MeasurementFailed, match="step_ms"):
+        kvtrail(toy, "history", "HEAD~2..HEAD", "--rounds", "1", "--results", str(tmp_path / "k"))
+    stored = figures_in(tmp_path / "k")
+    assert {figure.failed for figure in stored["step_ms"].values()} == {True, False}
+    assert {figure.failed for figure in stored["throughput"].values()} == {False}
+
+
+def test_what_was_measured_before_an_interruption_is_filed(
+    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives: list[str] = []
+    whole = Lives.life
+
+    def interrupted(self: Lives, commit: str, **options):
+        lives.append(commit)
+        if len(lives) == 4:
+            raise KeyboardInterrupt
+        return whole(self, commit, **options)
+
+    monkeypatch.setattr(Lives, "life", interrupted)
+    said = kvtrail(toy, "history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"))
+    assert said.code == 130
+    assert len(figures_in(tmp_path / "k")["step_ms"]) == 2
+
+
+def test_a_second_session_stands_beside_the_first(
+    kvtrail, toy: ToyRepository, tmp_path: Path
+) -> None:
+    kept = tmp_path / "k"
+    kvtrail(toy, "history", "HEAD^!", "--rounds", "2", "--results", str(kept))
+    kvtrail(toy, "history", "HEAD^!", "--rounds", "1", "--results", str(kept))
+    assert len([*(kept / "asv").glob("*/*-host*.json")]) == 2
+    assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {2}
+    (toy.root / "kvtrail.toml").write_text(TABLES.replace("sh bench.sh", "sh ./bench.sh"))
+    kvtrail(toy, "history", "HEAD^!", "--rounds", "1", "--results", str(kept))
+    # Another command measures something else: what it said before is no part of the series.
+    assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {1}
+
+
+def test_neighbours_with_the_same_files_are_measured_once(
+    kvtrail, toy: ToyRepository, tmp_path: Path
+) -> None:
+    toy.git("commit", "-q", "--allow-empty", "-m", "nothing")
+    arguments = ("HEAD~2..HEAD", "--rounds", "1", "--results", str(tmp_path / "k"))
+    said = kvtrail(toy, "history", *arguments)
+    assert said.record["settings"]["commits"] == [toy.git("rev-parse", "HEAD~1")]
+    assert "--anyway" in said.text
+    assert len(kvtrail(toy, "history", *arguments, "--anyway").record["settings"]["commits"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["history"], "a range such as"),
+        (["history", "no-such..HEAD"], "git knows no commits"),
+        (["history", "HEAD..HEAD"], "holds no commits"),
+        (["history", "HEAD^!", "--full"], "--full is of kvtrail"),
+        (["history", "HEAD^!", "--metric", "nothing"], "no metric is called nothing"),
+        (["history", "HEAD^!", "--reference", "."], "--reference"),
+        (["history", "1.9", "--axis", "labels"], r"needs \[axis\]"),
+        (["changes", "--branch", "no-such"], "no-such"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    kvtrail, toy: ToyRepository, arguments: list[str], sentence: str
+) -> None:
+    with pytest.raises(Refused, match=sentence):
+        kvtrail(toy, *arguments)
+
+
+def test_labels_are_refused_what_is_of_commits(kvtrail, toy: ToyRepository) -> None:
+    (toy.root / "kvtrail.toml").write_text(TABLES + LABELS)
+    with pytest.raises(Refused, match="none of the labels"):
+        kvtrail(toy, "history", "3.0")
+    with pytest.raises(Refused, match="does not come after"):
+        kvtrail(toy, "history", "2.0..1.9")
+    with pytest.raises(Refused, match="--branch"):
+        kvtrail(toy, "changes", "--branch", "main")
+
+
+@pytest.mark.parametrize("verb", ["changes", "report"])
+def test_without_a_history_there_is_nothing_to_look_at(
+    kvtrail, toy: ToyRepository, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy.root)
+    done = CliRunner().invoke(build_app(), [verb])
+    assert isinstance(done.exception, NothingMeasured)
+    assert re.search(r"`history` measures", str(done.exception))
+
+
+@pytest.mark.thorough
+def test_asv_itself_reads_the_results(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kvtrail(toy, "history", "HEAD~4..HEAD", "HEAD~4^!", "--results", str(kept))
+    assert json.loads((kept / "html" / "index.json").read_text())["project"] == "toy"
+    assert not (kept / ".asv").exists()
+    command = (sys.executable, "-m", "asv", "--config", str(kept / "asv.conf.json"))
+    compared = subprocess.run(
+        [*command, "compare", "HEAD~4", "HEAD"], capture_output=True, text=True, check=False
+    )
+    assert re.search(r"5\.0\d*±.*5\.5\d*±.* 1\.10 .*step_ms", compared.stdout), compared
