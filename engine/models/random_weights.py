@@ -39,6 +39,8 @@ _OFFSET = 0.1
 # Numbers that are drawn and rounded together. Even, as a generator makes two of them at a time, and
 # so few that torch rounds them in the thread that asks, beside the threads of other parameters.
 _PIECE = 1 << 14
+_DRAWERS = 2
+"""Threads that draw; more of them wait for each other's turn in the interpreter."""
 
 
 def random_weights(
@@ -46,8 +48,8 @@ def random_weights(
 ) -> dict[str, Tensor]:
     """Weights for `Decoder`, with the names and shapes of `parameter_shapes`.
 
-    Those of a GPT-2 are made in float32 and rounded to `dtype` at the end, side by side on as many
-    cores as this process has.
+    Those of a GPT-2 are made in float32 and rounded to `dtype` at the end, by a few threads side
+    by side.
     """
     if config.family != "gpt2":
         return _drawn_in_place(config, seed, device, dtype)
@@ -56,7 +58,7 @@ def random_weights(
     def draw(name: str) -> Tensor:
         return _draw(name, shapes[name], seed, dtype)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(min(_DRAWERS, len(os.sched_getaffinity(0)))) as pool:
         # Sent off by this thread, whose current device and stream are the caller's.
         drawn = zip(shapes, pool.map(draw, shapes), strict=True)
         return {name: weight.to(device) for name, weight in drawn}
