@@ -66,7 +66,7 @@ class Effort(NamedTuple):
 
 
 ON_CPU = Effort(RUNS_ON_CPU, RUNS_ON_CPU, 0.0)
-ON_GPU = Effort(3, 12, 2.5)
+ON_GPU = Effort(3, 12, 1.0)
 """Single runs are longer or shorter by chance there, so the median of several is kept."""
 TRIAL_ON_GPU = Effort(1, 1, 0.0)
 IN_TURNS = Effort(5, 40, 5.0)
