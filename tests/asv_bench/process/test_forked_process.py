@@ -252,6 +252,22 @@ def test_all_forks_end_with_the_server(tmp_path: Path) -> None:
         begin_sleepers(server, tmp_path, 4, "long")
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_fork_dies_with_a_server_that_is_killed(server: Forkserver, tmp_path: Path) -> None:
+    with begin_sleepers(server, tmp_path, 6, "long") as process:
+        life, child = pids_in(tmp_path, 6)
+        parent = parent_of(life)
+        os.kill(parent, signal.SIGKILL)
+        with pytest.raises(ForkserverGone):
+            process.wait(30)
+    await_ends([life, parent])
+    os.kill(child, signal.SIGKILL)
+    assert server.has_ended
+
+
 COMMAND = """
 import sys, time
 from pathlib import Path
@@ -273,7 +289,7 @@ def test_a_command_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> No
         env={**os.environ, "PYTHONPATH": search_path([str(ROOT), *borrowed_paths()])},
     )
     pids = pids_in(tmp_path, 5)
-    server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    server = parent_of(pids[0])
     command.kill()
     command.wait()
     await_ends([*pids, server])
