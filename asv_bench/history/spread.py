@@ -56,7 +56,7 @@ def spread_of(
         The processes of each commit.
     are_ratios
         Whether figures were divided by a reference of their session. Then sessions differ by the
-        reference's own noise; else by `SESSION_NOISE`, until differences tell more.
+        reference's own noise at least; else by `SESSION_NOISE`, until differences tell.
     """
     differences = np.diff(levels)
     crosses = np.diff(sessions) != 0
@@ -69,7 +69,8 @@ def spread_of(
     if len(across) < _FEW:
         return Spread(commit, commit if are_ratios else SESSION_NOISE)
     both = _sd_of(across, has_bulk=True) / math.sqrt(2.0)
-    return Spread(commit, math.sqrt(max(0.0, both**2 - commit**2)))
+    least = commit if are_ratios else 0.0
+    return Spread(commit, max(least, math.sqrt(max(0.0, both**2 - commit**2))))
 
 
 def _noise_of(differences: Floats, samples: Sequence[Sequence[float]], within: float) -> float:
