@@ -267,4 +267,4 @@ def test_asv_itself_reads_the_results(kvtrail, toy: ToyRepository, tmp_path: Pat
     compared = subprocess.run(
         [*command, "compare", "HEAD~4", "HEAD"], capture_output=True, text=True, check=False
     )
-    assert re.search(r"1\.10 .*step_ms", compared.stdout), compared
+    assert re.search(r"\+ .* 1\.1 .*step_ms", compared.stdout), compared
