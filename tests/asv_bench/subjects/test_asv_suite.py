@@ -91,3 +91,24 @@ def test_a_file_that_is_none_of_asvs_is_refused(
     conf.write_text(text)
     with pytest.raises(Refused, match=words):
         kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--subject", str(conf))
+
+
+@pytest.mark.thorough
+def test_a_suite_has_a_history_in_which_changes_are_confirmed(kvtrail, tmp_path: Path) -> None:
+    made = suite_of(tmp_path / "toy")
+    bench = (made.root / "bench.py").read_text()
+    for number in range(2):
+        made.commit(f"{bench}# {number}\n", f"more {number}")
+    named = (
+        "--subject",
+        str(made.root / "asv" / "asv.conf.json"),
+        "--results",
+        str(tmp_path / "k"),
+    )
+    said = kvtrail(made.toy, "history", "HEAD", *named, "-b", "track_value")
+    assert said.code == 0, said.text
+    found = kvtrail(made.toy, "changes", *named)
+    assert found.code == 3, found.text
+    [change] = found.record["results"]["changes"]
+    assert change["benchmark"] == "bench_toy.Suite.track_value(1)"
+    assert (change["subject"], change["standing"]) == ("change 1", "regression")
