@@ -219,8 +219,9 @@ class Confirming:
         self, subject: DeclaredSubject | BenchSetup, wanted: Sequence[Suspicion]
     ) -> Answers:
         self.record.look_around(self.console, subject.devices)
-        threads = threads_text(self.record.threads)
-        what = f"comparing the commits around {len(wanted)} changes, {threads} a process"
+        what = f"comparing the commits around {len(wanted)} changes"
+        if self.declared is None:
+            what += f", {threads_text(self.record.threads)} a process"
         margins = {
             metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
         }

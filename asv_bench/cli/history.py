@@ -116,8 +116,8 @@ def history(
     with checkout_lock(session.lock):
         console.print(
             f"measuring {len(commits)} {session.noun}, {short(commits[0])} to "
-            f"{short(commits[-1])}, in {session.rounds} rounds, "
-            f"{threads_text(measured_threads())} a process"
+            f"{short(commits[-1])}, in {session.rounds} rounds"
+            + (f", {threads_text(measured_threads())} a process" if histories.is_own else "")
             + (f", beside {short(pinned)}" if pinned else ""),
         )
         measured = session.measure(commits, console, yes=yes)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.commit_tree import CommitTree
-from asv_bench.git.repository import Repository
+from asv_bench.git.repository import Repository, short
 from asv_bench.git.working_tree import working_tree
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_runs import AsvProject
@@ -37,7 +37,7 @@ def process_contradictions(figures: Sequence[Figure]) -> list[str]:
     for figure in figures:
         params = ", ".join(repr(value) for _, value in figure.series.params)
         name = figure.series.benchmark + (f"({params})" if params else "")
-        samples += [(f"{name} of {figure.commit[:8]}", sample) for sample in figure.samples]
+        samples += [(f"{name} of {short(figure.commit)}", sample) for sample in figure.samples]
     return processes_apart(samples, unit)
 
 
