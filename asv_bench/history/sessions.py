@@ -7,6 +7,7 @@ is free of what the session added. asv has no place for it, so such a session le
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -60,8 +61,8 @@ def sessions_of(figures: Iterable[Figure]) -> Sessions:
 def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Path | None:
     """Keep what one run of asv measured on one machine beside its reference; returns the file.
 
-    `reference` is the full hash of a commit measured in the same, interleaved rounds. None where it
-    gave no figure to divide by.
+    `reference` is the full hash of a commit, or a label, measured in the same, interleaved rounds.
+    None where it gave no figure to divide by.
     """
     of_reference = {
         figure.series: figure.median
@@ -84,7 +85,8 @@ def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Pa
     if not rows:
         return None
     begun = min(figure.started_ms for figure in figures)
-    path = folder / figures[0].machine / f"{begun}-{reference[:8]}.json"
+    name = re.sub(r"[^\w.-]", "-", reference)[:8]
+    path = folder / figures[0].machine / f"{begun}-{name}.json"
     write_json(path, {"schema": SCHEMA, "reference": reference, "figures": rows}, indent=1)
     return path
 

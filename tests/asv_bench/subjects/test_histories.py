@@ -149,6 +149,23 @@ def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_p
     assert "throughput, higher is better" in text
 
 
+def test_labels_may_look_like_paths(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
+    axis = '[axis]\nkind = "labels"\nlabels = ["org/image: 1", "org/image: 2", "größer"]\n'
+    (toy.root / "kvtrail.toml").write_text(TABLES + axis)
+    arguments = ("--rounds", "1", "--reference", "org/image: 1")
+    said = kvtrail(toy, "history", *arguments)
+    assert said.code == 0, said.text
+    assert re.search("org/image: 1.*org/image: 2.*größer", said.text)
+    stored = tmp_path / "work" / "subjects" / "toy"
+    [session] = stored.glob("asv-sessions/*/*.json")
+    assert {row["commit"] for row in json.loads(session.read_text())["figures"]} == {
+        "org/image: 1",
+        "org/image: 2",
+        "größer",
+    }
+    assert kvtrail(toy, "changes").record["results"]["changes"] == []
+
+
 def test_commits_that_cannot_be_measured_are_named(
     kvtrail, toy: ToyRepository, tmp_path: Path
 ) -> None:
