@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
+from asv_bench.bisect.finding import (
+    CurvePoint,
+    Direction,
+    Finding,
+    Outcome,
+    Probe,
+    Shape,
+    Stage,
+    Step,
+)
 from asv_bench.compare.verdict import Comparison
 from asv_bench.git.repository import Commit, short
 from asv_bench.output.progress import Progress
@@ -21,14 +29,14 @@ _DOING = {
     Stage.GATE: "comparing the ends",
     Stage.SEARCH: "searching",
     Stage.CONFIRMATION: "confirming",
-    Stage.IN_TURNS: "measuring ends and culprit in turns",
 }
 _COLUMNS = (
     Column("subject", "commit and subject", kind="text"),
     Column("commit", "commit", kind="data"),
     Column("pairs", "pairs"),
-    Column("difference", "difference", show=percent(2, signed=True)),
-    Column("probability", "probability", show=percent(1)),
+    Column("difference", "level", show=percent(2, signed=True)),
+    Column("half_width", "±", show=percent(2)),
+    Column("probability", "step", show=percent(1)),
 )
 
 
@@ -109,55 +117,65 @@ class ProbeLines:
         return line
 
 
-def commit_table(finding: Finding, probes: Sequence[Probe], commits: Sequence[Commit]) -> Table:
+def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
     """The commits that were measured or suspected, oldest first, each against the good end."""
-    ratios: dict[str, list[float]] = {}
-    for probe in probes:
-        if probe.reference == finding.good and probe.pair and probe.pair.discarded is None:
-            ratios.setdefault(probe.commit, []).append(probe.pair.log_ratio)
+    points = {point.commit: point for point in finding.curve}
     return Table(
         _COLUMNS,
         [
-            _row(commit, ratios.get(commit.hash, []), finding)
+            _row(commit, points.get(commit.hash), finding)
             for commit in commits
-            if commit.hash in ratios
+            if commit.hash in points
             or commit.hash in finding.unmeasurable
             or finding.posterior.get(commit.hash, 0.0) >= _LIKELY
         ],
         title=f"{finding.benchmark}: commits against {short(finding.good)}, the good end",
-        caption="The difference is the median over pairs of processes; the probability, that this "
-        "commit is the first changed one.",
+        caption="The level is that of the curve through all pairs, ± half its interval of 95 %; "
+        "step is the probability that the curve steps at this commit.",
     )
 
 
-def _row(commit: Commit, ratios: Sequence[float], finding: Finding) -> Row:
-    style = "bold" if commit.hash in finding.suspects else ""
+def _row(commit: Commit, point: CurvePoint | None, finding: Finding) -> Row:
+    named = {one for step in finding.confirmed_steps for one in step.commits}
+    style = "bold" if commit.hash in named or commit.hash in finding.suspects else ""
     name = Cell(f"{commit.short} {commit.subject}", style)
     if commit.hash in finding.unmeasurable:
         nothing = Cell(None, text="")
-        return name, commit.hash, nothing, Cell(None, text="cannot be measured"), nothing
-    moved = math.expm1(statistics.median(ratios)) if ratios else None
+        unmeasured = Cell(None, text="cannot be measured")
+        return name, commit.hash, nothing, unmeasured, nothing, nothing
     probability = finding.posterior.get(commit.hash, 0.0)
-    return name, commit.hash, len(ratios), moved, probability if probability >= _LIKELY else None
+    shown = probability if probability >= _LIKELY else None
+    if point is None:
+        return name, commit.hash, 0, None, None, shown
+    half_width = (point.interval[1] - point.interval[0]) / 2.0
+    return name, commit.hash, point.pairs, point.effect, half_width, shown
 
 
 def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
     """The answer in sentences; the first is the answer in short."""
     changed = "regression" if finding.direction is Direction.REGRESSION else "improvement"
-    ends = f"The ends: {_compared(finding.gate)}."
-    if finding.outcome is Outcome.NONE:
-        lines = [f"no {changed}: {finding.reason}.", ends]
-    elif finding.outcome is Outcome.INCONCLUSIVE:
-        lines = [f"inconclusive: {finding.reason}.", ends]
-        if finding.suspects:
-            lines.append(f"Most suspect: {_named(finding, commits)}.")
+    named = finding.confirmed_steps
+    if finding.outcome is Outcome.FOUND:
+        lines = [_found(finding, commits)]
+    elif finding.outcome is Outcome.NONE:
+        lines = [f"no {changed}: {finding.reason}."]
+    elif finding.shape is Shape.SLOPE:
+        lines = [f"{finding.reason}."]
     else:
-        lines = [f"first {finding.direction.verdict} commit: {_named(finding, commits)}.", ends]
-    if finding.confirmations:
-        last = finding.confirmations[-1]
-        lines.append(
-            f"{short(last.head)} against {short(last.base)}, before it: {_compared(last)}."
-        )
+        lines = [f"inconclusive: {finding.reason}."]
+        if finding.suspects:
+            first, last = finding.suspects[0], finding.suspects[-1]
+            suspects = _described((last,), commits)
+            if first != last:
+                suspects = f"{len(finding.suspects)} commits, {short(first)} to {short(last)}"
+            lines.append(f"Most suspect: {suspects}, probability {finding.probability or 0:.1%}.")
+    lines.append(f"The ends: {_compared(finding.gate)}.")
+    if named and (len(named) > 1 or finding.outcome is not Outcome.FOUND):
+        lines += [f"{_stepped(step)} at {_described(step.commits, commits)}." for step in named]
+    lines += [
+        f"{short(one.head)} against {short(one.base)}, before it: {_compared(one)}."
+        for one in finding.confirmations
+    ]
     if finding.remark:
         lines.append(finding.remark)
     for commit, reason in finding.unmeasurable.items():
@@ -165,17 +183,31 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
     return lines
 
 
-def _named(finding: Finding, commits: Mapping[str, Commit]) -> str:
-    probability = f"probability {finding.probability:.1%}"
+def _found(finding: Finding, commits: Mapping[str, Commit]) -> str:
+    """The named commits in a sentence."""
+    named = finding.confirmed_steps
+    if len(named) == 1:
+        described = _described(finding.suspects, commits)
+        probability = f"probability {finding.probability or 0:.1%}"
+        return f"first {finding.direction.verdict} commit: {described}, {probability}."
+    steps = ", ".join(f"{_stepped(step)} at {short(step.commit)}" for step in named)
+    return f"{len(named)} steps: {steps}."
+
+
+def _stepped(step: Step) -> str:
+    return percentage(step.effect, 1, signed=True)
+
+
+def _described(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
     described = [
         f"{commits[commit].short} {commits[commit].subject} ({commits[commit].author})"
-        for commit in finding.suspects
+        for commit in hashes
     ]
     if len(described) == 1:
-        return f"{described[0]}, {probability}"
+        return described[0]
     return (
         f"one of these {len(described)}, of which only the last could be measured: "
-        f"{'; '.join(described)}; {probability}"
+        f"{'; '.join(described)}"
     )
 
 

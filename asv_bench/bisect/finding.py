@@ -8,6 +8,7 @@ from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.process.samples import Pair
+from asv_bench.stats.level_curve import Gap
 
 
 class Direction(StrEnum):
@@ -41,19 +42,83 @@ class Stage(StrEnum):
     GATE = "gate"
     SEARCH = "search"
     CONFIRMATION = "confirmation"
-    IN_TURNS = "in turns"
+
+
+class Shape(StrEnum):
+    """How the range goes from its good end to its bad one; `SLOPE`: with no step at any commit."""
+
+    NOTHING = "nothing"
+    ONE_STEP = "one step"
+    SEVERAL_STEPS = "several steps"
+    SLOPE = "slope"
+    UNRESOLVED = "unresolved"
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """What is most probable after a pair.
+class Step:
+    """A change between one commit and the next that can be measured.
 
     Attributes
     ----------
     commits
-        Full hashes, oldest first: one of them is the first changed commit. Empty: none is.
+        Full hashes, oldest first: one of them made it. Several where those before the last cannot
+        be measured.
+    effect, interval
+        Of its confirmation, where there was one; else of the curve, without an interval.
     probability
-        Of exactly that.
+        That there is a step, by the search alone.
+    confirmed
+        Whether the comparison with the commit before it shows it, of at least the margin.
+    """
+
+    commits: tuple[str, ...]
+    effect: float
+    interval: tuple[float, float] | None
+    probability: float
+    confirmed: bool
+
+    @property
+    def commit(self) -> str:
+        """The last of the commits."""
+        return self.commits[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as JSON-ready values."""
+        return {"commit": self.commit, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Commits at which a step seemed certain, and what comparing them came to."""
+
+    gap: Gap
+    comparison: Comparison
+    is_confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A measured commit against the good end, as the whole curve has it; the interval is of 95 %.
+
+    `pairs` are those of this commit and the good end that counted.
+    """
+
+    commit: str
+    effect: float
+    interval: tuple[float, float]
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Where a step is most probable after a pair.
+
+    Attributes
+    ----------
+    commits
+        Full hashes, oldest first: the commits between two measured ones, the later included.
+    probability
+        Of a step among them.
     pairs_left
         How many more pairs the search is expected to take; None where that is unknown.
     """
@@ -102,18 +167,24 @@ class Finding:
     gate
         The comparison of the two ends.
     suspects
-        The first changed commit; several, oldest first, if those before the last cannot be
-        measured; empty if no commit is named.
+        The commit of the largest step in this direction; several, oldest first, if those before the
+        last cannot be measured. Where the search gave up, the commits among which a step is most
+        probable. Else empty.
     probability
-        That it is one of them, by the search alone; None where nothing was searched.
+        Of a step among them, by the search alone; None where there are none.
     posterior
-        By hash of every candidate: how probable it was at the end of the search.
+        By hash of every candidate: how probable a step of it was at the end of the search.
     confirmations
-        Comparisons of suspects with the commit before them; the last is of `suspects`.
+        Comparisons of steps with the commit before them, in the order they were made.
     unmeasurable
         By hash of the candidates that were left out: why.
     remark
-        A sentence where more than one step was shown, else "".
+        A sentence where steps do not explain the range or something was not looked for, else "".
+    shape, steps
+        What the range is, and its steps, oldest first: the confirmed ones and those that were
+        suspected and not confirmed.
+    curve
+        The commits that were measured, oldest first.
     """
 
     outcome: Outcome
@@ -129,7 +200,15 @@ class Finding:
     confirmations: tuple[Comparison, ...] = ()
     unmeasurable: dict[str, str] = field(default_factory=dict)
     remark: str = ""
+    shape: Shape = Shape.NOTHING
+    steps: tuple[Step, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
+
+    @property
+    def confirmed_steps(self) -> list[Step]:
+        """The steps that are named."""
+        return [step for step in self.steps if step.confirmed]
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON-ready values."""
-        return asdict(self)
+        return {**asdict(self), "steps": [step.to_json() for step in self.steps]}

@@ -26,20 +26,23 @@ class SearchPlan:
     comparison
         Of the two ends, before the search, and of the culprit with its parent, after it.
     certain
-        Probability of one commit at which it is called the culprit and confirmed.
+        Probability of a step at one commit at which that is compared with the commit before it.
     most_pairs
         Pairs of the search, after which it gives up; the comparisons' own do not count.
+    is_inside
+        Whether to look at commits between the ends also where those do not differ.
     """
 
     comparison: ComparisonPlan = THOROUGH
-    certain: float = 0.99
-    most_pairs: int = 300
+    certain: float = 0.8
+    most_pairs: int = 200
+    is_inside: bool = False
 
     def __post_init__(self) -> None:
         if not 0.5 < self.certain < 1.0:
             raise Refused(
                 f"a commit cannot be certain at a probability of {self.certain}; it must lie "
-                f"between 0.5 and 1, such as 0.99."
+                f"between 0.5 and 1, such as 0.95."
             )
         if self.most_pairs < 1:
             raise Refused(f"a search of at most {self.most_pairs} pairs finds nothing.")
@@ -50,5 +53,6 @@ class SearchPlan:
             "comparison": self.comparison.to_json(),
             "certain": self.certain,
             "most_pairs": self.most_pairs,
+            "is_inside": self.is_inside,
             "most_confirmations": MOST_CONFIRMATIONS,
         }

@@ -1,4 +1,4 @@
-"""Finding the commit that changed a benchmark: gate the ends, search, confirm the culprit."""
+"""Finding the commits that changed a benchmark: gate the ends, search, confirm each of them."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from statistics import NormalDist
 
-from asv_bench.bisect.finding import Direction, Finding, Guess, Outcome, Probe, Stage
+from asv_bench.bisect.answer import Searched, answer
+from asv_bench.bisect.finding import Direction, Finding, Guess, Probe, Stage, Suspicion
 from asv_bench.bisect.plan import MOST_CONFIRMATIONS, SearchPlan
-from asv_bench.compare.comparison import (
-    MOST_FAILURES,
-    CommitComparison,
-    Progress,
-    summarize_pairs,
-)
+from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Progress
 from asv_bench.compare.pair_pool import PairPool, PairRequest
-from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.git.repository import short
 from asv_bench.process.samples import CommitUnusable, Pair, PairSource, SampleFailed
-from asv_bench.stats.posterior import REFERENCE, FirstBad, Suspects
+from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
 
 SourceOf = Callable[[str], PairSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other
 part is given."""
 OnProbe = Callable[[Probe], None]
-PAIRS_IN_TURNS = 16
-Z_DIFFERENT = 3.3
-"""Standard errors between two effects, beyond which they differ (0.1 %, two-sided)."""
+SUSPECT = 0.4
+"""Probability of a step from which commits are looked at more closely."""
+MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
+"""Steps that may be left somewhere when the search ends, and where none explains the range."""
+LASTING = 0.99
+"""Probability of a step, after its commit was compared with the one before it, to be named: what
+the commits around show tells a step from an offset of that commit alone."""
+LOOKED_AT = 7
+"""Commits between the ends that are looked at where the ends are alike."""
 
 
 class Search:
-    """The search for the first of some commits in a row that changed a benchmark.
+    """The search for the commits in a row that changed a benchmark.
 
-    The ends are compared first, and if the bad one is not slower the search ends there. Then single
-    pairs of a commit and the good end are measured, of the commit whose pair is expected to be the
-    most informative, until one commit is certain. It is then compared with the commit before it, by
-    new pairs. A culprit that is not confirmed stays a suspect, less probable than before.
+    The ends are compared first, and if the bad one is not slower the search ends there, unless the
+    plan says to look inside all the same. Then single pairs of a commit and the good end are
+    measured, of the commit whose pair is expected to tell most of where the curve of levels steps,
+    until each step lies at one commit or no commit is suspect. Each such commit is then compared
+    with the one before it, by new pairs.
 
     Parameters
     ----------
@@ -51,6 +51,8 @@ class Search:
         Full hashes, oldest first; the last is the bad end.
     benchmark
         Name with parameters.
+    pool
+        Differences within one commit that this machine showed before (`judging.within_commit`).
     on_probe
         Told of every pair.
     """
@@ -64,6 +66,7 @@ class Search:
         *,
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
+        pool: Sequence[float] = (),
         on_probe: OnProbe = lambda probe: None,
     ) -> None:
         self._source_of = source_of
@@ -72,51 +75,72 @@ class Search:
         self._benchmark = benchmark
         self._direction = direction
         self._plan = plan or SearchPlan()
+        self._pools = {benchmark: pool} if pool else {}
         self._on_probe = on_probe
-        self._posterior = FirstBad(len(self._candidates))
+        self._margin = math.log1p(self._plan.comparison.margin)
+        self._curve = LevelCurve(len(self._candidates), self._margin)
         self._unmeasurable: dict[str, str] = {}
         self._failures: dict[str, int] = {}
         self._pairs = 0
-        self._confirmations: list[Comparison] = []
+        self._suspicions: dict[range, Suspicion] = {}
+        self._higher_is_better = False
 
     def run(self) -> Finding:
         """Compare the ends, search and confirm.
 
         Raises CommitUnusable if one of the two ends cannot be measured.
         """
-        gate = self._compare(
-            Stage.GATE, "gate", REFERENCE, len(self._candidates) - 1, self._plan.comparison
+        last = len(self._candidates) - 1
+        gate = self._compare(Stage.GATE, "gate", REFERENCE, last, self._plan.comparison.alpha)
+        if gate.verdict is Verdict.FAILED:
+            raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
+        is_changed = gate.verdict is self._direction.verdict
+        if is_changed or self._plan.is_inside:
+            self._search(() if is_changed else self._places())
+        return answer(
+            Searched(
+                direction=self._direction,
+                benchmark=self._benchmark,
+                good=self._good,
+                candidates=self._candidates,
+                gate=gate,
+                plan=self._plan,
+                curve=self._curve,
+                suspicions=tuple(self._reviewed()),
+                unmeasurable=dict(self._unmeasurable),
+                pairs=self._pairs,
+                higher_is_better=self._higher_is_better,
+            )
         )
-        if gate.verdict is not self._direction.verdict:
-            return self._without_search(gate)
+
+    def _reviewed(self) -> list[Suspicion]:
+        """The suspicions as they are at the end, when more is known of the commits around."""
+        now = {gap.commits: gap for gap in self._curve.gaps()}
+        return [
+            replace(
+                one,
+                gap=now.get(commits, one.gap),
+                is_confirmed=one.is_confirmed and now[commits].probability >= LASTING,
+            )
+            for commits, one in self._suspicions.items()
+        ]
+
+    def _search(self, places: Sequence[int]) -> None:
+        """Probe and confirm until nothing is suspect any more, beginning at these places."""
         while True:
-            self._probe_until_certain()
-            suspects = self._posterior.suspects()
-            named = self._commits(suspects)
-            if suspects.probability < self._plan.certain:
-                reason = f"after {self._pairs} pairs of the search no commit is certain enough"
-                return self._finding(Outcome.INCONCLUSIVE, reason, gate, suspects)
-            if not named:
-                reason = "the ends differed when they were compared, but not in the search"
-                return self._finding(Outcome.INCONCLUSIVE, reason, gate, suspects)
-            confirmation = self._confirm(suspects)
-            if confirmation.verdict is self._direction.verdict:
-                reason = "compared with the commit before it by pairs of their own"
-                remark = self._remark(gate, confirmation)
-                return self._finding(Outcome.FOUND, reason, gate, suspects, remark)
-            now = self._posterior.suspects()
-            stuck = now.commits == suspects.commits and now.probability >= self._plan.certain
-            if stuck or len(self._confirmations) >= MOST_CONFIRMATIONS:
-                reason = (
-                    f"compared with the commit before it, {short(named[-1])} is "
-                    f"{confirmation.verdict}; several small steps, or none, look like that"
-                )
-                return self._finding(Outcome.INCONCLUSIVE, reason, gate, now)
+            self._probe_until_settled(places)
+            new = [gap for gap in self._curve.gaps() if self._is_located(gap)]
+            refuted = sum(not one.is_confirmed for one in self._suspicions.values())
+            if not new or refuted >= MOST_CONFIRMATIONS:
+                return
+            share = len(self._suspicions) + len(new)
+            for gap in sorted(new, key=lambda gap: -abs(gap.effect)):
+                self._confirm(gap, share)
 
     def _compare(
-        self, stage: Stage, part: str, before: int, after: int, plan: ComparisonPlan
+        self, stage: Stage, part: str, before: int, after: int, alpha: float
     ) -> Comparison:
-        """Compare two commits, taking their pairs into the posterior as well."""
+        """Compare two commits, taking their pairs into the curve as well."""
         base, head = self._hash(before), self._hash(after)
 
         def on_pair(progress: Progress, pairs: Mapping[str, Pair]) -> None:
@@ -125,86 +149,78 @@ class Search:
                 self._observe(before, after, pair)
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
-        comparison = CommitComparison(base, head, [self._benchmark], plan)
-        [answer] = comparison.run(self._source_of(part), on_pair)
-        return answer
+        plan = replace(self._plan.comparison, alpha=alpha)
+        comparison = CommitComparison(base, head, [self._benchmark], plan, self._pools)
+        [compared] = comparison.run(self._source_of(part), on_pair)
+        return compared
 
-    def _confirm(self, suspects: Suspects) -> Comparison:
-        """Compare the newest of the suspects with the commit before the oldest."""
-        planned = self._plan.comparison
-        # A commit that did half of what was searched for is the culprit all the same.
-        least = min(planned.minimum_effect, math.expm1(self._posterior.effect) / 2)
+    def _confirm(self, gap: Gap, share: int) -> None:
+        """Compare the newest commit of a gap with the one before it; they share the error."""
         comparison = self._compare(
             Stage.CONFIRMATION,
-            f"confirmation {len(self._confirmations) + 1}",
-            suspects.commits[0] - 1,
-            suspects.commits[-1],
-            replace(planned, minimum_effect=least, margin=least),
+            f"confirmation {len(self._suspicions) + 1}",
+            gap.commits.start - 1,
+            gap.commits[-1],
+            self._plan.comparison.alpha / share,
         )
-        self._confirmations.append(comparison)
-        return comparison
+        expected = Verdict.SLOWER if gap.effect > 0 else Verdict.FASTER
+        self._suspicions[gap.commits] = Suspicion(gap, comparison, comparison.verdict is expected)
 
-    def _remark(self, gate: Comparison, own: Comparison) -> str:
-        """Whether the range's effect is more, or less, than the culprit's own.
+    def _probe_until_settled(self, places: Sequence[int]) -> None:
+        def next_pair(running: Sequence[PairRequest]) -> PairRequest | None:
+            if self._pairs + len(running) >= self._plan.most_pairs:
+                return None
+            pending = [self._candidates.index(request.head) for request in running]
+            commit = self._next_commit(pending, places)
+            if commit is None:
+                return None
+            return PairRequest(self._good, self._candidates[commit], (self._benchmark,))
 
-        The machine may have changed between the two comparisons. So if their effects differ both
-        are measured again, in turns, and only what is so then is said.
-        """
-        least = math.log1p(self._plan.comparison.minimum_effect)
-        if not _differ(gate, own, least):
-            return ""
-        whole, alone = self._in_turns((gate.base, gate.head), (own.base, own.head))
-        if not _differ(whole, alone, least):
-            return ""
-        grown = (_log(whole) - _log(alone) > 0) == (_log(whole) > 0)
-        others = "there is more than one step" if grown else "another commit takes part of it back"
-        return (
-            f"Measured in turns, the whole range moved by {whole.effect:+.1%}, this commit alone "
-            f"by {alone.effect:+.1%}: {others}. Bisect the ranges before and after it too."
-        )
+        PairPool(self._source_of("search")).measure(next_pair, self._take)
 
-    def _in_turns(self, *ranges: tuple[str, str]) -> list[Comparison]:
-        """Compare ranges by pairs that take turns, so that the same machine measures all."""
-        plan = self._plan.comparison
-        source = self._source_of("in turns")
-        kept: list[list[Pair]] = [[] for _ in ranges]
-        for turn in range(PAIRS_IN_TURNS + plan.max_discarded):
-            wanting = [place for place, pairs in enumerate(kept) if len(pairs) < PAIRS_IN_TURNS]
-            for place in wanting:
-                base, head = ranges[place]
-                pair = self._one(source, base, head, head_first=turn % 4 in (1, 2))
-                if pair is not None and pair.discarded is None:
-                    kept[place].append(pair)
-        return [
-            summarize_pairs(base, head, self._benchmark, pairs, plan)
-            for (base, head), pairs in zip(ranges, kept, strict=True)
-        ]
+    def _next_commit(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
+        """The commit to measure; None where nothing is suspect any more."""
+        gaps = self._curve.gaps()
+        open_gaps = [gap for gap in gaps if self._is_open(gap)]
+        left = sum(gap.probability for gap in open_gaps)
+        has_step = any(one.is_confirmed for one in self._suspicions.values())
+        has_step = has_step or any(map(self._is_located, gaps))
+        most = MOST_LEFT if has_step or places else MOST_LEFT_OF_ALL
+        if any(gap.probability >= SUSPECT for gap in open_gaps) or left >= most:
+            return self._curve.most_informative(pending)
+        return self._next_place(pending, places)
 
-    def _one(self, source: PairSource, base: str, head: str, *, head_first: bool) -> Pair | None:
-        pair, failure = None, ""
-        try:
-            pair = source.pair(
-                base,
-                head,
-                head_first=head_first,
-                benchmarks=(self._benchmark,),
-                device=source.devices[0],
-            )[self._benchmark]
-        except (CommitUnusable, SampleFailed) as error:
-            failure = str(error)
-        self._on_probe(Probe(Stage.IN_TURNS, base, head, pair, failure))
-        return pair
+    def _next_place(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
+        """The first place of which the level is not known to the margin yet."""
+        known = {
+            level.commit
+            for level in self._curve.levels()
+            if level.high - level.low < 2.0 * self._margin
+        }
+        for place in places:
+            commit = self._curve.nearest(place)
+            if commit not in known and commit not in pending:
+                return commit
+        return None
 
-    def _probe_until_certain(self) -> None:
-        PairPool(self._source_of("search")).measure(self._next_pair, self._take)
+    def _places(self) -> list[int]:
+        """Places at which to look between ends that are alike, evenly spread, the middle first."""
+        count = len(self._candidates)
+        parts = min(LOOKED_AT + 1, count)
+        places = [count * part // parts - 1 for part in range(1, parts)]
+        return sorted(places, key=lambda place: abs(2 * place + 2 - count))
 
-    def _next_pair(self, running: Sequence[PairRequest]) -> PairRequest | None:
-        is_certain = self._posterior.suspects().probability >= self._plan.certain
-        if is_certain or self._pairs + len(running) >= self._plan.most_pairs:
-            return None
-        pending = [self._candidates.index(request.head) for request in running]
-        commit = self._candidates[self._posterior.most_informative(pending)]
-        return PairRequest(self._good, commit, (self._benchmark,))
+    def _is_located(self, gap: Gap) -> bool:
+        """Whether a step lies there, at one commit, and was not compared yet."""
+        is_certain = gap.is_atomic and gap.probability >= self._plan.certain
+        return is_certain and gap.commits not in self._suspicions
+
+    def _is_open(self, gap: Gap) -> bool:
+        """Whether there may be a step of which pairs with the good end would tell more."""
+        suspicion = self._suspicions.get(gap.commits)
+        if suspicion is None:
+            return not self._is_located(gap)
+        return suspicion.is_confirmed and gap.probability < LASTING
 
     def _take(self, request: PairRequest, future: Future[Mapping[str, Pair]]) -> None:
         commit = request.head
@@ -229,89 +245,30 @@ class Search:
             self._report(Stage.SEARCH, REFERENCE, index, pair)
 
     def _leave_out(self, index: int, reason: str) -> None:
-        self._posterior.exclude(index)
+        self._curve.exclude(index)
         self._unmeasurable[self._candidates[index]] = reason
 
     def _observe(self, reference: int, commit: int, pair: Pair) -> None:
+        self._higher_is_better = pair.higher_is_better
         if pair.discarded is None:
-            ratio = self._direction.sign * pair.log_ratio
-            self._posterior.observe(reference, commit, [ratio])
+            self._curve.observe(reference, commit, [pair.log_ratio])
 
     def _report(
         self, stage: Stage, before: int, after: int, pair: Pair | None, failure: str = ""
     ) -> None:
-        guess = None
-        if stage is not Stage.GATE:
-            suspects = self._posterior.suspects()
-            left = self._posterior.pairs_left() if stage is Stage.SEARCH else None
-            guess = Guess(self._commits(suspects), suspects.probability, left)
+        guess = self._guess() if stage is Stage.SEARCH else None
         probe = Probe(stage, self._hash(before), self._hash(after), pair, failure, guess)
         self._on_probe(probe)
 
+    def _guess(self) -> Guess:
+        """Where a step is most probable that was not compared yet."""
+        gaps = [gap for gap in self._curve.gaps() if gap.commits not in self._suspicions]
+        best = max(gaps, key=lambda gap: gap.probability, default=None)
+        if best is None or best.probability < SUSPECT:
+            rest = 1.0 if best is None else 1.0 - best.probability
+            return Guess((), rest, self._curve.pairs_left())
+        commits = tuple(self._candidates[index] for index in best.commits)
+        return Guess(commits, best.probability, self._curve.pairs_left())
+
     def _hash(self, index: int) -> str:
         return self._good if index == REFERENCE else self._candidates[index]
-
-    def _commits(self, suspects: Suspects) -> tuple[str, ...]:
-        return tuple(self._candidates[index] for index in suspects.commits)
-
-    def _without_search(self, gate: Comparison) -> Finding:
-        if gate.verdict is Verdict.FAILED:
-            raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
-        if gate.verdict is Verdict.INCONCLUSIVE:
-            reason = gate.reason or (
-                f"no {self._direction} of the range was shown, nor that there is none of "
-                f"{100 * self._plan.comparison.margin:g} %"
-            )
-            return self._finding(Outcome.INCONCLUSIVE, reason, gate, None)
-        reason = f"the last commit is {gate.verdict} to the first"
-        if gate.verdict is not Verdict.EQUIVALENT:
-            reason = f"the last commit is {gate.verdict} than the first"
-        return self._finding(Outcome.NONE, reason, gate, None)
-
-    def _finding(
-        self,
-        outcome: Outcome,
-        reason: str,
-        gate: Comparison,
-        suspects: Suspects | None,
-        remark: str = "",
-    ) -> Finding:
-        posterior: dict[str, float] = {}
-        if suspects is not None:
-            by_index = zip(self._candidates, self._posterior.probabilities, strict=False)
-            posterior = {commit: float(probability) for commit, probability in by_index}
-        return Finding(
-            outcome=outcome,
-            direction=self._direction,
-            benchmark=self._benchmark,
-            good=self._good,
-            bad=self._candidates[-1],
-            reason=reason,
-            gate=gate,
-            suspects=() if suspects is None else self._commits(suspects),
-            probability=None if suspects is None else suspects.probability,
-            posterior=posterior,
-            confirmations=tuple(self._confirmations),
-            unmeasurable=dict(self._unmeasurable),
-            remark=remark,
-        )
-
-
-def _differ(one: Comparison, other: Comparison, least: float) -> bool:
-    """Whether two effects differ by this much as logarithms, and by more than errors explain."""
-    rest = abs(_log(one) - _log(other))
-    clear = rest > Z_DIFFERENT * math.hypot(_standard_error(one), _standard_error(other))
-    return clear and rest >= least
-
-
-def _log(comparison: Comparison) -> float:
-    return math.log1p(comparison.effect or 0.0)
-
-
-def _standard_error(comparison: Comparison) -> float:
-    """The standard error of the log effect, from its interval; infinite without an interval."""
-    if comparison.interval is None or comparison.confidence is None:
-        return math.inf
-    low, high = comparison.interval
-    width = math.log1p(high) - math.log1p(low)
-    return width / (2.0 * NormalDist().inv_cdf((1.0 + comparison.confidence) / 2.0))

@@ -36,6 +36,7 @@ from asv_bench.cli.options import (
 )
 from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
+from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import MeasurementFailed, Refused
@@ -47,13 +48,14 @@ from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.samples import CommitUnusable
+from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.subject import Metric, Subject
 
 HELP = (
-    "Find the first commit after GOOD, up to BAD, that made a benchmark slower.\n\n"
-    "The two ends are compared first; without a regression between them nothing is searched. "
+    "Find the commits after GOOD, up to BAD, that made a benchmark slower.\n\n"
+    "The two ends are compared first; without a regression between them nothing is searched, "
+    "unless with --inside. Several steps are all named, and a slope is told from a step. "
     "Commits that hold the same files in what is measured as the one before are stepped over. "
     "Along an axis of labels the first label is found. Exit code 3: the "
     "commit was found and confirmed; 0: no regression, or the same at both ends; 4: inconclusive; "
@@ -113,6 +115,13 @@ def bisect(
     most_pairs: Annotated[
         int, typer.Option("--most-pairs", help="Pairs of the search at most.")
     ] = SearchPlan().most_pairs,
+    inside: Annotated[
+        bool,
+        typer.Option(
+            "--inside",
+            help="Search also where the ends do not differ, for a change that is taken back.",
+        ),
+    ] = False,
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     require_quiet: RequireQuiet = False,
@@ -141,14 +150,16 @@ def bisect(
         comparison=THOROUGH.with_margin(metric.margin or margin / 100),
         certain=certain,
         most_pairs=most_pairs,
+        is_inside=inside,
     )
     if WORKING_TREE in (good, bad):
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     good_hash = chosen.resolve(good).hash
     commits = chosen.between(good_hash, chosen.resolve(bad).hash)
-    is_same = not anyway and chosen.are_same(good_hash, commits[-1].hash)
+    is_same = not (anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
     if not (anyway or is_same):
-        commits = _without_the_same(chosen, good_hash, commits, files.console)
+        different = _without_the_same(chosen, good_hash, commits, files.console)
+        is_same, commits = not different, different or commits
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     bisecting = Bisecting(chosen, good_hash, commits, direction, plan, files)
     if is_same:
@@ -225,6 +236,8 @@ class Bisecting:
                 "plan": plan.to_json(),
             },
         )
+        self._noise = NoisePools(self._record)
+        self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
         self._probes: list[Probe] = []
         self.finding: Finding | None = None
         self.seconds = 0.0
@@ -244,9 +257,8 @@ class Bisecting:
         range_sentence = (
             f"bisecting {len(self._commits)} commits, {first} to {last}, for a {self._direction}"
         )
-        print_sentences(
-            self._console, [range_sentence, self._subject.sentence(), *kept.sentences()]
-        )
+        sentences = [self._subject.sentence(), *kept.sentences(), *self._noise.complaints]
+        print_sentences(self._console, [range_sentence, *sentences])
         self._record.look_around(self._console, self._subject.devices, require_quiet=require_quiet)
         begun = time.monotonic()
         lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
@@ -264,6 +276,7 @@ class Bisecting:
                     self._benchmark,
                     direction=self._direction,
                     plan=self._plan,
+                    pool=self._pool,
                     on_probe=on_probe,
                 ).run()
         except KeyboardInterrupt:
@@ -277,7 +290,17 @@ class Bisecting:
             self.seconds = time.monotonic() - begun
             self._record.notes += kept.complaints
         kept.finish()
+        self._add_noise()
         return EXIT_CODES[self.finding.outcome]
+
+    def _add_noise(self) -> None:
+        """Keep what each of the comparisons showed within a commit for the next ones."""
+        compared: dict[tuple[str, str], list[Pair]] = {}
+        for probe in self._probes:
+            if probe.stage is not Stage.SEARCH and probe.pair and not probe.pair.discarded:
+                compared.setdefault((probe.reference, probe.commit), []).append(probe.pair)
+        for pairs in compared.values():
+            self._noise.add({self._benchmark: pairs})
 
     def print_answer(self) -> None:
         """Print the commits that were measured, and the answer."""
@@ -285,7 +308,7 @@ class Bisecting:
             print_sentences(self._console, self._record.notes, "bold")
             return
         if self._probes:
-            self._files.show(commit_table(self.finding, self._probes, self._commits))
+            self._files.show(commit_table(self.finding, self._commits))
         kept = (probe.pair for probe in self._probes if probe.pair and not probe.pair.discarded)
         readings = (
             (f"{self._benchmark} of {short(reading.commit)}", reading.value)
@@ -309,6 +332,7 @@ class Bisecting:
             "pairs": {
                 str(stage): sum(probe.stage is stage for probe in self._probes) for stage in Stage
             },
+            "pool": len(self._pool),
             "finding": None if finding is None else finding.to_json(),
         }
         self._record.samples = [probe.to_json() for probe in self._probes]

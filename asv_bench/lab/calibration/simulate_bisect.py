@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from asv_bench.bisect.finding import Finding, Outcome
+from asv_bench.bisect.finding import Finding, Outcome, Probe, Shape, Stage
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
 from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
@@ -28,6 +28,8 @@ from asv_bench.output.table_files import TableFiles
 GOOD = "good"
 _STEPS = 1_000
 """Sets the stream that places steps apart from those of the devices."""
+PLAIN = Noise(drift=0.0, outliers=0.0)
+TWO_MODES = Noise(process=0.003, drift=0.0, outliers=0.0, modes=0.3, mode_size=0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,10 @@ class Scenario:
     name
         For the table.
     effects
-        Of the steps that lie at random places, as fractions; none: there is nothing to find.
+        Of the steps that lie at random places, oldest first, as fractions; none: there is nothing
+        to find.
+    slope
+        What each of `slope_commits` in a row adds; none of them is to be named.
     commits
         Candidates.
     devices
@@ -49,80 +54,120 @@ class Scenario:
     jitter
         Standard deviation of what each commit does to its own time only, by another memory layout
         for instance.
+    unsteady
+        How many times as far the bad end's processes lie apart.
     noise
         Of the processes.
+    is_inside
+        Whether the search is told to look also between ends that are alike.
     """
 
     name: str
-    effects: tuple[float, ...]
+    effects: tuple[float, ...] = ()
+    slope: float = 0.0
+    slope_commits: int = 15
     commits: int = 64
     devices: int = 1
     unmeasurable: float = 0.0
     jitter: float = 0.0
-    noise: Noise = field(default_factory=Noise)
+    unsteady: float = 1.0
+    noise: Noise = PLAIN
+    is_inside: bool = False
 
 
 SCENARIOS = (
     Scenario("2 %", (0.02,)),
     Scenario("3 %", (0.03,)),
     Scenario("5 %", (0.05,)),
-    Scenario("nothing", ()),
-    Scenario("3 %, four devices", (0.03,), devices=4),
+    Scenario("10 %", (0.10,)),
+    Scenario("nothing"),
+    Scenario("+5 % and -3 %", (0.05, -0.03)),
+    Scenario("+3 % and +4 %", (0.03, 0.04)),
+    Scenario("+5 % taken back, inside", (0.05, 1 / 1.05 - 1), is_inside=True),
+    Scenario("nothing, inside", is_inside=True),
+    Scenario("15 commits of 0.2 % each", slope=0.002),
+    Scenario("2 %, offsets of 0.2 %", (0.02,), jitter=0.002),
+    Scenario("2 %, offsets of 0.5 %", (0.02,), jitter=0.005),
+    Scenario("nothing, offsets of 0.5 %", jitter=0.005),
     Scenario("3 %, a fifth unmeasurable", (0.03,), unmeasurable=0.2),
-    Scenario("3 %, each commit moves by 0.2 %", (0.03,), jitter=0.002),
+    Scenario("3 %, two modes", (0.03,), noise=TWO_MODES),
+    Scenario("3 %, bad end 3 times noisier", (0.03,), unsteady=3.0),
+    Scenario("3 %, four devices", (0.03,), devices=4),
+    Scenario("3 %, ordinary noise", (0.03,), noise=NOISES["ordinary"]),
     Scenario("3 %, heavy noise", (0.03,), noise=NOISES["heavy"]),
-    Scenario("3 % and 4 %", (0.03, 0.04)),
 )
 COLUMNS = (
     Column("scenario", "range", kind="text"),
     Column("runs", "runs"),
     Column("right", "right"),
     Column("wrong_commit", "wrong commit"),
-    Column("inconclusive", "inconclusive"),
+    Column("said_slope", "said: slope"),
+    Column("inconclusive", "unresolved"),
     Column("pairs_p50", "pairs: median", show=digits(0)),
+    Column("search_p50", "in the search", show=digits(0)),
     Column("pairs_p95", "95 % below", show=digits(0)),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One bisection: its answer, whether that was right, and the pairs that it took."""
+    """One bisection: its answer, whether that was right, and the pairs that it took.
+
+    `is_wrong`: a commit is named that has no step. `searched`: the pairs of the search alone.
+    """
 
     finding: Finding
     right: bool
+    is_wrong: bool
     pairs: int
+    searched: int
 
 
 def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -> Trial:
     """Bisect one range of simulated commits.
 
-    An answer is right if it is confirmed and names a commit with a step, alone or among neighbours
-    that cannot be measured. Without a step it is right if it says that there is none. An
-    inconclusive answer is never right.
+    An answer is right if it names every commit with a step, alone or among neighbours that cannot
+    be measured, and no other. Without a step it is right if it names none, and says "slope" where
+    there is one and that there is nothing where there is nothing.
     """
     draws = np.random.default_rng([seed, _STEPS])
     commits = [f"commit {number}" for number in range(scenario.commits)]
-    places = draws.choice(scenario.commits, size=len(scenario.effects), replace=False)
-    log_times = {GOOD: 0.0}
-    for number, commit in enumerate(commits):
-        reached = [
-            math.log1p(effect)
-            for place, effect in zip(places, scenario.effects, strict=True)
-            if number >= place
-        ]
-        log_times[commit] = math.fsum(reached) + scenario.jitter * draws.standard_normal()
+    places = np.sort(draws.choice(scenario.commits, size=len(scenario.effects), replace=False))
+    rises = np.zeros(scenario.commits)
+    rises[places] = np.log1p(scenario.effects)
+    if scenario.slope:
+        first = draws.integers(scenario.commits - scenario.slope_commits + 1)
+        rises[first : first + scenario.slope_commits] += math.log1p(scenario.slope)
+    offsets = scenario.jitter * draws.standard_normal(scenario.commits)
+    levels = np.cumsum(rises) + offsets
+    log_times = {GOOD: 0.0, **dict(zip(commits, levels.tolist(), strict=True))}
     for commit in commits[:-1]:
         if draws.random() < scenario.unmeasurable:
             del log_times[commit]
     names = [f"device {number}" for number in range(scenario.devices)]
-    source = SimulatedCommits(log_times, scenario.noise, seed, names)
-    finding = Search(lambda part: source, GOOD, commits, SIMULATED_BENCHMARK, plan=plan).run()
-    if scenario.effects:
-        culprits = {commits[place] for place in places}
-        right = finding.outcome is Outcome.FOUND and bool(culprits & set(finding.suspects))
-    else:
+    unsteady = {commits[-1]: scenario.unsteady}
+    source = SimulatedCommits(log_times, scenario.noise, seed, names, unsteady)
+    plan = plan or SearchPlan(is_inside=scenario.is_inside)
+    searched = 0
+
+    def count(probe: Probe) -> None:
+        nonlocal searched
+        searched += probe.stage is Stage.SEARCH
+
+    finding = Search(
+        lambda part: source, GOOD, commits, SIMULATED_BENCHMARK, plan=plan, on_probe=count
+    ).run()
+    culprits = {commits[place] for place in places}
+    named = [set(step.commits) for step in finding.confirmed_steps]
+    is_wrong = any(not one & culprits for one in named)
+    are_all_named = len(named) == len(culprits) and not is_wrong
+    if scenario.slope:
+        right = not named and finding.shape is Shape.SLOPE
+    elif not scenario.effects:
         right = finding.outcome is Outcome.NONE
-    return Trial(finding, right, sum(source.measured.values()))
+    else:
+        right = are_all_named and finding.outcome is Outcome.FOUND
+    return Trial(finding, right, is_wrong, sum(source.measured.values()), searched)
 
 
 def bisect_often(
@@ -133,21 +178,20 @@ def bisect_often(
     for run in range(runs):
         trials.append(bisect_once(scenario, seed + run))
         on_run()
-    outcomes = Counter(str(trial.finding.outcome) for trial in trials)
+    shapes = Counter(str(trial.finding.shape) for trial in trials)
     pairs = [trial.pairs for trial in trials]
     return {
         **asdict(scenario),
         "scenario": scenario.name,
         "runs": runs,
         "right": sum(trial.right for trial in trials),
-        "wrong_commit": sum(
-            not trial.right for trial in trials if trial.finding.outcome is Outcome.FOUND
-        ),
-        "inconclusive": outcomes[str(Outcome.INCONCLUSIVE)],
-        "outcomes": dict(outcomes),
-        "said_more_than_one_step": sum(bool(trial.finding.remark) for trial in trials),
+        "wrong_commit": sum(trial.is_wrong for trial in trials),
+        "said_slope": shapes[str(Shape.SLOPE)],
+        "inconclusive": shapes[str(Shape.UNRESOLVED)],
+        "shapes": dict(shapes),
         "pairs_mean": round(float(np.mean(pairs)), 1),
         "pairs_p50": float(np.median(pairs)),
+        "search_p50": float(np.median([trial.searched for trial in trials])),
         "pairs_p95": float(np.percentile(pairs, 95)),
         "pairs_most": max(pairs),
     }
@@ -177,8 +221,9 @@ def run(
 def bisect_table(rows: Sequence[dict[str, Any]]) -> Table:
     """A row for each scenario."""
     caption = (
-        f"Noise: {Noise()}; heavy: {NOISES['heavy']}. Right: a confirmed commit that has a step, "
-        "or without steps the answer that there is none."
+        f"Noise: {PLAIN}; ordinary: {NOISES['ordinary']}; heavy: {NOISES['heavy']}; two modes: "
+        f"{TWO_MODES}. Right: every commit with a step is named and confirmed and no other, or the "
+        "answer is that there is none, or a slope where there is one."
     )
     cells = [[row[column.key] for column in COLUMNS] for row in rows]
     return Table(COLUMNS, cells, "simulated bisections", caption)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class SimulatedCommits:
         Of the random numbers.
     devices
         Names; each drifts by itself.
+    unsteady
+        By commit: how many times as far its processes lie from where they should.
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class SimulatedCommits:
         noise: Noise,
         seed: int,
         devices: Sequence[str] = ("simulated",),
+        unsteady: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._log_times = log_times
+        self._unsteady = unsteady
         self._devices = tuple(devices)
         self._errors = {
             device: noise.figures(np.random.default_rng([seed, place]))
@@ -77,5 +82,6 @@ class SimulatedCommits:
         """Nothing runs."""
 
     def _process(self, commit: str, device: str) -> Reading:
-        value = math.exp(self._log_times[commit] + next(self._errors[device]))
+        error = self._unsteady.get(commit, 1.0) * next(self._errors[device])
+        value = math.exp(self._log_times[commit] + error)
         return Reading(commit, SIMULATED_BENCHMARK, value, (value,), device, 0.0, 0.0)

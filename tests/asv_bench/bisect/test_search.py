@@ -10,10 +10,12 @@ from dataclasses import replace
 import pytest
 from simulated_pairs import FIRST_LOOK
 
-from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
+from asv_bench.bisect import search as module
+from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Shape, Stage
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.bisect.search import Search
-from asv_bench.compare.comparison import MOST_FAILURES
+from asv_bench.bisect.search import LASTING, LOOKED_AT, Search
+from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison
+from asv_bench.compare.plan import EARLY_LOOKS
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.calibration.simulate_bisect import Scenario, bisect_often, bisect_once
@@ -24,6 +26,7 @@ from asv_bench.process.samples import CommitUnusable, Pair, SampleFailed
 GOOD = "good"
 COMMITS = [f"commit {number:02d}" for number in range(32)]
 QUIET = Noise(process=0.002, drift=0.002, outliers=0.0)
+INSIDE = SearchPlan(is_inside=True)
 
 
 def times(steps: Mapping[int, float]) -> dict[str, float]:
@@ -79,7 +82,7 @@ def test_the_first_slow_commit_is_found_and_confirmed_against_its_parent(place: 
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == (COMMITS[place],)
     assert finding.probability is not None
-    assert finding.probability >= 0.99
+    assert finding.probability >= LASTING
     parent = GOOD if place == 0 else COMMITS[place - 1]
     [confirmation] = finding.confirmations
     assert (confirmation.base, confirmation.head) == (parent, COMMITS[place])
@@ -153,18 +156,109 @@ def test_an_end_that_cannot_be_measured_ends_it(end: str) -> None:
         search({}, machine=SimulatedCommits(log_times, QUIET, 1))
 
 
-def test_two_steps_are_told_from_one() -> None:
-    finding, _, _ = search({8: 0.03, 21: 0.05})
+def named(finding: Finding) -> dict[str, float]:
+    """The effects of the commits that are named."""
+    return {step.commit: step.effect for step in finding.confirmed_steps}
+
+
+def test_several_steps_are_all_named() -> None:
+    finding, _, asked = search({8: 0.03, 21: 0.05})
     assert finding.outcome is Outcome.FOUND
-    assert finding.suspects[0] in (COMMITS[8], COMMITS[21])
-    assert "more than one step" in finding.remark
-    assert "+8.1" in finding.remark or "+8.2" in finding.remark
+    assert finding.shape is Shape.SEVERAL_STEPS
+    assert named(finding) == pytest.approx({COMMITS[8]: 0.03, COMMITS[21]: 0.05}, abs=0.005)
+    assert finding.suspects == (COMMITS[21],)
+    pairs = {frozenset(asked[f"confirmation {number}"]) for number in (1, 2)}
+    assert pairs == {frozenset({(COMMITS[n - 1], COMMITS[n])}) for n in (8, 21)}
+    assert finding.remark == ""
 
 
-def test_a_step_that_is_partly_taken_back_is_told_too() -> None:
+def test_a_step_that_is_partly_taken_back_is_named_beside_the_one_that_takes_it_back() -> None:
     finding, _, _ = search({8: 0.06, 24: -0.03})
+    assert named(finding) == pytest.approx({COMMITS[8]: 0.06, COMMITS[24]: -0.03}, abs=0.005)
     assert finding.suspects == (COMMITS[8],)
-    assert "takes part of it back" in finding.remark
+    assert finding.confirmations[1].verdict is Verdict.FASTER
+
+
+def test_several_named_commits_share_the_error_of_one() -> None:
+    alpha = SearchPlan().comparison.alpha
+    seen: list[float] = []
+
+    class Spied(CommitComparison):
+        def __init__(self, base, head, benchmarks, plan, pools) -> None:
+            seen.append(plan.alpha)
+            super().__init__(base, head, benchmarks, plan, pools)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CommitComparison", Spied)
+        search({8: 0.03, 21: 0.05})
+        search({8: 0.03})
+    assert seen == [alpha, alpha / 2, alpha / 2, alpha, alpha]
+
+
+def test_a_change_that_is_taken_back_is_not_looked_for_and_the_answer_says_so() -> None:
+    finding, _, asked = search({9: 0.05, 20: 1 / 1.05 - 1})
+    assert finding.outcome is Outcome.NONE
+    assert "--inside" in finding.remark
+    assert list(asked) == ["gate"]
+
+
+def test_a_change_that_is_taken_back_is_found_inside() -> None:
+    finding, _, _ = search({9: 0.05, 20: 1 / 1.05 - 1}, plan=INSIDE)
+    assert finding.outcome is Outcome.FOUND
+    assert finding.gate.verdict is Verdict.EQUIVALENT
+    assert named(finding) == pytest.approx({COMMITS[9]: 0.05, COMMITS[20]: -0.048}, abs=0.005)
+    assert finding.suspects == (COMMITS[9],)
+
+
+def test_nothing_is_found_inside_where_there_is_nothing() -> None:
+    finding, _, asked = search({}, plan=INSIDE)
+    assert finding.outcome is Outcome.NONE
+    assert finding.shape is Shape.NOTHING
+    looked_at = {head for _, head in asked["search"]}
+    assert len(looked_at) == LOOKED_AT
+    assert f"{LOOKED_AT} commits measured between" in finding.reason
+    assert finding.remark == ""
+
+
+def test_the_curve_gives_the_level_of_every_measured_commit() -> None:
+    finding, probes, _ = search({13: 0.05})
+    measured = [probe.commit for probe in probes if probe.stage is not Stage.CONFIRMATION]
+    measured += finding.confirmations[0].base, finding.confirmations[0].head
+    assert [point.commit for point in finding.curve] == sorted(set(measured) - {GOOD})
+    for point in finding.curve:
+        level = 0.05 if point.commit >= COMMITS[13] else 0.0
+        assert point.effect == pytest.approx(level, abs=0.005)
+        assert point.interval[0] <= point.effect <= point.interval[1]
+        assert point.pairs == sum(
+            (probe.reference, probe.commit) == (GOOD, point.commit) for probe in probes
+        )
+
+
+class HigherIsBetter(SimulatedCommits):
+    """A machine whose figures are throughputs."""
+
+    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
+        [(name, pair)] = super().pair(base, head, **options).items()
+        turned = [replace(one, value=1 / one.value) for one in (pair.base, pair.head)]
+        return {name: Pair(*turned, pair.head_first, higher_is_better=True)}
+
+
+def test_a_fall_of_what_should_be_high_is_a_regression_and_shown_as_a_fall() -> None:
+    machine = HigherIsBetter(times({8: 1 / 0.9 - 1, 20: 1 / 1.05 - 1}), QUIET, 1)
+    finding, _, _ = search({}, machine=machine)
+    assert finding.outcome is Outcome.FOUND
+    assert finding.suspects == (COMMITS[8],)
+    assert named(finding) == pytest.approx({COMMITS[8]: -0.10, COMMITS[20]: 0.05}, abs=0.01)
+    [bad] = [point for point in finding.curve if point.commit == COMMITS[-1]]
+    assert bad.effect == pytest.approx(0.9 * 1.05 - 1, abs=0.01)
+    assert bad.interval[0] <= bad.effect <= bad.interval[1]
+
+
+def test_a_known_noise_lets_four_pairs_show_a_large_change() -> None:
+    pool = [0.001 * step for step in range(-20, 20)]
+    finding, _, asked = search({13: 0.30}, pool=pool)
+    assert finding.suspects == (COMMITS[13],)
+    assert len(asked["gate"]) == len(asked["confirmation 1"]) == EARLY_LOOKS[0].pairs
 
 
 class Loaded(SimulatedCommits):
@@ -187,41 +281,32 @@ class Loaded(SimulatedCommits):
 def test_another_load_is_no_second_step(factor: float) -> None:
     gate = FIRST_LOOK
     machine = Loaded(times({13: 0.05}), gate, factor)
-    finding, probes, asked = search({}, machine=machine)
-    assert finding.suspects == (COMMITS[13],)
-    [confirmation] = finding.confirmations
+    finding, _, _ = search({}, machine=machine)
     assert finding.gate.effect == pytest.approx(0.05, abs=0.005)
-    assert confirmation.effect == pytest.approx(1.05**factor - 1, abs=0.005)
-    assert finding.remark == ""
-    # Both were measured again, in turns.
-    ends, own = (GOOD, COMMITS[-1]), (COMMITS[12], COMMITS[13])
-    assert asked["in turns"][:4] == [ends, own, ends, own]
-    assert asked["in turns"].count(ends) == asked["in turns"].count(own)
-    assert [probe.stage for probe in probes].count(Stage.IN_TURNS) == len(asked["in turns"])
+    assert list(named(finding)) == [COMMITS[13]]
+    assert named(finding)[COMMITS[13]] == pytest.approx(1.05**factor - 1, abs=0.005)
 
 
-def test_a_culprit_of_less_than_the_minimum_is_found_where_it_did_most_of_the_range() -> None:
-    """The range is 1.3 % slower, and its culprit is confirmed though it alone did less than 1 %."""
-    finding, _, _ = search({8: 0.009, 31: 0.004})
-    assert finding.outcome is Outcome.FOUND
-    assert finding.suspects == (COMMITS[8],)
-    [confirmation] = finding.confirmations
-    assert confirmation.effect is not None
-    assert confirmation.effect < SearchPlan().comparison.minimum_effect
+def test_steps_below_the_margin_are_not_named() -> None:
+    """The range is 1.3 % slower; one commit did most of it, but less than what matters."""
+    finding, _, _ = search({8: 0.007, 31: 0.006})
+    assert finding.outcome is Outcome.INCONCLUSIVE
+    assert named(finding) == {}
 
 
 def test_what_noise_explains_is_no_second_step() -> None:
-    """Both comparisons of a single step err by more than the least effect, and often differ."""
     row = bisect_often(Scenario("", (0.15,), noise=Noise(process=0.03)), runs=20, seed=1000)
-    assert row["right"] == 20
-    assert row["said_more_than_one_step"] == 0
+    assert row["wrong_commit"] == 0
+    assert row["right"] >= 19
 
 
 def test_a_slow_creep_names_nobody() -> None:
     finding, _, _ = search(dict.fromkeys(range(32), 0.0015))
     assert finding.gate.verdict is Verdict.SLOWER
     assert finding.outcome is Outcome.INCONCLUSIVE
-    assert all(entry.verdict is not Verdict.SLOWER for entry in finding.confirmations)
+    assert finding.shape is Shape.SLOPE
+    assert "no single commit: +" in finding.reason
+    assert named(finding) == {}
 
 
 def test_a_search_that_takes_too_long_gives_up_with_its_best_guess() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from asv_bench.bisect.account import commit_table
-from asv_bench.bisect.finding import Direction, Finding, Outcome
+from asv_bench.bisect.finding import CurvePoint, Direction, Finding, Outcome
 from asv_bench.cli.counters import difference_table, step_table
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import comparison_table
@@ -79,9 +79,10 @@ def bisected() -> Made:
         probability=0.99,
         posterior=dict.fromkeys(HASHES, 0.33),
         unmeasurable={HASHES[2]: "it cannot be built"},
+        curve=(CurvePoint(HASHES[1], 0.1234, (0.1111, 0.1357), 24),),
     )
-    table = commit_table(finding, [], commits)
-    return table, [*(one[:8] for one in HASHES), "cannot be measured", "33.0 %"]
+    table = commit_table(finding, commits)
+    return table, [*(one[:8] for one in HASHES), "cannot be measured", "+12.34 %", "33.0 %"]
 
 
 def figures(commit: str) -> list[Figure]:

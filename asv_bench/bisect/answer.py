@@ -1,0 +1,233 @@
+"""What a search came to: its shape, its steps, and the sentences that say so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from asv_bench.bisect.finding import (
+    CurvePoint,
+    Direction,
+    Finding,
+    Outcome,
+    Shape,
+    Step,
+    Suspicion,
+)
+from asv_bench.bisect.plan import SearchPlan
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.git.repository import short
+from asv_bench.stats.level_curve import Level, LevelCurve
+
+NOT_LOOKED_FOR = (
+    "A change that a later commit of the range takes back is not looked for where the ends do not "
+    "differ; --inside looks for it."
+)
+_SLOPE_ENDS = 0.15
+_Z = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """All that a search knows at its end; `pairs` are those of the search alone."""
+
+    direction: Direction
+    benchmark: str
+    good: str
+    candidates: tuple[str, ...]
+    gate: Comparison
+    plan: SearchPlan
+    curve: LevelCurve
+    suspicions: tuple[Suspicion, ...]
+    unmeasurable: Mapping[str, str]
+    pairs: int
+    higher_is_better: bool
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the ends differ in the direction that is looked for."""
+        return self.gate.verdict is self.direction.verdict
+
+    def effect(self, cost: float) -> float:
+        """The change of the figure itself, of a rise of the curve."""
+        return math.expm1(-cost if self.higher_is_better else cost)
+
+    def commits(self, indices: range) -> tuple[str, ...]:
+        """Full hashes."""
+        return tuple(self.candidates[index] for index in indices)
+
+
+def answer(searched: Searched) -> Finding:
+    """The finding."""
+    steps = _steps(searched)
+    confirmed = [step for step in steps if step.confirmed]
+    main = _main(searched)
+    outcome, shape, reason = _outcome(searched, confirmed, main)
+    gaps = searched.curve.gaps() if searched.pairs else []
+    posterior = {
+        commit: gap.probability / len(gap.commits)
+        for gap in gaps
+        for commit in searched.commits(gap.commits)
+    }
+    suspect = None if main is None else main.gap
+    if suspect is None and shape is Shape.UNRESOLVED:
+        suspect = max(gaps, key=lambda gap: gap.probability, default=None)
+    return Finding(
+        outcome=outcome,
+        direction=searched.direction,
+        benchmark=searched.benchmark,
+        good=searched.good,
+        bad=searched.candidates[-1],
+        reason=reason,
+        gate=searched.gate,
+        suspects=() if suspect is None else searched.commits(suspect.commits),
+        probability=None if suspect is None else suspect.probability,
+        posterior=posterior,
+        confirmations=tuple(one.comparison for one in searched.suspicions),
+        unmeasurable=dict(searched.unmeasurable),
+        remark=_remark(searched, outcome, confirmed),
+        shape=shape,
+        steps=steps,
+        curve=_points(searched) if searched.pairs else (),
+    )
+
+
+def _outcome(
+    searched: Searched, confirmed: list[Step], main: Suspicion | None
+) -> tuple[Outcome, Shape, str]:
+    plan = searched.plan
+    several = Shape.SEVERAL_STEPS if len(confirmed) > 1 else Shape.ONE_STEP
+    if main is not None and main.is_confirmed:
+        reason = "compared with the commit before it by pairs of their own"
+        return Outcome.FOUND, several, reason
+    if not searched.is_changed:
+        return _without_change(searched, several if confirmed else Shape.NOTHING)
+    if searched.pairs >= plan.most_pairs:
+        reason = f"after {searched.pairs} pairs of the search no commit is certain enough"
+        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+    undecided = [
+        one.comparison
+        for one in searched.suspicions
+        if one.comparison.verdict not in (Verdict.EQUIVALENT, searched.direction.verdict)
+        and not one.is_confirmed
+    ]
+    if undecided:
+        last = undecided[-1]
+        reason = (
+            f"compared with the commit before it, {short(last.head)} is {last.verdict}; several "
+            f"small steps, or none, look like that"
+        )
+        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+    return Outcome.INCONCLUSIVE, Shape.SLOPE, _slope(searched)
+
+
+def _without_change(searched: Searched, shape: Shape) -> tuple[Outcome, Shape, str]:
+    gate, margin = searched.gate, 100 * searched.plan.comparison.margin
+    if gate.verdict is Verdict.INCONCLUSIVE:
+        reason = gate.reason or (
+            f"no {searched.direction} of the range was shown, nor that there is none of "
+            f"{margin:g} %"
+        )
+        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+    if gate.verdict is not Verdict.EQUIVALENT:
+        return Outcome.NONE, shape, f"the last commit is {gate.verdict} than the first"
+    reason = f"the last commit is {gate.verdict} to the first"
+    if searched.plan.is_inside:
+        if searched.pairs >= searched.plan.most_pairs:
+            reason += f", and {searched.pairs} pairs were too few to say that of those between"
+            return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+        looked = len(searched.curve.levels()) - 1
+        commits = "1 commit" if looked == 1 else f"{looked} commits"
+        reason += f", and no change was found at {commits} measured between them"
+    return Outcome.NONE, shape, reason
+
+
+def _slope(searched: Searched) -> str:
+    """A sentence of where the curve rises though no commit steps."""
+    levels = [Level(-1, 0.0, 0.0, 0.0), *searched.curve.levels()]
+    whole = levels[-1].mean
+    first, last = 0, len(levels) - 1
+    while first + 1 < last and abs(levels[first + 1].mean) <= _SLOPE_ENDS * abs(whole):
+        first += 1
+    while last - 1 > first and abs(levels[last - 1].mean - whole) <= _SLOPE_ENDS * abs(whole):
+        last -= 1
+    older, newer = levels[first], levels[last]
+    rise = searched.effect(newer.mean - older.mean)
+    names = searched.commits(range(older.commit + 1, newer.commit + 1))
+    if len(names) == 1:
+        return f"about {rise:+.1%} came with {short(names[0])}, but that could not be confirmed"
+    return (
+        f"no single commit: {rise:+.1%} over the {len(names)} commits {short(names[0])} to "
+        f"{short(names[-1])}, none of which was shown to change it by "
+        f"{100 * searched.plan.comparison.margin:g} %"
+    )
+
+
+def _main(searched: Searched) -> Suspicion | None:
+    """The largest confirmed step in the direction, else the most probable one that was not."""
+    sign = searched.direction.sign
+    fitting = [one for one in searched.suspicions if sign * one.gap.effect > 0]
+    confirmed = [one for one in fitting if one.is_confirmed]
+    if confirmed:
+        return max(confirmed, key=lambda one: abs(math.log1p(one.comparison.effect or 0.0)))
+    return max(fitting, key=lambda one: one.gap.probability, default=None)
+
+
+def _steps(searched: Searched) -> tuple[Step, ...]:
+    steps = []
+    for one in sorted(searched.suspicions, key=lambda one: one.gap.commits.start):
+        compared = one.comparison
+        effect = compared.effect
+        steps.append(
+            Step(
+                commits=searched.commits(one.gap.commits),
+                effect=searched.effect(one.gap.effect) if effect is None else effect,
+                interval=compared.interval,
+                probability=one.gap.probability,
+                confirmed=one.is_confirmed,
+            )
+        )
+    return tuple(steps)
+
+
+def _points(searched: Searched) -> tuple[CurvePoint, ...]:
+    points = []
+    for level in searched.curve.levels():
+        low, high = sorted(searched.effect(bound) for bound in (level.low, level.high))
+        pairs = searched.curve.pairs_of(level.commit)
+        commit = searched.candidates[level.commit]
+        points.append(CurvePoint(commit, searched.effect(level.mean), (low, high), pairs))
+    return tuple(points)
+
+
+def _remark(searched: Searched, outcome: Outcome, confirmed: list[Step]) -> str:
+    if outcome is Outcome.NONE and not searched.plan.is_inside and len(searched.candidates) > 1:
+        return NOT_LOOKED_FOR
+    if outcome is not Outcome.FOUND or not searched.is_changed:
+        return ""
+    whole = searched.curve.levels()[-1]
+    named = math.fsum(math.log1p(step.effect) for step in confirmed)
+    named *= -1.0 if searched.higher_is_better else 1.0
+    rest = whole.mean - named
+    error = math.hypot(
+        (whole.high - whole.low) / (2 * _Z),
+        *(_standard_error(one.comparison) for one in searched.suspicions if one.is_confirmed),
+    )
+    margin = math.log1p(searched.plan.comparison.margin)
+    if abs(rest) < max(margin, 3.3 * error):
+        return ""
+    return (
+        f"The range as a whole moved by {searched.effect(whole.mean):+.1%}, so "
+        f"{searched.effect(rest):+.1%} lies in commits that are not named."
+    )
+
+
+def _standard_error(comparison: Comparison) -> float:
+    """The standard error of the log effect, from its interval; infinite without an interval."""
+    if comparison.interval is None or comparison.confidence is None:
+        return math.inf
+    low, high = comparison.interval
+    width = abs(math.log1p(high) - math.log1p(low))
+    return width / (2.0 * NormalDist().inv_cdf((1.0 + comparison.confidence) / 2.0))
