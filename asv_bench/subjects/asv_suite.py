@@ -23,7 +23,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_selection import names_with_parameters
 from asv_bench.packages import require_packages
 from asv_bench.process.samples import CommitUnusable
-from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.declared import SUBJECT, DeclaredSubject
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
 
@@ -73,7 +73,11 @@ class AsvSuite(DeclaredSubject):
                 setup=_setup(conf),
                 measure="true",
                 setup_timeout_s=float(conf.install_timeout) * 5,
-                env={"PYTHONDONTWRITEBYTECODE": "1", **_variables(conf.matrix)},
+                env={
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                    SUBJECT: str(folder),
+                    **_variables(conf.matrix),
+                },
             )
         )
         super().__init__(root, text, source=path.read_text(encoding="utf-8"))
@@ -165,7 +169,7 @@ def _setup(conf: Any) -> str:
         "env_dir": "$KVTRAIL_OUT/env",
         "env_name": "env",
         "env_type": "virtualenv",
-        "conf_dir": "$KVTRAIL_CONF_DIR",
+        "conf_dir": f"${SUBJECT}",
         "build_dir": "$KVTRAIL_TREE" + (f"/{conf.repo_subdir}" if conf.repo_subdir else ""),
         "build_cache_dir": "$KVTRAIL_OUT/wheels",
         "wheel_file": "$KVTRAIL_OUT/wheels/*.whl",

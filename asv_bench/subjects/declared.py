@@ -31,7 +31,7 @@ from asv_bench.subjects.subject_file import (
     SubjectTable,
     SubjectText,
 )
-from asv_bench.subjects.trees import Trees
+from asv_bench.subjects.trees import Trees, filled
 
 BUILT_IN = (
     Metric(WALL, "seconds"),
@@ -39,6 +39,8 @@ BUILT_IN = (
     Metric("peak_gpu_bytes", "bytes"),
 )
 READY = Metric("ready_s", "seconds")
+SUBJECT = "KVTRAIL_SUBJECT"
+"""Tells setup and lives the folder of the subject's file."""
 
 
 class DeclaredSubject:
@@ -90,7 +92,12 @@ class DeclaredSubject:
     @classmethod
     def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
         """The subject of a `kvtrail.toml`; `axis` "commits" or "labels" overrules its own."""
-        return cls(file.root, file.content, source=file.text, axis=axis)
+        folder = str(file.path.parent)
+        table = file.content.subject
+        own = {name: filled(text, {SUBJECT: folder}) for name, text in table.env.items()}
+        table = msgspec.structs.replace(table, env={SUBJECT: folder, **own})
+        text = msgspec.structs.replace(file.content, subject=table)
+        return cls(file.root, text, source=file.text, axis=axis)
 
     @classmethod
     def of_command(cls, root: Path, command: Sequence[str]) -> DeclaredSubject:

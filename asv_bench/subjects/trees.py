@@ -45,7 +45,7 @@ class Laid:
     def environment(self, table: SubjectTable, **more: str) -> dict[str, str]:
         """All variables of its commands: the user's own, the file's, and what they are told."""
         told = {**self.variables(), **more}
-        own = {name: _filled(text, told) for name, text in table.env.items()}
+        own = {name: filled(text, told) for name, text in table.env.items()}
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if table.devices == 0 else {}
         return {**users_environment(), **hidden, **own, **told}
 
@@ -147,7 +147,8 @@ class Trees:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _filled(text: str, variables: Mapping[str, str]) -> str:
+def filled(text: str, variables: Mapping[str, str]) -> str:
+    """A text with $NAME and ${NAME} of these variables replaced."""
     for name, value in variables.items():
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     return text

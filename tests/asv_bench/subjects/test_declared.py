@@ -276,10 +276,14 @@ def test_the_file_is_found_from_a_folder_below_and_by_its_name(kvtrail, tmp_path
     (made.root / "kvtrail.toml").rename(tmp_path / "elsewhere.toml")
     text = (tmp_path / "elsewhere.toml").read_text()
     (tmp_path / "elsewhere.toml").write_text(
-        text.replace('name = "toy"', 'name = "toy"\nrepository = "toy"')
+        text.replace('name = "toy"', 'name = "toy"\nrepository = "toy"').replace(
+            "python bench.py", "test -f $KVTRAIL_SUBJECT/elsewhere.toml && python bench.py"
+        )
     )
     named = ("--subject", str(tmp_path / "elsewhere.toml"))
     assert kvtrail(made.toy, "compare", "HEAD", "HEAD", *named).verdicts == {"tpot_ms": "same"}
+    said = kvtrail(made.toy, "compare", "HEAD", "HEAD", *named, "--anyway")
+    assert said.verdicts == {"tpot_ms": "equivalent"}
 
 
 STEPS = """
