@@ -110,15 +110,17 @@ def _outcome(
     undecided = [
         one.comparison
         for one in searched.suspicions
-        if one.comparison.verdict not in (Verdict.EQUIVALENT, searched.direction.verdict)
-        and not one.is_confirmed
+        if not one.is_confirmed and one.comparison.verdict is not Verdict.EQUIVALENT
     ]
     if undecided:
         last = undecided[-1]
         reason = (
-            f"compared with the commit before it, {short(last.head)} is {last.verdict}; several "
-            f"small steps, or none, look like that"
+            f"compared with the commit before it, {short(last.head)} is {last.verdict}, and the "
+            f"commits around it do not show a step that lasts"
         )
+        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+    if abs(searched.curve.levels()[-1].mean) < math.log1p(plan.comparison.margin):
+        reason = "the ends differed when they were compared, but by less in the search"
         return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
     return Outcome.INCONCLUSIVE, Shape.SLOPE, _slope(searched)
 

@@ -15,7 +15,7 @@ from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.process.samples import CommitUnusable, Pair, PairSource, SampleFailed
-from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
+from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
 
 SourceOf = Callable[[str], PairSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other
@@ -25,7 +25,7 @@ SUSPECT = 0.4
 """Probability of a step from which commits are looked at more closely."""
 MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
 """Steps that may be left somewhere when the search ends, and where none explains the range."""
-LASTING = 0.99
+LASTING = 0.97
 """Probability of a step, after its commit was compared with the one before it, to be named: what
 the commits around show tells a step from an offset of that commit alone."""
 LOOKED_AT = 7
@@ -136,6 +136,7 @@ class Search:
             share = len(self._suspicions) + len(new)
             for gap in sorted(new, key=lambda gap: -abs(gap.effect)):
                 self._confirm(gap, share)
+            self._curve.expect_offsets()
 
     def _compare(
         self, stage: Stage, part: str, before: int, after: int, alpha: float
@@ -188,6 +189,10 @@ class Search:
         most = MOST_LEFT if has_step or places else MOST_LEFT_OF_ALL
         if any(gap.probability >= SUSPECT for gap in open_gaps) or left >= most:
             return self._curve.most_informative(pending)
+        bad = self._curve.levels()[-1]
+        if not has_step and not places and abs(bad.mean) < self._margin < _farthest(bad):
+            # The comparison of the ends said more: without its difference there is no step to find.
+            return bad.commit
         return self._next_place(pending, places)
 
     def _next_place(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
@@ -272,3 +277,7 @@ class Search:
 
     def _hash(self, index: int) -> str:
         return self._good if index == REFERENCE else self._candidates[index]
+
+
+def _farthest(level: Level) -> float:
+    return max(abs(level.low), abs(level.high))

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.stats.level_grid import (
+    CAUTIOUS_PRIOR,
     CURVE_PRIOR,
     CURVES,
     LEVELS,
@@ -116,6 +117,7 @@ class LevelCurve:
         self.count = count
         self.margin = margin
         self.unmeasurable: set[int] = set()
+        self._prior = CURVE_PRIOR
         self._chance = min(0.25, jumps / count)
         self._ratios: dict[int, list[float]] = {count - 1: []}
         self._across: dict[tuple[int, int], list[float]] = {}
@@ -133,6 +135,11 @@ class LevelCurve:
             )
         self.unmeasurable.add(commit)
         self._ratios.pop(commit, None)
+        self._solution = self._bits = None
+
+    def expect_offsets(self) -> None:
+        """Reckon with offsets of commits from now on: few commits show them, and they mislead."""
+        self._prior = CAUTIOUS_PRIOR
         self._solution = self._bits = None
 
     def observe(self, reference: int, commit: int, log_ratios: Sequence[float]) -> None:
@@ -302,7 +309,9 @@ class LevelCurve:
         logs = np.stack([one.mixed[kept] for one in seen])
         emissions = np.exp(logs - logs.max(axis=(1, 2), keepdims=True))
         # [nodes, curves, shapes, levels]
-        emissions = np.stack([emissions @ grid.offsets[o] for _, o in CURVES], axis=1)
+        ends = emissions[-1] @ grid.offsets[OFFSETS[0]]
+        emissions = np.stack([emissions @ grid.offsets[offset] for _, offset in CURVES], axis=1)
+        emissions[-1] = ends
         moves = []
         stays = []
         for older, newer in zip([REFERENCE, *nodes[:-1]], nodes, strict=True):
@@ -343,7 +352,7 @@ class LevelCurve:
         grid = self._grid
         forward = [np.repeat(grid.start[:, None], kept.size, axis=1)]
         moved: list[Floats] = []
-        log_evidence = np.log(CURVE_PRIOR)[:, None] + SHAPES.log_prior[kept]
+        log_evidence = np.log(self._prior)[:, None] + SHAPES.log_prior[kept]
         for emission, move in zip(emissions, moves, strict=True):
             moved.append(times(forward[-1], move))
             ahead = moved[-1] * emission

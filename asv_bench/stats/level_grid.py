@@ -17,6 +17,8 @@ OFFSETS = (0.1, 0.5)
 CURVES = tuple((creep, offset) for creep in _CREEPS for offset in OFFSETS)
 """Kinds of curves: by how much each commit creeps, and its own offset, in margins."""
 CURVE_PRIOR = np.array([0.72, 0.18, 0.08, 0.02])
+CAUTIOUS_PRIOR = np.array([0.05, 0.85, 0.01, 0.09])
+"""The same where offsets are to be reckoned with before a step is named."""
 _LEAST_JUMP = 0.75  # in margins
 _WIDER = (0.9, 0.08, 0.02)  # chances that a commit's noise is that of all, 3 and 9 times as wide
 TINY = 1e-300
@@ -61,7 +63,8 @@ class LevelGrid:
         self._jump = far / np.maximum(1, far.sum(axis=1, keepdims=True))
         self._margin = margin
         self.offsets = {offset: blur(self.levels, offset * margin) for offset in OFFSETS}
-        self.start = np.stack([self.offsets[offset][zero] for _, offset in CURVES])
+        # The ends are what the search is asked about: an offset of theirs is theirs to explain.
+        self.start = np.stack([self.offsets[OFFSETS[0]][zero]] * len(CURVES))
 
     def transitions(self, commits: int) -> tuple[Floats, Floats]:
         """Over so many commits, with and without jumps, [curves, levels, levels]."""

@@ -456,3 +456,12 @@ def test_a_simulated_search_can_be_wrong() -> None:
         bisect_once(Scenario("", (0.03,)), seed, plan=SearchPlan(most_pairs=1)) for seed in range(5)
     ]
     assert not any(trial.right for trial in trials)
+
+
+def test_a_commit_with_an_offset_is_neither_asked_for_ever_nor_named() -> None:
+    """Its pairs all have the same offset: more of them say nothing new of the curve."""
+    scenario = Scenario("", (0.02,), jitter=0.005)
+    for seed in (1, 4, 8):
+        trial = bisect_once(scenario, seed)
+        assert not trial.is_wrong
+        assert max(point.pairs for point in trial.finding.curve[:-1]) < 100
