@@ -149,6 +149,7 @@ def run_trial(
     finding = results["finding"]
     suspects = finding["suspects"] if finding["outcome"] == "found" else []
     named = suspects[0] if len(suspects) == 1 else None
+    compared = {one["head"]: one for one in finding["confirmations"]}
     return Trial(
         seed=seed,
         commits=commits,
@@ -158,7 +159,7 @@ def run_trial(
         culprit=culprit,
         named=named,
         outcome=finding["outcome"],
-        measured=(finding["confirmations"][-1] if named else finding["gate"])["effect"],
+        measured=(compared[named] if named else finding["gate"])["effect"],
         probability=finding["probability"],
         pairs=sum(results["pairs"].values()),
         seconds=time.monotonic() - begun,

@@ -31,7 +31,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
             "finding": {
                 "outcome": "found",
                 "suspects": [bad],
-                "confirmations": [{"effect": 0.03}],
+                "confirmations": [
+                    {"head": bad, "effect": 0.03},
+                    {"head": good, "effect": -0.02},
+                ],
                 "probability": 0.99,
             },
             "pairs": {good: 5, bad: 15},
