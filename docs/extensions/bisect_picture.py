@@ -8,6 +8,7 @@ Run it from the repository's folder, in an environment that has matplotlib.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ LONGEST_SUBJECT = 24
 
 
 def bisect_svg(record: Mapping[str, Any]) -> str:
-    """The step time of every measured process by commit, and below it who is to blame."""
+    """The step time of every measured process by commit, the curve through them, and its steps."""
     settings, finding = record["settings"], record["results"]["finding"]
     commits = [{"hash": settings["good"], "subject": "the good end"}, *settings["commits"]]
     times: dict[str, list[float]] = defaultdict(list)
@@ -48,9 +49,16 @@ def bisect_svg(record: Mapping[str, Any]) -> str:
             values = times[commit["hash"]]
             above.plot([place] * len(values), values, "o", color=colour, markersize=4, alpha=0.6)
             below.bar(place, 100 * finding["posterior"].get(commit["hash"], 0), color=colour)
+        good = statistics.median(times[settings["good"]])
+        places = {commit["hash"]: place for place, commit in enumerate(commits)}
+        for point in finding.get("curve", ()):
+            place, levels = places[point["commit"]], [point["effect"], *point["interval"]]
+            middle, low, high = (good * (1 + level) for level in levels)
+            above.vlines(place, low, high, color=PALETTE["time"])
+            above.hlines(middle, place - 0.3, place + 0.3, color=PALETTE["time"])
         above.set_ylabel("ms a step")
         above.set_ylim(bottom=0)
-        below.set_ylabel("% to blame")
+        below.set_ylabel("% a step")
         below.set_ylim(0, 100)
         names = [f"{one['hash'][:8]} {one['subject'][:LONGEST_SUBJECT]}" for one in commits]
         below.set_xticks(range(len(commits)), names, rotation=20, ha="right")
