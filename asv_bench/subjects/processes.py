@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ from asv_bench.process.run_apart import kill_group, last_words, start_group
 
 LIFE = "KVTRAIL_LIFE"
 """A variable by which the processes of a life are found that left its session."""
+_LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
 GRACE_SECONDS = 10.0
 """For a server to end by itself."""
 
@@ -70,41 +72,49 @@ class Started:
 
     def __init__(self, job: Job, said: IO[bytes]) -> None:
         self._said = said
+        self._report, writing = os.pipe()
         self._marker = uuid.uuid4().hex
         self.code: int | None = None
+        self.seconds = 0.0
         self.peak_rss_bytes = 0
         self.begun = time.perf_counter()
         with _on_cores(job.cores):
             try:
                 self._process = start_group(
-                    job.arguments,
+                    [*_LAUNCHER, str(writing), *job.arguments],
                     cwd=job.folder,
                     env={**job.variables, LIFE: self._marker},
                     stdout=said,
                     stderr=subprocess.STDOUT,
+                    pass_fds=(writing,),
                 )
             except OSError as error:
-                raise LifeFailed(f"{job.arguments[0]}: {error.strerror}.") from None
+                os.close(self._report)
+                raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
+            finally:
+                os.close(writing)
 
     def wait(self) -> int:
         """The exit code, once it has ended."""
         if self.code is None:
-            _, status, usage = os.wait4(self._process.pid, 0)
-            self._ended(status, usage.ru_maxrss)
-        assert self.code is not None
+            self.code = self._process.wait()
+            self._take_report()
         return self.code
 
     def has_ended(self) -> bool:
         """Whether it has ended; it does not wait."""
-        if self.code is None:
-            process, status, usage = os.wait4(self._process.pid, os.WNOHANG)
-            if process:
-                self._ended(status, usage.ru_maxrss)
-        return self.code is not None
+        return self._process.poll() is not None and self.wait() is not None
 
-    def _ended(self, status: int, peak_kib: int) -> None:
-        self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        self.peak_rss_bytes = max(self.peak_rss_bytes, peak_kib * 1024)
+    def _take_report(self) -> None:
+        """Seconds and memory, as the launcher says; nothing where it was killed."""
+        with os.fdopen(self._report, "rb") as file:
+            report = file.read().decode()
+        seconds, _, peak_kib = report.partition(" ")
+        if peak_kib.isdigit():
+            self.seconds = float(seconds)
+            self.peak_rss_bytes = max(self.peak_rss_bytes, int(peak_kib) * 1024)
+        elif report:
+            raise LifeFailed(report)
 
     def kill(self) -> None:
         """Kill it and all of its session; what left the session is left to `end`."""
@@ -211,7 +221,6 @@ class Processes:
             alarm.start()
             try:
                 code = process.wait()
-                seconds = time.perf_counter() - process.begun
             finally:
                 alarm.cancel()
             if is_late.is_set():
@@ -219,7 +228,7 @@ class Processes:
                 raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
             if code:
                 raise process.failure()
-            return Ended(seconds, process.peak_rss_bytes, process.text())
+            return Ended(process.seconds, process.peak_rss_bytes, process.text())
 
     def stop(self) -> None:
         """Kill what runs; nothing is started from then on."""
