@@ -55,6 +55,7 @@ from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.threads import threads_text
 from asv_bench.subjects.cell import Cell, differences
@@ -354,7 +355,7 @@ class Comparing:
     @property
     def _where(self) -> str:
         machine = self._record.machine
-        if machine.gpu is None:
+        if machine.gpu is None or set(self._subject.devices) <= set(NO_GPU):
             return f"{machine.cpu}, {machine.cores} cores"
         count = len(self._subject.devices)
         return machine.gpu if count == 1 else f"{count} x {machine.gpu}"

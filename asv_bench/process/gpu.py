@@ -25,6 +25,8 @@ CLOCK_EVENTS = (
     "display_clock_setting",
 )
 ALL_DEVICES = "all"
+NO_GPU = ("cpu", "host")
+"""Names of devices that are none: a measured CPU, and a command that may use what there is."""
 # An idle GPU and clocks that somebody set on purpose are states, not throttling.
 NOT_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
 
@@ -204,7 +206,8 @@ def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
     with _visible() as gpus:
         if not gpus or devices is None:
             return [gpu.use() for gpu in gpus[:1]]
-        return [gpu.use() for device in devices if (gpu := _called(gpus, device))]
+        each = (one for device in devices for one in device.split(","))
+        return [gpu.use() for one in each if (gpu := _called(gpus, one))]
 
 
 def clock_events(mask: int) -> tuple[str, ...]:
@@ -215,7 +218,7 @@ def clock_events(mask: int) -> tuple[str, ...]:
 def _called(gpus: Sequence[_Gpu], device: str) -> _Gpu | None:
     """The GPU of that name: "cuda" and "cuda:N" are of those that CUDA may see."""
     kind, _, number = device.partition(":")
-    if kind == "cpu":
+    if kind in NO_GPU:
         return None
     if kind != "cuda":
         return _Gpu.called(gpus[0].nvml, device)
