@@ -26,7 +26,7 @@ class FakeProcesses:
     digests: Mapping[int, Sequence[str]] = field(default_factory=dict)
     checks: Mapping[int, Sequence[str]] = field(default_factory=dict)
     fails: set[int] = field(default_factory=set)
-    clocks: Mapping[int, float] = field(default_factory=dict)
+    throttled: set[int] = field(default_factory=set)
     ran: list[tuple[str, int, tuple[str, ...], bool]] = field(default_factory=list)
     is_stopped: bool = False
 
@@ -47,8 +47,8 @@ class FakeProcesses:
         digests = list(self.digests.get(rung.number, ["a", "b"]))
         measured = {"figures": figures, "runs": [figures], "digests": digests}
         checked = list(self.checks.get(rung.number, ["c", "d", "e"]))
-        clock = self.clocks.get(rung.number)
-        gpu = None if clock is None else GpuConditions(clock, clock, clock, (), 40, 3)
+        events = ("sw_thermal_slowdown",) if rung.number in self.throttled else ()
+        gpu = GpuConditions(1980.0, 1980.0, 1980.0, events, 40, 3)
         return RungAnswer(
             {name: measured for name in workloads},
             {"digests": checked, "parted": 0} if check else None,

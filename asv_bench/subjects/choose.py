@@ -86,9 +86,9 @@ class Choice:
             return declared_by(path, self.axis)
         if not IS_CHECKOUT:
             raise Refused(
-                f"there is nothing to {verb}: give a command behind --, name a file with "
-                f"--subject, or write a {FILE_NAME} (`kvtrail init` begins one). kvtrail's own "
-                f"benchmarks run in a checkout of kvtrail, by `python -m asv_bench {verb}`."
+                f"there is nothing for {verb} to measure: give a command behind --, name a file "
+                f"with --subject, or write a {FILE_NAME} (`kvtrail init` begins one). kvtrail's "
+                f"own benchmarks run in a checkout of kvtrail, by `python -m asv_bench {verb}`."
             )
         if self.axis:
             raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")

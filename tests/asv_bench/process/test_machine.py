@@ -83,7 +83,7 @@ class FakeNvml(ModuleType):
         return [b"NVIDIA H200", b"NVIDIA L4"][handle]
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(total=(140 - handle) * 2**30)
+        return SimpleNamespace(total=(140 - handle) * 2**30, used=handle * 2**30)
 
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         return "580.1"
@@ -143,7 +143,7 @@ def test_gpu_facts(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.gpu_memory_gib == 140.0
     assert (facts.sm_clock_max_mhz, facts.memory_clock_max_mhz) == (1980, 3201)
     assert facts.power_limit_w is None
-    assert facts.state == GpuState(1700, 3201, ("gpu_idle",), 41, 125.5)
+    assert facts.state == GpuState(1700, 3201, ("gpu_idle",), 41, 125.5, 0)
     assert not facts.state.throttled
     assert nvml.users == 0
 

@@ -121,7 +121,7 @@ def test_a_claim_that_was_asked_for_and_cannot_be_tried_is_named(processes, tmp_
 
 
 def test_a_run_without_any_pair_that_counts_is_no_success(processes, tmp_path):
-    processes.clocks = {0: 1000, 1: 1500, 2: 1000}
+    processes.throttled = {0, 1, 2}
     done = _run("--output", tmp_path, "--rungs", "0-1", "--claims", "036", "--quick")
     assert done.exit_code == 5
 

@@ -107,11 +107,11 @@ def test_a_process_that_fails_is_said_to_the_claim_that_asked():
     assert caught.value.benchmarks == ("036",)
 
 
-def test_pairs_at_different_clocks_are_discarded():
-    source = _source(FakeProcesses(SECONDS, clocks={0: 1980.0, 1: 1500.0, 2: 1500.0}))
+def test_pairs_of_which_both_processes_were_throttled_are_discarded():
+    source = _source(FakeProcesses(SECONDS, throttled={0, 1}))
     spoilt = source.pair(*_labels(ON_GPU[0]), head_first=False, benchmarks=["036"])["036"]
     sound = source.pair(*_labels(ON_GPU[1]), head_first=False, benchmarks=["038"])["038"]
-    assert "SM clock moved" in (spoilt.discarded or "")
+    assert "was throttled during both" in (spoilt.discarded or "")
     assert sound.discarded is None
 
 
