@@ -84,9 +84,9 @@ class Trees:
         if not self._table.setup:
             folder = self._scratch / hashlib.sha256(name.encode()).hexdigest()[:16]
             self._write(name, variant, folder)
-            return self._laid(folder, name)
+            return self._laid(folder, variant)
         folder = CACHE / self._key(variant)
-        laid = self._laid(folder, name)
+        laid = self._laid(folder, variant)
         if not (folder / _DONE).is_file():
             shutil.rmtree(folder, ignore_errors=True)
             self._write(name, variant, folder)
@@ -96,8 +96,8 @@ class Trees:
         os.utime(folder)
         return laid
 
-    def _laid(self, folder: Path, name: str) -> Laid:
-        return Laid(folder / "tree", folder / "out", name)
+    def _laid(self, folder: Path, variant: Variant) -> Laid:
+        return Laid(folder / "tree", folder / "out", variant.label)
 
     def _write(self, name: str, variant: Variant, folder: Path) -> None:
         for part in ("tree", "out"):

@@ -23,7 +23,7 @@ TABLES = """
     """
 BENCH = """
     import json, os, random
-    label, commit = os.environ["KVTRAIL_LABEL"][-3:] == "3.7", {commit}
+    label, commit = os.environ["KVTRAIL_LABEL"] == "triton-3.7", {commit}
     value = 100 * {value} * (1 + random.uniform(-0.001, 0.001))
     json.dump({{"tokens": value}}, open(os.environ["KVTRAIL_RESULT"], "w"))
     """
