@@ -12,15 +12,20 @@ from asv_bench.git.commit_sources import WORKING_TREE, resolve_revision
 from asv_bench.git.commits import commits_between, commits_in_range
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.git.working_tree import snapshot
+from asv_bench.subjects.delay import Delay
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One of the things compared: the files of a commit in a repository, under a label."""
+    """One of the things compared: the files of a commit in a repository, under a label.
+
+    `delay` is planted in its lives; None: they are as they are.
+    """
 
     commit: str
     repository: Repository
     label: str
+    delay: Delay | None = None
 
 
 class Axis(Protocol):

@@ -54,7 +54,8 @@ class CommandLife:
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             result = Path(scratch) / "result.json"
             told = {**variables, "KVTRAIL_RESULT": str(result)}
-            ended = processes.run(Job(self.command, laid.tree, told, cores), self.timeout_s)
+            job = Job(laid.follow(self.command), laid.tree, told, cores)
+            ended = processes.run(job, self.timeout_s)
             figures = read_figures(self.metrics, result, ended.said)
         figures.values["wall_s"] = (ended.seconds,)
         figures.values["peak_rss_bytes"] = (float(ended.peak_rss_bytes),)
@@ -81,7 +82,8 @@ class ServerLife:
         with processes.started(job) as server:
             ready_s = self._until_ready(server, port)
             for number in range(-self.client.warmup, self.client.windows):
-                window = self._ask(number, server, Job(self.client.run, laid.tree, told), processes)
+                asking = Job(laid.follow(self.client.run), laid.tree, told)
+                window = self._ask(number, server, asking, processes)
                 if number >= 0:
                     figures.absences |= window.absences
                     for name, values in window.values.items():

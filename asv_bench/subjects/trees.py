@@ -15,6 +15,7 @@ from asv_bench.git.whole_tree import write_whole_tree
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.threads import users_environment
 from asv_bench.subjects.axis import Variant
+from asv_bench.subjects.delay import Delay
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import SubjectTable
 
@@ -33,6 +34,7 @@ class Laid:
     tree: Path
     out: Path
     label: str
+    delay: Delay | None = None
 
     def variables(self) -> dict[str, str]:
         """What its commands are told."""
@@ -40,7 +42,12 @@ class Laid:
             "KVTRAIL_TREE": str(self.tree),
             "KVTRAIL_OUT": str(self.out),
             "KVTRAIL_LABEL": self.label,
+            **(self.delay.variables() if self.delay else {}),
         }
+
+    def follow(self, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """A command whose wall time is measured, with the delay that is planted in it."""
+        return self.delay.follow(command) if self.delay else command
 
     def environment(self, table: SubjectTable, **more: str) -> dict[str, str]:
         """All variables of its commands: the user's own, the file's, and what they are told."""
@@ -51,7 +58,7 @@ class Laid:
 
 
 class Trees:
-    """Lays out variants, once each, and runs their setup.
+    """Lays out variants and runs their setup, once for those that differ in a delay only.
 
     Without a setup they lie in a scratch folder and go with it. With one they stay in the cache,
     under the files, the setup and its variables, so that the next command finds them made.
@@ -82,8 +89,10 @@ class Trees:
         """
         variant = self._variant_of(name)
         if not self._table.setup:
-            folder = self._scratch / hashlib.sha256(name.encode()).hexdigest()[:16]
-            self._write(name, variant, folder)
+            key = f"{variant.commit} {variant.label}"
+            folder = self._scratch / hashlib.sha256(key.encode()).hexdigest()[:16]
+            if not folder.exists():
+                self._write(name, variant, folder)
             return self._laid(folder, variant)
         folder = CACHE / self._key(variant)
         laid = self._laid(folder, variant)
@@ -97,7 +106,7 @@ class Trees:
         return laid
 
     def _laid(self, folder: Path, variant: Variant) -> Laid:
-        return Laid(folder / "tree", folder / "out", variant.label)
+        return Laid(folder / "tree", folder / "out", variant.label, variant.delay)
 
     def _write(self, name: str, variant: Variant, folder: Path) -> None:
         for part in ("tree", "out"):
