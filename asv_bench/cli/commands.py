@@ -81,10 +81,12 @@ class Command:
         app.command(self.name, help=text, **shown)(self.body)
 
 
+CALIBRATE = Command("calibrate", calibrate.calibrate, COMMITS, Sessions.LOCK, is_for_any=True)
 COMMANDS = (
     Command("compare", compare.compare, COMMITS, is_for_any=True, help=compare.HELP),
     Command("bisect", bisect.bisect, COMMITS, is_for_any=True, help=bisect.HELP),
     Command("swap", swap.swap, COMMITS, is_for_any=True),
+    CALIBRATE,
     Command("init", init.init, COMMITS, is_for_any=True),
     Command("history", history.history, RESULTS, is_for_any=True),
     Command("changes", changes.changes, RESULTS, is_for_any=True, help=changes.HELP),
@@ -102,7 +104,6 @@ LAB_COMMANDS = (
     Command("memcheck", memcheck.memcheck, LAB),
     Command("tune", tune.run, LAB, Sessions.LOCK),
     Command("roofline", roofline.run, LAB, Sessions.LOCK),
-    Command("calibrate", calibrate.calibrate, LAB, Sessions.LOCK),
     Command("ladder", ladder.run, LAB, Sessions.LOCK, help=ladder.HELP),
 )
 """`lab VERB`; VERB alone is a hidden alias."""
@@ -125,6 +126,8 @@ def build_app() -> typer.Typer:
         command.add_to(lab)
         # The short name of earlier versions.
         command.add_to(app, hidden=True)
+    # Its name of earlier versions.
+    CALIBRATE.add_to(lab, hidden=True)
     app.add_typer(lab, rich_help_panel=LAB)
     return app
 

@@ -59,8 +59,15 @@ class NoisePools:
 
     def add(self, pairs: Mapping[str, Sequence[Pair]]) -> None:
         """Add what pairs showed within a commit, and write the file; only the latest are kept."""
-        for name, measured in pairs.items():
-            pool = self._differences.get(name, []) + within_commit(measured)
+        self._add({name: within_commit(measured) for name, measured in pairs.items()})
+
+    def add_same(self, pairs: Mapping[str, Sequence[Pair]]) -> None:
+        """Add the differences that pairs of a commit with itself are, as `add` does."""
+        self._add({name: [one.log_ratio for one in pairs[name]] for name in pairs})
+
+    def _add(self, differences: Mapping[str, Sequence[float]]) -> None:
+        for name, added in differences.items():
+            pool = [*self._differences.get(name, []), *added]
             self._differences[name] = pool[-POOL_SIZE:]
         write_text(self.path, json.dumps(self._differences) + "\n", suffix=".json")
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +21,16 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.cli import calibrate as command
-from asv_bench.cli.calibrate import Trial, effects_named, report, trial_table
+from asv_bench.cli.calibrate import effects_named, minutes_named, report
 from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration import planting
 from asv_bench.lab.calibration.planting import ScratchClone, SpinTimes
+from asv_bench.lab.calibration.trials import Trial, Trials, trial_table
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.measured_process import Place
@@ -168,7 +170,7 @@ def test_a_commit_without_a_runner_is_refused(toy: ToyProject, tmp_path: Path) -
 
 def trial(planted: float, verdict: Verdict, name: str = "a trial") -> Trial:
     comparison = Comparison("b", BASE, HEAD, verdict, effect=0.01, interval=(0.0, 0.02))
-    return Trial(name, planted, comparison, seconds=60.0)
+    return Trial(name, planted, comparison, 60.0, PLAN)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,15 @@ def trial(planted: float, verdict: Verdict, name: str = "a trial") -> Trial:
     ],
 )
 def test_which_verdicts_a_truth_allows(planted: float, allowed: set[str]) -> None:
-    assert {str(v) for v in Verdict if trial(planted, v).holds(PLAN)} == allowed
+    assert {str(v) for v in Verdict if trial(planted, v).holds} == allowed
+
+
+def test_on_a_users_machine_a_missed_slowdown_is_no_contradiction() -> None:
+    missed = trial(0.05, Verdict.INCONCLUSIVE)
+    assert not missed.holds
+    assert replace(missed, must_find=False).holds
+    for wrong in (Verdict.FASTER, Verdict.EQUIVALENT, Verdict.FAILED):
+        assert not replace(trial(0.05, wrong), must_find=False).holds
 
 
 def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight(tmp_path: Path) -> None:
@@ -209,17 +219,17 @@ def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight(tmp_path: Path) 
 def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
     made: list[Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(
-        _directory: Path, _setup: Any, _plan: Any, record: Record, *_: Any
-    ) -> Iterator[Trial]:
-        yield from (trial(0.0, verdict) for verdict in made)
-        record.samples.append({"trial": "itself"})
+    def interrupted(trials: Trials, *_: Any) -> None:
+        trials.done += [trial(0.0, verdict) for verdict in made]
+        trials.record.samples.append({"trial": "itself"})
         os.kill(os.getpid(), signal.SIGTERM)
 
     name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
-    setup = BenchSetup(None, tmp_path, (Entry(name, name, "seconds"),), ("cpu",))
-    monkeypatch.setattr(command, "set_up", lambda *_: setup)
-    monkeypatch.setattr(command, "run_trials", interrupted)
+    sources = SimpleNamespace(resolve=lambda name: Commit(BASE), remarks=[])
+    setup = BenchSetup(sources, tmp_path, (Entry(name, name, "seconds"),), ("cpu",))
+    monkeypatch.setattr("asv_bench.subjects.choose.set_up", lambda *_: setup)
+    monkeypatch.setattr(command, "ground_of", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(Trials, "run", interrupted)
     path, page = tmp_path / "record.json", tmp_path / "page.md"
     arguments = ["calibrate", "--json", str(path), "--markdown", str(page)]
     result = CliRunner().invoke(build_app(), arguments)
@@ -236,7 +246,7 @@ def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
 
 def test_the_markdown_marks_what_the_truth_does_not_allow() -> None:
     trials = [trial(0.03, Verdict.INCONCLUSIVE, "missed"), trial(0.0, Verdict.EQUIVALENT)]
-    page = trial_table(trials, PLAN, "here").to_markdown()
+    page = trial_table(trials, "here").to_markdown()
     assert "| missed | +3.00 % | inconclusive (!) | +1.00 % | +0.00 % to +2.00 % |" in page
     assert "| equivalent |" in page
 
@@ -247,6 +257,13 @@ def test_effects_are_per_cents() -> None:
     for wrong in ("0", "-1", "a lot", ""):
         with pytest.raises(Refused, match="per cents"):
             effects_named(wrong)
+
+
+def test_minutes_are_positive_numbers() -> None:
+    assert minutes_named("5, 0.5") == [5.0, 0.5]
+    for wrong in ("0", "-1", "soon", "", "inf"):
+        with pytest.raises(Refused, match="minutes, such as"):
+            minutes_named(wrong)
 
 
 @pytest.mark.thorough
@@ -275,4 +292,8 @@ def test_trials_from_the_command_line(toy: ToyProject) -> None:
     pairs = sum(one["pairs_used"] + one["pairs_discarded"] for one in (null, slow))
     assert len(record["samples"]) == pairs
     assert slow["name"] in page.read_text()
+    assert record["results"]["planted"][1]["seconds"] == pytest.approx(
+        0.5 * record["results"]["step_s"]
+    )
+    assert [one["metric"] for one in record["results"]["noise"]] == [null["benchmark"]]
     assert toy.git("status", "--porcelain") == ""

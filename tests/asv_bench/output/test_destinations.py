@@ -65,7 +65,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for place in (
         "asv_bench.subjects.choose.set_up",
-        "asv_bench.cli.calibrate.set_up",
         "asv_bench.cli.changes.stored_changes",
         "asv_bench.cli.profile.torch_traces",
         "asv_bench.run.jobs.run_job",

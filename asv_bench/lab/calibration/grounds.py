@@ -1,0 +1,191 @@
+"""Where trials of `compare` run: a commit, and what is slower than it by a known amount.
+
+A commit of kvtrail is made slower in its engine's source, in a scratch clone. Of what users declare
+nobody knows the source: a life waits after its command, or is told to wait.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from asv_bench.lab.calibration.planting import Planted, ScratchClone
+from asv_bench.process.samples import PairSource
+from asv_bench.subjects.axis import Variant
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.delay import VARIABLE, Delay
+from asv_bench.subjects.lives import WALL, Lives
+from asv_bench.subjects.subject import Metric
+
+SECONDS_OF = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+"""Units of metrics that a delay can lengthen."""
+OBEYED = 0.5
+"""By this fraction of a delay a metric grows at least, if the benchmark obeys the delay."""
+_STEP_PAIRS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a trial compares, as its source names it.
+
+    `added` is what the head's figure has more than the base's, in the metric's unit.
+    """
+
+    base: str
+    head: str
+    added: float
+
+
+class Ground(Protocol):
+    """What trials need of a subject.
+
+    Attributes
+    ----------
+    commit
+        What is compared with itself.
+    remarks
+        Sentences about what could not be planted.
+    """
+
+    commit: str
+    remarks: list[str]
+
+    @property
+    def source(self) -> PairSource:
+        """Where pairs come from."""
+        ...
+
+    def plant(self, metric: Metric, effect: float) -> Ends | None:
+        """What is slower by about this fraction in a metric; None if nothing can be planted."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What was planted, for the record."""
+        ...
+
+
+class EngineGround:
+    """The engine of kvtrail's HEAD, with a longer decode step in a scratch clone."""
+
+    def __init__(self, source: PairSource, clone: ScratchClone) -> None:
+        self.source = source
+        self.remarks: list[str] = []
+        self._clone = clone
+        self._planted = [clone.plant(0.0)]
+        self._step_s: float | None = None
+        self.commit = self._base.hash
+
+    def plant(self, metric: Metric, effect: float) -> Ends:
+        """See `Ground`."""
+        if self._step_s is None:
+            self._step_s = self._measured_step()
+        planted = self._clone.plant(effect * self._step_s)
+        self._planted.append(planted)
+        return Ends(self.commit, planted.hash, planted.seconds)
+
+    def facts(self) -> dict[str, Any]:
+        """See `Ground`."""
+        return {"step_s": self._step_s, "planted": [asdict(one) for one in self._planted]}
+
+    @property
+    def _base(self) -> Planted:
+        return self._planted[0]
+
+    def _measured_step(self) -> float:
+        return statistics.median(
+            reading.value
+            for number in range(_STEP_PAIRS)
+            for pair in self.source.pair(self.commit, self.commit, head_first=bool(number)).values()
+            for reading in (pair.base, pair.head)
+        )
+
+
+class DeclaredGround:
+    """A commit or label of a declared subject, with delays in its lives.
+
+    The wall time of a command is lengthened by a wait after it. Another time moves only if the
+    benchmark obeys $KVTRAIL_DELAY_S: one life that is told to wait as long as the metric itself
+    shows whether it does.
+
+    Parameters
+    ----------
+    source
+        Lives of the variants that `delays` names.
+    """
+
+    def __init__(self, source: Lives, delays: Delays, commit: str) -> None:
+        self.source = source
+        self.commit = commit
+        self.remarks: list[str] = []
+        self._lives = source
+        self._delays = delays
+        self._values: dict[str, float | None] = {}
+
+    def plant(self, metric: Metric, effect: float) -> Ends | None:
+        """See `Ground`."""
+        if metric.name not in self._values:
+            self._values[metric.name] = self._value_to_lengthen(metric)
+        value = self._values[metric.name]
+        if value is None:
+            return None
+        added = effect * value
+        base, head = (self._delayed(metric, one) for one in (0.0, added))
+        return Ends(base, head, added)
+
+    def facts(self) -> dict[str, Any]:
+        """See `Ground`."""
+        return {"planted": {name: str(delay) for name, delay in self._delays.planted.items()}}
+
+    def _value_to_lengthen(self, metric: Metric) -> float | None:
+        """The metric of one life; None, with a remark, if no delay lengthens it."""
+        if metric.unit not in SECONDS_OF or metric.better != "lower":
+            self.remarks.append(
+                f"{metric.name}: no delay was planted, as its unit {metric.unit!r} is none of time."
+            )
+            return None
+        value = self._value(self.commit, metric)
+        if metric.name == WALL:
+            return value
+        delayed = self._value(self._delayed(metric, value), metric)
+        if delayed - value < OBEYED * value:
+            self.remarks.append(
+                f"{metric.name}: no delay was planted, as a life that was told to wait by "
+                f"${VARIABLE} did not move it. A benchmark that waits so many seconds within what "
+                f"it times, once for each figure, can be tried."
+            )
+            return None
+        return value
+
+    def _value(self, name: str, metric: Metric) -> float:
+        return self._lives.life(name, benchmarks=(metric.name,))[metric.name].value
+
+    def _delayed(self, metric: Metric, added: float) -> str:
+        delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
+        return self._delays.plant(self.commit, delay)
+
+
+class Delays:
+    """Names for variants of a declared subject with a delay in their lives.
+
+    Attributes
+    ----------
+    planted
+        The delays, by the variant's name.
+    """
+
+    def __init__(self, subject: DeclaredSubject) -> None:
+        self._subject = subject
+        self._variants: dict[str, Variant] = {}
+        self.planted: dict[str, Delay] = {}
+
+    def plant(self, commit: str, delay: Delay) -> str:
+        """The name of a commit or label with a delay."""
+        name = f"{commit} + {delay}"
+        self.planted[name] = delay
+        self._variants[name] = replace(self._subject.variant(commit), delay=delay)
+        return name
+
+    def variant(self, name: str) -> Variant:
+        """What a name stands for, whether a delay is in it or not."""
+        return self._variants.get(name) or self._subject.variant(name)

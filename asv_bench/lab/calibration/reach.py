@@ -1,0 +1,186 @@
+"""The smallest change that so many minutes of `compare` show, from a commit's own noise.
+
+The rule of `compare` is applied to pairs of a commit with itself, drawn again, with a change added
+to the head.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan
+from asv_bench.compare.verdict import Verdict
+from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many
+from asv_bench.output.table import percentage
+from asv_bench.process.samples import Pair
+from asv_bench.stats.few_pairs import POOL_SIZE, Floats
+
+FOUND = 0.9
+"""Of all comparisons, so many find the change."""
+LEAST_PAIRS = 8
+"""Of a commit with itself, by which its noise is known well enough."""
+_RUNS = 400
+_STEP = 1.05
+_UNTIED = 1e-6
+_MOST = 10.0
+"""Changes are tried from the margin up to this fraction, each so many times as large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a comparison of so many minutes shows.
+
+    `pairs` are those that fit, up to the plan's cap; `effect` is the smallest change that is found
+    9 times of 10, as a fraction, or None where there is none.
+    """
+
+    minutes: float
+    pairs: int
+    effect: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What pairs of a commit with itself say of a metric.
+
+    Attributes
+    ----------
+    metric
+        Its name.
+    pairs
+        How many there are.
+    deviation
+        The standard deviation of their log-ratios.
+    pair_s
+        Seconds that a pair takes.
+    reaches
+        By minutes, ascending.
+    """
+
+    metric: str
+    pairs: int
+    deviation: float
+    pair_s: float
+    reaches: tuple[Reach, ...]
+
+    def sentence(self, plan: ComparisonPlan) -> str:
+        """The noise, and what it allows."""
+        if self.pairs < LEAST_PAIRS:
+            return (
+                f"{self.metric}: {self.pairs} pairs of the commit with itself are too few to say "
+                f"what can be found; take more with --null."
+            )
+        found = f"{self.metric}: a pair takes {self.pair_s:.3g} s and varies by "
+        found += f"{percentage(self.deviation, 2)}."
+        for reach in self.reaches:
+            found += f" In {_minutes(reach.minutes)} {_shown(reach, plan)}."
+            if reach.pairs == plan.cap:
+                break
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The noise as JSON-ready values."""
+        return asdict(self)
+
+
+def noise_of(
+    metric: str,
+    comparisons: Sequence[Sequence[Pair]],
+    plan: ComparisonPlan,
+    minutes: Sequence[float],
+    *,
+    at_once: int,
+    devices: int,
+) -> Noise:
+    """The noise of a metric, and what it allows.
+
+    Parameters
+    ----------
+    comparisons
+        Pairs of a commit with itself, by comparison; at least one pair.
+    plan
+        Of the comparisons to come, with the metric's margin.
+    minutes
+        That they may take.
+    at_once
+        Metrics that are compared together.
+    devices
+        On which pairs are measured at the same time.
+    """
+    pairs = [pair for comparison in comparisons for pair in comparison]
+    pair_s = statistics.median(pair.base.process_s + pair.head.process_s for pair in pairs)
+    ratios = np.array([pair.log_ratio for pair in pairs])
+    reaches: list[Reach] = []
+    if len(pairs) >= LEAST_PAIRS:
+        # Holm's procedure holds the first metric that it calls different to this level.
+        alone = replace(plan, alpha=plan.alpha / at_once)
+        costs = np.concatenate([_costs(comparison) for comparison in comparisons if comparison])
+        for limit in sorted(minutes):
+            # Both ends live once without being measured.
+            fit = devices * max(0, int(60 * limit / pair_s) - 1)
+            reaches.append(_reach(limit, min(fit, plan.cap), costs, alone))
+    return Noise(metric, len(pairs), float(ratios.std()), pair_s, tuple(reaches))
+
+
+def _costs(pairs: Sequence[Pair]) -> Floats:
+    """[pairs, 2] logarithms of costs around the median of a comparison."""
+    costs = np.array([pair.costs for pair in pairs])
+    centred: Floats = costs - np.median(costs)
+    return centred
+
+
+def _reach(minutes: float, pairs: int, costs: Floats, plan: ComparisonPlan) -> Reach:
+    if pairs < LEAST_CAP:
+        return Reach(minutes, pairs, None)
+    if pairs < plan.cap:
+        fitting = ComparisonPlan.with_cap(pairs)
+        plan = replace(plan, looks=fitting.looks, max_discarded=fitting.max_discarded)
+    drawn = _drawn(costs, pairs)
+    steps = math.ceil(math.log(_MOST / plan.margin, _STEP))
+    effects = [plan.margin * _STEP**step for step in range(steps + 1)]
+    # What a larger change is found by, a smaller one may not be.
+    low, high = -1, len(effects)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _share_found(drawn, effects[middle], plan) >= FOUND:
+            high = middle
+        else:
+            low = middle
+    return Reach(minutes, pairs, effects[high] if high < len(effects) else None)
+
+
+def _drawn(costs: Floats, pairs: int) -> Drawn:
+    """Pairs drawn again for many comparisons; in each either process may be the head's."""
+    random = np.random.default_rng(0)
+    drawn = random.permuted(costs[random.integers(len(costs), size=(_RUNS, 1, pairs))], axis=-1)
+    # What is drawn twice would be tied, which measured figures hardly ever are.
+    drawn += random.normal(0, _UNTIED * np.ptp(costs), drawn.shape)
+    # Only a full pool is judged by.
+    size = POOL_SIZE if len(costs) >= POOL_SIZE else 0
+    pool = costs[random.integers(len(costs), size=(_RUNS, 1, size))]
+    return Drawn(drawn[..., 0], drawn[..., 1], pool[..., 1] - pool[..., 0])
+
+
+def _share_found(drawn: Drawn, effect: float, plan: ComparisonPlan) -> float:
+    slower = replace(drawn, head=drawn.head + math.log1p(effect))
+    return float((compare_many(slower, plan).verdict == Verdict.SLOWER).mean())
+
+
+def _minutes(count: float) -> str:
+    return f"{count:g} minute" + ("" if count == 1 else "s")
+
+
+def _shown(reach: Reach, plan: ComparisonPlan) -> str:
+    if reach.pairs < LEAST_CAP:
+        return f"there is time for {reach.pairs} pairs, and no change can be shown with so few"
+    most = ", the most that it takes," if reach.pairs == plan.cap else ""
+    begin = f"compare measures {reach.pairs} pairs{most} and"
+    if reach.effect is None:
+        return f"{begin} finds no change of less than {percentage(_MOST, 0)} 9 times of 10"
+    return f"{begin} finds a change of {percentage(reach.effect, 1)} 9 times of 10"

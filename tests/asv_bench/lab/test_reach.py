@@ -1,0 +1,79 @@
+"""The smallest change that a comparison finds 9 times of 10, from pairs of a commit with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.lab.calibration.reach import LEAST_PAIRS, Noise, noise_of
+from asv_bench.lab.calibration.simulate import simulate
+from asv_bench.lab.calibration.simulated_noise import BASE, SimulatedPairs
+from asv_bench.lab.calibration.simulated_noise import Noise as Made
+from asv_bench.lab.calibration.situations import Situation
+from asv_bench.process.samples import Pair
+
+PLAN = ComparisonPlan()
+METRIC = "a metric"
+
+
+def measured(deviation: float, count: int) -> list[Pair]:
+    """Pairs of a commit with itself, of 10 s each, whose processes vary by so much."""
+    made = Made(process=deviation, drift=0.0, outliers=0.0)
+    source = SimulatedPairs({METRIC: 0.0}, made, seed=3)
+    pairs = [
+        source.pair(BASE, BASE, head_first=number % 4 in (1, 2))[METRIC] for number in range(count)
+    ]
+    return [
+        replace(
+            pair, base=replace(pair.base, process_s=4.0), head=replace(pair.head, process_s=6.0)
+        )
+        for pair in pairs
+    ]
+
+
+def noise(pairs: Sequence[Pair], at_once: int = 1, devices: int = 1) -> Noise:
+    return noise_of(METRIC, [pairs], PLAN, (15, 1, 3), at_once=at_once, devices=devices)
+
+
+def effects(found: Noise) -> list[float]:
+    return [reach.effect or float("inf") for reach in found.reaches]
+
+
+def test_the_change_that_is_named_is_found_nine_times_of_ten() -> None:
+    found = noise(measured(0.01, 200))
+    assert found.deviation == pytest.approx(0.01 * 2**0.5, rel=0.1)
+    last = found.reaches[-1]
+    assert last.effect is not None
+    as_made = Situation(Made(process=0.01, drift=0.0, outliers=0.0))
+    tally = simulate(last.effect, as_made, 1000)
+    assert tally.verdicts["slower"] / 1000 == pytest.approx(0.9, abs=0.06)
+
+
+def test_pairs_fit_into_minutes_up_to_the_cap() -> None:
+    # Six pairs a minute, of which one is not measured; pairs on two GPUs run at the same time.
+    pairs = measured(0.01, 40)
+    assert [reach.pairs for reach in noise(pairs).reaches] == [5, 17, 30]
+    assert [reach.pairs for reach in noise(pairs, devices=2).reaches] == [10, 30, 30]
+    assert noise(pairs).reaches[0].effect is None
+    sentence = noise(pairs).sentence(PLAN)
+    assert "In 1 minute there is time for 5 pairs, and no change can be shown" in sentence
+    assert "In 15 minutes compare measures 30 pairs, the most that it takes" in sentence
+    assert "15 minutes" not in noise(pairs, devices=2).sentence(PLAN)
+
+
+def test_more_noise_fewer_pairs_and_more_metrics_find_less() -> None:
+    pairs = measured(0.02, 60)
+    _, some, most = effects(noise(pairs))
+    assert some > most > PLAN.margin
+    assert effects(noise(measured(0.06, 60)))[-1] > most
+    assert effects(noise(pairs, at_once=20))[-1] > most
+    assert effects(noise(measured(0.0001, 60)))[-1] < 1.1 * PLAN.margin
+
+
+def test_of_too_few_pairs_nothing_is_said() -> None:
+    found = noise(measured(0.01, LEAST_PAIRS - 1))
+    assert found.reaches == ()
+    assert "are too few to say what can be found; take more with --null" in found.sentence(PLAN)

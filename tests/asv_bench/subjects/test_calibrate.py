@@ -1,0 +1,179 @@
+"""`calibrate` on what users declare: a delay in lives, and the noise of a commit with itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from declared_repository import DeclaredRepository, noisy
+from toy_repository import COMMAND, ToyRepository
+
+from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
+
+TABLES = """
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.tpot_ms]
+    path = "tpot_ms"
+    unit = "ms"
+    """
+OBEDIENT = """
+    import json, os, random
+    delay_ms = 1e3 * float(os.environ.get("KVTRAIL_DELAY_S", 0))
+    noise = lambda value: value * (1 + random.uniform(-0.001, 0.001))
+    figures = {"tpot_ms": noise(5.0) + delay_ms, "tokens": noise(200.0)}
+    with open(os.environ["KVTRAIL_RESULT"], "w") as file:
+        json.dump(figures, file)
+    """
+FEW = ("--pairs", "6")
+
+
+def trials(said: Any) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in said.record["results"]["trials"]}
+
+
+def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, tmp_path: Path) -> None:
+    tables = f"""{TABLES}
+    [metrics.tokens]
+    path = "tokens"
+    unit = "tokens/s"
+    better = "higher"
+    """
+    made = DeclaredRepository.make(tmp_path / "toy", tables, OBEDIENT)
+    said = kvtrail(made.toy, "calibrate", "--null", "1", "--planted", "20", *FEW)
+    assert said.code == 0, said.text
+    assert {name: one["verdict"] for name, one in trials(said).items()} == {
+        "itself, 1 of 1, tpot_ms": "equivalent",
+        "itself, 1 of 1, tokens": "equivalent",
+        "planted 20.0 %, tpot_ms": "slower",
+    }
+    slow = trials(said)["planted 20.0 %, tpot_ms"]
+    assert slow["planted"] == pytest.approx(0.2, abs=0.001)
+    assert slow["effect"] == pytest.approx(0.2, abs=0.003)
+    assert said.record["results"]["is_sound"] is True
+    assert "tokens: no delay was planted, as its unit 'tokens/s' is none of time" in said.text
+
+
+def test_a_benchmark_that_does_not_obey_is_named(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0))
+    said = kvtrail(made.toy, "calibrate", "--null", "1", "--planted", "20", *FEW)
+    assert said.code == 0, said.text
+    assert list(trials(said)) == ["itself, 1 of 1"]
+    assert "told to wait by $KVTRAIL_DELAY_S did not move it" in said.text
+
+
+def test_the_wall_time_is_lengthened_by_a_wait_after_the_command(kvtrail, tmp_path: Path) -> None:
+    # The command cannot shorten the wait, and does not know of it.
+    tables = """
+        [subject]
+        name = "toy"
+        measure = "test -z $KVTRAIL_DELAY_S && sleep 0.02 # a line"
+        """
+    made = DeclaredRepository.make(tmp_path / "toy", tables, "")
+    only = ("--metric", "wall_s", "--metric", "peak_rss")
+    said = kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "400", *only, *FEW)
+    assert said.code == 0, said.text
+    [slow] = trials(said).values()
+    assert slow["verdict"] == "slower"
+    assert slow["planted"] == pytest.approx(4, rel=0.5)
+    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.3)
+    assert "peak_rss_bytes: no delay was planted" in said.text
+
+
+@pytest.mark.thorough
+def test_a_command_is_calibrated_in_any_repository(kvtrail, tmp_path: Path) -> None:
+    toy = ToyRepository.make(tmp_path / "toy")
+    said = kvtrail(toy, "calibrate", "--null", "1", "--planted", "100", *FEW, "--", *COMMAND)
+    assert said.code == 0, said.text
+    null, slow = trials(said).values()
+    assert null["verdict"] in ("equivalent", "inconclusive")
+    assert (slow["verdict"], slow["benchmark"]) == ("slower", "wall_s")
+    # HEAD sleeps 20 ms, and as long again.
+    assert slow["head_value"] - slow["base_value"] == pytest.approx(0.022, abs=0.01)
+    assert said.record["settings"]["commit"]["hash"] == toy.git("rev-parse", "HEAD")
+    other = kvtrail(
+        toy, "lab", "calibrate", "--commit", "HEAD~1", "--null", "1", "--planted", "none", *FEW,
+        "--", *COMMAND,
+    )  # fmt: skip
+    assert trials(other)["itself, 1 of 1"]["base_value"] < 0.9 * null["base_value"]
+
+
+def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
+    kvtrail, tmp_path: Path
+) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0))
+    # A differing lifetime of six pairs each.
+    said = kvtrail(
+        made.toy, "calibrate", "--null", "2", "--planted", "none", "--minutes", "0.001,15", *FEW
+    )
+    [noise] = said.record["results"]["noise"]
+    assert (noise["metric"], noise["pairs"]) == ("tpot_ms", 12)
+    # Two figures, each evenly spread over 0.2 %.
+    assert noise["deviation"] == pytest.approx(0.0008, rel=0.6)
+    assert 0 < noise["pair_s"] < 10
+    none, all_pairs = noise["reaches"]
+    assert (none["pairs"], none["effect"]) == (0, None)
+    assert all_pairs["pairs"] == 6
+    assert 0.01 <= all_pairs["effect"] < 0.02
+    assert "In 0.001 minutes there is time for 0 pairs" in said.text
+    assert "In 15 minutes compare measures 6 pairs, the most that it takes" in said.text
+    [pools] = [json.loads(path.read_text()) for path in (tmp_path / "work/noise").iterdir()]
+    ratios = [one["log_ratio"] for one in said.record["samples"]]
+    assert pools == {"tpot_ms": ratios}
+
+
+@pytest.mark.thorough
+def test_after_it_a_clear_case_ends_at_four_pairs(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(
+        tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0), noisy("tpot_ms", 5.5)
+    )
+    kvtrail(made.toy, "calibrate", "--null", "7", "--planted", "none")
+    answer = kvtrail(made.toy, "compare", "HEAD~1", "HEAD").answers["tpot_ms"]
+    assert (answer["verdict"], answer["pairs_used"]) == ("slower", 4)
+
+
+def test_a_setup_is_made_once_for_all_delays(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, OBEDIENT)
+    file = made.root / "kvtrail.toml"
+    setup = f'measure = "python bench.py"\nsetup = "echo made >> {tmp_path}/setups"'
+    file.write_text(file.read_text().replace('measure = "python bench.py"', setup))
+    said = kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "20,30", *FEW)
+    assert [one["verdict"] for one in trials(said).values()] == ["slower", "slower"]
+    assert (tmp_path / "setups").read_text() == "made\n"
+
+
+def test_of_labels_the_first_is_measured(kvtrail, tmp_path: Path) -> None:
+    tables = f"""{TABLES}
+    [axis]
+    kind = "labels"
+    labels = ["1.0", "2.0"]
+    """
+    bench = """
+        import json, os
+        with open(os.environ["KVTRAIL_RESULT"], "w") as file:
+            json.dump({"tpot_ms": float(os.environ["KVTRAIL_LABEL"])}, file)
+        """
+    made = DeclaredRepository.make(tmp_path / "toy", tables, bench)
+    once = ("--null", "1", "--planted", "none", *FEW)
+    assert kvtrail(made.toy, "calibrate", *once).record["samples"][0]["base"]["value"] == 1
+    other = kvtrail(made.toy, "calibrate", "--commit", "2.0", *once)
+    assert other.record["samples"][0]["base"]["value"] == 2
+
+
+def test_a_commit_that_cannot_be_measured(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "raise SystemExit(125)", "1 / 0")
+    with pytest.raises(NothingMeasured, match="cannot be measured"):
+        kvtrail(made.toy, "calibrate", "--commit", "HEAD~1")
+    with pytest.raises(MeasurementFailed, match="ZeroDivisionError") as failed:
+        kvtrail(made.toy, "calibrate")
+    assert not isinstance(failed.value, NothingMeasured)
+
+
+def test_nothing_to_compare_is_refused(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "pass")
+    with pytest.raises(Refused, match="leaves nothing to compare"):
+        kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "none")
