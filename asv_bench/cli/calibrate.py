@@ -41,6 +41,15 @@ from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
 
+HELP = (
+    "Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine, "
+    "and which change is found?\n\n"
+    "The wall time of a command is lengthened by a wait. Other times need a benchmark that waits "
+    "$KVTRAIL_DELAY_S seconds within what it times. The noise is kept for comparisons to come.\n\n"
+    "Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; 5: nothing "
+    "could be measured; 130: interrupted, with what was measured written down and no word on "
+    "whether they hold."
+)
 INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
 
 
@@ -92,14 +101,7 @@ def calibrate(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Compare a commit with itself and with known slowdowns: do the verdicts hold, what is found?
-
-    The wall time of a command is lengthened by a wait. Other times need a benchmark that waits
-    $KVTRAIL_DELAY_S seconds within what it times. The noise is kept for the comparisons to come.
-
-    Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; 5: nothing
-    could be measured; 130: interrupted, with what was measured written down and no word on whether
-    they hold.
+    """Compare a commit with itself and with known slowdowns, and check the verdicts.
 
     Raises
     ------

@@ -81,7 +81,14 @@ class Command:
         app.command(self.name, help=text, **shown)(self.body)
 
 
-CALIBRATE = Command("calibrate", calibrate.calibrate, COMMITS, Sessions.LOCK, is_for_any=True)
+CALIBRATE = Command(
+    "calibrate",
+    calibrate.calibrate,
+    COMMITS,
+    Sessions.LOCK,
+    is_for_any=True,
+    help=calibrate.HELP,
+)
 COMMANDS = (
     Command("compare", compare.compare, COMMITS, is_for_any=True, help=compare.HELP),
     Command("bisect", bisect.bisect, COMMITS, is_for_any=True, help=bisect.HELP),

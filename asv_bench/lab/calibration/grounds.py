@@ -139,6 +139,10 @@ class DeclaredGround:
 
     def _value_to_lengthen(self, metric: Metric) -> float | None:
         """The metric of one life; None, with a remark, if no delay lengthens it."""
+        absence = self._lives.prepare(self.commit).get(metric.name)
+        if absence is not None:
+            self.remarks.append(f"{metric.name} is not measured: {absence.reason}")
+            return None
         if metric.unit not in SECONDS_OF or metric.better != "lower":
             self.remarks.append(
                 f"{metric.name}: no delay was planted, as its unit {metric.unit!r} is none of time."

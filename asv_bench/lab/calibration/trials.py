@@ -168,6 +168,8 @@ class Trials:
         if metric is None:
             self.pools.add_same(pairs)
         for one, comparison in zip(metrics, found, strict=True):
+            if comparison.verdict is Verdict.NOT_MEASURED:
+                continue
             shown = name if len(self.metrics) == 1 else f"{name}, {one.name}"
             self.console.print(f"{shown}: {comparison.verdict}")
             value = comparison.base_value

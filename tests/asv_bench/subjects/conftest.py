@@ -56,7 +56,9 @@ def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         path.unlink(missing_ok=True)
         monkeypatch.chdir(toy.root)
         before = toy.state()
-        done = CliRunner().invoke(build_app(), [*arguments, "--json", str(path)])
+        options = arguments.index("--") if "--" in arguments else len(arguments)
+        words = [*arguments[:options], "--json", str(path), *arguments[options:]]
+        done = CliRunner().invoke(build_app(), words)
         if isinstance(done.exception, Exception):
             raise done.exception
         assert toy.state() == before

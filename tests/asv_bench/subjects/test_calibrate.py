@@ -125,6 +125,19 @@ def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
     assert pools == {"tpot_ms": ratios}
 
 
+def test_a_metric_that_the_commit_lacks_is_left_out(kvtrail, tmp_path: Path) -> None:
+    tables = f"""{TABLES}
+    [metrics.prefill_ms]
+    path = "prefill_ms"
+    unit = "ms"
+    """
+    made = DeclaredRepository.make(tmp_path / "toy", tables, OBEDIENT)
+    said = kvtrail(made.toy, "calibrate", "--null", "1", "--planted", "20", *FEW)
+    assert said.code == 0, said.text
+    assert list(trials(said)) == ["itself, 1 of 1, tpot_ms", "planted 20.0 %, tpot_ms"]
+    assert "prefill_ms is not measured: " in said.text
+
+
 @pytest.mark.thorough
 def test_after_it_a_clear_case_ends_at_four_pairs(kvtrail, tmp_path: Path) -> None:
     made = DeclaredRepository.make(
