@@ -33,12 +33,16 @@ class SubjectTable(Table, frozen=True):
         In one word, for records and folders.
     repository
         The folder of the git repository, from the file's own folder.
-    setup, measure
-        Lines for the shell. The latter is empty where a server and a client are measured.
-    timeout_s, setup_timeout_s
-        After which a life, and a setup, is ended.
+    setup
+        A line for the shell that builds or installs a commit, once.
+    measure
+        A line for the shell that is one life; none where a server and a client are measured.
+    timeout_s
+        Seconds after which a life, or a run of the client, is ended.
+    setup_timeout_s
+        Seconds after which a setup is ended.
     devices
-        GPUs that a life needs; 0: it sees none; None: it sees what the user sees.
+        GPUs that a life needs; 0: it sees none. Without the key it sees what the user sees.
     cores
         CPU cores that a life may use; 0: all.
     env
@@ -73,8 +77,12 @@ class MetricTable(Table, frozen=True):
         Keys from the outermost in, with dots between, into the JSON of $KVTRAIL_RESULT.
     regex
         With one group, searched for in what the life printed. Either this or `path` is given.
+    unit
+        A word to print behind values.
+    better
+        Which of two values is better.
     margin
-        The difference that matters, in per cent; None: the command's.
+        The difference that matters, in per cent; without the key the command's.
     """
 
     path: str = ""
@@ -106,8 +114,12 @@ class ServerTable(Table, frozen=True):
 
     Attributes
     ----------
+    start
+        A line for the shell, whose server listens at $KVTRAIL_PORT.
     ready
-        An address that answers when the server is ready, or what it prints then.
+        An address that answers when the server is ready, or { regex = "..." } of what it prints.
+    ready_timeout_s
+        Seconds after which a server that is not ready has failed.
     """
 
     start: Words
@@ -120,6 +132,12 @@ class ClientTable(Table, frozen=True):
 
     Attributes
     ----------
+    run
+        A line for the shell.
+    warmup
+        Runs of it that do not count.
+    windows
+        Runs of it that do.
     preset
         A client that people use, whose figures need no tables of their own.
     """
@@ -135,7 +153,15 @@ class ClientTable(Table, frozen=True):
 
 
 class AxisTable(Table, frozen=True):
-    """`[axis]`: along what is compared: commits, or labels in this order."""
+    """`[axis]`: along what is compared.
+
+    Attributes
+    ----------
+    kind
+        Commits of the repository, or labels.
+    labels
+        At least two, in their order.
+    """
 
     kind: Literal["commits", "labels"] = "commits"
     labels: tuple[Words, ...] = ()
@@ -148,7 +174,13 @@ class AxisTable(Table, frozen=True):
 
 
 class TraceTable(Table, frozen=True):
-    """`[trace]`: a line that leaves a Chrome trace of the life in $KVTRAIL_TRACE."""
+    """`[trace]`: a life that is recorded rather than measured.
+
+    Attributes
+    ----------
+    run
+        A line for the shell that leaves a Chrome trace at $KVTRAIL_TRACE.
+    """
 
     run: Words
 
