@@ -14,6 +14,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
 from asv_bench.process.measured_process import CPU
+from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.engine_runs import EngineWorkload
 
 WORKLOAD = "Measure kvtrail's engine"
@@ -64,13 +65,15 @@ Margin: TypeAlias = Annotated[
 Anyway: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--anyway", help="Measure even where both commits hold the same engine and kernels."
+        "--anyway", help="Measure even where what is measured is the same in both commits."
     ),
 ]
 SubjectPath: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--subject",
+        # Known before --list is, wherever it stands.
+        is_eager=True,
         dir_okay=False,
         help="The file that says what is measured (default: the nearest kvtrail.toml).",
     ),
@@ -133,12 +136,22 @@ CsvPath: TypeAlias = Annotated[
 ]
 
 
-def _print_benchmarks(is_wanted: bool) -> None:
+def _print_names(context: typer.Context, is_wanted: bool) -> None:
     if not is_wanted:
         return
+    declared = None
+    if "subject" in context.params:
+        file = context.params["subject"]
+        declared = Choice(file=file).declared(str(context.info_name))
+    if declared is None:
+        entries = select(all_entries(REPOSITORY), (".",), has_gpu=has_cuda_gpu())
+        names = [entry.name for entry in entries]
+    else:
+        declared.choose((".",), None)
+        names = [metric.name for metric in declared.metrics]
     # Plain lines, for other programs too.
-    for entry in select(all_entries(REPOSITORY), (".",), has_gpu=has_cuda_gpu()):
-        typer.echo(entry.name)
+    for name in names:
+        typer.echo(name)
     raise typer.Exit
 
 
@@ -146,9 +159,8 @@ ListBenchmarks: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--list",
-        is_eager=True,
-        callback=_print_benchmarks,
-        help="Print the benchmarks that --benchmark can name on this machine, and end.",
+        callback=_print_names,
+        help="Print the metrics or benchmarks that can be named on this machine, and end.",
     ),
 ]
 Resume: TypeAlias = Annotated[

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from declared_repository import DeclaredRepository
 from toy_project import ToyProject, make_project
 from typer.testing import CliRunner
 
@@ -41,3 +43,23 @@ def test_they_are_the_benchmarks_of_the_checkout(tmp_path_factory: pytest.TempPa
     toy: ToyProject = make_project(tmp_path_factory.mktemp("toy") / "project", commits=1)
     names = [entry.name for entry in all_entries(toy.root)]
     assert "toy.Toy.track_step(8)" in names
+
+
+@pytest.mark.parametrize("arguments", [("--list", "--subject", "{}"), ("a", "b", "--list"), ()])
+def test_the_metrics_of_a_subject_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    tables = """
+        [subject]
+        name = "toy"
+        measure = "true"
+
+        [metrics.tokens]
+        path = "tokens"
+        """
+    root = DeclaredRepository.make(tmp_path / "toy", tables, "").root
+    monkeypatch.chdir(tmp_path if "{}" in arguments else root)
+    words = [word.format(root / "kvtrail.toml") for word in arguments or ("--list",)]
+    done = CliRunner().invoke(build_app(), ["bisect", *words])
+    assert done.exit_code == 0, done.output
+    assert done.output.split() == ["tokens", "wall_s", "peak_rss_bytes", "peak_gpu_bytes"]
