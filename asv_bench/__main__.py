@@ -78,8 +78,8 @@ def session_of(arguments: Sequence[str]) -> Iterator[None]:
     if not (IS_CHECKOUT or command.is_for_any):
         raise Refused(
             f"{command.name} works in a checkout of kvtrail, by `python -m asv_bench "
-            f"{command.name}`. In any repository, `kvtrail compare BASE HEAD -- COMMAND` "
-            f"and `kvtrail bisect GOOD BAD -- COMMAND` measure a command."
+            f"{command.name}`. In a repository of your own, `kvtrail init` begins the file "
+            f"that compare, bisect and history measure by."
         )
     if command.sessions is Sessions.LOCK:
         with checkout_lock(WORKPLACE):

@@ -17,6 +17,9 @@ from asv_bench.subjects.lives import HOST
 from asv_bench.subjects.subject import Subject
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
 
+WITH_COMMAND = ("compare", "bisect", "calibrate")
+"""Commands that take one behind --."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -85,10 +88,11 @@ class Choice:
         if path is not None:
             return declared_by(path, self.axis)
         if not IS_CHECKOUT:
+            also = ", or give a command behind --" if verb in WITH_COMMAND else ""
             raise Refused(
-                f"there is nothing for {verb} to measure: give a command behind --, name a file "
-                f"with --subject, or write a {FILE_NAME} (`kvtrail init` begins one). kvtrail's "
-                f"own benchmarks run in a checkout of kvtrail, by `python -m asv_bench {verb}`."
+                f"{verb} finds nothing to measure: no {FILE_NAME} lies in {Path.cwd()} or around "
+                f"it. Begin one in your repository with `kvtrail init`, name a file with "
+                f"--subject{also}."
             )
         if self.axis:
             raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")

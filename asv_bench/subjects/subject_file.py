@@ -100,7 +100,7 @@ class MetricTable(Table, frozen=True):
             except re.error as error:
                 raise ValueError(f"{self.regex!r} is no regular expression: {error}") from None
             if groups != 1:
-                raise ValueError(f"{self.regex!r} has {groups} groups; the figure must be the one")
+                raise ValueError(f"{self.regex!r} has {groups} groups; it needs one")
 
 
 class ReadyTable(Table, frozen=True):

@@ -145,7 +145,7 @@ def test_any_repository_is_compared_without_torch(without_torch: Path, tmp_path:
     [answer] = kept["results"]["comparisons"]
     assert len(kept["samples"]) == answer["pairs_used"] >= 6
     refused = subprocess.run(
-        [without_torch / "kvtrail", "headline"],
+        [without_torch / "kvtrail", "changes"],
         cwd=toy.root,
         env=state,
         capture_output=True,
@@ -153,7 +153,7 @@ def test_any_repository_is_compared_without_torch(without_torch: Path, tmp_path:
         check=False,
     )
     assert refused.returncode == 2
-    assert "headline works in a checkout of kvtrail" in " ".join(refused.stderr.split())
+    assert "changes finds nothing to measure" in " ".join(refused.stderr.split())
 
 
 def test_a_users_own_package_called_engine_is_measured(without_torch: Path, tmp_path: Path) -> None:
