@@ -165,13 +165,13 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
         lines = [f"inconclusive: {finding.reason}."]
         if finding.suspects:
             first, last = finding.suspects[0], finding.suspects[-1]
-            suspects = _described((last,), commits)
+            suspects = _suspected((last,), commits)
             if first != last:
                 suspects = f"{len(finding.suspects)} commits, {short(first)} to {short(last)}"
             lines.append(f"Most suspect: {suspects}, probability {finding.probability or 0:.1%}.")
     lines.append(f"The ends: {_compared(finding.gate)}.")
     if named and (len(named) > 1 or finding.outcome is not Outcome.FOUND):
-        lines += [f"{_stepped(step)} at {_described(step.commits, commits)}." for step in named]
+        lines += [f"{_stepped(step)} at {_suspected(step.commits, commits)}." for step in named]
     lines += [
         f"{short(one.head)} against {short(one.base)}, before it: {_compared(one)}."
         for one in finding.confirmations
@@ -187,7 +187,7 @@ def _found(finding: Finding, commits: Mapping[str, Commit]) -> str:
     """The named commits in a sentence."""
     named = finding.confirmed_steps
     if len(named) == 1:
-        described = _described(finding.suspects, commits)
+        described = _suspected(finding.suspects, commits)
         probability = f"probability {finding.probability or 0:.1%}"
         return f"first {finding.direction.verdict} commit: {described}, {probability}."
     steps = ", ".join(f"{_stepped(step)} at {short(step.commit)}" for step in named)
@@ -198,11 +198,8 @@ def _stepped(step: Step) -> str:
     return percentage(step.effect, 1, signed=True)
 
 
-def _described(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
-    described = [
-        f"{commits[commit].short} {commits[commit].subject} ({commits[commit].author})"
-        for commit in hashes
-    ]
+def _suspected(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
+    described = [_described(commits[commit]) for commit in hashes]
     if len(described) == 1:
         return described[0]
     return (
@@ -218,3 +215,9 @@ def _compared(comparison: Comparison) -> str:
     if comparison.interval is not None:
         text += f" ({interval(2)(comparison.interval)})"
     return f"{text} in {comparison.pairs_used} pairs"
+
+
+def _described(commit: Commit) -> str:
+    """A commit with its message and author; a label has neither."""
+    author = f"({commit.author})" if commit.author else ""
+    return " ".join(filter(None, (commit.short, commit.subject, author)))

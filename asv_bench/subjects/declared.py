@@ -278,7 +278,8 @@ class DeclaredSubject:
         names = ", ".join(metric.name for metric in self._metrics)
         what = "the wall time" if names == WALL else names
         where = "" if self.devices == [HOST] else f" on GPU {' and '.join(self.devices)}"
-        return f"measuring {what} of `{self.line}` in the files of each commit{where}"
+        which = "under each label" if self.labels else "in the files of each commit"
+        return f"measuring {what} of `{self.line}` {which}{where}"
 
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""
