@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from asv_bench.errors import Refused
@@ -33,7 +34,7 @@ def init() -> None:
     write_text(path, beginning(root, has_gpu=bool(visible_gpus())))
     subject = SubjectFile.read(path).content.subject
     sentences = [
-        f"wrote {path}",
+        f"wrote {os.path.relpath(path)}",
         f"a life is `{subject.measure}`" + (f", after `{subject.setup}`" if subject.setup else ""),
     ]
     if list(root.glob("asv.conf.json*")) or list(root.glob("*/asv.conf.json*")):
