@@ -284,8 +284,11 @@ class Bisecting:
             return ExitCode.INTERRUPTED
         except MeasurementFailed as error:
             self._record.notes.append(str(error))
-            is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
-            return ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
+            if not isinstance(error, CommitUnusable):
+                return ExitCode.FAILED
+            # An end cannot be measured: that is the answer, and the next command tries anew.
+            kept.finish()
+            return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
         finally:
             self.seconds = time.monotonic() - begun
             self._record.notes += kept.complaints

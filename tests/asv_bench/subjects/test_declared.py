@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 import time
 from pathlib import Path
 
@@ -316,3 +317,15 @@ def test_the_label_is_found(kvtrail, tmp_path: Path) -> None:
     said = kvtrail(made.toy, "bisect", "transformers-4.54", "transformers-4.56")
     assert said.code == 3, said.text
     assert "first slower commit: transformers-4.56" in said.text
+
+
+def test_what_is_mended_outside_the_repository_is_bisected_anew(
+    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = f"import os; os.environ['INSTALLED']\n{textwrap.dedent(noisy('tpot_ms', 5.0))}"
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, bench, f"{bench}# The same.")
+    failed = kvtrail(made.toy, "bisect", "HEAD~1", "HEAD")
+    assert failed.code == 1
+    assert "KeyError: 'INSTALLED'" in failed.text
+    monkeypatch.setenv("INSTALLED", "now")
+    assert kvtrail(made.toy, "bisect", "HEAD~1", "HEAD").code == 0
