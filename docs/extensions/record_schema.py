@@ -81,6 +81,57 @@ class GpuStates(Closed):
     after: Annotated[dict[str, Any] | None, Meta(description="The same at the end.")]
 
 
+class Cell(Closed):
+    """What a commit or label ran with, beside its files."""
+
+    interpreter: Annotated[str | None, Meta(description="The Python that ran, if one did.")]
+    packages: Annotated[dict[str, str], Meta(description="Its packages and their versions.")]
+    variables: Annotated[
+        dict[str, str], Meta(description="Variables that change how such programs run; no secrets.")
+    ]
+
+
+class Reading(Closed):
+    """The figure of one process, or life."""
+
+    commit: Annotated[str, Meta(description="Full hash, or label.")]
+    benchmark: Annotated[str, Meta(description="Name with parameters, or the metric's.")]
+    value: Annotated[float, Meta(description="The figure, such as the median of the samples.")]
+    samples: Annotated[list[float], Meta(description="Its runs, or windows.")]
+    device: Annotated[str, Meta(description="GPUs by UUID, `cpu`, or `host`: none of its own.")]
+    started_at: Annotated[float, Meta(description="Seconds since 1970.")]
+    process_s: Annotated[float, Meta(description="How long it took, s.")]
+    gpu: Annotated[
+        dict[str, Any] | None, Meta(description="Clocks and throttling meanwhile; null without.")
+    ]
+
+
+class Pair(Closed):
+    """A sample of `compare`; of `bisect` it is the `pair` of a sample."""
+
+    benchmark: Annotated[str, Meta(description="Name with parameters, or the metric's.")]
+    head_first: Annotated[bool, Meta(description="Whether the head ran first.")]
+    discarded: Annotated[str | None, Meta(description="Why it does not count; null: it does.")]
+    log_ratio: Annotated[
+        float, Meta(description="Logarithm of the ratio; above 0 the head is worse.")
+    ]
+    base: Annotated[Reading, Meta(description="Of the older commit.")]
+    head: Annotated[Reading, Meta(description="Of the newer commit.")]
+    higher_is_better: Annotated[bool, Meta(description="Whether more is better.")] = False
+
+
+class Settings(Struct):
+    """All options of the command, defaults included. These are of comparisons."""
+
+    subject: Annotated[
+        dict[str, Any] | None,
+        Meta(description="What is measured: kind, name, text of the file."),
+    ] = None
+    margins: Annotated[
+        dict[str, float], Meta(description="Of metrics with a margin of their own, as fractions.")
+    ] = {}
+
+
 class Results(Struct):
     """Figures derived from the samples. Each command adds its own; these are `compare`'s."""
 
@@ -89,6 +140,13 @@ class Results(Struct):
     ] = []
     exit_code: Annotated[int | None, Meta(description="The command's exit code.")] = None
     outcome: Annotated[str | None, Meta(description="The exit code in a word.")] = None
+    cells: Annotated[
+        dict[str, Cell], Meta(description="Of a subject: what each commit or label ran with.")
+    ] = {}
+    others: Annotated[
+        dict[str, dict[str, list[float]]],
+        Meta(description="Figures that were not judged: by metric, and by commit or label."),
+    ] = {}
     pools: Annotated[
         dict[str, int], Meta(description="Earlier differences that a benchmark was judged with.")
     ] = {}
@@ -109,7 +167,7 @@ class Record(Closed):
     changed: Annotated[list[str], Meta(description="Paths that differed.")]
     machine: Annotated[Machine, Meta(description="Hardware and versions.")]
     gpu_state: Annotated[GpuStates, Meta(description="The GPU before and after.")]
-    settings: Annotated[dict[str, Any], Meta(description="All options, defaults included.")]
+    settings: Annotated[Settings, Meta(description="All options, defaults included.")]
     notes: Annotated[list[str], Meta(description="Sentences to know when reading the figures.")]
     results: Annotated[Results, Meta(description="Figures derived from the samples.")]
     samples: Annotated[list[dict[str, Any]], Meta(description="Every raw sample.")]
@@ -127,12 +185,15 @@ _NAMES: dict[Any, str] = {
     bool: "boolean",
     type(None): "null",
 }
-PARTS = (Record, Machine, GpuStates, Results, Comparison)
+PARTS = (Record, Machine, GpuStates, Settings, Results, Comparison, Cell, Pair, Reading)
 
 
 def schema() -> dict[str, Any]:
-    """The record as a JSON Schema."""
-    return msgspec.json.schema(Record)
+    """The record as a JSON Schema, and what a comparison has among its samples."""
+    (record, _), parts = msgspec.json.schema_components(
+        (Record, Pair), ref_template="#/$defs/{name}"
+    )
+    return {**record, "$defs": parts}
 
 
 def markdown() -> str:
@@ -148,6 +209,11 @@ def _section(part: type[Struct]) -> str:
     return "\n".join([f"## {part.__name__}", "", part.__doc__ or "", "", *rows, ""])
 
 
+def is_part(kind: Any) -> bool:
+    """Whether a type has a section of its own."""
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
 def _type_name(kind: Any) -> str:
     origin = get_origin(kind)
     if kind in _NAMES:
@@ -157,7 +223,8 @@ def _type_name(kind: Any) -> str:
     if origin is list:
         return f"array of {_type_name(get_args(kind)[0])}"
     if origin is dict:
-        return "object"
+        of = get_args(kind)[1]
+        return f"object of {_type_name(of)}" if is_part(of) else "object"
     if origin is None:
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
     return " or ".join(_type_name(one) for one in get_args(kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import record_schema
 from asv_bench.compare.comparison import summarize_pairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.record import Record
+from asv_bench.subjects.cell import Cell
 
 
 def test_a_record_of_today_has_the_documented_fields_and_no_others() -> None:
@@ -37,6 +39,20 @@ def test_an_answer_of_today_has_documented_fields_only() -> None:
     answer = summarize_pairs(BASE, HEAD, "b", pairs, ComparisonPlan())
     content = json.loads(json.dumps(answer.to_json()))
     assert msgspec.convert(content, record_schema.Comparison).test == "signed ranks and signs"
+
+
+def test_a_pair_and_a_cell_of_today_have_documented_fields_only() -> None:
+    pair = replace(pair_of(1.0, 1.01), higher_is_better=True)
+    content = json.loads(json.dumps(pair.to_json()))
+    assert msgspec.convert(content, record_schema.Pair).higher_is_better
+    cell = Cell("python", {"numpy": "2.1"}, {"OMP_NUM_THREADS": "1"}).to_json()
+    assert msgspec.convert(cell, record_schema.Cell).packages == {"numpy": "2.1"}
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_pairs_of_stored_comparisons_keep_to_it(path: Path) -> None:
+    samples = json.loads(path.read_text("utf-8"))["samples"]
+    assert msgspec.convert(samples, list[record_schema.Pair])
 
 
 def test_a_field_that_is_not_documented_is_noticed() -> None:
