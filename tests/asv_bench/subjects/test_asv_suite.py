@@ -83,7 +83,9 @@ def test_a_delay_in_what_a_suite_times_is_found(kvtrail, tmp_path: Path) -> None
     work = "sum(range(100_000))"
     suite.write_text(f"{SUITE}\n\ndef time_work():\n    {work}\n\ntime_work.repeat = (3, 3, 0.2)\n")
     named = ("--subject", str(made.root / "asv" / "asv.conf.json"), "-b", "time_work|track")
-    said = kvtrail(made.toy, "calibrate", *named, "--null", "0", "--planted", "500", "--pairs", "10")
+    said = kvtrail(
+        made.toy, "calibrate", *named, "--null", "0", "--planted", "500", "--pairs", "10"
+    )
     assert said.code == 0, said.text
     [slow] = said.record["results"]["trials"]
     assert (slow["benchmark"], slow["verdict"]) == ("bench_toy.time_work", "slower")
