@@ -173,18 +173,6 @@ class AxisTable(Table, frozen=True):
             raise ValueError('kind = "labels" needs labels, at least two, in their order')
 
 
-class TraceTable(Table, frozen=True):
-    """`[trace]`: a life that is recorded rather than measured.
-
-    Attributes
-    ----------
-    run
-        A line for the shell that leaves a Chrome trace at $KVTRAIL_TRACE.
-    """
-
-    run: Words
-
-
 class SubjectText(Table, frozen=True):
     """All tables of a file."""
 
@@ -193,7 +181,6 @@ class SubjectText(Table, frozen=True):
     server: ServerTable | None = None
     client: ClientTable | None = None
     axis: AxisTable = AxisTable()
-    trace: TraceTable | None = None
 
     def __post_init__(self) -> None:
         if (self.server is None) != (self.client is None):
