@@ -145,7 +145,8 @@ class DeclaredGround:
             return None
         if metric.unit not in SECONDS_OF or metric.better != "lower":
             self.remarks.append(
-                f"{metric.name}: no delay was planted, as its unit {metric.unit!r} is none of time."
+                f"{metric.name}: no delay was planted; only what is measured in "
+                f"{', '.join(SECONDS_OF)}, lower being better, grows by one."
             )
             return None
         value = self._value(self.commit, metric)

@@ -90,7 +90,7 @@ def test_a_delay_in_what_a_suite_times_is_found(kvtrail, tmp_path: Path) -> None
     [slow] = said.record["results"]["trials"]
     assert (slow["benchmark"], slow["verdict"]) == ("bench_toy.time_work", "slower")
     assert slow["effect"] == pytest.approx(slow["planted"], rel=0.4)
-    assert "its unit 'things' is none of time" in said.text
+    assert "track_value(1): no delay was planted; only what is measured in seconds" in said.text
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,18 @@ def subject_of(made: DeclaredRepository) -> DeclaredSubject:
     return DeclaredSubject.of_file(SubjectFile.read(made.root / "kvtrail.toml"))
 
 
+@pytest.mark.thorough
+def test_a_wait_after_each_run_of_the_client_is_found(kvtrail, tmp_path: Path) -> None:
+    made = made_with(tmp_path / "toy", TABLES, SERVER)
+    trials = ("--null", "0", "--planted", "500", "--pairs", "6")
+    said = kvtrail(made.toy, "calibrate", "--metric", "wall_s|peak_rss", *trials)
+    assert said.code == 0, said.text
+    [slow] = said.record["results"]["trials"]
+    assert slow["verdict"] == "slower", said.text
+    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.3)
+    assert slow["planted"] == pytest.approx(5, rel=0.5)
+
+
 def test_the_windows_of_one_life_are_a_reading(tmp_path: Path) -> None:
     made = made_with(tmp_path / "toy", TABLES, SERVER)
     subject = subject_of(made)
