@@ -291,7 +291,10 @@ class Comparing:
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
-        print_sentences(self._console, others_lines(self._others(), self._ends))
+        if isinstance(self._subject, DeclaredSubject):
+            units = {metric.name: metric.unit for metric in self._subject.known}
+            lines = others_lines(self._others(), self._ends, units)
+            print_sentences(self._console, lines)
         answer = headline(self.comparisons)
         self._console.print(answer, style="bold")
 

@@ -25,7 +25,6 @@ from asv_bench.output.table import (
 )
 from asv_bench.process.samples import Pair
 
-_UNITS = {"s": "seconds", "bytes": "bytes"}
 STYLES = {
     Verdict.SLOWER: "bold red",
     Verdict.FAILED: "red",
@@ -119,14 +118,16 @@ def headline(comparisons: Sequence[Comparison]) -> str:
 
 
 def others_lines(
-    others: Mapping[str, Mapping[str, Sequence[float]]], ends: tuple[str, str]
+    others: Mapping[str, Mapping[str, Sequence[float]]],
+    ends: tuple[str, str],
+    units: Mapping[str, str],
 ) -> list[str]:
     """Figures that were measured and not judged: medians of base and head by metric."""
     lines = []
     for name, by_end in others.items():
         if all(by_end.get(end) for end in ends):
             base, head = (statistics.median(by_end[end]) for end in ends)
-            unit = _UNITS.get(name.rpartition("_")[2], "")
+            unit = units.get(name, "")
             values = f"{figure_text(base, unit)} → {figure_text(head, unit)}"
             lines.append(f"{name} {values} ({percentage(head / base - 1, 1, signed=True)})")
     return [f"also measured, not judged: {', '.join(lines)}"] if lines else []

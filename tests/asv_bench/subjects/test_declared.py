@@ -99,6 +99,7 @@ def test_several_metrics_with_a_direction_and_a_margin_of_their_own(
     assert "10% of throughput" in said.text.replace(" %", "%")
     chosen = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--metric", "^peak_rss", "-b", "first")
     assert set(chosen.verdicts) == {"peak_rss_bytes", "first"}
+    assert re.search(r"not judged: tpot_ms [0-9.]+ ms → [0-9.]+ ms ", chosen.text)
 
 
 @pytest.mark.parametrize(
