@@ -230,6 +230,7 @@ class Bisecting:
                 "good": good,
                 "commits": [commit.to_json() for commit in commits],
                 "subject": subject.to_json(),
+                "fixed": subject.fixed,
                 "benchmark": self._benchmark,
                 "direction": str(direction),
                 "devices": list(subject.devices),

@@ -223,6 +223,7 @@ class Comparing:
                 "base": base.to_json(),
                 "head": head.to_json(),
                 "subject": subject.to_json(),
+                "fixed": subject.fixed,
                 "benchmarks": self._names,
                 "devices": list(subject.devices),
                 "margins": margins,

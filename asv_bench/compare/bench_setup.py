@@ -39,6 +39,7 @@ class BenchSetup:
     devices: tuple[str, ...]
 
     name = "kvtrail"
+    fixed = ""
 
     @property
     def benchmarks(self) -> list[str]:

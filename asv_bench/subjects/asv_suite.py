@@ -26,6 +26,7 @@ from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects.declared import SUBJECT, DeclaredSubject
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
+from asv_bench.subjects.trees import digest_of
 
 _SCRIPT = Path(__file__).with_name("asv_life.py")
 _LISTING_SECONDS = 600.0
@@ -117,6 +118,11 @@ class AsvSuite(DeclaredSubject):
     def version(self, metric: str) -> str:
         """See `DeclaredSubject`: what asv makes of the benchmark's code."""
         return self._versions.get(metric) or super().version(metric)
+
+    @property
+    def fixed(self) -> str:
+        """See `Subject`: of the benchmarks."""
+        return digest_of(self._suite)
 
     def sentence(self) -> str:
         """See `Subject`."""

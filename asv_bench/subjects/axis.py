@@ -50,6 +50,10 @@ class Axis(Protocol):
         """The variant of a full hash, or of a label."""
         ...
 
+    def fixed(self) -> str:
+        """The commit whose files all variants have; "" where each has its own."""
+        ...
+
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
         """Whether two variants are alike but for these paths, which are the working tree's."""
         ...
@@ -91,6 +95,10 @@ class Commits:
         """See `Axis`."""
         is_snapshot = name in self._in_snapshots
         return Variant(name, Repository(self._snapshots if is_snapshot else self._root), name)
+
+    def fixed(self) -> str:
+        """See `Axis`."""
+        return ""
 
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
         """See `Axis`."""
@@ -140,10 +148,14 @@ class Labels:
 
     def variant(self, name: str) -> Variant:
         """See `Axis`."""
+        tree = self._commits.variant(self.fixed())
+        return Variant(tree.commit, tree.repository, name)
+
+    def fixed(self) -> str:
+        """See `Axis`."""
         if self._tree is None:
             self._tree = self._commits.working_tree().hash
-        tree = self._commits.variant(self._tree)
-        return Variant(tree.commit, tree.repository, name)
+        return self._tree
 
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
         """See `Axis`."""

@@ -31,7 +31,7 @@ from asv_bench.subjects.subject_file import (
     SubjectTable,
     SubjectText,
 )
-from asv_bench.subjects.trees import Trees, filled
+from asv_bench.subjects.trees import Trees, digest_of, filled
 
 BUILT_IN = (
     Metric(WALL, "seconds"),
@@ -176,6 +176,12 @@ class DeclaredSubject:
     def metrics(self) -> Sequence[Metric]:
         """See `Subject`: the declared ones, or the wall time where there is none."""
         return self._metrics
+
+    @property
+    def fixed(self) -> str:
+        """See `Subject`: of the pinned files, and along labels of all."""
+        pinned = [digest_of(self._root / path) for path in self._text.subject.pinned]
+        return " ".join(filter(None, [self._axis.fixed(), *pinned]))
 
     @property
     def devices(self) -> Sequence[str]:

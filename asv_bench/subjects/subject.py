@@ -51,6 +51,14 @@ class Subject(Protocol):
         ...
 
     @property
+    def fixed(self) -> str:
+        """A hash of the files that all commits take from the working tree; "" without such files.
+
+        Figures taken under another are not those of the same measurement.
+        """
+        ...
+
+    @property
     def devices(self) -> Sequence[str]:
         """Where it is measured, a pair at a time on each."""
         ...

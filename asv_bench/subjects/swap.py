@@ -81,6 +81,11 @@ class SwapSubject:
         ]
 
     @property
+    def fixed(self) -> str:
+        """See `Subject`."""
+        return self._subject.fixed
+
+    @property
     def devices(self) -> Sequence[str]:
         """See `Subject`."""
         return self._subject.devices

@@ -144,7 +144,7 @@ class Trees:
             "setup": table.setup,
             "env": table.env,
             "python": shutil.which("python"),
-            "pinned": {path: _digest(self._root / path) for path in table.pinned},
+            "pinned": {path: digest_of(self._root / path) for path in table.pinned},
         }
         text = json.dumps(content, sort_keys=True)
         return f"{table.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -163,11 +163,11 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
     return text
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     """A hash of a file, or of all files below a folder with their names."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     digest = hashlib.sha256()
     for file in files:
-        if file.is_file():
+        if file.is_file() and "__pycache__" not in file.parts:
             digest.update(str(file.relative_to(path.parent)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]

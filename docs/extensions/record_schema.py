@@ -127,6 +127,9 @@ class Settings(Struct):
         dict[str, Any] | None,
         Meta(description="What is measured: kind, name, text of the file."),
     ] = None
+    fixed: Annotated[
+        str, Meta(description="A hash of the files that all commits take from the working tree.")
+    ] = ""
     margins: Annotated[
         dict[str, float], Meta(description="Of metrics with a margin of their own, as fractions.")
     ] = {}

@@ -60,6 +60,7 @@ class FakeSetup:
     devices: tuple[str, ...] = ("simulated",)
 
     name = "simulated"
+    fixed = ""
     remarks = ()
 
     @property

@@ -305,6 +305,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
             metrics=[Metric("b", "seconds")],
             devices=source.devices,
             remarks=[],
+            fixed="",
             resolve=commits.get,
             are_same=lambda *_: False,
             sentence=lambda: "measuring",

@@ -26,6 +26,7 @@ class OnGpu:
     """A subject without processes, whose head lowers the GPU's clock."""
 
     name, metrics, devices, remarks = "toy", [Metric("b", "seconds")], ["cpu"], ()
+    fixed = ""
 
     def sentence(self) -> str:
         return "nothing"

@@ -194,6 +194,19 @@ def test_a_setup_is_made_once_for_each_tree(kvtrail, tmp_path: Path) -> None:
     assert made_at.read_text().split() == ["made"] * 4
 
 
+def test_pairs_of_an_edited_benchmark_are_not_gone_on_with(kvtrail, tmp_path: Path) -> None:
+    tables = TABLES.replace("[metrics", 'pinned = ["bench.py"]\n    [metrics', 1)
+    made = DeclaredRepository.make(tmp_path / "toy", tables, noisy("tpot_ms", 5.0))
+    first = kvtrail(made.toy, "compare", "HEAD", "HEAD", "--anyway").record["settings"]
+    (made.root / "bench.py").write_text(textwrap.dedent(noisy("tpot_ms", 6.0)))
+    said = kvtrail(made.toy, "compare", "HEAD", "HEAD", "--anyway")
+    assert said.record["settings"]["fixed"] != first["fixed"]
+    assert said.answers["tpot_ms"]["base_value"] == pytest.approx(6.0, rel=0.01)
+    (made.root / "bench.py").write_text("print('another')")
+    with pytest.raises(Refused, match="no pairs of the same compare"):
+        kvtrail(made.toy, "compare", "HEAD", "HEAD", "--anyway", "--resume")
+
+
 @pytest.mark.parametrize(("exit_with", "code"), [(1, 1), (125, 5)])
 def test_a_setup_that_fails_is_quoted_and_not_kept(
     kvtrail, tmp_path: Path, exit_with: int, code: int
