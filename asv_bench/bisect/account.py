@@ -19,7 +19,7 @@ from asv_bench.bisect.finding import (
     Step,
 )
 from asv_bench.compare.verdict import Comparison
-from asv_bench.git.repository import Commit, short
+from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 
@@ -129,9 +129,10 @@ def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
             or commit.hash in finding.unmeasurable
             or finding.posterior.get(commit.hash, 0.0) >= _LIKELY
         ],
-        title=f"{finding.benchmark}: commits against {short(finding.good)}, the good end",
+        title=f"{finding.benchmark}: {kind_of(finding.bad)}s against {short(finding.good)}, the "
+        "good end",
         caption="The level is that of the curve through all pairs, ± half its interval of 95 %; "
-        "step is the probability that the curve steps at this commit.",
+        f"step is the probability that the curve steps at this {kind_of(finding.bad)}.",
     )
 
 
@@ -167,7 +168,8 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
             first, last = finding.suspects[0], finding.suspects[-1]
             suspects = _suspected((last,), commits)
             if first != last:
-                suspects = f"{len(finding.suspects)} commits, {short(first)} to {short(last)}"
+                count = f"{len(finding.suspects)} {kind_of(finding.bad)}s"
+                suspects = f"{count}, {short(first)} to {short(last)}"
             lines.append(f"Most suspect: {suspects}, probability {finding.probability or 0:.1%}.")
     lines.append(f"The ends: {_compared(finding.gate)}.")
     if named and (len(named) > 1 or finding.outcome is not Outcome.FOUND):
@@ -188,8 +190,9 @@ def _found(finding: Finding, commits: Mapping[str, Commit]) -> str:
     named = finding.confirmed_steps
     if len(named) == 1:
         described = _suspected(finding.suspects, commits)
+        kind = kind_of(finding.bad)
         probability = f"probability {finding.probability or 0:.1%}"
-        return f"first {finding.direction.verdict} commit: {described}, {probability}."
+        return f"first {finding.direction.verdict} {kind}: {described}, {probability}."
     steps = ", ".join(f"{_stepped(step)} at {short(step.commit)}" for step in named)
     return f"{len(named)} steps: {steps}."
 

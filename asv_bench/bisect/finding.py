@@ -23,6 +23,11 @@ class Direction(StrEnum):
         return 1 if self is Direction.REGRESSION else -1
 
     @property
+    def phrase(self) -> str:
+        """With its article."""
+        return f"{'a' if self is Direction.REGRESSION else 'an'} {self}"
+
+    @property
     def verdict(self) -> Verdict:
         """What a comparison of such a change says."""
         return Verdict.SLOWER if self is Direction.REGRESSION else Verdict.FASTER

@@ -41,7 +41,7 @@ from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE
-from asv_bench.git.repository import Commit, short
+from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
@@ -256,7 +256,8 @@ class Bisecting:
         kept = KeptFile.of_record(self._record, resume)
         first, last = self._commits[0].short, self._commits[-1].short
         range_sentence = (
-            f"bisecting {len(self._commits)} commits, {first} to {last}, for a {self._direction}"
+            f"bisecting {len(self._commits)} {kind_of(self._good)}s, {first} to {last}, for "
+            f"{self._direction.phrase}"
         )
         sentences = [self._subject.sentence(), *kept.sentences(), *self._noise.complaints]
         print_sentences(self._console, [range_sentence, *sentences])

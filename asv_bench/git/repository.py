@@ -91,6 +91,11 @@ class Commit:
         return {"hash": self.hash, "author": self.author, "subject": self.subject}
 
 
+def kind_of(name: str) -> str:
+    """The word for what a name stands for: a full hash is of a commit, all else is a label."""
+    return "commit" if _FULL_HASH.fullmatch(name) else "label"
+
+
 def short(commit: str) -> str:
     """The first eight digits of a full hash; a label, which is no hash, whole."""
     return _FULL_HASH.sub(lambda found: found[0][:8], commit)

@@ -330,7 +330,7 @@ def test_the_label_is_found(kvtrail, tmp_path: Path) -> None:
     )
     said = kvtrail(made.toy, "bisect", "transformers-4.54", "transformers-4.56")
     assert said.code == 3, said.text
-    assert "first slower commit: transformers-4.56" in said.text
+    assert "first slower label: transformers-4.56" in said.text
 
 
 def test_what_is_mended_outside_the_repository_is_bisected_anew(
