@@ -21,6 +21,7 @@ _PREFIXES = (
     *("CUDA_", "HF_HUB_", "HIP_", "LD_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_"),
     *("PYTHON", "PYTORCH_", "SGLANG_", "TOKENIZERS_", "TORCH", "TRITON_", "VLLM_"),
 )
+_FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
 _SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 
 
@@ -49,8 +50,10 @@ class Cell:
 
 def cell_of(command: str | tuple[str, ...], job: Job, processes: Processes) -> Cell:
     """The cell of a life that `command` is; `job` says where it runs and with what."""
+    # Folders are this machine's, and of no meaning on another.
+    folders = {name: job.variables.get(name, "") for name in _FOLDERS}
     variables = {
-        name: value
+        name: _named(value, folders)
         for name, value in sorted(job.variables.items())
         if name.startswith(_PREFIXES) and not any(word in name for word in _SECRETS)
     }
@@ -77,6 +80,13 @@ def differences(base: Cell, head: Cell) -> list[str]:
         return []
     shown = ", ".join(moved[:8]) + (f" and {len(moved) - 8} more" if moved[8:] else "")
     return [f"Base and head ran with other packages: {shown}."]
+
+
+def _named(value: str, folders: Mapping[str, str]) -> str:
+    """A variable's text with the variable of each folder in place of the folder."""
+    for name, folder in folders.items():
+        value = value.replace(folder, f"${name}") if folder else value
+    return value
 
 
 def _interpreter(command: str | tuple[str, ...], job: Job) -> str | None:

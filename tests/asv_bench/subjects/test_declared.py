@@ -267,6 +267,7 @@ def test_packages_that_differ_between_the_ends_are_named(kvtrail, tmp_path: Path
     assert "Base and head ran with other packages: toylib 4.55 → 4.56." in said.text
     cells = said.record["results"]["cells"]
     assert cells["transformers-4.56"]["packages"]["toylib"] == "4.56"
+    assert cells["transformers-4.56"]["variables"]["PYTHONPATH"] == "$KVTRAIL_OUT"
 
 
 @pytest.mark.parametrize(
