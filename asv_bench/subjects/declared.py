@@ -251,9 +251,9 @@ class DeclaredSubject:
         )
         self.cells, self.others, self.remarks = lives.cells, lives.others, trees.remarks
         try:
-            with lives:
-                yield lives
+            yield lives
         finally:
+            lives.stop()
             self._scratch.cleanup()
 
     def _trees(self, variant_of: Callable[[str], Variant], processes: Processes) -> Trees:

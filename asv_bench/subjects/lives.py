@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import TracebackType
 
 from asv_bench.process.gpu_watch import GpuWatch, why_discarded
 from asv_bench.process.process_pairs import repeats_for
@@ -90,17 +89,6 @@ class Lives:
         self._lock = threading.Lock()
         self.cells: dict[str, Cell] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
-
-    def __enter__(self) -> Lives:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def devices(self) -> Sequence[str]:

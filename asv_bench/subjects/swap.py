@@ -11,7 +11,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -134,17 +133,6 @@ class SwapRounds:
         self._lives = lives
         self._metrics = metrics
         self._labels = labels
-
-    def __enter__(self) -> SwapRounds:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def devices(self) -> Sequence[str]:
