@@ -90,7 +90,10 @@ COMMANDS = (
     Command("run", "Measure a named workload: nox -s run -- WORKLOAD."),
     Command("scheduler", "Measure a batch of equal requests, offline and online."),
     Command("streaming", "Measure streamed requests: TTFT, TPOT and ITL percentiles."),
-    Command("headline", "Measure the named workloads into reports/headline.json.", ("peers",)),
+    Command("headline", "Measure the named workloads into reports/headline.json."),
+    Command(
+        "peers", "Measure other engines beside kvtrail's: nox -s peers -- --peer ...", ("peers",)
+    ),
 )
 LAB_COMMANDS = (
     Command("calibrate", "See whether compare's verdicts hold here, against planted slowdowns."),

@@ -21,6 +21,7 @@ from asv_bench.cli import (
     history,
     init,
     memcheck,
+    peers,
     profile,
     report,
     roofline,
@@ -105,6 +106,7 @@ COMMANDS = (
     Command("scheduler", run.scheduler, ENGINE, Sessions.WARN, is_for_any=True),
     Command("streaming", run.streaming, ENGINE, Sessions.WARN, is_for_any=True),
     Command("headline", headline, ENGINE, Sessions.LOCK),
+    Command("peers", peers.peers, ENGINE, Sessions.WARN),
     Command("profile", profile.run, ENGINE, Sessions.WARN),
 )
 """In the order of the help: users' commands first."""

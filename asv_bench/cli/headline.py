@@ -26,16 +26,13 @@ from asv_bench.run.jobs import (
     Measured,
     engine_jobs,
     measure_jobs,
-    peer_jobs,
     process_contradictions,
 )
 from asv_bench.run.tables import headline_table
-from asv_bench.workloads.named import HEADLINE_WORKLOADS, default_model, workloads_named
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
 PROCESSES = 5
-PEER_PROCESSES = 2
-"""Of each workload and peer, at most."""
 
 
 def headline(
@@ -60,10 +57,6 @@ def headline(
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Scaled-down workloads; needs --output.")
-    ] = False,
-    peers: Annotated[
-        bool,
-        typer.Option("--peers", help="Measure transformers' generate too, after the engine."),
     ] = False,
     resume: Annotated[
         bool,
@@ -90,16 +83,11 @@ def headline(
     arguments += ["--model", model] if model else []
     arguments += ["--quick"] if quick else []
     jobs = engine_jobs(names, processes, arguments)
-    place = chosen_device(device)
-    if peers:
-        task = {"model": model or default_model(place), "device": place, "quick": quick}
-        jobs += peer_jobs(names, min(processes, PEER_PROCESSES), **task)
     record = Record(
         "headline",
         {
             "workloads": list(names),
             "processes": processes,
-            "peers": peers,
             "arguments": arguments,
         },
         machine=facts,
@@ -126,7 +114,7 @@ def headline(
     if resume:
         record.notes.append(f"{len(list(folder.glob('*-*.json')))} processes had run before.")
         print_sentences(console, record.notes)
-    record.look_around(console, [place])
+    record.look_around(console, [chosen_device(device)])
     measured = measure_jobs(jobs, folder, console, write)
     record.notes += measured.notes
     record.results = {"rows": measured.rows(), "processes": measured.processes}

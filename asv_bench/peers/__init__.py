@@ -1,1 +1,1 @@
-"""transformers' `generate` on the engine's workloads."""
+"""Other engines on the engine's workloads: one checkpoint, the same prompts, taking turns."""

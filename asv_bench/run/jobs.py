@@ -1,4 +1,4 @@
-"""Run the processes that measure the engine and its peers on the named workloads."""
+"""Run the processes that measure the engine on the named workloads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.progress import Progress
 from asv_bench.output.stored_json import positive, text
-from asv_bench.peers.child import PeerTask
-from asv_bench.peers.runs import PEERS, STATIC
 from asv_bench.process.kept_processes import kept_or_measured
 from asv_bench.process.run_apart import last_words, run_apart
 
@@ -33,82 +31,50 @@ ROW_FIELDS = (
     "fraction_of_floor",
 )
 ENGINE = "kvtrail"
-STATIC_PROCESSES = 1
-"""Compiling takes longer than measuring, so one process makes all repeats."""
-PEER_FACTS = ("task", "transformers", "dtype", "compiled", "warm_up_s")
-"""What a record keeps of a peer's process, beside its figures."""
-
-# What torch.compile says where it lacks a compiler of its own.
-_NO_COMPILER = ("InvalidCxxCompiler", "Failed to find C compiler", "No working C++ compiler")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One process: an engine on a workload. The path of its record ends its command."""
+    """One process: the engine on a workload. The path of its record ends its command."""
 
     workload: str
-    engine: str
     process: int
     command: tuple[str, ...]
 
     @property
     def label(self) -> str:
         """How a sentence names the job."""
-        return f"{self.engine} on {self.workload}, process {self.process + 1}"
-
-    @property
-    def row(self) -> tuple[str, str]:
-        """The row that its figures go to."""
-        return self.workload, self.engine
+        return f"{self.workload}, process {self.process + 1}"
 
     def record(self, folder: Path) -> Path:
         """The record of its process, in the folder of a run."""
-        return folder / f"{self.workload}-{self.engine}-{self.process}.json"
+        return folder / f"{self.workload}-{self.process}.json"
 
 
 def engine_jobs(workloads: Sequence[str], processes: int, arguments: Sequence[str]) -> list[Job]:
     """Jobs of the engine. Workloads take turns, so that the machine's drift affects all alike."""
     return [
-        Job(name, ENGINE, process, ("asv_bench", "run", name, "--mode", MODE, *arguments, "--json"))
+        Job(name, process, ("asv_bench", "run", name, "--mode", MODE, *arguments, "--json"))
         for process in range(processes)
         for name in workloads
     ]
 
 
-def peer_jobs(workloads: Sequence[str], processes: int, **task: Any) -> list[Job]:
-    """Jobs of every peer, with further fields of `PeerTask`; workloads and peers take turns.
-
-    A peer that compiles has at most `STATIC_PROCESSES` processes.
-    """
-    jobs = []
-    for process in range(processes):
-        for name in workloads:
-            for peer in PEERS:
-                if peer != STATIC or process < STATIC_PROCESSES:
-                    argument = PeerTask(peer=peer, workload=name, **task).to_argument()
-                    command = ("asv_bench.peers.child", argument)
-                    jobs.append(Job(name, peer, process, command))
-    return jobs
-
-
 @dataclass(slots=True)
 class Measured:
-    """What processes measured, by workload and engine, and notes for readers."""
+    """What processes measured, by workload, and notes for readers."""
 
-    by_row: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    by_workload: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def processes(self) -> list[dict[str, Any]]:
         """What a record keeps of each process."""
-        return list(chain.from_iterable(self.by_row.values()))
+        return list(chain.from_iterable(self.by_workload.values()))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Medians over processes, by workload, the engine's before its peers'."""
-        workloads = list(dict.fromkeys(workload for workload, _ in self.by_row))
-        engines = (ENGINE, *PEERS)
-        rows = sorted(self.by_row, key=lambda row: (workloads.index(row[0]), engines.index(row[1])))
-        return [headline_row([one["figures"] for one in self.by_row[row]]) for row in rows]
+        """Medians over processes, by workload."""
+        return [headline_row([one["figures"] for one in row]) for row in self.by_workload.values()]
 
 
 def measure_jobs(
@@ -120,26 +86,15 @@ def measure_jobs(
 ) -> Measured:
     """Run jobs in order, except those whose record is in the folder already.
 
-    Raises MeasurementFailed if a process of the engine failed. If one of a peer failed, only that
-    row is missing.
+    Raises MeasurementFailed if a process failed.
     """
     measured = Measured()
-    failed: set[tuple[str, str]] = set()
     with Progress(console, "headline", len(jobs)) as progress:
         for ended, job in enumerate(jobs, start=1):
             progress.name(job.label)
             said = len(measured.notes)
-            if job.row not in failed:
-                try:
-                    kept = _measured(job, folder, measured.notes)
-                except MeasurementFailed as error:
-                    if job.engine == ENGINE:
-                        raise
-                    failed.add(job.row)
-                    measured.by_row.pop(job.row, None)
-                    measured.notes.append(str(error))
-                else:
-                    measured.by_row.setdefault(job.row, []).append(kept)
+            kept = _measured(job, folder, measured.notes)
+            measured.by_workload.setdefault(job.workload, []).append(kept)
             for sentence in measured.notes[said:]:
                 console.print(sentence)
             if ended == len(jobs) or jobs[ended].process != job.process:
@@ -151,19 +106,13 @@ def measure_jobs(
 def run_job(job: Job, record: Path) -> dict[str, Any]:
     """Run one job to its end and return the record that it leaves.
 
-    Raises MeasurementFailed if the process failed. The sentence ends with its last output, and
-    names a C compiler that torch.compile did not find.
+    Raises MeasurementFailed if the process failed; the sentence ends with its last output.
     """
     done = run_apart([sys.executable, "-m", *job.command, str(record)])
     if done.returncode:
-        compiler = (
-            " torch.compile found no working C or C++ compiler on this machine."
-            if any(sign in done.stderr for sign in _NO_COMPILER)
-            else ""
-        )
         raise MeasurementFailed(
-            f"{job.label} could not be measured (exit code {done.returncode}).{compiler} It "
-            f"said:\n{last_words(done.stderr or done.stdout)}"
+            f"{job.label} could not be measured (exit code {done.returncode}). It said:\n"
+            f"{last_words(done.stderr or done.stdout)}"
         )
     content: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     return content
@@ -174,27 +123,12 @@ def _measured(job: Job, folder: Path, notes: list[str]) -> dict[str, Any]:
     path = job.record(folder)
     record = kept_or_measured(path, lambda: run_job(job, path), _check, notes)
     notes += throttle_warnings(job.label, record["gpu_state"])
-    if job.engine == STATIC and not record["compiled"]:
-        notes.append(
-            f"{job.label}: transformers compiles for its static cache on a GPU only, so this is "
-            f"the static cache alone."
-        )
-    facts = {} if job.engine == ENGINE else {name: record[name] for name in PEER_FACTS}
-    return {"record": path.name, **facts, "figures": _figures(record)}
-
-
-def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a row that a process left in its record."""
-    figures: dict[str, Any] = record.get("figures") or child_figures(record)
-    return figures
+    return {"record": path.name, "figures": child_figures(record)}
 
 
 def _check(record: dict[str, Any]) -> None:
-    check_figures(_figures(record))
+    check_figures(child_figures(record))
     throttle_warnings("", record["gpu_state"])
-    if "figures" in record:
-        for name in PEER_FACTS:
-            record[name]
 
 
 def throttle_warnings(label: str, gpu_state: Mapping[str, Any]) -> list[str]:
@@ -207,11 +141,8 @@ def throttle_warnings(label: str, gpu_state: Mapping[str, Any]) -> list[str]:
 
 
 def process_contradictions(processes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What to know where processes of one workload and engine gave steps far apart."""
-    steps = (
-        (f"the step of {figures['engine']} on {figures['workload']}", figures["step_ms"])
-        for figures in processes
-    )
+    """What to know where processes of one workload gave steps far apart."""
+    steps = ((f"the step of {figures['workload']}", figures["step_ms"]) for figures in processes)
     return processes_apart(steps, "ms")
 
 

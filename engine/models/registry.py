@@ -140,13 +140,13 @@ def load_model(
     """
     name = os.fspath(name)
     if name.startswith(RANDOM_PREFIX):
-        config = _random_config(name)
+        config = random_config(name)
         dtype = dtype or default_dtype(config, device)
         shapes = parameter_shapes(config)
         with allocating_weights(f"The weights of {name}", shapes, device, dtype):
             model = Decoder(config, random_weights(config, seed=seed, device=device, dtype=dtype))
         return LoadedModel(model, config, tokenizer=None)
-    directory = _find_directory(name)
+    directory = find_directory(name)
     config = read_config(directory)
     family = FAMILIES[config.family]
     stored = read_headers(directory, family)
@@ -158,7 +158,8 @@ def load_model(
     return LoadedModel(Decoder(config, weights), config, Tokenizer.in_directory(directory))
 
 
-def _random_config(name: str) -> DecoderSpec:
+def random_config(name: str) -> DecoderSpec:
+    """The spec of a built-in model, by its name with the prefix; ModelError if there is none."""
     shape = name.removeprefix(RANDOM_PREFIX)
     if shape not in RANDOM_CONFIGS:
         known = ", ".join(RANDOM_PREFIX + known for known in RANDOM_CONFIGS)
@@ -184,12 +185,12 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer | None:
     """
     name = os.fspath(name)
     if name.startswith(RANDOM_PREFIX):
-        _random_config(name)
+        random_config(name)
         return None
     file = os.path.expanduser(name)
     if os.path.isfile(file):
         return Tokenizer(Path(file))
-    return Tokenizer.in_directory(_find_directory(name, TOKENIZER_ONLY))
+    return Tokenizer.in_directory(find_directory(name, TOKENIZER_ONLY))
 
 
 def _require_room_for_layers(
@@ -210,8 +211,14 @@ def default_dtype(config: DecoderSpec, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if config.dtype == "bfloat16" else torch.float16
 
 
-def _find_directory(name: str, hub_files: Sequence[str] = EVERYTHING) -> Path:
-    """The local directory that `name` is, or that the hub model of this name was fetched to."""
+def find_directory(name: str, hub_files: Sequence[str] = EVERYTHING) -> Path:
+    """The local directory that `name` is, or that the hub model of this name was fetched to.
+
+    Raises
+    ------
+    ModelError
+        There is neither.
+    """
     if not name.strip():
         raise ModelError(
             "The model name is empty; give random:NAME, a local directory or a hub id such as gpt2."

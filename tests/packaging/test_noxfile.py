@@ -29,6 +29,7 @@ HEAVY = {
     "compare",
     "docs",
     "headline",
+    "peers",
     "memcheck",
     "counters",
     "history",

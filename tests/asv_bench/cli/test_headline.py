@@ -123,7 +123,7 @@ def test_a_throttled_gpu_is_reported(job: Job) -> None:
     assert throttle_warnings(job.label, record["gpu_state"]) == []
     record["gpu_state"]["after"] = {"throttled": True, "clock_events": ["sw_power_cap"]}
     (sentence,) = throttle_warnings(job.label, record["gpu_state"])
-    assert "kvtrail on wide, process 1" in sentence
+    assert "wide, process 1" in sentence
     assert "throttled after the runs (sw_power_cap)" in sentence
 
 
@@ -253,9 +253,9 @@ def test_what_a_process_left_wrong_is_named_and_measured_again(
     arguments += ["--workloads", "wide,single"]
     scripted_jobs(monkeypatch, most=3)
     CliRunner().invoke(build_app(), arguments)
-    (torn,) = kept_runs.glob("*/wide-kvtrail-0.json")
+    (torn,) = kept_runs.glob("*/wide-0.json")
     torn.write_text(torn.read_text()[:50])
-    (foreign,) = kept_runs.glob("*/single-kvtrail-0.json")
+    (foreign,) = kept_runs.glob("*/single-0.json")
     foreign.write_text("{}")
     other = kept_runs / "headline-of-another" / "run.json"
     other.parent.mkdir()
@@ -276,7 +276,7 @@ def test_only_the_same_run_is_resumed(
     arguments = ["headline", "--output", str(tmp_path / "own.json"), "--workloads", "single"]
     scripted_jobs(monkeypatch, most=1)
     CliRunner().invoke(build_app(), arguments)
-    assert len(list(kept_runs.glob("*/single-kvtrail-0.json"))) == 1
+    assert len(list(kept_runs.glob("*/single-0.json"))) == 1
     ran = scripted_jobs(monkeypatch, most=99)
 
     def refusal(*more: str) -> str:

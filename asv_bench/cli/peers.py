@@ -1,0 +1,161 @@
+"""`peers`: other engines beside kvtrail's, on the same checkpoint, prompts and GPU."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath, RequireQuiet
+from asv_bench.compare.bench_setup import termination_as_interrupt
+from asv_bench.errors import MeasurementFailed, NothingMeasured
+from asv_bench.output.console import print_sentences
+from asv_bench.output.destinations import require_writable, write_text
+from asv_bench.output.progress import Progress
+from asv_bench.output.record import Record
+from asv_bench.output.table_files import TableFiles
+from asv_bench.peers.catalog import find_peers
+from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask
+from asv_bench.peers.contest import Contest
+from asv_bench.peers.tables import draw_peers, rest_table, speed_table
+from asv_bench.process.machine import chosen_device
+from asv_bench.process.run_apart import last_words, run_apart
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workloads_named
+
+ROUNDS = 3
+WINDOWS = 3
+
+
+def peers(
+    workloads: Annotated[
+        str, typer.Option(help="Workloads to measure, separated by commas (`run --list`).")
+    ] = ",".join(HEADLINE_WORKLOADS),
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer",
+            help="An engine to measure beside kvtrail's, or NAME=PYTHON for one that another "
+            "interpreter has, such as vllm=/opt/vllm/bin/python; may be given several times "
+            "(default: every engine that this interpreter can import).",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Hub id, folder or random:NAME (default: the workload's own)."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    batch: Annotated[int | None, typer.Option(min=1, help="Sequences that run at once.")] = None,
+    prompt_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a prompt.")] = None,
+    new_tokens: Annotated[int | None, typer.Option(min=1, help="New tokens of each.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Lives of each engine that count.")] = ROUNDS,
+    windows: Annotated[int, typer.Option(min=1, help="Measured runs of a life.")] = WINDOWS,
+    quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
+    require_quiet: RequireQuiet = False,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", dir_okay=False, writable=True, help="Where the drawing goes."),
+    ] = None,
+) -> None:
+    """Measure other engines beside kvtrail's: vLLM, SGLang, transformers and more.
+
+    Every engine loads one checkpoint from disk and gets the same prompts as token ids; each
+    generates greedily to fixed lengths, in processes of its own that take turns on one GPU.
+
+    Raises
+    ------
+    Refused
+        If there is no such workload or engine.
+    NothingMeasured
+        If no engine could be measured.
+    """
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    require_writable(*filter(None, [svg]))
+    shapes = [
+        _shaped(one.quick() if quick else one, batch, prompt_len, new_tokens)
+        for one in workloads_named(workloads)
+    ]
+    device = chosen_device("auto")
+    model = model or default_model(device)
+    found = find_peers(peer or ())
+    record = Record(
+        "peers",
+        {
+            "workloads": [asdict(shape) for shape in shapes],
+            "model": model,
+            "engines": list(found.interpreters),
+            "rounds": rounds,
+            "windows": windows,
+        },
+    )
+    record.notes += found.absent
+    print_sentences(files.console, found.absent)
+    record.look_around(files.console, [device], require_quiet=require_quiet)
+    lives = len(shapes) * len(found.interpreters) * (rounds + 1)
+    rows = []
+    begun = count()
+    with (
+        termination_as_interrupt(),
+        Progress(files.console, "peers", lives, "lives") as progress,
+        checkpoint_on_disk(model, dtype, device) as checkpoint,
+    ):
+        for shape in shapes:
+            with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
+                contest = Contest(
+                    shape, model, checkpoint, found.interpreters, Path(folder), windows
+                )
+                contest.measure(rounds, lambda what: progress.show(next(begun), what))
+                rows += contest.rows()
+            record.notes += contest.notes
+            record.samples.append(contest.to_json())
+            print_sentences(files.console, contest.notes, "yellow")
+    if not rows:
+        raise NothingMeasured("no engine could be measured: see the sentences above.")
+    record.results = {"rows": rows}
+    path = record.write(json)
+    title = record.title(f"{model}, {checkpoint.dtype}")
+    files.show(speed_table(rows, title), rest_table(rows))
+    if svg is not None:
+        write_text(svg, draw_peers(rows, title), suffix=".svg")
+    files.console.print(f"record: {path}")
+
+
+def _shaped(
+    workload: Workload, batch: int | None, prompt_len: int | None, new_tokens: int | None
+) -> Workload:
+    return replace(
+        workload,
+        num_requests=batch or workload.num_requests,
+        batch_size=batch or workload.batch_size,
+        prompt_lengths=(prompt_len,) if prompt_len else workload.prompt_lengths,
+        new_tokens=new_tokens or workload.new_tokens,
+    )
+
+
+@contextmanager
+def checkpoint_on_disk(model: str, dtype: str, device: str) -> Iterator[Checkpoint]:
+    """The model in a folder that every engine can read, gone afterwards if it was made.
+
+    Raises
+    ------
+    MeasurementFailed
+        If there is no such model, or it cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
+        task = CheckpointTask(model=model, dtype=dtype, device=device, folder=f"{folder}/model")
+        told = Path(folder) / "checkpoint.json"
+        words = (sys.executable, "-m", "asv_bench.peers.checkpoint")
+        done = run_apart([*words, json_format.dumps(asdict(task)), str(told)])
+        if done.returncode:
+            raise MeasurementFailed(f"{model} cannot be put on disk: {last_words(done.stderr)}")
+        yield Checkpoint(**json_format.loads(told.read_text()))

@@ -1,0 +1,230 @@
+"""A built-in model on disk in Hugging Face's format, so that every engine loads the same weights.
+
+Run as `python -m asv_bench.peers.checkpoint '{"model": ...}' RECORD`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asv_bench.errors import BenchError, MeasurementFailed
+from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.floor import describe, step_bytes
+from asv_bench.output.record import write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from engine.models.rotary import Rotary
+    from engine.models.spec import DecoderSpec
+
+_ARCHITECTURES = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTask:
+    """A model to put on disk.
+
+    Attributes
+    ----------
+    model
+        As `EngineConfig.model`.
+    dtype
+        Of the weights and of everything computed: "float32", "float16" or "bfloat16"; "auto" as
+        the engine chooses it.
+    device
+        "cpu" or a CUDA device: where it will run, and where random weights are drawn.
+    folder
+        Where a built-in model is written.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model on disk.
+
+    Attributes
+    ----------
+    folder
+        In Hugging Face's format.
+    dtype
+        The type in which every engine is to run it.
+    sizes
+        What decides how many bytes a step reads, by the names of `memory.floor.ModelConfig`.
+    step_bytes_alone, step_bytes_per_token
+        Bytes that a step reads of the weights, and of each token that it attends to.
+    bytes_per_second
+        The read bandwidth of the device; None on the CPU.
+    """
+
+    folder: str
+    dtype: str
+    sizes: dict[str, int]
+    step_bytes_alone: float
+    step_bytes_per_token: float
+    bytes_per_second: float | None
+
+    def floor_ms(self, batch: int, mean_context: float) -> float | None:
+        """Milliseconds that reading the bytes of a decode step takes; None on the CPU."""
+        if self.bytes_per_second is None:
+            return None
+        read = self.step_bytes_alone + batch * mean_context * self.step_bytes_per_token
+        return 1e3 * read / self.bytes_per_second
+
+
+def write_checkpoint(task: CheckpointTask) -> Checkpoint:
+    """Put a built-in model on disk, or find the folder of any other.
+
+    Raises
+    ------
+    MeasurementFailed
+        If it has parts that its family's config.json does not name.
+    ModelError
+        If there is no such model.
+    """
+    import torch
+
+    from engine.models.families import read_config
+    from engine.models.random_weights import random_weights
+    from engine.models.registry import RANDOM_PREFIX, default_dtype, find_directory, random_config
+
+    device = torch.device(task.device)
+    is_random = task.model.startswith(RANDOM_PREFIX)
+    folder = Path(task.folder) if is_random else find_directory(task.model)
+    spec = random_config(task.model) if is_random else read_config(folder)
+    dtype = default_dtype(spec, device) if task.dtype == "auto" else getattr(torch, task.dtype)
+    word = str(dtype).removeprefix("torch.")
+    if is_random:
+        _write(spec, random_weights(spec, seed=0, device=device, dtype=dtype), word, folder)
+    alone = step_bytes(spec, dtype=word, batch_size=0, mean_context=0)
+    a_token = step_bytes(spec, dtype=word, batch_size=1, mean_context=1) - alone
+    bandwidth = read_bandwidth(task.device)
+    per_second = None if bandwidth is None else bandwidth.bytes_per_second
+    return Checkpoint(str(folder), word, describe(spec), alone, a_token, per_second)
+
+
+def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder: Path) -> None:
+    """The files of a model: config.json, model.safetensors, and a tokenizer that no run asks."""
+    from safetensors.torch import save_file
+
+    from engine.models.families import FAMILIES
+    from engine.models.weights import HEAD_NAME
+
+    names = FAMILIES[spec.family].names
+    stored = {}
+    for name, parts in names.parts(spec, {k: tuple(v.shape) for k, v in weights.items()}).items():
+        for part in parts:
+            rows = weights[name][part.first : part.first + part.shape[0]]
+            prefix = "" if part.name == HEAD_NAME else names.prefix
+            stored[prefix + part.name] = (rows.T if part.is_transposed else rows).cpu().contiguous()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", {**_config(spec), "dtype": dtype, "torch_dtype": dtype})
+    # Some engines read the ids that end a sequence from here, or from the tokenizer alone.
+    write_json(folder / "generation_config.json", {"eos_token_id": list(spec.eos_token_ids)})
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_tokenizer(spec.vocab_size, folder)
+
+
+def _config(spec: DecoderSpec) -> dict[str, Any]:
+    """The config.json by which transformers and every engine know a spec."""
+    common = {
+        "architectures": [_ARCHITECTURES[spec.family]],
+        "model_type": spec.family,
+        "vocab_size": spec.vocab_size,
+        "tie_word_embeddings": spec.tied_head,
+        "bos_token_id": None,
+        "eos_token_id": next(iter(spec.eos_token_ids), None),
+    }
+    if spec.rotary is None:
+        return {
+            **common,
+            "n_positions": spec.max_positions,
+            "n_embd": spec.hidden_size,
+            "n_layer": spec.num_layers,
+            "n_head": spec.num_heads,
+            "n_inner": spec.inner_size,
+            "activation_function": spec.activation,
+            "layer_norm_epsilon": spec.norm_epsilon,
+            "scale_attn_weights": spec.scale_by_head_dim,
+            "scale_attn_by_inverse_layer_idx": spec.scale_by_layer,
+        }
+    return {
+        **common,
+        "max_position_embeddings": spec.max_positions,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.inner_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "hidden_act": spec.activation,
+        "rms_norm_eps": spec.norm_epsilon,
+        "attention_bias": spec.attention_out_bias,
+        **_rotary(spec.rotary),
+    }
+
+
+def _rotary(rotary: Rotary) -> dict[str, Any]:
+    """Rotary settings in both spellings that transformers has had."""
+    from engine.models.rotary import Llama3
+
+    kind: dict[str, Any] = {"rope_type": "default"}
+    if isinstance(rotary.scaling, Llama3):
+        kind = {
+            "rope_type": "llama3",
+            "factor": rotary.scaling.factor,
+            "low_freq_factor": rotary.scaling.low_freq_factor,
+            "high_freq_factor": rotary.scaling.high_freq_factor,
+            "original_max_position_embeddings": rotary.scaling.original_positions,
+        }
+    elif rotary.scaling is not None:
+        raise MeasurementFailed(f"no built-in model has rotary positions such as {rotary.scaling}.")
+    return {
+        "rope_theta": rotary.theta,
+        "rope_scaling": kind if rotary.scaling else None,
+        "rope_parameters": {**kind, "rope_theta": rotary.theta},
+    }
+
+
+def _write_tokenizer(vocab_size: int, folder: Path) -> None:
+    """A word for each id: some engines load a tokenizer though prompts are ids."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    words = {f"t{number}": number for number in range(vocab_size)}
+    Tokenizer(WordLevel(words, unk_token="t0")).save(str(folder / "tokenizer.json"))
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "t0", "unk_token": "t0"},
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Do the task given as JSON and write what came of it; failures are sentences."""
+    from engine.errors import KvtrailError
+
+    try:
+        checkpoint = write_checkpoint(CheckpointTask(**json.loads(arguments[0])))
+    except (BenchError, KvtrailError) as error:
+        sys.exit(f"error: {error}")
+    write_json(Path(arguments[1]), asdict(checkpoint))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,45 @@
+"""SGLang's offline engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asv_bench.peers.lives.life import Task
+
+
+class Sglang:
+    """See `life.Peer`."""
+
+    packages = ("sglang", "sgl-kernel", "flashinfer-python")
+    unreported = 0
+    settings = "CUDA graphs up to the batch, no prefix cache, no detokenization"
+
+    def __init__(self, task: Task) -> None:
+        import sglang
+
+        self._engine = sglang.Engine(
+            model_path=task.model,
+            dtype=task.dtype,
+            skip_tokenizer_init=True,
+            disable_radix_cache=True,
+            context_length=task.max_length,
+            max_running_requests=task.batch,
+            cuda_graph_max_bs=task.batch,
+            random_seed=0,
+            log_level="error",
+        )
+
+    def generate(self, prompts: list[list[int]], new_tokens: list[int]) -> list[list[int]]:
+        """See `life.Peer`."""
+        params = [
+            {"temperature": 0.0, "max_new_tokens": count, "ignore_eos": True}
+            for count in new_tokens
+        ]
+        done = self._engine.generate(input_ids=prompts, sampling_params=params)
+        return [list(request["output_ids"]) for request in done]
+
+
+def load(label: str, task: Task) -> Sglang:
+    """The engine, ready."""
+    return Sglang(task)
