@@ -216,12 +216,15 @@ class KeptPairs:
         benchmarks: Collection[str] | None = None,
         device: str | None = None,
     ) -> Mapping[str, Pair]:
-        """A kept pair, whatever its order and device, or a new one; see `PairSource.pair`."""
+        """A kept pair, whatever its order and device, or a new one; see `PairSource.pair`.
+
+        A kept one is as the source gave it: it may tell of more benchmarks than are asked for.
+        """
         key = (self._part, base, head)
         while (kept := self._kept.next_pair(key)) is not None:
             wanted = kept if benchmarks is None else benchmarks
             if all(name in kept for name in wanted):
-                return {name: kept[name] for name in wanted}
+                return kept
         for commit in (base, head):
             self._kept.absences(commit)
         try:

@@ -106,14 +106,8 @@ class ProcessPairs:
     ) -> Mapping[str, Pair]:
         """See `PairSource`."""
         place = self._places[device or self.devices[0]]
-        # Tried where the pair runs: on another device a pair may be running meanwhile.
-        lacking = {*self._prepare(base, place), *self._prepare(head, place)}
-        wanted = [name for name in benchmarks or self._ids if name not in lacking]
-        groups: dict[str, list[str]] = {}
-        for name in wanted:
-            groups.setdefault(self._runs[name], []).append(name)
         pairs: dict[str, Pair] = {}
-        for run, names in groups.items():
+        for run, names in self._by_run((base, head), benchmarks, place).items():
             order = (head, base) if head_first else (base, head)
             measure = self._measure_in_turns if run in self._in_turns else self._measure_in_order
             first, second = measure(order, names, place)
@@ -122,6 +116,32 @@ class ProcessPairs:
                 discarded = why_discarded(of_base[name].gpu, of_head[name].gpu)
                 pairs[name] = Pair(of_base[name], of_head[name], head_first, discarded)
         return pairs
+
+    def life(
+        self,
+        commit: str,
+        *,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Reading]:
+        """See `LifeSource`: a process for each run of the engine, which takes turns with none."""
+        place = self._places[device or self.devices[0]]
+        readings: dict[str, Reading] = {}
+        for names in self._by_run((commit,), benchmarks, place).values():
+            readings.update(*self._measure_in_order((commit,), names, place))
+        return readings
+
+    def _by_run(
+        self, commits: Sequence[str], benchmarks: Collection[str] | None, place: Place
+    ) -> dict[str, list[str]]:
+        """Those of the benchmarks that all commits have, by the run that they share."""
+        # Tried where they run: on another device a pair may be running meanwhile.
+        lacking = {name for commit in commits for name in self._prepare(commit, place)}
+        groups: dict[str, list[str]] = {}
+        for name in benchmarks or self._ids:
+            if name not in lacking:
+                groups.setdefault(self._runs[name], []).append(name)
+        return groups
 
     def _prepare(self, commit: str, place: Place) -> Mapping[str, Absence]:
         with self._lock:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.compare.bench_setup import set_up
+from asv_bench.compare.bench_setup import BenchSetup, set_up
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from asv_bench.subjects.lives import HOST
-from asv_bench.subjects.subject import Subject
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
 
 WITH_COMMAND = ("compare", "bisect", "calibrate")
@@ -47,7 +46,7 @@ class Choice:
     require_gpu: bool = False
     workload: EngineWorkload | None = None
 
-    def subject(self, verb: str) -> Subject:
+    def subject(self, verb: str) -> DeclaredSubject | BenchSetup:
         """The subject, in this order: the command, the file, the file around, kvtrail itself.
 
         Raises
@@ -65,7 +64,7 @@ class Choice:
             )
         return subject
 
-    def _subject(self, verb: str) -> Subject:
+    def _subject(self, verb: str) -> DeclaredSubject | BenchSetup:
         declared = self.declared(verb)
         if declared is None:
             return set_up(REPOSITORY, self.patterns, self.devices)

@@ -7,21 +7,20 @@ how far the one depends on the other.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit
-from asv_bench.process.samples import Absence, Pair, Reading
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.lives import Lives
+from asv_bench.subjects.rounds import Layout, Rounds, named
 from asv_bench.subjects.subject import Metric
 
 BY_COMMITS, BY_LABELS, BY_BOTH = "by commits", "by labels", "by both together"
+CONTRASTS = (BY_COMMITS, BY_LABELS, BY_BOTH)
 _PLUS = " + "
 
 
@@ -39,10 +38,10 @@ class Cells:
         """The cells of two commits and two labels."""
         return cls(*(_named(commit, label) for commit in (base, head) for label in (old, new)))
 
-    def contrasts(self) -> dict[str, tuple[tuple[str, str], tuple[str, str]]]:
-        """By name, the cells that a contrast takes as its base and as its head."""
+    def layout(self) -> Layout:
+        """A round of the four cells, and what it contrasts."""
         before, after = (self.base_old, self.base_new), (self.head_old, self.head_new)
-        return {
+        contrasts = {
             BY_COMMITS: (before, after),
             BY_LABELS: (
                 (self.base_old, self.head_old),
@@ -50,6 +49,8 @@ class Cells:
             ),
             BY_BOTH: ((self.base_new, self.head_old), (self.base_old, self.head_new)),
         }
+        order = (self.base_old, self.base_new, self.head_new, self.head_old)
+        return Layout((order,), contrasts)
 
 
 class SwapSubject:
@@ -74,9 +75,9 @@ class SwapSubject:
     def metrics(self) -> Sequence[Metric]:
         """See `Subject`."""
         return [
-            replace(metric, name=f"{metric.name} {contrast}")
+            replace(metric, name=named(metric.name, contrast))
             for metric in self._subject.metrics
-            for contrast in (BY_COMMITS, BY_LABELS, BY_BOTH)
+            for contrast in CONTRASTS
         ]
 
     @property
@@ -107,11 +108,18 @@ class SwapSubject:
         return self._subject.between(base, head)
 
     @contextmanager
-    def pairs(self) -> Iterator[SwapRounds]:
+    def pairs(self) -> Iterator[Rounds]:
         """See `Subject`."""
+
+        def layout(base: str, head: str) -> Layout:
+            return Cells.of(base, head, *self._labels).layout()
+
+        def cells_of(commit: str) -> list[str]:
+            return [_named(commit, label) for label in self._labels]
+
         with self._subject.pairs_of(self._variant) as lives:
             self.cells = self._subject.cells
-            yield SwapRounds(lives, self._subject.metrics, self._labels)
+            yield Rounds(lives, self._subject.metrics, layout, cells_of, CONTRASTS)
 
     def _variant(self, name: str) -> Variant:
         commit, _, label = name.partition(_PLUS)
@@ -126,70 +134,12 @@ class SwapSubject:
         return {**self._subject.to_json(), "labels": list(self._labels)}
 
 
-class SwapRounds:
-    """Rounds of four lives as a `PairSource`: a pair for each contrast."""
-
-    def __init__(self, lives: Lives, metrics: Sequence[Metric], labels: tuple[str, str]) -> None:
-        self._lives = lives
-        self._metrics = metrics
-        self._labels = labels
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """See `PairSource`."""
-        return self._lives.devices
-
-    def stop(self) -> None:
-        """See `PairSource`."""
-        self._lives.stop()
-
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
-        """See `PairSource`: under both labels."""
-        absences: dict[str, Absence] = {}
-        for label in self._labels:
-            absences |= self._lives.prepare(_named(commit, label))
-        return {
-            f"{name} {contrast}": absence
-            for name, absence in absences.items()
-            for contrast in (BY_COMMITS, BY_LABELS, BY_BOTH)
-        }
-
-    def pair(
-        self,
-        base: str,
-        head: str,
-        *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
-    ) -> Mapping[str, Pair]:
-        """See `PairSource`: one life of each cell, every second round in the opposite order."""
-        cells = Cells.of(base, head, *self._labels)
-        order = [cells.base_old, cells.base_new, cells.head_new, cells.head_old]
-        readings = {
-            cell: self._lives.life(cell, device=device)
-            for cell in (reversed(order) if head_first else order)
-        }
-        found: dict[str, Pair] = {}
-        for metric in self._metrics:
-            of_metric = {cell: reading[metric.name] for cell, reading in readings.items()}
-            for contrast, sides in cells.contrasts().items():
-                name = f"{metric.name} {contrast}"
-                before, after = (
-                    _together([of_metric[cell] for cell in side], end, name)
-                    for side, end in zip(sides, (base, head), strict=True)
-                )
-                is_high = metric.better == "higher"
-                found[name] = Pair(before, after, head_first, higher_is_better=is_high)
-        return {name: found[name] for name in benchmarks or found}
-
-
 def belongs_to(comparisons: Sequence[Comparison], metric: str) -> str:
     """A sentence that says which axis the change of a metric belongs to."""
     verdicts = {comparison.benchmark: comparison.verdict for comparison in comparisons}
     differs = {
-        contrast: verdicts[f"{metric} {contrast}"] in (Verdict.SLOWER, Verdict.FASTER)
-        for contrast in (BY_COMMITS, BY_LABELS, BY_BOTH)
+        contrast: verdicts[named(metric, contrast)] in (Verdict.SLOWER, Verdict.FASTER)
+        for contrast in CONTRASTS
     }
     if differs[BY_BOTH]:
         return f"{metric}: what the commits do depends on the label; compare under one label alone"
@@ -199,7 +149,7 @@ def belongs_to(comparisons: Sequence[Comparison], metric: str) -> str:
         axis, other = ("commits", BY_LABELS) if differs[BY_COMMITS] else ("labels", BY_COMMITS)
         rest = (
             ""
-            if verdicts[f"{metric} {other}"] is Verdict.EQUIVALENT
+            if verdicts[named(metric, other)] is Verdict.EQUIVALENT
             else (f"; whether the {other.removeprefix('by ')} do something too is not shown")
         )
         return f"{metric}: the change belongs to the {axis}{rest}"
@@ -208,10 +158,3 @@ def belongs_to(comparisons: Sequence[Comparison], metric: str) -> str:
 
 def _named(commit: str, label: str) -> str:
     return f"{commit}{_PLUS}{label}"
-
-
-def _together(readings: Sequence[Reading], commit: str, name: str) -> Reading:
-    """The geometric mean of the readings of some cells."""
-    mean = math.exp(sum(math.log(one.value) for one in readings) / len(readings))
-    samples = tuple(sample for one in readings for sample in one.samples)
-    return replace(readings[0], commit=commit, benchmark=name, value=mean, samples=samples)

@@ -1,0 +1,142 @@
+"""Three commits at once: a base, one between, and a head, all measured in the same rounds.
+
+A round is one life of each, so that every two of them are compared by pairs of the same moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from asv_bench.compare.bench_setup import BenchSetup
+from asv_bench.git.repository import Commit
+from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.rounds import Layout, Rounds, named
+from asv_bench.subjects.subject import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the three commits are called; contrasts are named by two of them, the head first."""
+
+    base: str
+    between: str
+    head: str
+
+    @property
+    def first_step(self) -> str:
+        """From the base to the one between."""
+        return f"{self.between}/{self.base}"
+
+    @property
+    def whole_way(self) -> str:
+        """From the base to the head."""
+        return f"{self.head}/{self.base}"
+
+    @property
+    def second_step(self) -> str:
+        """From the one between to the head."""
+        return f"{self.head}/{self.between}"
+
+    @property
+    def contrasts(self) -> tuple[str, str, str]:
+        """All three."""
+        return self.first_step, self.whole_way, self.second_step
+
+
+class ThreeCells:
+    """A subject whose metrics are the three contrasts of each metric of another one.
+
+    Parameters
+    ----------
+    subject
+        What is measured.
+    between
+        The commit, or label, between base and head.
+    roles
+        What the three are called.
+    """
+
+    def __init__(
+        self, subject: DeclaredSubject | BenchSetup, between: Commit, roles: Roles
+    ) -> None:
+        self._subject = subject
+        self._between = between
+        self.roles = roles
+        self.name = subject.name
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """See `Subject`."""
+        return [
+            replace(metric, name=named(metric.name, contrast))
+            for metric in self._subject.metrics
+            for contrast in self.roles.contrasts
+        ]
+
+    @property
+    def fixed(self) -> str:
+        """See `Subject`."""
+        return self._subject.fixed
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `Subject`."""
+        return self._subject.devices
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """See `Subject`."""
+        return self._subject.remarks
+
+    @property
+    def cells(self) -> Mapping[str, Cell]:
+        """What each commit ran with, by hash or label."""
+        return self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
+
+    def resolve(self, revision: str) -> Commit:
+        """See `Subject`."""
+        return self._subject.resolve(revision)
+
+    def are_same(self, base: str, head: str) -> bool:
+        """See `Subject`."""
+        return self._subject.are_same(base, head)
+
+    def between(self, base: str, head: str) -> list[Commit]:
+        """See `Subject`."""
+        return self._subject.between(base, head)
+
+    @contextmanager
+    def pairs(self) -> Iterator[Rounds]:
+        """See `Subject`."""
+        with self._subject.pairs() as lives:
+            yield Rounds(
+                lives, self._subject.metrics, self._layout, self._cells_of, self.roles.contrasts
+            )
+
+    def _layout(self, base: str, head: str) -> Layout:
+        between = self._between.hash
+        return Layout(
+            # Each with its opposite: all six orders, so that every cell has every place.
+            orders=((base, between, head), (between, base, head), (base, head, between)),
+            contrasts={
+                self.roles.first_step: ((base,), (between,)),
+                self.roles.whole_way: ((base,), (head,)),
+                self.roles.second_step: ((between,), (head,)),
+            },
+        )
+
+    def _cells_of(self, commit: str) -> tuple[str, ...]:
+        # The one between is made ready with either: without it there is nothing to say.
+        return commit, self._between.hash
+
+    def sentence(self) -> str:
+        """See `Subject`."""
+        return f"{self._subject.sentence()}, of all three in every round"
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Subject`."""
+        return {**self._subject.to_json(), self.roles.between: self._between.to_json()}
