@@ -18,6 +18,7 @@ from asv_bench.cli import (
     changes,
     compare,
     counters,
+    fixed,
     history,
     init,
     memcheck,
@@ -95,6 +96,7 @@ CALIBRATE = Command(
 COMMANDS = (
     Command("compare", compare.compare, COMMITS, is_for_any=True, help=compare.HELP),
     Command("bisect", bisect.bisect, COMMITS, is_for_any=True, help=bisect.HELP),
+    Command("fixed", fixed.fixed, COMMITS, is_for_any=True, help=fixed.HELP),
     Command("swap", swap.swap, COMMITS, is_for_any=True),
     CALIBRATE,
     Command("init", init.init, COMMITS, is_for_any=True),

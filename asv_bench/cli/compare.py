@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,9 +40,9 @@ from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.tables import (
     comparison_table,
     headline,
-    markdown,
     others_lines,
     pair_line,
+    worst_first,
 )
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
@@ -50,19 +51,25 @@ from asv_bench.git.repository import Commit
 from asv_bench.output.console import Verbosity, print_sentences, verbosity
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
+from asv_bench.output.issue_text import (
+    IssueText,
+    described,
+    environment_of,
+    lasting_names,
+    repeating,
+)
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import WORKPLACE, Record
-from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.samples import CommitUnusable, Pair
-from asv_bench.process.threads import threads_text
 from asv_bench.subjects.cell import Cell, differences
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
 from asv_bench.subjects.swap import SwapSubject
+from asv_bench.subjects.three_cells import ThreeCells
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
@@ -144,18 +151,19 @@ def compare(
     """
     closing = parse_gate(gate)
     require_writable(FOLDER / "pairs.jsonl")
-    plan = _plan(pairs, quick).with_margin(margin / 100)
+    plan = plan_of(pairs, quick).with_margin(margin / 100)
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
     engine = workload_of(workload, model, batch, prompt_len, new_tokens)
     choice = Choice(words, subject, benchmark or (), devices, axis, require_gpu, engine)
     chosen = choice.subject("compare")
-    _refuse_hopeless(plan, len(chosen.metrics))
+    refuse_hopeless(plan, len(chosen.metrics))
     known = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
     with checkout_lock(WORKPLACE):
         # The working tree's snapshot is a file of the checkout too.
         older, newer = (known.get(name) or chosen.resolve(name) for name in names)
-        comparing = Comparing(chosen, older, newer, plan, files)
+        given = list(zip(names, (older, newer), strict=True))
+        comparing = Comparing(chosen, given, plan, files)
         if not anyway and chosen.are_same(older.hash, newer.hash):
             comparing.call_same()
         else:
@@ -168,9 +176,16 @@ def compare(
         raise typer.Exit(code)
 
 
-def _plan(pairs: int | None, quick: bool) -> ComparisonPlan:
+def plan_of(pairs: int | None, quick: bool, flag: str = "--pairs") -> ComparisonPlan:
+    """The plan with so many pairs at most, as the option of this name and --quick say.
+
+    Raises
+    ------
+    Refused
+        If both are given, or they are too few.
+    """
     if pairs is not None and quick:
-        raise Refused("--quick and --pairs exclude each other: the former is a number of pairs.")
+        raise Refused(f"--quick and {flag} exclude each other: either is the most to measure.")
     if quick:
         pairs = QUICK_PAIRS
     return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
@@ -188,7 +203,8 @@ def _ends(
     return (given[0], given[1]), given[2:]
 
 
-def _refuse_hopeless(plan: ComparisonPlan, count: int) -> None:
+def refuse_hopeless(plan: ComparisonPlan, count: int) -> None:
+    """Refuse a plan that cannot show a difference of one among so many benchmarks."""
     if not plan.can_differ(count):
         raise Refused(
             f"among {count} benchmarks, {plan.cap} pairs cannot show a difference of one; take at "
@@ -202,13 +218,16 @@ class Comparing:
     def __init__(
         self,
         subject: Subject,
-        base: Commit,
-        head: Commit,
+        # What the user calls them; the first is the base, the last the head.
+        given: Sequence[tuple[str, Commit]],
         plan: ComparisonPlan,
         files: TableFiles,
+        *,
+        command: str = "compare",
     ) -> None:
         self._subject = subject
-        self._base, self._head = base, head
+        self._given = given
+        self._base, self._head = base, head = given[0][1], given[-1][1]
         self._plan = plan
         self._files = files
         self._console = files.console
@@ -218,7 +237,7 @@ class Comparing:
             metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
         }
         self._record = Record(
-            "compare",
+            command,
             {
                 "base": base.to_json(),
                 "head": head.to_json(),
@@ -283,12 +302,13 @@ class Comparing:
 
     def print_answer(self) -> None:
         """Show the table, the reasons and the answer in a line."""
-        title = f"{self._head.short} against {self._base.short} on {self._where}"
+        commits = [commit.short for commit in self._commits().values()]
+        title = f"{' against '.join(reversed(commits))} on {self._where}"
         for sentence in [*self._apart(), *clock_findings(self._pairs())]:
             self._console.print(sentence, style="yellow")
             self._record.warnings.append(sentence)
         table = comparison_table(self.comparisons, self._units, title, self._plan, self._margins)
-        self._files.show(table, page=self._page(table))
+        self._files.show(table, page=self._page())
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
@@ -296,37 +316,67 @@ class Comparing:
             units = {metric.name: metric.unit for metric in self._subject.known}
             lines = others_lines(self._others(), self._ends, units)
             print_sentences(self._console, lines)
-        answer = headline(self.comparisons)
-        self._console.print(answer, style="bold")
+        print_sentences(self._console, self.answers(), "bold")
 
-    def _page(self, table: Table) -> str:
-        """The comparison in Markdown, for a pull request."""
-        machine = self._record.machine
-        software = [f"Python {machine.python}"]
-        if not isinstance(self._subject, DeclaredSubject | SwapSubject):
-            threads = threads_text(self._record.threads)
-            software = [threads, f"torch {machine.torch}", f"Triton {machine.triton}", *software]
-        facts = [
-            f"{self._where}, {', '.join(software)}; {self.seconds:.0f} s.",
-            *(["Interrupted before its end."] if self.is_interrupted else []),
-        ]
-        return markdown(self._base, self._head, self.comparisons, table, facts)
+    def heading(self) -> str:
+        """The answer in a line."""
+        return headline(self.comparisons)
+
+    def answers(self) -> list[str]:
+        """The answer in a line, or in several."""
+        return [self.heading()]
+
+    def _page(self) -> str:
+        """The comparison as text for an issue or a pull request."""
+        subject, commits = self._subject, self._commits()
+        shown = worst_first(self.comparisons)
+        reasons = [f"{one.benchmark}: {one.reason}" for one in shown if one.reason]
+        interruption = ["Interrupted before its end."] if self.is_interrupted else []
+        is_declared = isinstance(subject, DeclaredSubject | SwapSubject | ThreeCells)
+        return IssueText(
+            heading=self.heading(),
+            commits=" against ".join(described(one) for one in reversed([*commits.values()])),
+            tables=[comparison_table(shown, self._units, "", self._plan, self._margins)],
+            remarks=[
+                *(answer for answer in self.answers() if answer != self.heading()),
+                *self._record.warnings,
+                *self._contradictions(),
+                *reasons,
+                *interruption,
+            ],
+            environment=environment_of(
+                self._record,
+                subject.sentence(),
+                self._where,
+                with_torch=not is_declared,
+                seconds=self.seconds,
+            ),
+            command=repeating(sys.argv[1:], lasting_names(self._given)),
+        ).render()
 
     def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
         """Write every pair with its samples, and the verdicts; return where."""
         self._record.notes += self._subject.remarks
-        self._record.results = {
+        self._record.results = {**self.results(), **self._outcome(gate, code)}
+        return self._record.write(path)
+
+    def results(self) -> dict[str, Any]:
+        """What the record says of the answer."""
+        return {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "cells": {end: cell.to_json() for end, cell in self._cells().items()},
             "others": self._others(),
             "pools": {name: len(pool) for name, pool in self._pools.items()},
+        }
+
+    def _outcome(self, gate: str, code: ExitCode) -> dict[str, Any]:
+        return {
             "gate": gate,
             "exit_code": int(code),
             "outcome": code.name.lower(),
             "interrupted": self.is_interrupted,
             "seconds": self.seconds,
         }
-        return self._record.write(path)
 
     @property
     def _ends(self) -> tuple[str, str]:
@@ -334,7 +384,9 @@ class Comparing:
 
     def _cells(self) -> Mapping[str, Cell]:
         subject = self._subject
-        return subject.cells if isinstance(subject, DeclaredSubject | SwapSubject) else {}
+        if isinstance(subject, DeclaredSubject | SwapSubject | ThreeCells):
+            return subject.cells
+        return {}
 
     def _others(self) -> Mapping[str, Mapping[str, list[float]]]:
         """Figures that a life gave besides those compared."""
@@ -353,8 +405,12 @@ class Comparing:
             yield from self._comparison.kept_pairs(name)
 
     def _print_commits(self) -> None:
-        for role, commit in (("base", self._base), ("head", self._head)):
+        for role, commit in self._commits().items():
             self._console.print(f"{role} {commit.short} {commit.subject}".rstrip())
+
+    def _commits(self) -> Mapping[str, Commit]:
+        """What is compared, by its role."""
+        return {"base": self._base, "head": self._head}
 
     @property
     def _where(self) -> str:

@@ -76,8 +76,8 @@ def swap(
         raise Refused(f"{old} is both the old and the new label; give two of them.")
     swapped = SwapSubject(chosen, (old, new))
     with checkout_lock(WORKPLACE):
-        ends = (swapped.resolve(base), swapped.resolve(head))
-        comparing = Comparing(swapped, *ends, plan, files)
+        ends = [(name, swapped.resolve(name)) for name in (base, head)]
+        comparing = Comparing(swapped, ends, plan, files)
         comparing.run(resume, require_quiet=require_quiet)
     gate = frozenset({Verdict.SLOWER, Verdict.INCONCLUSIVE})
     verdicts = [comparison.verdict for comparison in comparing.comparisons]

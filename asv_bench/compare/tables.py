@@ -1,4 +1,4 @@
-"""Comparisons as a person reads them: a table, sentences, and Markdown for a pull request."""
+"""Comparisons as a person reads them: a table and sentences."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.git.repository import Commit
 from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.table import (
     Cell,
     Column,
     Row,
     Table,
-    inline,
     interval,
     percent,
     percentage,
@@ -81,30 +78,10 @@ def definition(plan: ComparisonPlan, margins: Mapping[str, float] = MappingProxy
     )
 
 
-def markdown(
-    base: Commit,
-    head: Commit,
-    comparisons: Sequence[Comparison],
-    table: Table,
-    facts: Sequence[str],
-) -> str:
-    """The comparison as a page of GitHub's Markdown; `facts` are sentences below its `table`."""
-    reasons = [
-        f"- {inline(comparison.benchmark)}: {inline(comparison.reason)}"
-        for comparison in comparisons
-        if comparison.reason
-    ]
-    lines = [
-        f"### {headline(comparisons)}",
-        "",
-        f"{_described(head)} against {_described(base)}",
-        "",
-        replace(table, title="", caption="").to_markdown(),
-        *([*reasons, ""] if reasons else []),
-        f"<sub>{table.caption} {' '.join(facts)}</sub>",
-        "",
-    ]
-    return "\n".join(lines)
+def worst_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons in the order of `STYLES`, those of one verdict as they were."""
+    ranks = {verdict: rank for rank, verdict in enumerate(STYLES)}
+    return sorted(comparisons, key=lambda comparison: ranks[comparison.verdict])
 
 
 def headline(comparisons: Sequence[Comparison]) -> str:
@@ -156,7 +133,3 @@ def pair_line(number: int, pair: Pair) -> str:
     effect = percentage(math.expm1(pair.log_ratio), 2, signed=True)
     why = f", discarded: {pair.discarded}" if pair.discarded else ""
     return f"pair {number} of {pair.base.benchmark}: {effect}{why}"
-
-
-def _described(commit: Commit) -> str:
-    return f"**{commit.short}** {inline(commit.subject)}"

@@ -16,7 +16,7 @@ from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from asv_bench.subjects.lives import HOST
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
 
-WITH_COMMAND = ("compare", "bisect", "calibrate")
+WITH_COMMAND = ("compare", "fixed", "bisect", "calibrate")
 """Commands that take one behind --."""
 
 

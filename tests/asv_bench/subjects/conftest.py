@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
+from asv_bench.subjects.figures import Figures
+from asv_bench.subjects.life import CommandLife
+from asv_bench.subjects.processes import LifeFailed
 
 
 class Said(NamedTuple):
@@ -37,10 +41,28 @@ Command = Callable[..., Said]
 
 
 @pytest.fixture
+def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live in this very process: bench.py is run for the figures that it assigns, made noisy."""
+    noise = random.Random(1)
+
+    def live(self, laid, variables, cores, processes) -> Figures:
+        names: dict[str, Any] = {"tree": laid.tree}
+        try:
+            exec((laid.tree / "bench.py").read_text(encoding="utf-8"), names)
+        except (Exception, SystemExit) as error:
+            raise LifeFailed(repr(error), getattr(error, "code", 1)) from None
+        return Figures(
+            {name: (names[name] * (1 + noise.uniform(-0.001, 0.001)),) for name in self.metrics}
+        )
+
+    monkeypatch.setattr(CommandLife, "live", live)
+
+
+@pytest.fixture
 def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command in a repository; a refusal is raised, and nothing of the repository moves."""
     work, scratch = tmp_path / "work", tmp_path / "scratch"
-    for place in ("cli.compare", "cli.bisect", "cli.swap"):
+    for place in ("cli.compare", "cli.bisect", "cli.fixed", "cli.swap"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
         monkeypatch.setattr(f"asv_bench.{place}.FOLDER", work)
     for place in ("cli.changes", "cli.report", "history.histories", "history.subject_session"):

@@ -1,0 +1,252 @@
+"""`fixed PARENT CULPRIT HEAD`: is the regression of a commit fixed now, and wholly?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from asv_bench.cli.compare import Comparing, plan_of, refuse_hopeless
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.options import (
+    Anyway,
+    AxisKind,
+    Batch,
+    CsvPath,
+    Devices,
+    ListBenchmarks,
+    Margin,
+    MarkdownPath,
+    Model,
+    NewTokens,
+    PromptLen,
+    RecordPath,
+    RequireGpu,
+    RequireQuiet,
+    Resume,
+    SubjectPath,
+    WorkloadName,
+    workload_of,
+)
+from asv_bench.compare.bench_setup import BenchSetup
+from asv_bench.compare.kept_pairs import FOLDER
+from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
+from asv_bench.compare.repair import Repair, State, repair_of
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import Refused
+from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.repository import Commit
+from asv_bench.output.destinations import require_writable
+from asv_bench.output.record import WORKPLACE
+from asv_bench.output.table_files import TableFiles
+from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.rounds import named
+from asv_bench.subjects.three_cells import Roles, ThreeCells
+
+HELP = (
+    "Say whether the regression of a commit is fixed now, and wholly: not fixed, partly fixed (how "
+    "much of the effect is back), wholly fixed, no regression to fix, or inconclusive.\n\n"
+    "The commit before it, the commit and HEAD are all measured in every round. fixed CULPRIT "
+    "alone asks about its first parent, it, and HEAD.\n\n"
+    "Exit code 0: wholly fixed, or there was no regression; 3: not or only partly fixed, or HEAD "
+    "is slower than PARENT; 4: inconclusive; 5: nothing could be measured; 1: a failure; 2: "
+    "refused; 130: interrupted, and the same command goes on where it stopped."
+)
+ROLES = Roles("parent", "culprit", "head")
+NAMES = 3
+
+
+def fixed(
+    commits: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[PARENT] CULPRIT [HEAD] [-- COMMAND...]",
+            help="Three commits, or labels: before the regression, with it, and now (. is the "
+            "working tree as it stands); or the culprit alone. A command whose wall time is "
+            "measured, as in compare, needs all three.",
+        ),
+    ],
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            "--benchmark",
+            "-b",
+            help="Regular expression, looked for in names of metrics, or of benchmarks with "
+            "parameters; may be given several times (default: as in compare).",
+        ),
+    ] = None,
+    subject: SubjectPath = None,
+    axis: AxisKind = None,
+    workload: WorkloadName = None,
+    model: Model = None,
+    batch: Batch = None,
+    prompt_len: PromptLen = None,
+    new_tokens: NewTokens = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="Rounds of three lives at most (default: 30).")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
+    margin: Margin = 100 * DEFAULT_MARGIN,
+    devices: Devices = None,
+    resume: Resume = None,
+    anyway: Anyway = False,
+    require_gpu: RequireGpu = False,
+    require_quiet: RequireQuiet = False,
+    json: RecordPath = None,
+    markdown: MarkdownPath = None,
+    csv: CsvPath = None,
+    list_benchmarks: ListBenchmarks = False,
+) -> None:
+    """Measure three commits in rounds, and say what became of the regression.
+
+    Raises
+    ------
+    Refused
+        If the commits or metrics do not exist, or do not fit together.
+    typer.Exit
+        With the code that the answers call for.
+    """
+    require_writable(FOLDER / "pairs.jsonl")
+    plan = plan_of(rounds, quick, "--rounds").with_margin(margin / 100)
+    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    names, command = _names(commits)
+    engine = workload_of(workload, model, batch, prompt_len, new_tokens)
+    choice = Choice(command, subject, benchmark or (), devices, axis, require_gpu, engine)
+    chosen = choice.subject("fixed")
+    if isinstance(chosen, DeclaredSubject) and chosen.labels and len(commits) == 1:
+        raise Refused("a label has no parent and there is no HEAD of labels; give three of them.")
+    refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
+    given = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
+    with checkout_lock(WORKPLACE):
+        # The working tree's snapshot is a file of the checkout too.
+        three = [(name, given.get(name) or chosen.resolve(name)) for name in names]
+        fixing = Fixing(chosen, three, plan, files)
+        if anyway or not fixing.call_known():
+            fixing.run(resume, require_quiet=require_quiet)
+    code = fixing.code()
+    fixing.print_answer()
+    path = fixing.write_record(json, "none", code)
+    files.console.print(f"record: {path}")
+    if code:
+        raise typer.Exit(code)
+
+
+def _names(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What the three commits are called, and the command behind them."""
+    if len(words) == 1:
+        return (f"{words[0]}^", words[0], "HEAD"), ()
+    if len(words) < NAMES:
+        raise Refused(
+            "fixed needs three commits or labels: kvtrail fixed PARENT CULPRIT HEAD; or the "
+            "culprit alone, without a command behind it."
+        )
+    return words[:NAMES], words[NAMES:]
+
+
+class Fixing(Comparing):
+    """The question whether a regression is fixed, from its first process to its record."""
+
+    def __init__(
+        self,
+        subject: DeclaredSubject | BenchSetup,
+        three: Sequence[tuple[str, Commit]],
+        plan: ComparisonPlan,
+        files: TableFiles,
+    ) -> None:
+        self._three = [commit for _, commit in three]
+        self._metrics = [metric.name for metric in subject.metrics]
+        cells = ThreeCells(subject, self._three[1], ROLES)
+        super().__init__(cells, three, plan, files, command="fixed")
+
+    def call_known(self) -> bool:
+        """Answer without measuring, if two of the three are the same in what is measured."""
+        ends = self._ends_of_contrasts()
+        same = [
+            contrast
+            for contrast, (base, head) in ends.items()
+            if self._subject.are_same(base.hash, head.hash)
+        ]
+        if not same:
+            return False
+        self._print_commits()
+        for metric in self._metrics:
+            for contrast, (base, head) in ends.items():
+                name = named(metric, contrast)
+                unmeasured = Comparison(name, base.hash, head.hash, Verdict.NOT_MEASURED)
+                known = Comparison.of_same(name, base.hash, head.hash)
+                self.comparisons.append(known if contrast in same else unmeasured)
+        return True
+
+    def run(self, resume: bool | None, *, require_quiet: bool = False) -> None:
+        """See `Comparing`.
+
+        Raises
+        ------
+        Refused
+            If two of the commits are one.
+        """
+        if len({commit.hash for commit in self._three}) < NAMES:
+            raise Refused("--anyway measures three commits, and two of these are the same one.")
+        super().run(resume, require_quiet=require_quiet)
+        ends = self._ends_of_contrasts() if self.comparisons else {}
+        self.comparisons = [
+            replace(entry, base=base.hash, head=head.hash)
+            for entry in self.comparisons
+            for contrast, (base, head) in ends.items()
+            if entry.benchmark.endswith(f" {contrast}")
+        ]
+
+    def code(self) -> ExitCode:
+        """The exit code that the answers call for."""
+        if self.is_interrupted:
+            return ExitCode.INTERRUPTED
+        repairs = self.repairs()
+        states = {repair.state for repair in repairs}
+        if any(repair.is_slower for repair in repairs):
+            return ExitCode.REGRESSION
+        if State.FAILED in states:
+            return ExitCode.FAILED
+        if states == {State.NOT_MEASURED}:
+            return ExitCode.NOTHING_MEASURED
+        return ExitCode.INCONCLUSIVE if State.INCONCLUSIVE in states else ExitCode.GOOD
+
+    def repairs(self) -> list[Repair]:
+        """The answer for each metric."""
+        by_name = {entry.benchmark: entry for entry in self.comparisons}
+        pairs = {name: self._comparison.kept_pairs(name) for name in by_name}
+        found = []
+        for metric in self._metrics:
+            step, way, back = (by_name[named(metric, one)] for one in ROLES.contrasts)
+            found.append(repair_of(metric, (step, way, back), pairs, self._plan.confidence))
+        return found
+
+    def heading(self) -> str:
+        """See `Comparing`."""
+        repairs = self.repairs()
+        if len(repairs) == 1:
+            return repairs[0].sentence()
+        counts = Counter(repair.state for repair in repairs)
+        return ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+
+    def answers(self) -> list[str]:
+        """See `Comparing`."""
+        return [*(repair.sentence() for repair in self.repairs()), self.heading()]
+
+    def results(self) -> dict[str, Any]:
+        """See `Comparing`."""
+        return {**super().results(), "fixed": [repair.to_json() for repair in self.repairs()]}
+
+    def _commits(self) -> Mapping[str, Commit]:
+        roles = (ROLES.base, ROLES.between, ROLES.head)
+        return dict(zip(roles, self._three, strict=True))
+
+    def _ends_of_contrasts(self) -> dict[str, tuple[Commit, Commit]]:
+        parent, culprit, head = self._three
+        ends = ((parent, culprit), (parent, head), (culprit, head))
+        return dict(zip(ROLES.contrasts, ends, strict=True))

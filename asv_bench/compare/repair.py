@@ -1,0 +1,200 @@
+"""Whether a regression is fixed: what three comparisons of a parent, a culprit and a head say.
+
+Each answer follows from verdicts that `compare` would give, with its errors:
+
+- The three comparisons of all metrics are one family: Holm's procedure shares `plan.alpha` among
+  three times as many hypotheses as there are metrics. So the chance that any of "the culprit is
+  slower", "the head is slower" or "a part is back" is said of two commits that do not differ is at
+  most alpha, all looks together.
+- "Wholly fixed" needs the head to be equivalent to the parent (or faster), and "not fixed" to be
+  equivalent to the culprit (or slower). Where the true difference is the margin, an equivalence
+  is wrong with at most `plan.equivalence_alpha`, as in `compare`.
+- Where these do not suffice for an answer, it is inconclusive.
+
+The share that is back is an estimate with an interval, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.output.table import interval, percentage
+from asv_bench.process.samples import Pair
+from asv_bench.stats.share import Share, share_of
+
+
+class State(StrEnum):
+    """What became of a regression; the worst first.
+
+    `NOT_WHOLLY`: the head is slower than the parent, and whether less so than the culprit was not
+    shown. `NO_REGRESSION`: the culprit is not slower than its parent.
+    """
+
+    NOT = "not fixed"
+    NOT_WHOLLY = "not wholly fixed"
+    PARTLY = "partly fixed"
+    FAILED = "failed"
+    NOT_MEASURED = "not measured"
+    INCONCLUSIVE = "inconclusive"
+    NO_REGRESSION = "no regression to fix was found"
+    WHOLLY = "wholly fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The answer for one metric.
+
+    Attributes
+    ----------
+    regression, remainder, repair
+        The culprit against the parent, the head against the parent, the head against the culprit.
+    back
+        The part of the regression that the head takes back, as logarithms; None unless the culprit
+        is slower and the head faster than it.
+    """
+
+    metric: str
+    regression: Comparison
+    remainder: Comparison
+    repair: Comparison
+    back: Share | None = None
+
+    @property
+    def state(self) -> State:
+        """The answer in words."""
+        regression, remainder, repair = verdicts = (
+            self.regression.verdict,
+            self.remainder.verdict,
+            self.repair.verdict,
+        )
+        if Verdict.SAME in verdicts:
+            # Nothing was measured, as two of the three hold the same.
+            states = (State.NO_REGRESSION, State.WHOLLY, State.NOT)
+            return states[verdicts.index(Verdict.SAME)]
+        if Verdict.FAILED in verdicts:
+            return State.FAILED
+        if Verdict.NOT_MEASURED in verdicts:
+            return State.NOT_MEASURED
+        if regression in (Verdict.EQUIVALENT, Verdict.FASTER):
+            return State.NO_REGRESSION
+        if regression is not Verdict.SLOWER:
+            return State.INCONCLUSIVE
+        if repair is Verdict.SLOWER:
+            # Slower than the culprit, which is slower than the parent.
+            return State.NOT if remainder is Verdict.SLOWER else State.INCONCLUSIVE
+        if remainder is Verdict.SLOWER:
+            by_repair = {Verdict.FASTER: State.PARTLY, Verdict.EQUIVALENT: State.NOT}
+            return by_repair.get(repair, State.NOT_WHOLLY)
+        if remainder is Verdict.INCONCLUSIVE or repair is Verdict.EQUIVALENT:
+            # Of a regression that is hardly wider than the margin, the head may be like both ends.
+            return State.INCONCLUSIVE
+        return State.WHOLLY
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether something is left, of this regression or of another."""
+        is_left = self.state in (State.NOT, State.NOT_WHOLLY, State.PARTLY)
+        return is_left or self.remainder.verdict is Verdict.SLOWER
+
+    def sentence(self) -> str:
+        """The answer and what it rests on."""
+        return f"{self.metric}: {self.state}{self._why()}."
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON-ready values; the comparisons are elsewhere in the record."""
+        return {
+            "metric": self.metric,
+            "state": str(self.state),
+            "back": None if self.back is None else asdict(self.back),
+            "sentence": self.sentence(),
+        }
+
+    def _why(self) -> str:
+        regression, remainder, repair = self.regression, self.remainder, self.repair
+        still = f"the head is {_said(remainder, 'the parent')}"
+        match self.state:
+            case State.WHOLLY:
+                return f": {still}"
+            case State.PARTLY:
+                return f"{self._share()}; {still}"
+            case State.NOT_WHOLLY:
+                return f": {still}, and whether less so than the culprit was not shown"
+            case State.NOT:
+                return f": the head is {_said(repair, 'the culprit')}"
+            case State.NO_REGRESSION:
+                also = f", and {still}" if remainder.verdict is Verdict.SLOWER else ""
+                return f": the culprit is {_said(regression, 'its parent')}{also}"
+            case State.INCONCLUSIVE:
+                return f": {self._open()}"
+            case State.FAILED | State.NOT_MEASURED:
+                reasons = (one.reason for one in (regression, remainder, repair))
+                return f": {next(filter(None, reasons), '')}".rstrip(".")
+
+    def _share(self) -> str:
+        if self.back is None:
+            return ""
+        low, high = (percentage(bound, 0) for bound in self.back.interval)
+        return f", {percentage(self.back.value, 0)} of the effect is back ({low} to {high})"
+
+    def _open(self) -> str:
+        """What was not shown."""
+        if self.regression.verdict is not Verdict.SLOWER:
+            return f"the culprit is {_said(self.regression, 'its parent')}"
+        words = f"the head is {_said(self.remainder, 'the parent')}"
+        words += f" and {_said(self.repair, 'the culprit')}"
+        if self.repair.verdict is Verdict.EQUIVALENT:
+            words += ", for the regression is hardly wider than the margin; a smaller one can tell"
+        return words
+
+
+def repair_of(
+    metric: str,
+    comparisons: tuple[Comparison, Comparison, Comparison],
+    pairs: Mapping[str, Sequence[Pair]],
+    confidence: float,
+) -> Repair:
+    """The answer for a metric.
+
+    Parameters
+    ----------
+    comparisons
+        Culprit against parent, head against parent, head against culprit.
+    pairs
+        By the benchmark of a comparison, the pairs that may be judged by.
+    confidence
+        Of the interval of the share.
+    """
+    regression, remainder, repair = comparisons
+    answer = Repair(metric, regression, remainder, repair)
+    if regression.verdict is not Verdict.SLOWER or repair.verdict is not Verdict.FASTER:
+        return answer
+    # In one round both contrasts have the same life of the culprit.
+    lost = {pair.head.started_at: pair.log_ratio for pair in pairs[regression.benchmark]}
+    won = {pair.base.started_at: -pair.log_ratio for pair in pairs[repair.benchmark]}
+    rounds = sorted(lost.keys() & won.keys())
+    if not rounds:
+        return answer
+    whole, part = (np.array([side[one] for one in rounds]) for side in (lost, won))
+    back = share_of(whole, part, confidence)
+    return Repair(metric, regression, remainder, repair, back)
+
+
+def _said(comparison: Comparison, base: str) -> str:
+    """A verdict against the base, with its effect."""
+    words = {
+        Verdict.SLOWER: f"slower than {base}",
+        Verdict.FASTER: f"faster than {base}",
+        Verdict.EQUIVALENT: f"equivalent to {base}",
+        Verdict.SAME: f"the same as {base} in what is measured",
+    }
+    verdict = words.get(comparison.verdict, f"neither shown to differ from {base} nor to equal it")
+    if comparison.effect is None or comparison.interval is None:
+        return verdict
+    effect = percentage(comparison.effect, 2, signed=True)
+    return f"{verdict} ({effect}, {interval(2)(comparison.interval)})"

@@ -1,0 +1,167 @@
+"""An answer as text for an issue or a pull request, in GitHub's Markdown.
+
+It holds what a reader who was not there needs: the answer, the figures, the remarks that come with
+them, the environment, and the one command that repeats the measurement.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from asv_bench import __version__
+from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.repository import Commit
+from asv_bench.output.record import IS_CHECKOUT, Record, without_folders
+from asv_bench.output.table import Table, inline
+
+LIMIT = 65_000
+"""Characters; GitHub takes 65,536 in one comment."""
+_LONGEST_LINE = 600
+_MOST_REMARKS = 30
+_FILES = ("--json", "--markdown", "--csv")
+_HOW = ("--resume", "--fresh", "--quiet", "-q", "--verbose", "-v")
+
+
+@dataclass(frozen=True, slots=True)
+class IssueText:
+    """The parts of such a text, in their order; all but tables are plain text.
+
+    Attributes
+    ----------
+    heading
+        The answer in a line.
+    commits
+        What it is about, as `described` and the like say it, in Markdown.
+    tables
+        Figures; rows that matter least stand last, and are left out first where there is no room.
+        Captions are printed small.
+    remarks
+        Sentences without which the figures would be misunderstood.
+    environment
+        Facts by their name.
+    command
+        What repeats the measurement, see `repeating`.
+    """
+
+    heading: str
+    commits: str
+    tables: Sequence[Table]
+    remarks: Sequence[str]
+    environment: Mapping[str, str]
+    command: str
+
+    def render(self, limit: int = LIMIT) -> str:
+        """The Markdown, of at most so many characters."""
+        rows = max((len(table.rows) for table in self.tables), default=0)
+        text = self._with_rows(rows)
+        while len(text) > limit and rows:
+            # In proportion, and always fewer.
+            rows = min(rows - 1, rows * limit // len(text))
+            text = self._with_rows(rows)
+        return text[:limit]
+
+    def _with_rows(self, count: int) -> str:
+        parts = [f"### {_line(self.heading)}", self.commits]
+        for table in self.tables:
+            shown = replace(table, rows=table.rows[:count], title="", caption="")
+            parts.append(shown.to_markdown().rstrip("\n"))
+            if table.rows[count:]:
+                left = len(table.rows) - count
+                parts.append(f"{left} more row{'s' if left > 1 else ''} in the record.")
+        if remarks := list(dict.fromkeys(self.remarks)):
+            more = len(remarks) - _MOST_REMARKS
+            shown_remarks = [f"- {_line(one)}" for one in remarks[:_MOST_REMARKS]]
+            parts.append(
+                "\n".join(shown_remarks + [f"- {more} more remarks in the record."][:more])
+            )
+        captions = dict.fromkeys(table.caption for table in self.tables if table.caption)
+        parts += [f"<sub>{inline(caption)}</sub>" for caption in captions]
+        parts += ["To repeat it:", _code(self.command)]
+        facts = [f"- {name}: {_line(fact)}" for name, fact in self.environment.items() if fact]
+        parts.append("\n".join(("<details><summary>Environment</summary>", "", *facts)))
+        return "\n\n".join([*parts, "</details>"]) + "\n"
+
+
+def environment_of(
+    record: Record, measured: str, where: str, *, with_torch: bool, seconds: float
+) -> dict[str, str]:
+    """The facts that a figure depends on.
+
+    Parameters
+    ----------
+    measured
+        What is measured and how.
+    where
+        The GPU, or the CPU.
+    with_torch
+        Whether lives run with the ruler's own torch and its number of threads.
+    """
+    machine = record.machine
+    python = [f"Python {machine.python}"]
+    if with_torch:
+        threads = "1 thread" if record.threads == 1 else f"{record.threads} threads"
+        python += [f"torch {machine.torch}", f"Triton {machine.triton}", f"{threads} a process"]
+    driver = f"driver {machine.driver}" if machine.gpu and machine.driver else ""
+    memory = f"{machine.memory_gib:.0f} GiB" if machine.memory_gib else ""
+    return {
+        "measured": measured,
+        "machine": ", ".join(filter(None, (where, driver, memory))),
+        "system": f"{machine.os}, kernel {machine.kernel}",
+        "software": ", ".join([*python, f"kvtrail {__version__}"]),
+        "begun": f"{record.started}, {seconds:.0f} s",
+    }
+
+
+def described(commit: Commit) -> str:
+    """A commit or a label in bold with its message, in Markdown."""
+    return f"**{inline(commit.short)}** {_line(commit.subject, 200)}".rstrip()
+
+
+def lasting_names(given: Iterable[tuple[str, Commit]]) -> dict[str, str]:
+    """What to say in place of the names that commits were given by; the working tree has none."""
+    return {name: commit.short for name, commit in given if name != WORKING_TREE}
+
+
+def repeating(
+    arguments: Sequence[str], names: Mapping[str, str], *, is_checkout: bool = IS_CHECKOUT
+) -> str:
+    """The command line that measures the same again, wherever the same commits are.
+
+    Names of files to write are left out, and so is how much is said.
+
+    Parameters
+    ----------
+    arguments
+        As they were given, without the program.
+    names
+        What to say in place of names that move, such as a hash for HEAD~1.
+    """
+    given = [without_folders(word) for word in arguments]
+    end = given.index("--") if "--" in given else len(given)
+    kept: list[str] = []
+    words = iter(given[:end])
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option in _FILES:
+            if not equals:
+                next(words, None)
+        elif word not in _HOW:
+            kept.append(f"{option}={names.get(value, value)}" if equals else names.get(word, word))
+    program = ["python", "-m", "asv_bench"] if is_checkout else ["kvtrail"]
+    return shlex.join([*program, *kept, *given[end:]])
+
+
+def _line(text: str, longest: int = _LONGEST_LINE) -> str:
+    """Text in one line that is not too long."""
+    line = " ".join(text.split())
+    return inline(line if len(line) <= longest else f"{line[: longest - 1]}…")
+
+
+def _code(line: str) -> str:
+    """A line of code, between fences longer than any that it holds."""
+    longest = max((len(run) for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}sh\n{line}\n{fence}"

@@ -1,0 +1,69 @@
+"""Answers as text for an issue: whole, short enough, and with the command that repeats them."""
+
+from __future__ import annotations
+
+import pytest
+
+from asv_bench.git.repository import Commit
+from asv_bench.output.issue_text import LIMIT, IssueText, lasting_names, repeating
+from asv_bench.output.table import Column, Table
+
+COLUMNS = (Column("name", "name", kind="name"), Column("value", "value"))
+
+
+def text_of(rows: int, remarks: int, command: str = "kvtrail compare a b") -> str:
+    table = Table(
+        COLUMNS, [(f"row {number} " + 60 * "x", number) for number in range(rows)], "", "what * is"
+    )
+    return IssueText(
+        heading="step: slower (+2.00 %)",
+        commits="**b** against **a**",
+        tables=[table],
+        remarks=[f"remark {number} of <b>" + 2000 * "y" for number in range(remarks)],
+        environment={"machine": "a CPU", "system": ""},
+        command=command,
+    ).render()
+
+
+def test_all_parts_are_there_and_no_text_is_markup() -> None:
+    text = text_of(3, 2)
+    assert text.startswith("### step: slower (+2.00 %)\n\n**b** against **a**\n\n| name | value |")
+    assert text.count("\n| row ") == 3
+    assert "more" not in text
+    assert r"- remark 1 of \<b\>yy" in text
+    assert "<sub>what \\* is</sub>" in text
+    assert "```sh\nkvtrail compare a b\n```" in text
+    assert "- machine: a CPU\n\n</details>" in text
+    assert "system" not in text
+
+
+@pytest.mark.parametrize(("rows", "remarks"), [(5000, 0), (300, 200), (5000, 500)])
+def test_what_is_too_long_loses_rows_and_keeps_the_command(rows: int, remarks: int) -> None:
+    text = text_of(rows, remarks)
+    assert LIMIT // 2 < len(text) <= LIMIT
+    shown = text.count("\n| row ")
+    assert "| row 0 " in text
+    if shown < rows:
+        assert f"{rows - shown} more rows in the record." in text
+    if remarks:
+        assert f"- {remarks - 30} more remarks in the record." in text
+    assert text.endswith("- machine: a CPU\n\n</details>\n")
+
+
+def test_a_fence_is_longer_than_those_in_the_command() -> None:
+    assert "````sh\nkvtrail compare -- 'a ``` b'\n````" in text_of(
+        0, 0, "kvtrail compare -- 'a ``` b'"
+    )
+
+
+def test_the_command_names_commits_that_do_not_move_and_writes_no_files() -> None:
+    given = [("HEAD~1", Commit("a" * 40)), (".", Commit("b" * 40))]
+    words = ["-q", "compare", "HEAD~1", ".", "--markdown", "x.md", "--json=y.json", "--fresh"]
+    words += ["--margin", "2", "--", "sh", "HEAD~1", "-q", "a b"]
+    names = lasting_names(given)
+    assert repeating(words, names, is_checkout=False) == (
+        "kvtrail compare aaaaaaaa . --margin 2 -- sh 'HEAD~1' -q 'a b'"
+    )
+    assert repeating(["swap", "--base=HEAD~1"], names, is_checkout=True) == (
+        "python -m asv_bench swap --base=aaaaaaaa"
+    )

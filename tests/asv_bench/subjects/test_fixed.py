@@ -1,0 +1,140 @@
+"""Three commits in rounds: what became of a regression, in words, figures and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from declared_repository import DeclaredRepository
+
+from asv_bench.errors import Refused
+from asv_bench.subjects.lives import Lives
+
+TABLES = """
+    [subject]
+    name = "toy"
+    measure = "sh bench.py"
+
+    [metrics.step]
+    path = "step"
+    """
+PARTLY = "step: partly fixed, "
+pytestmark = pytest.mark.usefixtures("lives_in_process")
+
+
+def made(root: Path, *values: float) -> DeclaredRepository:
+    return DeclaredRepository.make(root, TABLES, *(f"step = {value}" for value in values))
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "sentence"),
+    [
+        ((10, 12, 10.001), 0, "step: wholly fixed: the head is equivalent to the parent"),
+        ((10, 12, 8), 0, "step: wholly fixed: the head is faster than the parent"),
+        ((10, 12, 11), 3, PARTLY),
+        ((10, 12, 12.001), 3, "step: not fixed: the head is equivalent to the culprit"),
+        ((10, 10.001, 12), 3, "no regression to fix was found: the culprit is equivalent"),
+        ((10, 10.001, 10.002), 0, "no regression to fix was found: the culprit is equivalent"),
+    ],
+)
+def test_the_answer_in_words(
+    kvtrail, tmp_path: Path, values: tuple[float, ...], code: int, sentence: str
+) -> None:
+    page = tmp_path / "page.md"
+    said = kvtrail(made(tmp_path / "toy", *values).toy, "fixed", "HEAD~", "--markdown", str(page))
+    assert sentence in said.text
+    assert said.code == code == said.record["results"]["exit_code"]
+    [answer] = said.record["results"]["fixed"]
+    assert answer["sentence"] in said.text
+    assert page.read_text().startswith(f"### {answer['sentence']}"[:40])
+    assert (answer["back"] is not None) == (said.verdicts["step head/culprit"] == "faster")
+    if sentence is PARTLY:
+        low, high = answer["back"]["interval"]
+        # In logarithms, 12 is log 1.2 above 10, and 11 is log 12/11 of that below it.
+        assert low < 0.477 < high
+        assert high - low < 0.03
+        assert "% of the effect is back" in said.text
+        assert "the head is slower than the parent (+10" in said.text
+    parent, culprit, head = (
+        said.record["settings"]["base"]["hash"],
+        said.record["settings"]["subject"]["culprit"]["hash"],
+        said.record["settings"]["head"]["hash"],
+    )
+    ends = {name: (one["base"], one["head"]) for name, one in said.answers.items()}
+    assert ends == {
+        "step culprit/parent": (parent, culprit),
+        "step head/parent": (parent, head),
+        "step head/culprit": (culprit, head),
+    }
+
+
+def test_rounds_have_all_orders_and_each_is_followed_by_its_opposite(
+    kvtrail, tmp_path: Path
+) -> None:
+    said = kvtrail(made(tmp_path / "toy", 10, 12, 11).toy, "fixed", "HEAD~2", "HEAD~", "HEAD")
+    lives = {
+        (pair[side]["started_at"], pair[side]["commit"])
+        for pair in said.record["samples"]
+        for side in ("base", "head")
+    }
+    commits = [commit for _, commit in sorted(lives)]
+    rounds = [tuple(commits[at : at + 3]) for at in range(0, len(commits), 3)]
+    assert len(rounds) >= 6
+    assert all(len(set(order)) == 3 for order in rounds)
+    assert len(set(rounds[:6])) == 6
+    for first, second in zip(rounds[::2], rounds[1::2], strict=False):
+        assert second == first[::-1]
+
+
+def test_a_revert_is_known_without_measuring(kvtrail, tmp_path: Path) -> None:
+    toy = made(tmp_path / "toy", 10, 12, 10).toy
+    said = kvtrail(toy, "fixed", "HEAD~")
+    assert "wholly fixed: the head is the same as the parent in what is measured" in said.text
+    assert (said.code, said.record["samples"]) == (0, [])
+    said = kvtrail(toy, "fixed", "HEAD~2", "HEAD~", "HEAD~1")
+    assert "not fixed: the head is the same as the culprit" in said.text
+    assert said.code == 3
+
+
+def test_a_culprit_that_cannot_be_measured_leaves_nothing_to_say(kvtrail, tmp_path: Path) -> None:
+    repository = made(tmp_path / "toy", 10)
+    repository.commit("raise SystemExit(125)", "cannot run")
+    repository.commit("step = 10.5", "fix")
+    said = kvtrail(repository.toy, "fixed", "HEAD~")
+    assert "step: not measured: commit" in said.text
+    assert said.code == 5
+
+
+def test_an_interrupted_question_goes_on_with_its_rounds(
+    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = made(tmp_path / "toy", 10, 12, 11).toy
+    measure, lived = Lives.life, []
+
+    def interrupted(self, commit, **options):
+        if len(lived) == 10:
+            raise KeyboardInterrupt
+        lived.append(commit)
+        return measure(self, commit, **options)
+
+    monkeypatch.setattr(Lives, "life", interrupted)
+    said = kvtrail(toy, "fixed", "HEAD~")
+    assert (said.code, said.record["results"]["interrupted"]) == (130, True)
+    before = [json.dumps(pair) for pair in said.record["samples"]]
+    assert len(before) == 9
+    monkeypatch.setattr(Lives, "life", measure)
+    said = kvtrail(toy, "fixed", "HEAD~", "--resume")
+    assert "going on with 3 pairs" in said.text
+    assert PARTLY in said.text
+    assert [json.dumps(pair) for pair in said.record["samples"]][:9] == before
+
+
+def test_what_does_not_fit_is_refused(kvtrail, tmp_path: Path) -> None:
+    toy = made(tmp_path / "toy", 10, 12, 10).toy
+    with pytest.raises(Refused, match="needs three commits or labels"):
+        kvtrail(toy, "fixed", "HEAD~2", "HEAD~1")
+    with pytest.raises(Refused, match="can never be significant"):
+        kvtrail(toy, "fixed", "HEAD~", "--rounds", "4")
+    with pytest.raises(Refused, match="two of these are the same one"):
+        kvtrail(toy, "fixed", "HEAD", "--anyway")
