@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -302,8 +302,7 @@ class Comparing:
 
     def print_answer(self) -> None:
         """Show the table, the reasons and the answer in a line."""
-        commits = [commit.short for commit in self._commits().values()]
-        title = f"{' against '.join(reversed(commits))} on {self._where}"
+        title = f"{self._versus(lambda commit: commit.short)} on {self._where}"
         for sentence in [*self._apart(), *clock_findings(self._pairs())]:
             self._console.print(sentence, style="yellow")
             self._record.warnings.append(sentence)
@@ -328,14 +327,14 @@ class Comparing:
 
     def _page(self) -> str:
         """The comparison as text for an issue or a pull request."""
-        subject, commits = self._subject, self._commits()
+        subject = self._subject
         shown = worst_first(self.comparisons)
         reasons = [f"{one.benchmark}: {one.reason}" for one in shown if one.reason]
         interruption = ["Interrupted before its end."] if self.is_interrupted else []
         is_declared = isinstance(subject, DeclaredSubject | SwapSubject | ThreeCells)
         return IssueText(
             heading=self.heading(),
-            commits=" against ".join(described(one) for one in reversed([*commits.values()])),
+            commits=self._versus(described),
             tables=[comparison_table(shown, self._units, "", self._plan, self._margins)],
             remarks=[
                 *(answer for answer in self.answers() if answer != self.heading()),
@@ -351,7 +350,7 @@ class Comparing:
                 with_torch=not is_declared,
                 seconds=self.seconds,
             ),
-            command=repeating(sys.argv[1:], lasting_names(self._given)),
+            command=repeating(sys.argv[1:], self._lasting_names()),
         ).render()
 
     def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
@@ -407,6 +406,13 @@ class Comparing:
     def _print_commits(self) -> None:
         for role, commit in self._commits().items():
             self._console.print(f"{role} {commit.short} {commit.subject}".rstrip())
+
+    def _lasting_names(self) -> dict[str, tuple[str, ...]]:
+        return lasting_names(self._given)
+
+    def _versus(self, show: Callable[[Commit], str]) -> str:
+        """What is compared with what."""
+        return f"{show(self._head)} against {show(self._base)}"
 
     def _commits(self) -> Mapping[str, Commit]:
         """What is compared, by its role."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -126,7 +126,7 @@ def fixed(
     with checkout_lock(WORKPLACE):
         # The working tree's snapshot is a file of the checkout too.
         three = [(name, given.get(name) or chosen.resolve(name)) for name in names]
-        fixing = Fixing(chosen, three, plan, files)
+        fixing = Fixing(chosen, three, plan, files, is_alone=len(commits) == 1)
         if anyway or not fixing.call_known():
             fixing.run(resume, require_quiet=require_quiet)
     code = fixing.code()
@@ -158,7 +158,10 @@ class Fixing(Comparing):
         three: Sequence[tuple[str, Commit]],
         plan: ComparisonPlan,
         files: TableFiles,
+        *,
+        is_alone: bool = False,  # whether the culprit alone was named
     ) -> None:
+        self._is_alone = is_alone
         self._three = [commit for _, commit in three]
         self._metrics = [metric.name for metric in subject.metrics]
         cells = ThreeCells(subject, self._three[1], ROLES)
@@ -241,6 +244,16 @@ class Fixing(Comparing):
     def results(self) -> dict[str, Any]:
         """See `Comparing`."""
         return {**super().results(), "fixed": [repair.to_json() for repair in self.repairs()]}
+
+    def _lasting_names(self) -> dict[str, tuple[str, ...]]:
+        names = super()._lasting_names()
+        if self._is_alone:
+            # HEAD moves, though nobody named it.
+            names[self._given[1][0]] = tuple(commit.short for commit in self._three)
+        return names
+
+    def _versus(self, show: Callable[[Commit], str]) -> str:
+        return ", ".join(f"{role} {show(commit)}" for role, commit in self._commits().items())
 
     def _commits(self) -> Mapping[str, Commit]:
         roles = (ROLES.base, ROLES.between, ROLES.head)

@@ -107,7 +107,7 @@ def environment_of(
     driver = f"driver {machine.driver}" if machine.gpu and machine.driver else ""
     memory = f"{machine.memory_gib:.0f} GiB" if machine.memory_gib else ""
     return {
-        "measured": measured,
+        "measured": measured.removeprefix("measuring "),
         "machine": ", ".join(filter(None, (where, driver, memory))),
         "system": f"{machine.os}, kernel {machine.kernel}",
         "software": ", ".join([*python, f"kvtrail {__version__}"]),
@@ -120,13 +120,16 @@ def described(commit: Commit) -> str:
     return f"**{inline(commit.short)}** {_line(commit.subject, 200)}".rstrip()
 
 
-def lasting_names(given: Iterable[tuple[str, Commit]]) -> dict[str, str]:
+def lasting_names(given: Iterable[tuple[str, Commit]]) -> dict[str, tuple[str, ...]]:
     """What to say in place of the names that commits were given by; the working tree has none."""
-    return {name: commit.short for name, commit in given if name != WORKING_TREE}
+    return {name: (commit.short,) for name, commit in given if name != WORKING_TREE}
 
 
 def repeating(
-    arguments: Sequence[str], names: Mapping[str, str], *, is_checkout: bool = IS_CHECKOUT
+    arguments: Sequence[str],
+    names: Mapping[str, tuple[str, ...]],
+    *,
+    is_checkout: bool = IS_CHECKOUT,
 ) -> str:
     """The command line that measures the same again, wherever the same commits are.
 
@@ -137,7 +140,7 @@ def repeating(
     arguments
         As they were given, without the program.
     names
-        What to say in place of names that move, such as a hash for HEAD~1.
+        Words to say in place of names that move, such as a hash for HEAD~1.
     """
     given = [without_folders(word) for word in arguments]
     end = given.index("--") if "--" in given else len(given)
@@ -148,8 +151,10 @@ def repeating(
         if option in _FILES:
             if not equals:
                 next(words, None)
+        elif equals:
+            kept.append(f"{option}={names.get(value, (value,))[0]}")
         elif word not in _HOW:
-            kept.append(f"{option}={names.get(value, value)}" if equals else names.get(word, word))
+            kept += names.get(word, (word,))
     program = ["python", "-m", "asv_bench"] if is_checkout else ["kvtrail"]
     return shlex.join([*program, *kept, *given[end:]])
 
