@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ class OperatorLedger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators = 0
+        self.by_name: Counter[str] = Counter()
         self.new_tensors = 0
         self.new_bytes = 0
 
@@ -31,6 +33,7 @@ class OperatorLedger(TorchDispatchMode):
         kwargs = kwargs or {}
         outputs = func(*args, **kwargs)
         self.operators += 1
+        self.by_name[str(func.overloadpacket).replace(".", "::", 1)] += 1
         held = {_memory(one) for one in _tensors((args, kwargs))}
         for made in _tensors(outputs):
             if _memory(made) not in held:

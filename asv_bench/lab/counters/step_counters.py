@@ -110,9 +110,9 @@ def count_steps(path: StepPath, batch: int) -> CountedSteps:
     Raises Refused if ranges are on, which add calls, or kernels are interpreted, and
     MeasurementFailed if a step did not deliver one token of each request.
     """
-    _refuse_what_changes_the_path()
-    with _device(path) as traffic:
-        engine = _warm_engine(path, batch)
+    refuse_what_changes_the_path()
+    with device_of(path) as traffic:
+        engine = warm_engine(path, batch)
         parts = (1, BLOCK_SIZE - 1)
         seen_by_torch = [_torch_counters(engine, batch, steps, traffic) for steps in parts]
         seen_by_python = [_python_counters(engine, batch, steps, path) for steps in parts]
@@ -158,7 +158,8 @@ def broken_rules(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 @contextmanager
-def _device(path: StepPath) -> Iterator[Traffic | None]:
+def device_of(path: StepPath) -> Iterator[Traffic | None]:
+    """The pretended device of a path, and what reaches it; None on the CPU."""
     if not path.is_pretended:
         yield None
         return
@@ -168,13 +169,13 @@ def _device(path: StepPath) -> Iterator[Traffic | None]:
         yield traffic
 
 
-def _warm_engine(path: StepPath, batch: int) -> Engine:
+def warm_engine(path: StepPath, batch: int, model: str = MODEL) -> Engine:
     """An engine in which every request has decoded for more than a block, so all is in place."""
     from engine import Engine, EngineConfig, SamplingParams
 
     blocks_each = 8
     config: Any = {
-        "model": MODEL,
+        "model": model,
         "block_size": BLOCK_SIZE,
         "max_batch_size": batch,
         "max_model_len": blocks_each * BLOCK_SIZE,
@@ -194,7 +195,8 @@ def _warm_engine(path: StepPath, batch: int) -> Engine:
     return engine
 
 
-def _run(engine: Engine, batch: int, steps: int) -> None:
+def run_steps(engine: Engine, batch: int, steps: int) -> None:
+    """Run steps, each of which must deliver a token of every request; else MeasurementFailed."""
     for _ in range(steps):
         delivered = len(engine.step())
         if delivered != batch:
@@ -213,7 +215,7 @@ def _torch_counters(
     traffic = traffic or Traffic()
     traffic.clear()
     with OperatorLedger() as ledger:
-        _run(engine, batch, steps)
+        run_steps(engine, batch, steps)
     return {
         "operators": ledger.operators,
         "new_tensors": ledger.new_tensors,
@@ -229,7 +231,7 @@ def _torch_counters(
 
 def _python_counters(engine: Engine, batch: int, steps: int, path: StepPath) -> StepCounters:
     with python_calls() as calls:
-        _run(engine, batch, steps)
+        run_steps(engine, batch, steps)
     total = None if path.is_pretended else calls.total
     return {"engine_python_calls": calls.engine, "python_calls": total}
 
@@ -238,7 +240,8 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def _refuse_what_changes_the_path() -> None:
+def refuse_what_changes_the_path() -> None:
+    """Refuse variables with which the engine does other things than it does without them."""
     for variable in ("TRITON_INTERPRET", "KVTRAIL_NVTX", "KVTRAIL_CHECK_VALUES"):
         if os.environ.get(variable, "0") not in ("", "0"):
             raise Refused(f"{variable} must not be set: the engine takes another path with it")
