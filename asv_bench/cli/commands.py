@@ -18,6 +18,7 @@ from asv_bench.cli import (
     changes,
     compare,
     counters,
+    explain,
     fixed,
     history,
     init,
@@ -96,6 +97,7 @@ CALIBRATE = Command(
 COMMANDS = (
     Command("compare", compare.compare, COMMITS, is_for_any=True, help=compare.HELP),
     Command("bisect", bisect.bisect, COMMITS, is_for_any=True, help=bisect.HELP),
+    Command("explain", explain.explain, COMMITS, is_for_any=True, help=explain.HELP),
     Command("fixed", fixed.fixed, COMMITS, is_for_any=True, help=fixed.HELP),
     Command("swap", swap.swap, COMMITS, is_for_any=True),
     CALIBRATE,

@@ -17,6 +17,7 @@ from asv_bench.git.commits import commits_between
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
+from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.process.measured_process import CPU, ProcessRunner
@@ -40,6 +41,7 @@ class BenchSetup:
 
     name = "kvtrail"
     fixed = ""
+    pathspecs = MEASURED_PACKAGES
 
     @property
     def benchmarks(self) -> list[str]:
@@ -59,6 +61,10 @@ class BenchSetup:
     def resolve(self, revision: str) -> Commit:
         """See `Subject`."""
         return self.sources.resolve(revision)
+
+    def repository_of(self, commit: str) -> Repository:
+        """Where the files of a commit are."""
+        return self.sources.repository_of(commit)
 
     def are_same(self, base: str, head: str) -> bool:
         """See `Subject`: whether engine and kernels are the same."""

@@ -28,6 +28,7 @@ RANGES = (
 
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_GZIP = b"\x1f\x8b"
 
 Event: TypeAlias = Mapping[str, Any]
 
@@ -95,9 +96,11 @@ def read_trace(path: Path) -> TraceSummary:
 def read_events(path: Path) -> list[Event]:
     """The events of a Chrome trace, gzipped or plain."""
     raw = path.read_bytes()
-    if path.suffix == ".gz":
+    if raw.startswith(_GZIP):
         raw = gzip.decompress(raw)
-    events: list[Event] = json.loads(raw)["traceEvents"]
+    content = json.loads(raw)
+    # The format knows both an object and a bare list of events.
+    events: list[Event] = content if isinstance(content, list) else content["traceEvents"]
     return events
 
 

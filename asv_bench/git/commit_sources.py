@@ -78,8 +78,8 @@ class CommitSources:
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether two commits have the same measured packages; False if they have none at all."""
-        packages = packages_of(base, self._repository_of(base))
-        return bool(packages) and packages == packages_of(head, self._repository_of(head))
+        packages = packages_of(base, self.repository_of(base))
+        return bool(packages) and packages == packages_of(head, self.repository_of(head))
 
     def checkout(self, commit: str) -> Path:
         """The folder with the commit's measured packages; it is made on first use.
@@ -88,7 +88,7 @@ class CommitSources:
         """
         folder = self.environment / "commits"
         try:
-            directory = lay_out(commit, self._repository_of(commit), folder)
+            directory = lay_out(commit, self.repository_of(commit), folder)
         except GitError as error:
             raise CommitUnusable(commit, f"git could not unpack it: {error}") from None
         if not any(os.path.lexists(directory / package) for package in MEASURED_PACKAGES):
@@ -101,5 +101,6 @@ class CommitSources:
             print_sentences(make_console(stderr=True), new)
         return directory
 
-    def _repository_of(self, commit: str) -> Repository:
+    def repository_of(self, commit: str) -> Repository:
+        """Where a commit is: the checkout, or the snapshots of its working tree."""
         return Repository(self._snapshots if commit in self._in_snapshots else self.root)

@@ -49,6 +49,10 @@ timeout_s = 600
 # [axis]
 # kind = "labels"
 # labels = ["4.55.0", "4.56.0", "4.57.0"]
+
+# A trace by torch.profiler, for `kvtrail explain HEAD~1 HEAD`:
+# [trace]
+# run = "python bench.py --trace $KVTRAIL_TRACE"
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
@@ -36,7 +36,8 @@ class Cell:
     packages
         Its distributions and their versions, as `pip freeze` has them.
     variables
-        Those of the environment that change how such programs run; none that hold secrets.
+        Those of the environment that change how such programs run, and those that the subject's
+        file sets; none that hold secrets.
     """
 
     interpreter: str | None
@@ -48,14 +49,21 @@ class Cell:
         return {**asdict(self), "interpreter": self.interpreter and Path(self.interpreter).name}
 
 
-def cell_of(command: str | tuple[str, ...], job: Job, processes: Processes) -> Cell:
-    """The cell of a life that `command` is; `job` says where it runs and with what."""
+def cell_of(
+    command: str | tuple[str, ...], job: Job, processes: Processes, own: Collection[str] = ()
+) -> Cell:
+    """The cell of a life that `command` is; `job` says where it runs and with what.
+
+    `own` are the variables that the subject's file sets.
+    """
     # Folders are this machine's, and of no meaning on another.
     folders = {name: job.variables.get(name, "") for name in _FOLDERS}
     variables = {
         name: _named(value, folders)
         for name, value in sorted(job.variables.items())
-        if name.startswith(_PREFIXES) and not any(word in name for word in _SECRETS)
+        if (name.startswith(_PREFIXES) or name in own)
+        and name not in _FOLDERS
+        and not any(word in name.upper() for word in _SECRETS)
     }
     interpreter = _interpreter(command, job)
     packages: dict[str, str] = {}

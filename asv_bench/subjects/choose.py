@@ -64,6 +64,22 @@ class Choice:
             )
         return subject
 
+    def words(self) -> list[str]:
+        """The options and the command, as they are typed."""
+        pairs = [("--metric", pattern) for pattern in self.patterns]
+        pairs += [
+            (option, str(value))
+            for option, value in (
+                ("--subject", self.file),
+                ("--axis", self.axis),
+                ("--devices", self.devices),
+            )
+            if value is not None
+        ]
+        pairs += self.workload.options() if self.workload is not None else []
+        behind = ["--", *self.command] if self.command else []
+        return [word for pair in pairs for word in pair] + behind
+
     def _subject(self, verb: str) -> DeclaredSubject | BenchSetup:
         declared = self.declared(verb)
         if declared is None:

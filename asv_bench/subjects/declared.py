@@ -16,16 +16,18 @@ from typing import Any
 import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
-from asv_bench.git.repository import Commit
+from asv_bench.git.repository import Commit, Repository
 from asv_bench.process.gpu import chosen_gpus
 from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, require_repository
 from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.ends import Ends
 from asv_bench.subjects.life import CommandLife, Life, ServerLife
 from asv_bench.subjects.lives import HOST, WALL, Lives, Place
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.processes import Processes
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import (
+    ClientTable,
     MetricTable,
     SubjectFile,
     SubjectTable,
@@ -228,6 +230,16 @@ class DeclaredSubject:
         """See `Subject`."""
         return self._axis.between(base, head)
 
+    @property
+    def pathspecs(self) -> tuple[str, ...]:
+        """What is measured of a commit's files, as git takes paths; none: all of them."""
+        pinned = tuple(f":(exclude){path}" for path in self._text.subject.pinned)
+        return (".", *pinned) if pinned else ()
+
+    def repository_of(self, name: str) -> Repository:
+        """Where the files of a variant are."""
+        return self.variant(name).repository
+
     def variant(self, name: str) -> Variant:
         """What a full hash, or a label, stands for."""
         return self._axis.variant(name)
@@ -255,6 +267,29 @@ class DeclaredSubject:
         finally:
             lives.stop()
             self._scratch.cleanup()
+
+    @contextmanager
+    def ends(self) -> Iterator[Ends]:
+        """Variants laid out to be looked at; what was laid out goes on leaving."""
+        processes = Processes()
+        trees = self._trees(self.variant, processes)
+        table = self._text.subject
+        traced = self._traced_life()
+        self.remarks = trees.remarks
+        try:
+            yield Ends(trees, processes, table, self._started, self._places[0], traced)
+        finally:
+            processes.stop()
+            self._scratch.cleanup()
+
+    def _traced_life(self) -> Life | None:
+        trace, server = self._text.trace, self._text.server
+        if trace is None:
+            return None
+        timeout = self._text.subject.timeout_s
+        if server is not None:
+            return ServerLife(server, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
+        return CommandLife(trace.run, {}, timeout)
 
     def _trees(self, variant_of: Callable[[str], Variant], processes: Processes) -> Trees:
         return Trees(variant_of, self._text.subject, self._root, self._folder(), processes)

@@ -14,6 +14,7 @@ from pathlib import Path
 from asv_bench.errors import Refused
 from asv_bench.git.commit_tree import packages_of
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
+from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
@@ -50,6 +51,17 @@ class EngineWorkload:
     prompt_len: int | None = None
     new_tokens: int | None = None
 
+    def options(self) -> list[tuple[str, str]]:
+        """The options that name it, with their values."""
+        given = {
+            "--workload": self.name,
+            "--model": self.model,
+            "--batch": self.batch,
+            "--prompt-len": self.prompt_len,
+            "--new-tokens": self.new_tokens,
+        }
+        return [(option, str(value)) for option, value in given.items() if value is not None]
+
     def line(self) -> str:
         """The command that measures it."""
         if self.name not in WORKLOADS:
@@ -79,7 +91,10 @@ class EngineRuns(DeclaredSubject):
         What the engine does.
     """
 
+    pathspecs = MEASURED_PACKAGES
+
     def __init__(self, root: Path, workload: EngineWorkload) -> None:
+        self.workload = workload
         paths = search_path(["$KVTRAIL_TREE", *borrowed_paths()])
         table = SubjectTable(
             name=f"kvtrail-{workload.name}",

@@ -187,7 +187,7 @@ class Lives:
         laid = self._trees.lay_out(commit)
         place = self._places[self.devices[0]]
         job = Job(self._command, laid.tree, self._variables(laid, place))
-        self.cells[commit] = cell_of(self._command, job, self._processes)
+        self.cells[commit] = cell_of(self._command, job, self._processes, self._table.env)
         try:
             figures, _ = self._live(laid, place)
         except LifeFailed as failure:

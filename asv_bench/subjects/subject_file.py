@@ -173,6 +173,20 @@ class AxisTable(Table, frozen=True):
             raise ValueError('kind = "labels" needs labels, at least two, in their order')
 
 
+class TraceTable(Table, frozen=True):
+    """`[trace]`: a command that leaves a trace of what is measured, which `explain` reads.
+
+    Attributes
+    ----------
+    run
+        A line for the shell that runs in place of `measure`, or of the client where there is a
+        server. It leaves a Chrome trace, such as torch.profiler's, at $KVTRAIL_TRACE: a file,
+        gzipped or not, or a folder of them.
+    """
+
+    run: Words
+
+
 class SubjectText(Table, frozen=True):
     """All tables of a file."""
 
@@ -181,6 +195,7 @@ class SubjectText(Table, frozen=True):
     server: ServerTable | None = None
     client: ClientTable | None = None
     axis: AxisTable = AxisTable()
+    trace: TraceTable | None = None
 
     def __post_init__(self) -> None:
         if (self.server is None) != (self.client is None):

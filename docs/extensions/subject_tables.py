@@ -20,6 +20,7 @@ TABLES = (
     tables.ServerTable,
     tables.ClientTable,
     tables.AxisTable,
+    tables.TraceTable,
 )
 _NAMES: dict[Any, str] = {str: "string", float: "number", int: "whole number", dict: "table"}
 

@@ -1,0 +1,190 @@
+"""The change that is to be explained, as a stored comparison says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import Refused
+from asv_bench.output.stored_json import UnreadableFile, read_stored
+from asv_bench.output.table import interval, percentage
+from asv_bench.subjects.subject import Metric
+
+_LOOKED_AT = 400
+"""Records, the newest first, in which a comparison is looked for."""
+_SAME = ("kind", "name", "command", "repository")
+"""What a subject must share with that of a record. The file's text may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One metric of two commits, compared.
+
+    Attributes
+    ----------
+    metric, unit, verdict, effect, interval, pairs, base_value
+        As `Comparison` has them.
+    higher_is_better
+        Of the metric.
+    is_on_gpu
+        Whether a GPU was measured.
+    machine
+        In words.
+    started
+        When.
+    """
+
+    metric: str
+    unit: str
+    verdict: str
+    effect: float | None
+    interval: tuple[float, float] | None
+    pairs: int
+    base_value: float | None
+    higher_is_better: bool
+    is_on_gpu: bool
+    machine: str
+    started: str
+
+    @property
+    def sign(self) -> int:
+        """1: the head is slower; -1: faster; 0: neither was shown."""
+        return {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(Verdict(self.verdict), 0)
+
+    @property
+    def base_us(self) -> float | None:
+        """Microseconds of a step of the base, where the metric is the time of a step."""
+        factor = {"ms": 1e3, "seconds": 1e6}.get(self.unit)
+        if factor is None or self.base_value is None or "step" not in self.metric:
+            return None
+        return factor * self.base_value
+
+    @property
+    def cost(self) -> float | None:
+        """How much longer the head takes, as a fraction; None where the metric is no time."""
+        if self.effect is None or self.unit == "bytes":
+            return None
+        return 1 / (1 + self.effect) - 1 if self.higher_is_better else self.effect
+
+    def sentence(self) -> str:
+        """The change in words."""
+        text = f"{self.metric}: {self.verdict}"
+        if self.effect is not None:
+            text += f", {percentage(self.effect, 2, signed=True)}"
+        if self.interval is not None:
+            text += f" ({interval(2)(self.interval)})"
+        return f"{text} in {self.pairs} pairs on {self.machine}, {self.started[:10]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The effect as JSON-ready values."""
+        return asdict(self)
+
+
+def stored_effect(
+    folder: Path,
+    ends: tuple[str, str],
+    subject: Mapping[str, Any],
+    metrics: Collection[Metric],
+) -> Effect | None:
+    """The change that the newest record of the same ends and subject has; None without one.
+
+    Of several metrics it is that of the largest change that was shown.
+
+    Parameters
+    ----------
+    folder
+        Where records are kept.
+    ends
+        Full hashes, or labels.
+    subject
+        As the record's settings have it.
+    metrics
+        Those to explain.
+    """
+    files = [path for kind in ("compare", "bisect") for path in folder.glob(f"{kind}-*.json")]
+    files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files[:_LOOKED_AT]:
+        with suppress(UnreadableFile):
+            found = _read(path, ends, subject, metrics)
+            if found is not None:
+                return found
+    return None
+
+
+def effect_in(
+    path: Path, ends: tuple[str, str], subject: Mapping[str, Any], metrics: Collection[Metric]
+) -> Effect:
+    """The change that a record has which the user names.
+
+    Raises
+    ------
+    Refused
+        If it is no record, or compares something else.
+    """
+    found = _read(path, ends, subject, metrics)
+    if found is None:
+        names = ", ".join(metric.name for metric in metrics)
+        raise Refused(
+            f"{path} holds no comparison of {' and '.join(end[:12] for end in ends)} in {names}; "
+            f"give the record of a compare of the same two."
+        )
+    return found
+
+
+def _read(
+    path: Path, ends: tuple[str, str], subject: Mapping[str, Any], metrics: Collection[Metric]
+) -> Effect | None:
+    return read_stored(path, "a record", lambda content: effect_of(content, ends, subject, metrics))
+
+
+def effect_of(
+    record: Mapping[str, Any],
+    ends: tuple[str, str],
+    subject: Mapping[str, Any],
+    metrics: Collection[Metric],
+) -> Effect | None:
+    """The change that the content of a record has; None where it compares something else."""
+    known = {metric.name: metric for metric in metrics}
+    settings = record.get("settings") or {}
+    compared = settings.get("subject") or {}
+    if any(compared.get(key) != subject.get(key) for key in _SAME):
+        return None
+    found = [
+        one
+        for one in _comparisons(record.get("results") or {})
+        if (one.get("base"), one.get("head")) == ends and one.get("benchmark") in known
+    ]
+    if not found:
+        return None
+    shown = (Verdict.SLOWER, Verdict.FASTER)
+    most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
+    metric, machine = known[most["benchmark"]], record["machine"]
+    devices = settings.get("devices") or []
+    is_on_gpu = machine.get("gpu") is not None and not {"cpu", "host"} & set(devices)
+    low_high = most.get("interval")
+    return Effect(
+        metric=metric.name,
+        unit=metric.unit,
+        verdict=most["verdict"],
+        effect=most.get("effect"),
+        interval=None if low_high is None else (low_high[0], low_high[1]),
+        pairs=most.get("pairs_used", 0),
+        base_value=most.get("base_value"),
+        higher_is_better=metric.better == "higher",
+        is_on_gpu=is_on_gpu,
+        machine=machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores",
+        started=record.get("started", ""),
+    )
+
+
+def _comparisons(results: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Those of `compare`, or those that `bisect` made of its ends and of the commits it names."""
+    yield from results.get("comparisons") or []
+    finding = results.get("finding") or {}
+    yield from finding.get("confirmations") or []
+    if finding.get("gate"):
+        yield finding["gate"]

@@ -1,0 +1,236 @@
+"""Why one end is slower than the other, as a person reads it: sentences, a table, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from asv_bench.explain.commit_files import Changes
+from asv_bench.explain.difference import Difference, Source, number
+from asv_bench.explain.profile_tables import short_kernel_name
+from asv_bench.explain.ranking import Question, causes, explained
+from asv_bench.git.repository import Commit
+from asv_bench.output.table import Cell, Column, Table, inline, percent, percentage
+from asv_bench.process.machine import MachineFacts
+
+PAGE_LIMIT = 65_000
+"""Characters of a page of Markdown: what a comment on an issue or a pull request may have."""
+_ROWS, _FILES, _ON_PAGE = 12, 4, 12
+_NAME, _VALUE = 44, 22
+_FULLY = 0.8
+
+COLUMNS = (
+    Column("name", "what differs", kind="text"),
+    Column("figure", "figure", kind="data"),
+    Column("base", "base"),
+    Column("head", "head"),
+    Column("cost_us", "costs", "µs", kind="data"),
+    Column("part", "of the", "base", percent(1, signed=True)),
+    Column("source", "seen in", kind="text"),
+)
+
+
+@dataclass(slots=True)
+class Explanation:
+    """All that was found out about two ends.
+
+    Attributes
+    ----------
+    base, head
+        The ends.
+    question
+        What is to be explained.
+    changes
+        Commits and files between them; None along labels.
+    differences
+        What differs besides.
+    looked_at
+        What was looked at, each in a few words.
+    notes
+        Sentences about what could not be looked at.
+    command
+        What repeats this.
+    facts
+        The machine and its software, in a sentence.
+    """
+
+    base: Commit
+    head: Commit
+    question: Question
+    changes: Changes | None
+    differences: list[Difference] = field(default_factory=list)
+    looked_at: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    command: str = ""
+    facts: str = ""
+
+    @property
+    def causes(self) -> list[Difference]:
+        """Those that explain the change best, the best first."""
+        return causes(self.differences, self.question)
+
+    def headline(self) -> str:
+        """What is explained, in a line."""
+        effect, traces = self.question.effect, self.question.traces
+        if effect is not None:
+            return effect.sentence()
+        if traces is None:
+            return "no comparison is stored"
+        seen = percentage(traces.effect, 1, signed=True)
+        beyond = "beyond" if traces.shows_effect else "within"
+        return (
+            f"no comparison of these ends is stored; their traces differ by {seen}, {beyond} noise"
+        )
+
+    def answer(self) -> list[str]:
+        """The causes in words, numbered, or that there is none."""
+        found = [
+            f"{place}. {_capital(one.sentence)}{self._worth(one)}"
+            for place, one in enumerate(self.causes, 1)
+        ]
+        if not found:
+            return [self._nothing()]
+        share = explained(self.differences, self.question)
+        if share is not None:
+            found.append(self._shared(share))
+        return found
+
+    def _worth(self, one: Difference) -> str:
+        """How much of the change a cause explains, as far as it is measured."""
+        change = self.question.change
+        if one.part is None:
+            return "."
+        if not change:
+            return f": {percentage(one.part, 1, signed=True)} of the base's time."
+        return f": {one.part / change:.0%} of the change."
+
+    def _shared(self, share: float) -> str:
+        found = f"What differs in the traces beyond noise adds up to {share:.0%} of the change"
+        if share < _FULLY:
+            return f"{found}; the rest was not found in {_listed(self.looked_at)}."
+        return f"{found}."
+
+    def _nothing(self) -> str:
+        looked = _listed(self.looked_at)
+        if self.question.has_no_change:
+            return f"There is no change to explain. Looked at: {looked}."
+        if not self.differences:
+            also = " Files differ all the same." if self.changes and self.changes.file_count else ""
+            return f"Nothing differs that was looked at: {looked}.{also}"
+        return f"What differs does not explain the change. Looked at: {looked}."
+
+    def context(self, shown: int = _FILES) -> list[str]:
+        """Files and commits between the ends, in sentences."""
+        return [] if self.changes is None else list(self.changes.sentences(shown))
+
+    def table(self, rows: int = _ROWS) -> Table:
+        """The differences, those that cost the most first, at most so many."""
+        ordered = sorted(self.differences, key=_importance)
+        left = len(ordered) - rows
+        caption = f"{left} more differences are in the record. " if left > 0 else ""
+        if any(one.part is not None for one in self.differences):
+            caption += (
+                "Of the base: measured microseconds of the difference in the base's traced time."
+            )
+        return Table(
+            COLUMNS, [_row(one) for one in ordered[:rows]], "what differs besides time", caption
+        )
+
+    def page(self) -> str:
+        """The explanation in Markdown for an issue or a pull request, within its limit."""
+        rows, shown = len(self.differences), _ON_PAGE
+        text = self._page(rows, shown)
+        while len(text) > PAGE_LIMIT and rows > 0:
+            rows, shown = rows // 2, max(_FILES, shown // 2)
+            text = self._page(rows, shown)
+        return text
+
+    def _page(self, rows: int, shown: int) -> str:
+        parts = [f"### Why: {inline(self.headline())}"]
+        parts.append(f"{_described(self.head)} against {_described(self.base)}")
+        parts.append("\n".join(_in_markdown(line) for line in self.answer()))
+        if self.differences:
+            parts.append(replace(self.table(rows), title="").to_markdown().rstrip())
+        parts += [inline(line) for line in [*self.context(shown), *self.notes]]
+        parts.append(f"```sh\n{self.command}\n```")
+        parts.append(f"<sub>{inline(self.facts)}</sub>")
+        return "\n\n".join(parts) + "\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """The explanation as JSON-ready values."""
+        effect, traces = self.question.effect, self.question.traces
+        return {
+            "effect": None if effect is None else effect.to_json(),
+            "causes": [one.to_json() for one in self.causes],
+            "answer": self.answer(),
+            "differences": [one.to_json() for one in self.differences],
+            "explained": explained(self.differences, self.question),
+            "changes": None if self.changes is None else self.changes.to_json(),
+            "traced": None
+            if traces is None
+            else {
+                "unit": traces.unit,
+                "base_us": [one.total_us for one in traces.base],
+                "head_us": [one.total_us for one in traces.head],
+            },
+            "looked_at": self.looked_at,
+        }
+
+
+def _importance(one: Difference) -> tuple[bool, bool, float]:
+    """Measured costs before guessed ones, and what is no cost at all first."""
+    order = one.source in (Source.VARIABLES, Source.PACKAGES)
+    return not order, one.part is None, -abs(one.cost_us or 0.0)
+
+
+def _row(one: Difference) -> Sequence[Any]:
+    name = one.name if len(one.name) <= _NAME else short_kernel_name(one.name, _NAME)
+    note = one.what + (", waits for others" if one.is_waiting else "")
+    return (
+        Cell(one.name, text=name, note=note),
+        one.what,
+        _value(one.before),
+        _value(one.after),
+        one.cost_us,
+        one.part,
+        str(one.source),
+    )
+
+
+def _value(value: float | str | None) -> Cell:
+    if isinstance(value, str):
+        text = value if len(value) <= _VALUE else f"{value[: _VALUE - 1]}…"
+        return Cell(value, text=text)
+    return Cell(value, text=None if value is None else number(value))
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names or ["nothing"]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _capital(sentence: str) -> str:
+    """Names of kernels and operators stay as they are."""
+    first = sentence.split(" ", 1)[0]
+    is_word = first.islower() and first.isalpha()
+    return f"{sentence[0].upper()}{sentence[1:]}" if is_word else sentence
+
+
+def _in_markdown(line: str) -> str:
+    """A line of the answer; its number stays a list's."""
+    place, dot, rest = line.partition(". ")
+    return f"{place}. {inline(rest)}" if place.isdigit() and dot else f"\n{inline(line)}"
+
+
+def _described(commit: Commit) -> str:
+    return f"**{inline(commit.short)}** {inline(commit.subject)}".rstrip()
+
+
+def facts_of(machine: MachineFacts, *, has_engine: bool) -> str:
+    """The machine in a sentence, with the software of kvtrail's engine where that was looked at."""
+    where = machine.gpu or f"{machine.cpu}, {machine.cores} cores"
+    software = [f"Python {machine.python}"]
+    if has_engine:
+        software += [f"torch {machine.torch}", f"Triton {machine.triton}"]
+    return f"Looked at on {where} with {', '.join(software)}."
