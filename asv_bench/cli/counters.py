@@ -24,6 +24,7 @@ from asv_bench.lab.counters.counter_baselines import (
     read_baseline,
     write_baseline,
 )
+from asv_bench.lab.counters.counter_tables import step_table
 from asv_bench.lab.counters.step_counters import broken_rules, count_all
 from asv_bench.output.console import print_table
 from asv_bench.output.destinations import require_writable
@@ -37,19 +38,6 @@ if TYPE_CHECKING:
 NO_BASELINE = ExitCode.INCONCLUSIVE
 """The exit code where counters were made and there was nothing to compare them with."""
 
-STEP_COLUMNS = (
-    Column("what", "path, batch, span", kind="name"),
-    Column("operators", "operators"),
-    Column("new_tensors", "new", "tensors"),
-    Column("new_bytes", "new", "bytes"),
-    Column("copies_to_device", "to", "device"),
-    Column("copies_to_host", "to", "host"),
-    Column("graph_replays", "replays"),
-    Column("launches", "launches"),
-    Column("engine_python_calls", "engine's", "calls"),
-    Column("python_calls", "all", "calls"),
-)
-"""The other counters are in the file."""
 DIFFERENCE_COLUMNS = (
     Column("what", "of", kind="name"),
     Column("counter", "counter", kind="name"),
@@ -119,15 +107,6 @@ def counters(
         )
     total = sum(map(len, steps.values())) + sum(map(len, kernels.values()))
     console.print(f"all {total} counters are as {_when(known.accepted[-1])} accepted them")
-
-
-def step_table(steps: Counters, key: str) -> Table:
-    """A row for each path, batch and span."""
-    rows = [
-        (name, *(values[column.key] for column in STEP_COLUMNS[1:]))
-        for name, values in steps.items()
-    ]
-    return Table(STEP_COLUMNS, rows, f"what a decode step does ({key})")
 
 
 def difference_table(found: Sequence[Difference]) -> Table:
