@@ -46,7 +46,7 @@ def read_requirements(path: Path) -> list[str]:
 
 
 # The extras that sessions install; the reference of the parity tests is a group of its own.
-EXTRAS = ("engine", "history")
+EXTRAS = ("engine", "history", "studies")
 
 
 def project_requirements(pyproject: dict[str, Any], groups: Iterable[str]) -> list[str]:

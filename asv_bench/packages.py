@@ -16,7 +16,8 @@ _DISTRIBUTIONS = {
 _EXTRAS = {
     **dict.fromkeys(("huggingface-hub", "nvtx", "safetensors"), "engine"),
     **dict.fromkeys(("tokenizers", "torch", "triton"), "engine"),
-    **dict.fromkeys(("asv", "jinja2", "matplotlib"), "history"),
+    **dict.fromkeys(("asv", "jinja2"), "history"),
+    "matplotlib": "studies",
     "transformers": "transformers",
 }
 """Packages that only an extra of kvtrail brings."""

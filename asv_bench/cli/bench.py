@@ -83,7 +83,7 @@ def bench(
         measured = measure_with_progress(project, [commit], selection, console)
     if require_gpu:
         require_gpu_figure(measured)
-    # Not at the top: every command would wait for matplotlib.
+    # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page
 
     files.show(figure_table(figure_rows(measured.figures), title_of(facts, commit)))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -35,8 +36,10 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
 from asv_bench.git.repository import GitError
+from asv_bench.history.acknowledged import read_acknowledged, reason_for
 from asv_bench.history.change_points import Change
 from asv_bench.history.histories import Histories
+from asv_bench.history.kept_answers import ANSWERS, keep_answers
 from asv_bench.history.stored_changes import is_of, stored_changes
 from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
 from asv_bench.output.console import print_sentences
@@ -56,7 +59,7 @@ HELP = """Find where the stored histories moved, and compare the commits around 
 
 A series is of one machine in one environment, along one line of first parents. Without --confirm,
 or where results are of another machine, Python, torch or Triton than those here, a change is an
-unconfirmed candidate.
+unconfirmed candidate. What acknowledged.toml beside the results names is not compared.
 Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2: refused;
 130: interrupted, with what was measured written down.
 """
@@ -99,7 +102,7 @@ def changes(
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
 ) -> None:
-    """Find changes in stored results, confirm them, and build the triage page.
+    """Find changes in stored results, confirm them, and build the page.
 
     Raises
     ------
@@ -115,10 +118,11 @@ def changes(
     console = files.console
     declared = Choice(file=subject, devices=devices, axis=axis).declared("changes")
     histories = histories_of(declared, results, REPOSITORY)
-    page_path = histories.pages / "changes.html"
-    require_places(json, page_path)
-    require_packages("jinja2", "matplotlib", "scipy")
+    kept = histories.folder / ANSWERS
+    require_places(json, histories.pages / "index.html", kept / "answers.json")
+    require_packages("jinja2", "scipy")
     tip = _tip(histories, branch)
+    acknowledged = read_acknowledged(histories.folder)
     stored = stored_changes(histories, benchmark or (), machine, tip)
     settings = {
         "subject": histories.subject if declared is None else declared.to_json(),
@@ -129,14 +133,19 @@ def changes(
     record = Record("changes", settings, notes=list(stored.notes))
     print_sentences(console, stored.notes)
     here = machine_facts()
-    ours = [change for change, _ in stored.found if is_of(here, change)][:most]
+    open_here = (
+        change
+        for change, _ in stored.found
+        if is_of(here, change) and not reason_for(change, acknowledged)
+    )
+    ours = list(islice(open_here, most))
     answers: dict[Change, Comparison] = {}
     is_interrupted = False
     if confirm_them and ours:
         confirming = Confirming(declared, devices, record, console)
         with checkout_lock(REPOSITORY if declared is None else WORKPLACE):
             answers, is_interrupted = confirming.run(ours, anyway=anyway)
-    triaged = triage(stored.found, answers)
+    triaged = triage(stored.found, answers, acknowledged)
     if triaged or markdown or csv:
         files.show(change_table(triaged))
     else:
@@ -151,11 +160,11 @@ def changes(
         "changes": [entry.to_json() for entry in triaged],
     }
     path = record.write(json)
-    # Not at the top: every command would wait for matplotlib.
-    from asv_bench.pages.triage_page import build_triage_page
+    keep_answers(kept, record.started, triaged)
+    # Not at the top: every command would wait for jinja2.
+    from asv_bench.pages.site import build_page
 
-    page = build_triage_page(triaged, page_path)
-    console.print(f"page: {page}")
+    console.print(f"page: {build_page(histories)}")
     console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)

@@ -30,7 +30,7 @@ def report(
     if declared is None:
         require_project(REPOSITORY)
     else:
-        require_packages("asv", "jinja2", "matplotlib")
+        require_packages("asv", "jinja2")
     console = make_console()
     page = build_all_pages(histories, console)
     console.print(f"page: {page}")
@@ -69,7 +69,7 @@ def build_all_pages(histories: Histories, console: Console) -> Path:
     Path
         The self-contained page.
     """
-    # Not at the top: every command would wait for matplotlib.
+    # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page
 
     # asv knows commits only.

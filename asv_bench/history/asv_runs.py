@@ -40,8 +40,8 @@ class AsvError(MeasurementFailed):
 
 def require_project(root: Path) -> None:
     """Refuse, before measuring, a checkout that cannot be written or an environment without asv."""
-    require_packages("asv", "jinja2", "matplotlib")
-    kept = ("asv", "asv-worktree", "asv-sessions", "pages", "html", "runs")
+    require_packages("asv", "jinja2")
+    kept = ("asv", "asv-worktree", "asv-sessions", "asv-changes", "pages", "html", "runs")
     folders = (".asv", *(f"reports/{name}" for name in kept))
     require_writable(*(root / folder / "file" for folder in folders))
 

@@ -27,7 +27,7 @@ class SubjectSession:
     hint = ""
 
     def __init__(self, subject: DeclaredSubject, histories: Histories, rounds: int) -> None:
-        require_packages("asv", "jinja2", "matplotlib")
+        require_packages("asv", "jinja2")
         self.rounds = rounds
         self.lock = WORKPLACE
         self.runs = RUNS

@@ -9,6 +9,7 @@ from typing import Any
 
 from asv_bench.compare.confirmation import Standing, Suspicion
 from asv_bench.compare.verdict import Comparison
+from asv_bench.history.acknowledged import Acknowledgement, reason_for
 from asv_bench.history.asv_results import EnvironmentFacts, differing
 from asv_bench.history.change_points import Change, Point
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent
@@ -46,17 +47,25 @@ class Triaged:
         The comparison of its commits; None if nothing was compared.
     environment
         How the change's environment differs from others of its machine that changed; else "".
+    acknowledged
+        Why somebody lives with the change; else "".
     """
 
     change: Change
     points: tuple[Point, ...]
     answer: Comparison | None
     environment: str = ""
+    acknowledged: str = ""
 
     @property
     def standing(self) -> Standing:
         """The standing of the change after the comparison."""
         return Standing.of(self.answer, is_worse=self.change.is_worse)
+
+    @property
+    def state(self) -> str:
+        """Its standing, or that it is acknowledged, and why."""
+        return f"acknowledged: {self.acknowledged}" if self.acknowledged else str(self.standing)
 
     @property
     def title(self) -> str:
@@ -85,6 +94,7 @@ class Triaged:
             **self.change.to_json(),
             "author": self.change.commit.author or None,
             "standing": self.standing,
+            "acknowledged": self.acknowledged or None,
             "confirmation": None if self.answer is None else told | self.answer.to_json(),
         }
 
@@ -119,9 +129,11 @@ def _unquoted(name: str) -> str:
 
 
 def triage(
-    found: Sequence[tuple[Change, Sequence[Point]]], answers: Mapping[Change, Comparison]
+    found: Sequence[tuple[Change, Sequence[Point]]],
+    answers: Mapping[Change, Comparison],
+    acknowledged: Sequence[Acknowledgement] = (),
 ) -> list[Triaged]:
-    """Changes with their answers, where there are any."""
+    """Changes with their answers, where there are any, and why they are acknowledged."""
     environments: dict[str, list[EnvironmentFacts]] = {}
     for change, _ in found:
         environments.setdefault(change.machine, []).append(change.environment)
@@ -131,6 +143,7 @@ def triage(
             tuple(points),
             answers.get(change),
             differing(change.environment, environments[change.machine]),
+            reason_for(change, acknowledged),
         )
         for change, points in found
     ]
@@ -163,5 +176,5 @@ def _row(entry: Triaged) -> Row:
         change.effect,
         change.interval,
         entry.answer.effect if entry.answer else None,
-        Cell(str(entry.standing), _STYLES[entry.standing]),
+        Cell(entry.state, "dim" if entry.acknowledged else _STYLES[entry.standing]),
     )

@@ -110,7 +110,7 @@ class Table:
     def to_rich(self, *, notes_beside: bool = False) -> RichTable:
         """The table for a terminal, without title and caption: `console.print_table` prints all."""
         drawn = RichTable()
-        for column in self._shown:
+        for column in self.shown_columns:
             header = f"{column.title}\n{column.unit}" if column.unit else column.title
             if column.kind == "text":
                 drawn.add_column(Text(header), overflow="fold")
@@ -127,8 +127,8 @@ class Table:
 
     def to_markdown(self) -> str:
         """The table in GitHub's Markdown, its title above and its caption below."""
-        headers = [inline(f"{column.title} {column.unit}") for column in self._shown]
-        sides = ["---:" if column.kind == "figure" else "---" for column in self._shown]
+        headers = [inline(f"{column.title} {column.unit}") for column in self.shown_columns]
+        sides = ["---:" if column.kind == "figure" else "---" for column in self.shown_columns]
         bodies = [
             [_in_markdown(column, cell) for column, cell in self._cells(row)]
             for row in self.rows
@@ -150,8 +150,17 @@ class Table:
             if row
         ]
 
+    def to_texts(self) -> list[list[tuple[str, str]]]:
+        """The texts and notes of the cells that people see, without the lines between sections."""
+        return [
+            [(_text(column, cell), cell.note) for column, cell in self._cells(row)]
+            for row in self.rows
+            if row
+        ]
+
     @property
-    def _shown(self) -> list[Column]:
+    def shown_columns(self) -> list[Column]:
+        """The columns that people see."""
         return [column for column in self.columns if column.kind != "data"]
 
     def _cells(self, row: Row) -> Iterator[tuple[Column, Cell]]:

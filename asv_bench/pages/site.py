@@ -1,113 +1,109 @@
-"""The page of all stored results."""
+"""The page of all stored results: one file that opens without a server or a network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import (
-    EnvironmentFacts,
-    Figure,
-    Results,
-    Series,
-    dates_of,
-    read_results,
-)
+from asv_bench.history.acknowledged import read_acknowledged
+from asv_bench.history.asv_results import read_results
 from asv_bench.history.histories import Histories
 from asv_bench.output.destinations import write_text
-from asv_bench.output.figure_rows import METRICS, Row, columns_of, figure_rows, spaced
-from asv_bench.output.table import Column
-from asv_bench.pages.plots import plot_history
+from asv_bench.output.figure_rows import figure_text
+from asv_bench.output.table import interval, percentage
+from asv_bench.pages.commit_links import commit_url
+from asv_bench.pages.latest import address, rows_of
+from asv_bench.pages.machine_view import LATELY, Collector, MachineView
+from asv_bench.pages.payload import packed
+from asv_bench.pages.records import read_records, verdicts_of
+from asv_bench.pages.report_sections import ReportSection, report_sections
+from asv_bench.process.machine import machine_facts
 
-TEMPLATES = Path(__file__).parent / "templates"
-
-FIGURE_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "itl": "ITL"}
-
-_FACTS = {
-    "gpu": "GPU",
-    "driver": "driver",
-    "cpu": "CPU",
-    "num_cpu": "cores",
-    "ram": "memory",
-    "os": "system",
-    "python": "Python",
-    "torch": "torch",
-    "triton": "Triton",
-}
+HERE = Path(__file__).parent
+SCRIPTS = ("uplot/uPlot.iife.min.js", "scripts/data.js", "scripts/graph.js", "scripts/page.js")
+LICENCE = ("uplot/LICENSE",)
+STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 
 
 @dataclass(frozen=True, slots=True)
-class ResultTable:
-    """The figures of one commit on one machine."""
+class Site:
+    """Everything that the page shows of a subject; machines in the order of their tabs."""
 
-    heading: str
-    caption: str
-    columns: list[Column]
-    groups: list[tuple[str, list[Row]]]
+    subject: str
+    is_own: bool
+    machines: Sequence[MachineView]
+    reports: Sequence[ReportSection] = ()
+    left_out: Sequence[str] = ()
+    commit_url: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class MachineSection:
-    """Everything the page shows of one machine in one environment.
-
-    `off_line` counts the commits that are in no plot: those beside the line of first parents.
-    """
-
-    name: str
-    anchor: str
-    title: str
-    facts: list[tuple[str, str]]
-    tables: list[ResultTable]
-    histories: list[tuple[str, list[tuple[str, str]]]]
-    commits: list[Commit]
-    off_line: int
+    def render(self) -> str:
+        """The page."""
+        return (
+            _templates()
+            .get_template("index.html.j2")
+            .render(
+                site=self,
+                payload=packed(self.machines, self.commit_url),
+                script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
+                style=_texts(STYLES),
+                rows_of=rows_of,
+                address=address,
+                percentage=percentage,
+                interval=interval(1),
+                figure_text=figure_text,
+                moment=_moment,
+                lately=LATELY,
+                built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            )
+        )
 
 
 def build_page(histories: Histories, complaints: list[str] | None = None) -> Path:
     """Write the page of everything that is stored of a subject and return its path.
 
-    The page is one file: no scripts, no fonts and no pictures from elsewhere. What of the stored
-    files is left out is said on it, and in `complaints`.
+    The page is one file, and fetches nothing. What of the stored files is left out is said on it,
+    and in `complaints`.
     """
     committed = histories.read()
     worktree = histories.named(read_results(histories.of_worktree))
+    records = read_records(histories)
     left_out = [*committed.complaints, *worktree.complaints]
+    collector = Collector(
+        histories,
+        committed,
+        worktree,
+        verdicts_of(records),
+        read_acknowledged(histories.folder),
+        left_out,
+    )
+    here = machine_facts().name
+    names = {**committed.machines, **worktree.machines}
+    views = [collector.machine(name, is_here=name == here) for name in names]
+    site = Site(
+        subject=histories.subject,
+        is_own=histories.is_own,
+        # This machine's first, then those that measured last.
+        machines=sorted(
+            (view for view in views if view.graphs),
+            key=lambda view: (not view.is_here, -view.newest_ms),
+        ),
+        reports=report_sections(histories, records),
+        left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
+        commit_url=commit_url(histories.configured / "asv.conf.json", histories.repository),
+    )
     if complaints is not None:
         complaints += left_out
-    machines = sorted({**committed.machines, **worktree.machines})
-    sections = [
-        _section(name, number, environment, committed, worktree, histories)
-        for name in machines
-        for number, environment in enumerate(
-            dict.fromkeys([*committed.environments_of(name), *worktree.environments_of(name)])
-        )
-    ]
-    page = (
-        page_templates()
-        .get_template("index.html.j2")
-        .render(
-            subject=histories.subject,
-            is_own=histories.is_own,
-            sections=[section for section in sections if section.tables],
-            left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
-            moments=_moments,
-            built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            has_asv_pages=(histories.folder / "html" / "index.html").is_file(),
-        )
-    )
-    return write_text(histories.pages / "index.html", page)
+    return write_text(histories.pages / "index.html", site.render())
 
 
-def page_templates() -> Environment:
-    """The templates of all pages; what they show is escaped."""
+def _templates() -> Environment:
+    """The templates; what they show is escaped."""
     return Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -115,100 +111,8 @@ def page_templates() -> Environment:
     )
 
 
-def _section(
-    name: str,
-    number: int,
-    environment: EnvironmentFacts,
-    committed: Results,
-    worktree: Results,
-    histories: Histories,
-) -> MachineSection:
-    facts = dict(environment) or committed.machines.get(name) or worktree.machines[name]
-    figures, drafts = (
-        [
-            figure
-            for figure in results.figures
-            if (figure.machine, figure.environment) == (name, environment)
-        ]
-        for results in (committed, worktree)
-    )
-    dates = dates_of(figures)
-    commits = histories.in_order(dates)
-    line, off_line = histories.on_line(dates)
-    tables = []
-    if drafts:
-        newest = max(drafts, key=lambda figure: figure.started_ms)
-        tables.append(
-            _table(
-                [figure for figure in drafts if figure.commit == newest.commit],
-                "Working tree",
-                f"Uncommitted, measured {_moment(newest.started_ms)}",
-            )
-        )
-    if commits:
-        latest = commits[-1]
-        of_latest = [figure for figure in figures if figure.commit == latest.hash]
-        subject = f" {latest.subject}" if latest.subject else ""
-        tables.append(_table(of_latest, "Last commit measured", f"Commit {latest.short}{subject}"))
-    known = [
-        (label, facts[key]) for key, label in _FACTS.items() if facts.get(key, "none") != "none"
-    ]
-    title = facts["gpu"] if facts.get("gpu", "none") != "none" else facts.get("cpu", name)
-    return MachineSection(
-        name,
-        f"{name}-{number + 1}" if number else name,
-        title,
-        known,
-        tables,
-        _histories(figures, line),
-        commits,
-        off_line,
-    )
-
-
-def _table(figures: Sequence[Figure], heading: str, caption: str) -> ResultTable:
-    rows = figure_rows(figures)
-    grouped = [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
-    return ResultTable(heading, caption, columns_of(rows), grouped)
-
-
-def _histories(
-    figures: Iterable[Figure], commits: Sequence[Commit]
-) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Titles and plots of every series that has several of the commits, by benchmark."""
-    shown = {commit.hash for commit in commits}
-    by_series: dict[Series, list[Figure]] = {}
-    for figure in figures:
-        if not figure.failed and figure.commit in shown:
-            by_series.setdefault(figure.series, []).append(figure)
-    by_subject: dict[str, list[tuple[str, str]]] = {}
-    for series, members in sorted(by_series.items(), key=lambda entry: _place(entry[0])):
-        if len(members) > 1:
-            figure_name = FIGURE_NAMES.get(series.figure) or series.figure.replace("_", " ")
-            title = f"{figure_name}, {series.label}" if series.label else figure_name
-            if members[0].is_metric:
-                group, title = METRICS, series.benchmark
-            else:
-                group = spaced(series.subject.rpartition(".")[2])
-            if members[0].better == "higher":
-                title += ", higher is better"
-            plot = title, plot_history(title, members, commits)
-            by_subject.setdefault(group, []).append(plot)
-    return list(by_subject.items())
-
-
-def _place(series: Series) -> tuple[int, str, tuple[tuple[int, str], ...]]:
-    modules = ("scheduler", "streaming", "decode", "kernels", "host")
-    module = series.benchmark.split(".")[0]
-    place = modules.index(module) if module in modules else len(modules)
-    # Numbers in their own order: batch 8 before batch 64.
-    values = tuple((int(value) if value.isdecimal() else 0, value) for _, value in series.params)
-    return place, series.benchmark, values
-
-
-def _moments(row: Row) -> str:
-    first, last = map(_moment, row.measured_ms)
-    return first if first == last else f"{first} to {last}"
+def _texts(names: Sequence[str]) -> str:
+    return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
 
 
 def _moment(milliseconds: int) -> str:

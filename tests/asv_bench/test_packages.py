@@ -39,9 +39,10 @@ runpy.run_module("asv_bench", run_name="__main__")
         ("asv_runner", "compare HEAD HEAD"),
         ("asv_runner", "bisect --list"),
         ("asv", "bench"),
-        ("matplotlib", "history HEAD~1..HEAD"),
+        ("jinja2", "history HEAD~1..HEAD"),
         ("jinja2", "bench"),
-        ("matplotlib", "changes"),
+        ("jinja2", "changes"),
+        ("matplotlib", "lab ladder"),
         ("torch", "compare HEAD HEAD"),
         ("nvtx", "profile --quick"),
     ],
@@ -77,7 +78,7 @@ def test_a_package_is_called_as_it_is_installed() -> None:
     assert "nvidia-ml-py" in sentence
 
 
-@pytest.mark.parametrize("group", ["engine", "history", "transformers"])
+@pytest.mark.parametrize("group", ["engine", "history", "studies", "transformers"])
 def test_a_package_of_an_extra_is_installed_with_it(group: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in project["optional-dependencies"][group]:

@@ -48,7 +48,7 @@ def test_a_range_is_measured_and_shown(
     assert steps == {toy.commits[1]: (2.0, 2.0), toy.commits[2]: (3.0, 3.0)}
     page = (toy.root / "reports" / "pages" / "index.html").read_text()
     # Both commits are of one second: only their parentage orders them on the axis.
-    second, third = (page.index(f">{commit[:8]}</text>") for commit in toy.commits[1:])
+    second, third = (page.rindex(f"<code>{commit[:8]}</code>") for commit in toy.commits[1:])
     assert second < third
     assert "step 3 &lt;b&gt;" in page
     assert (toy.root / "reports" / "html" / "index.html").is_file()

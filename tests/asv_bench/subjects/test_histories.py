@@ -117,8 +117,8 @@ def test_changes_are_found_and_confirmed_in_the_direction_of_each_metric(
     [rise] = [one for one in found if one["standing"] == "improvement"]
     assert rise["effect"] == pytest.approx(0.2, abs=0.01)
     assert rise["confirmation"]["effect"] == pytest.approx(0.2, abs=0.01)
-    page = (tmp_path / "kept" / "pages" / "changes.html").read_text()
-    assert "throughput" in page
+    page = (tmp_path / "kept" / "pages" / "index.html").read_text()
+    assert "2 regressions confirmed in the last 5 commits measured." in page
     only = kvtrail(toy, "changes", "--results", folder, "--metric", "through", "--no-confirm")
     assert only.code == 0
     assert {(one["benchmark"], one["standing"]) for one in only.record["results"]["changes"]} == {
@@ -146,7 +146,7 @@ def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_p
     assert page.exit_code == 0, page.output
     text = (tmp_path / "work" / "subjects" / "toy" / "pages" / "index.html").read_text()
     assert "<code>2.1</code>" in text
-    assert "throughput, higher is better" in text
+    assert re.search(r">throughput</a>\s*<small>higher is better", text)
 
 
 def test_labels_may_look_like_paths(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:

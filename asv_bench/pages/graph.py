@@ -1,0 +1,205 @@
+"""One figure of one machine by commit: the lines of its graph, and what is marked on them."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asv_bench.compare.confirmation import Standing
+from asv_bench.git.repository import Commit
+from asv_bench.history.asv_results import Better, Figure, Series
+from asv_bench.history.change_points import Change
+from asv_bench.history.kept_answers import KeptAnswer
+from asv_bench.output.figure_rows import METRICS, figure_text, spaced
+from asv_bench.output.table import percentage
+
+FIGURE_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "itl": "ITL"}
+STATES = {
+    Standing.REGRESSION: "confirmed regression",
+    Standing.IMPROVEMENT: "confirmed improvement",
+    Standing.REFUTED: "refuted",
+    Standing.UNRESOLVED: "not resolved",
+    Standing.NOT_COMPARED: "could not be compared",
+    Standing.CANDIDATE: "not confirmed",
+}
+ACKNOWLEDGED = "acknowledged"
+_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedChange:
+    """A change point, what comparing said of it, and why it is acknowledged, if it is.
+
+    `place` is that of the first commit after it.
+    """
+
+    place: int
+    change: Change
+    answer: KeptAnswer | None = None
+    acknowledged: str = ""
+
+    @property
+    def standing(self) -> Standing:
+        """What may be said of it."""
+        return Standing.CANDIDATE if self.answer is None else self.answer.standing
+
+    @property
+    def state(self) -> str:
+        """Its standing in words, or that it is acknowledged."""
+        return ACKNOWLEDGED if self.acknowledged else STATES[self.standing]
+
+    @property
+    def is_bad_news(self) -> bool:
+        """Whether somebody should look at it: for the worse, not refuted and not acknowledged."""
+        is_open = not self.acknowledged and self.standing is not Standing.REFUTED
+        return self.change.is_worse and is_open
+
+    @property
+    def sentence(self) -> str:
+        """Its size by the stored figures and, where there is one, by the comparison."""
+        said = f"{percentage(self.change.effect, 1, signed=True)}, {self.state}"
+        answer = self.answer
+        if answer is not None and answer.effect is not None:
+            said += f": {percentage(answer.effect, 2, signed=True)} in {answer.pairs} pairs"
+        return f"{said}. {self.acknowledged}" if self.acknowledged else said
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedVerdict:
+    """What `compare` said of two commits of the line; `place` is that of the head."""
+
+    place: int
+    base: str
+    verdict: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series in one environment: figures by their places on the axis, ascending.
+
+    `environment` is the place of the environment among those of the machine.
+    """
+
+    environment: int
+    figures: dict[int, Figure]
+
+    @property
+    def latest(self) -> tuple[int, Figure]:
+        """The last place, and its figure."""
+        place = next(reversed(self.figures))
+        return place, self.figures[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One series of one machine.
+
+    Attributes
+    ----------
+    lines
+        One for each environment, that which was measured last at the end.
+    changes, verdicts
+        What is marked on them, in the order of places.
+    draft
+        The figure of a working tree that differs from its commit; None where there is none.
+    """
+
+    series: Series
+    unit: str
+    better: Better
+    lines: tuple[Line, ...] = ()
+    changes: tuple[MarkedChange, ...] = ()
+    verdicts: tuple[MarkedVerdict, ...] = ()
+    draft: Figure | None = None
+
+    @property
+    def key(self) -> str:
+        """Its address on the page, below the machine's."""
+        values = ", ".join(value for _, value in self.series.params)
+        return f"{self.series.benchmark}({values})" if values else self.series.benchmark
+
+    @property
+    def group(self) -> str:
+        """What is measured, in words."""
+        return METRICS if self.better else spaced(self.series.subject.rpartition(".")[2])
+
+    @property
+    def title(self) -> str:
+        """Which figure of it, in words."""
+        if self.better:
+            return self.series.benchmark
+        name = FIGURE_NAMES.get(self.series.figure) or self.series.figure.replace("_", " ")
+        return f"{name}, {self.series.label}" if self.series.label else name
+
+    @property
+    def pattern(self) -> str:
+        """A regular expression for `--metric` that finds it alone."""
+        values = ", ".join(
+            value if _is_number(value) else f".?{_escaped(value)}.?"
+            for _, value in self.series.params
+        )
+        name = _escaped(self.series.benchmark)
+        return rf"^{name}\({values}\)$" if values else f"^{name}$"
+
+    def text(self, value: float) -> str:
+        """One of its values with the unit."""
+        return figure_text(value, self.unit)
+
+    def trend(self, commits: Sequence[Commit]) -> str:
+        """How it went in one sentence, for those who do not see the graph."""
+        if not self.lines:
+            return "Measured in no commit of this line."
+        line = self.lines[-1].figures
+        figures = {place: figure for place, figure in line.items() if not figure.failed}
+        if not figures:
+            return "Failed wherever it was measured."
+        first, last = min(figures), max(figures)
+        end = f"{self.text(figures[last].median)} at {commits[last].short}"
+        if first == last:
+            return f"{end}, measured once."
+        begin = figures[first].median
+        change = percentage(figures[last].median / begin - 1, 1, signed=True) if begin else ""
+        told = [
+            f"{one.state}: {percentage(one.change.effect, 1, signed=True)} at "
+            f"{one.change.commit.short}"
+            for one in reversed(self.changes[-_TOLD:])
+        ]
+        more = len(self.changes) - len(told)
+        told += [f"{more} earlier changes"] if more else []
+        return (
+            f"{self.text(begin)} at {commits[first].short} to {end}"
+            f"{change and f', {change}'} over {len(figures)} measured; "
+            f"{', '.join(told) or 'no change found'}."
+        )
+
+
+def quartiles(figure: Figure) -> tuple[float, float]:
+    """The first and third quartile over processes; the median where there is only one."""
+    if len(figure.samples) < 2:
+        return figure.median, figure.median
+    first, _, third = statistics.quantiles(figure.samples, n=4, method="inclusive")
+    return first, third
+
+
+def order_of(graph: Graph) -> tuple[int, str, tuple[tuple[int, str], ...]]:
+    """Where a graph stands among those of its machine."""
+    modules = ("scheduler", "streaming", "decode", "kernels", "host")
+    module = graph.series.benchmark.split(".")[0]
+    place = modules.index(module) if module in modules else len(modules)
+    # Numbers in their own order: batch 8 before batch 64.
+    values = tuple(
+        (int(value) if value.isdecimal() else 0, value) for _, value in graph.series.params
+    )
+    return place, graph.series.benchmark, values
+
+
+def _is_number(value: str) -> bool:
+    return bool(re.fullmatch(r"-?\d+(\.\d+)?", value))
+
+
+def _escaped(text: str) -> str:
+    # A quote would end that of the shell, and a dot finds one too.
+    return re.escape(text).replace("'", ".")

@@ -1,0 +1,272 @@
+"""What the page says of one machine: its commits, its graphs, and what changed lately."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from asv_bench.git.repository import Commit, GitError, Repository, kind_of
+from asv_bench.history.acknowledged import Acknowledgement, reason_for
+from asv_bench.history.asv_results import (
+    EnvironmentFacts,
+    Figure,
+    Results,
+    Series,
+    dates_of,
+    differing,
+)
+from asv_bench.history.change_points import changes_in, points_of
+from asv_bench.history.histories import Histories
+from asv_bench.history.kept_answers import ANSWERS, Answers, key_of, read_answers
+from asv_bench.history.sessions import Ratios, Sessions, read_ratios, sessions_of
+from asv_bench.pages.graph import Graph, Line, MarkedChange, MarkedVerdict, order_of
+from asv_bench.pages.records import StoredVerdict
+
+LATELY = 20
+"""Changes among so many of the newest commits that were measured are news."""
+
+_FACTS = {
+    "gpu": "GPU",
+    "driver": "driver",
+    "cpu": "CPU",
+    "num_cpu": "cores",
+    "ram": "memory",
+    "os": "system",
+    "python": "Python",
+    "torch": "torch",
+    "triton": "Triton",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedCommit:
+    """A commit at which figures moved, and the graphs with their changes there."""
+
+    commit: Commit
+    changes: tuple[tuple[Graph, MarkedChange], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineView:
+    """Everything that is stored of one machine.
+
+    Attributes
+    ----------
+    commits
+        The axis: what was measured of the line of first parents, oldest first; or labels.
+    dates
+        When commits were made, in milliseconds since 1970, by full hash.
+    behind
+        How many commits of the line are newer, by full hash; empty where nobody can tell.
+    sessions
+        Those of its figures.
+    environments
+        The last one measured is the first; `environment_names` says what sets each apart.
+    off_line
+        Commits that were measured and are not on the line.
+    """
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    commits: tuple[Commit, ...]
+    dates: Mapping[str, int]
+    behind: Mapping[str, int]
+    sessions: Sessions
+    environments: tuple[EnvironmentFacts, ...]
+    graphs: tuple[Graph, ...]
+    off_line: int = 0
+    is_here: bool = False
+
+    @property
+    def title(self) -> str:
+        """The hardware that people know it by."""
+        facts = dict(self.facts)
+        return facts.get("GPU") or facts.get("CPU") or self.name
+
+    @property
+    def environment_names(self) -> list[str]:
+        """What sets each environment apart; of a single one, nothing."""
+        if len(self.environments) < 2:
+            return [""] * len(self.environments)
+        return [differing(one, self.environments) for one in self.environments]
+
+    @property
+    def changes(self) -> list[tuple[Graph, MarkedChange]]:
+        """All changes with their graphs, those at the newest commits first."""
+        found = [(graph, change) for graph in self.graphs for change in graph.changes]
+        return sorted(found, key=lambda one: (-one[1].place, -abs(one[1].change.effect)))
+
+    def changed_commits(self, *, lately: bool) -> list[ChangedCommit]:
+        """The commits with changes, those that are news or the others, newest first."""
+        by_place = groupby(self.changes, key=lambda one: one[1].place)
+        return [
+            ChangedCommit(self.commits[place], tuple(found))
+            for place, found in by_place
+            if self.is_news(place) == lately
+        ]
+
+    def is_news(self, place: int) -> bool:
+        """Whether a place is among the last commits measured."""
+        return place >= len(self.commits) - LATELY
+
+    @property
+    def news(self) -> tuple[str, str]:
+        """Whether anything got worse lately, as "bad", "open" or "good", and in a sentence."""
+        lately = min(LATELY, len(self.commits))
+        if lately < 2:
+            return "open", "Too little was measured to say anything of changes."
+        what = kind_of(self.commits[-1].hash)
+        where = f"in the last {lately} {what}s measured"
+        bad = [one for _, one in self.changes if one.is_bad_news and self.is_news(one.place)]
+        confirmed = sum(one.state == "confirmed regression" for one in bad)
+        doubtful = len(bad) - confirmed
+        if confirmed:
+            more = f"; {doubtful} more suspected" if doubtful else ""
+            return "bad", f"{_counted(confirmed, 'regression')} confirmed {where}{more}."
+        if doubtful:
+            return "open", (
+                f"{_counted(doubtful, 'change')} for the worse {where}, not confirmed by comparing."
+            )
+        return "good", f"Nothing got worse {where}."
+
+    @property
+    def newest_ms(self) -> int:
+        """When something was measured last, in milliseconds since 1970."""
+        moments = [
+            figure.started_ms
+            for graph in self.graphs
+            for line in graph.lines
+            for figure in line.figures.values()
+        ]
+        return max(
+            [*moments, *(one.draft.started_ms for one in self.graphs if one.draft)], default=0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Makes the views of machines out of what is stored."""
+
+    histories: Histories
+    committed: Results
+    worktree: Results
+    verdicts: Sequence[StoredVerdict]
+    acknowledged: Sequence[Acknowledgement]
+    complaints: list[str]
+
+    def machine(self, name: str, *, is_here: bool) -> MachineView:
+        """The view of one machine."""
+        figures = [one for one in self.committed.figures if one.machine == name]
+        drafts = _newest_drafts([one for one in self.worktree.figures if one.machine == name])
+        dates = dates_of(figures)
+        commits, off_line = self.histories.on_line(dates)
+        environments = self.committed.environments_of(name)
+        facts = {
+            **self.worktree.machines.get(name, {}),
+            **self.committed.machines.get(name, {}),
+            **dict(environments[0] if environments else ()),
+        }
+        known = {key: value for key, value in facts.items() if value != "none"}
+        series: dict[Series, list[Figure]] = {}
+        for figure in [*figures, *drafts]:
+            series.setdefault(figure.series, []).append(figure)
+        drawing = _Drawing(
+            tuple(commits),
+            tuple(environments),
+            sessions_of(figures),
+            read_ratios(self.histories.sessions, name, self.complaints),
+            read_answers(self.histories.folder / ANSWERS, name, self.complaints),
+            [one for one in self.verdicts if one.machine == name],
+            self.acknowledged,
+        )
+        of_drafts = {one.series: one for one in drafts}
+        graphs = [
+            replace(drawing.graph(members), draft=of_drafts.get(one))
+            for one, members in series.items()
+        ]
+        return MachineView(
+            name=name,
+            facts=tuple((label, known[key]) for key, label in _FACTS.items() if key in known),
+            commits=tuple(commits),
+            dates=dates,
+            behind=_behind(commits, self.histories),
+            sessions=drawing.sessions,
+            environments=tuple(environments),
+            graphs=tuple(sorted(graphs, key=order_of)),
+            off_line=off_line,
+            is_here=is_here,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """What the graphs of a machine have in common."""
+
+    commits: tuple[Commit, ...]
+    environments: tuple[EnvironmentFacts, ...]
+    sessions: Sessions
+    ratios: Ratios
+    answers: Answers
+    verdicts: Sequence[StoredVerdict]
+    acknowledged: Sequence[Acknowledgement]
+
+    def graph(self, figures: Sequence[Figure]) -> Graph:
+        """The graph of one series."""
+        places = {commit.hash: place for place, commit in enumerate(self.commits)}
+        one = figures[0]
+        lines: list[Line] = []
+        changes: list[MarkedChange] = []
+        # The environment that was measured last comes first here, and last on the graph.
+        for number, environment in reversed(list(enumerate(self.environments))):
+            members = [figure for figure in figures if figure.environment == environment]
+            by_place = {places[one.commit]: one for one in members if one.commit in places}
+            if not by_place:
+                continue
+            lines.append(Line(number, dict(sorted(by_place.items()))))
+            points = points_of(members, self.commits, self.ratios, self.sessions)
+            for change in changes_in(points):
+                why = reason_for(change, self.acknowledged)
+                answer = self.answers.get(key_of(change))
+                changes.append(MarkedChange(places[change.commit.hash], change, answer, why))
+        graph = Graph(one.series, one.unit, one.better, tuple(lines))
+        return replace(
+            graph,
+            changes=tuple(sorted(changes, key=lambda change: change.place)),
+            verdicts=tuple(self._verdicts(graph.key, places)),
+        )
+
+    def _verdicts(self, key: str, places: Mapping[str, int]) -> Iterable[MarkedVerdict]:
+        """The newest verdict on each two commits of the line."""
+        newest = {
+            (one.base, one.head): one
+            for one in self.verdicts
+            if one.key == key and one.base in places and one.head in places
+        }
+        for (base, head), one in newest.items():
+            yield MarkedVerdict(places[head], base, one.verdict, one.sentence)
+
+
+def _newest_drafts(figures: Sequence[Figure]) -> list[Figure]:
+    """Those of the working tree that was measured last."""
+    if not figures:
+        return []
+    newest = max(figures, key=lambda figure: figure.started_ms)
+    alike = (newest.commit, newest.environment)
+    return [one for one in figures if (one.commit, one.environment) == alike]
+
+
+def _behind(commits: Sequence[Commit], histories: Histories) -> dict[str, int]:
+    """How many commits of the checked-out line are newer than each."""
+    if histories.labels:
+        return {}
+    try:
+        line = Repository(histories.repository).first_parents("HEAD")
+    except GitError:
+        return {}
+    newer = {commit: number for number, commit in enumerate(reversed(line))}
+    return {commit.hash: newer[commit.hash] for commit in commits if commit.hash in newer}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,393 @@
+"use strict";
+// One graph: uPlot draws lines, bands and axes; here is what is marked, hovered, copied and typed.
+
+const MARKS = {
+  regression: { colour: "--worse", dash: [], text: "confirmed regression" },
+  improvement: { colour: "--better", dash: [], text: "confirmed improvement" },
+  candidate: { colour: "--open", dash: [5, 4], text: "change, not confirmed" },
+  unresolved: { colour: "--open", dash: [5, 4], text: "change, compared and not resolved" },
+  not_compared: { colour: "--open", dash: [5, 4], text: "change that could not be compared" },
+  refuted: { colour: "--faint", dash: [2, 4], text: "refuted by comparing" },
+  acknowledged: { colour: "--muted", dash: [], text: "acknowledged" },
+};
+const HEIGHT = 250;
+const VERDICTS = { slower: "--worse", faster: "--better" };
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const lineColour = (number) => css(`--line-${(number % 4) + 1}`);
+
+/** An element with attributes and children; texts are texts, never HTML. */
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== null) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== ""));
+  return made;
+}
+
+/** The colour of a change: one for the better that is not confirmed is no warning. */
+function markColour(change) {
+  const colour = MARKS[change.state].colour;
+  return colour === "--open" && !change.worse ? "--better" : colour;
+}
+
+/**
+ * A drawn graph. `axis` is what all graphs of a machine share: positions of commits, whether they
+ * are dates, the range that is zoomed to, and the plots themselves.
+ */
+class Plot {
+  constructor(data, machine, graph, axis, say) {
+    Object.assign(this, { data, machine, graph, axis, say });
+    [this.unit, this.factor] = unitOf(graph);
+    this.place = null;
+    this.line = graph.lines.at(-1);
+    this.host = element("div", {
+      class: "plot", tabindex: 0, role: "application", "aria-roledescription": "graph",
+      "aria-label": `${graph.group}: ${graph.title}. ${graph.trend} Left and right arrows walk the commits, Enter copies a comparison, plus and minus zoom.`,
+      onkeydown: (event) => this.onKey(event),
+      onblur: () => this.leave(),
+    });
+    this.cross = element("div", { class: "cross", hidden: true });
+    this.dot = element("div", { class: "dot", hidden: true });
+    this.tip = element("div", { class: "tip", hidden: true });
+  }
+
+  /** Draws into the host, which must be on the page. */
+  draw() {
+    const { axis, graph } = this;
+    const scale = (values) => values.map((value) => (value === null ? null : value * this.factor));
+    const columns = graph.lines.flatMap((line) => [line.values, line.low, line.high].map(scale));
+    const series = graph.lines.flatMap((line) => {
+      const stroke = () => lineColour(line.environment);
+      const points = { show: true, size: line.measured.length > 120 ? 3 : 5, fill: stroke };
+      const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
+      return [{ stroke, width: 1.6, points, spanGaps: true }, edge, edge];
+    });
+    const bands = graph.lines.map((line, number) => ({
+      series: [3 * number + 3, 3 * number + 2],
+      fill: () => `color-mix(in srgb, ${lineColour(line.environment)} 18%, transparent)`,
+    }));
+    const ticks = {
+      stroke: () => css("--muted"), font: "12px system-ui, sans-serif",
+      grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false },
+    };
+    const first = axis.positions[0];
+    const last = axis.positions.at(-1);
+    const margin = axis.byDate ? Math.max((last - first) * 0.03, 3600) : 0.6;
+    this.plot = new uPlot({
+      width: this.host.clientWidth - 8,
+      height: HEIGHT,
+      legend: { show: false },
+      cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: false } },
+      scales: { x: { time: axis.byDate, range: () => [first - margin, last + margin] } },
+      series: [{}, ...series],
+      bands,
+      axes: [
+        axis.byDate ? { ...ticks } : { ...ticks, ...this.commitTicks(), gap: 4 },
+        {
+          ...ticks, size: 62, gap: 4, grid: ticks.grid,
+          values: (_, splits) => splits.map((value) => value.toLocaleString("en", { maximumFractionDigits: 6 })),
+        },
+      ],
+      hooks: {
+        draw: [() => this.drawMarks()],
+        setScale: [(_, key) => key === "x" && this.onZoom()],
+        setCursor: [(plot) => this.onPointer(plot)],
+      },
+      padding: [26, 36, 0, 0],
+    }, [axis.positions, ...columns], this.host);
+    this.plot.over.append(this.cross, this.dot, this.tip);
+    this.plot.over.addEventListener("mousedown", (event) => (this.pressedAt = event.clientX));
+    this.plot.over.addEventListener("click", (event) => this.onClick(event));
+    this.plot.over.addEventListener("mouseleave", () => this.leave());
+    this.resizing = new ResizeObserver(() => {
+      this.plot.setSize({ width: this.host.clientWidth - 8, height: HEIGHT });
+    });
+    this.resizing.observe(this.host);
+    if (axis.zoom) this.zoomTo(...axis.zoom);
+  }
+
+  destroy() {
+    this.resizing.disconnect();
+    this.plot.destroy();
+  }
+
+  /** Ticks at commits, as many as have room. */
+  commitTicks() {
+    const names = this.machine.commits.map((at) => commitAt(this.data, at).short.slice(0, 12));
+    const width = 9 + 8 * Math.max(...names.map((name) => name.length));
+    return {
+      splits: (plot, _, low, high) => {
+        const from = Math.max(0, Math.ceil(low));
+        const to = Math.min(names.length - 1, Math.floor(high));
+        const step = Math.max(1, Math.ceil((to - from + 1) / Math.max(1, plot.over.clientWidth / width)));
+        const places = [];
+        // From the newest on, which is what people look for.
+        for (let place = to; place >= from; place -= step) places.unshift(place);
+        return places;
+      },
+      values: (_, places) => places.map((place) => names[place]),
+      font: "12px ui-monospace, Menlo, Consolas, monospace",
+    };
+  }
+
+  /** Where the line between a commit and the one before it is, in the plot's units. */
+  between(place) {
+    const { positions } = this.axis;
+    return place === 0 ? positions[0] : (positions[place - 1] + positions[place]) / 2;
+  }
+
+  drawMarks() {
+    const { ctx, bbox } = this.plot;
+    const ratio = devicePixelRatio;
+    const at = (position) => Math.round(this.plot.valToPos(position, "x", true)) + 0.5;
+    const isInside = (x) => x >= bbox.left && x <= bbox.left + bbox.width;
+    const upright = (x, colour, dash, width) => {
+      ctx.strokeStyle = css(colour);
+      ctx.lineWidth = width * ratio;
+      ctx.setLineDash(dash.map((length) => length * ratio));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.setLineDash([]);
+    };
+    const sign = (x, y, text, colour, size = 12) => {
+      ctx.fillStyle = css(colour);
+      ctx.font = `${size * ratio}px system-ui, sans-serif`;
+      ctx.fillText(text, x, y * ratio + bbox.top);
+    };
+    ctx.save();
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    for (const place of this.sessionPlaces()) {
+      const x = at(this.between(place));
+      if (isInside(x)) upright(x, "--faint", [1, 5], 1);
+    }
+    for (const [place, name] of this.hostPlaces()) {
+      const x = at(this.between(place));
+      if (!isInside(x)) continue;
+      upright(x, "--muted", [8, 3, 2, 3], 1);
+      ctx.textAlign = x > bbox.left + bbox.width / 2 ? "right" : "left";
+      sign(x + (ctx.textAlign === "left" ? 4 : -4) * ratio, 9, name.slice(0, 40), "--muted", 11);
+      ctx.textAlign = "center";
+    }
+    for (const change of this.graph.changes) {
+      const x = at(this.between(change.at));
+      if (!isInside(x)) continue;
+      upright(x, markColour(change), MARKS[change.state].dash, 1.4);
+      sign(x, -12, change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change));
+    }
+    for (const verdict of this.graph.verdicts) {
+      const x = at(this.axis.positions[verdict.at]);
+      if (isInside(x)) sign(x, -12, "◆", VERDICTS[verdict.verdict] ?? "--muted", 11);
+    }
+    for (const place of this.graph.lines.flatMap((line) => line.failed)) {
+      const x = at(this.axis.positions[place]);
+      if (isInside(x)) sign(x, bbox.height / ratio - 8, "✕", "--worse");
+    }
+    ctx.restore();
+  }
+
+  /** Places before which another session of measuring began. */
+  sessionPlaces() {
+    return this.graph.lines.flatMap((line) =>
+      line.measured.filter((place, number) =>
+        number > 0 && line.sessions[place] !== line.sessions[line.measured[number - 1]]));
+  }
+
+  /** Where the line of another host, or of other versions, begins; and what is other. */
+  hostPlaces() {
+    return this.graph.lines.slice(1)
+      .filter((line) => line.measured.length)
+      .map((line) => [line.measured[0], this.machine.environments[line.environment]]);
+  }
+
+  legend() {
+    const { graph } = this;
+    const parts = graph.changes.map((change) => [
+      change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change), MARKS[change.state].text,
+    ]);
+    parts.push(...graph.verdicts.map((one) => ["◆", VERDICTS[one.verdict] ?? "--muted", `compared: ${one.verdict}`]));
+    if (graph.lines.some((line) => line.failed.length)) parts.push(["✕", "--worse", "failed"]);
+    if (this.sessionPlaces().length) parts.push(["┊", "--faint", "another session of measuring"]);
+    if (graph.lines.length > 1) {
+      parts.push(...graph.lines.map((line) => [
+        "●", `--line-${(line.environment % 4) + 1}`, this.machine.environments[line.environment],
+      ]));
+    }
+    parts.push(["▒", "--accent", "the middle half of the processes"]);
+    const distinct = new Map(parts.map((part) => [part.join(), part]));
+    return element("p", { class: "legend", "aria-hidden": "true" }, ...[...distinct.values()].map(
+      ([sign, colour, text]) => element("span", {}, element("i", { style: `color: var(${colour})` }, sign), text)));
+  }
+
+  /** Keeps a range for all graphs of the axis; the whole range is none. */
+  onZoom() {
+    if (this.axis.isZooming || !this.plot) return;
+    const { min, max } = this.plot.scales.x;
+    const { positions } = this.axis;
+    this.axis.zoom = min <= positions[0] && max >= positions.at(-1) ? null : [min, max];
+    this.axis.isZooming = true;
+    for (const other of this.axis.plots) if (other !== this) other.zoomTo(min, max);
+    this.axis.isZooming = false;
+  }
+
+  zoomTo(min, max) {
+    this.plot.setScale("x", { min, max });
+  }
+
+  /** Zooms around a place; `factor` below 1 shows more detail, 0 all. */
+  zoomBy(factor) {
+    const { positions } = this.axis;
+    const { min, max } = this.plot.scales.x;
+    const half = ((max - min) / 2) * factor;
+    const middle = this.place === null ? (min + max) / 2 : positions[this.place];
+    if (factor === 0 || half >= (positions.at(-1) - positions[0]) * 0.5 + 1) {
+      // What uPlot does at a double click.
+      this.plot.setData(this.plot.data, true);
+    } else {
+      this.zoomTo(middle - half, middle + half);
+    }
+  }
+
+  onPointer(plot) {
+    const { left, top } = plot.cursor;
+    if (left === null || left < 0) return;
+    const position = plot.posToVal(left, "x");
+    let nearest = null;
+    for (const line of this.graph.lines) {
+      for (const place of line.measured) {
+        const x = Math.abs(this.axis.positions[place] - position);
+        const y = Math.abs(plot.valToPos(line.values[place] * this.factor, "y") - top);
+        if (nearest === null || x < nearest.x || (x === nearest.x && y < nearest.y)) nearest = { x, y, line, place };
+      }
+    }
+    if (nearest) this.show(nearest.line, nearest.place);
+  }
+
+  onClick(event) {
+    if (Math.abs(event.clientX - (this.pressedAt ?? event.clientX)) > 4 || this.place === null) return;
+    const isAgain = this.tapped === this.place;
+    this.tapped = this.place;
+    // A finger cannot hover: its first tap shows, the second copies.
+    if (event.pointerType !== "touch" || isAgain) this.copy();
+  }
+
+  onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const { measured } = this.line;
+    const at = measured.indexOf(this.place);
+    const moves = {
+      ArrowLeft: at < 0 ? measured.length - 1 : Math.max(0, at - 1),
+      ArrowRight: at < 0 ? 0 : Math.min(measured.length - 1, at + 1),
+      Home: 0, End: measured.length - 1,
+    };
+    const zooms = { "+": 0.5, "=": 0.5, "-": 2, 0: 0 };
+    if (event.key in moves) {
+      this.show(this.line, measured[moves[event.key]]);
+      this.say(this.texts().join(". "));
+    } else if (event.key === "ArrowUp" || event.key === "ArrowDown") {
+      const { lines } = this.graph;
+      this.line = lines[(lines.indexOf(this.line) + 1) % lines.length];
+      this.show(this.line, this.line.measured.at(-1));
+      this.say(this.texts().join(". "));
+    } else if (event.key === "Enter" && this.place !== null) {
+      this.copy();
+    } else if (event.key in zooms) {
+      this.zoomBy(zooms[event.key]);
+    } else if (event.key === "Escape") {
+      this.leave();
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+
+  /** Shows what is known of one figure, here with its texts and in the other graphs as a line. */
+  show(line, place) {
+    if (place === undefined) return;
+    [this.line, this.place] = [line, place];
+    this.tip.replaceChildren(...this.texts().map((text, number) =>
+      element("p", number > 1 ? { class: "quiet" } : {}, number ? text : element("b", {}, text))));
+    this.tip.hidden = false;
+    const [x, y] = this.mark(place, line);
+    const { clientWidth: width } = this.plot.over;
+    const { offsetWidth: tipWidth, offsetHeight: tipHeight } = this.tip;
+    const width = this.plot.over.clientWidth;
+    this.tip.style.left = `${Math.max(-56, Math.min(x - tipWidth / 2, width + 30 - tipWidth))}px`;
+    // Where there is little room it would cover the line that it is about.
+    const beside = y > 110 ? y - tipHeight - 14 : y + 14;
+    this.tip.style.top = `${width < 420 ? HEIGHT - 30 : beside}px`;
+    for (const other of this.axis.plots) if (other !== this) other.mark(place, other.graph.lines.at(-1));
+  }
+
+  /** Puts the cross and the dot at a place; returns where that is. */
+  mark(place, line) {
+    const x = this.plot.valToPos(this.axis.positions[place], "x");
+    const value = line.values[place];
+    const y = value === null ? 0 : this.plot.valToPos(value * this.factor, "y");
+    const isInside = x >= 0 && x <= this.plot.over.clientWidth;
+    this.cross.hidden = !isInside;
+    this.dot.hidden = value === null || !isInside;
+    this.cross.style.left = this.dot.style.left = `${x}px`;
+    this.dot.style.top = `${y}px`;
+    return [x, y];
+  }
+
+  leave() {
+    for (const plot of this.axis.plots) {
+      plot.cross.hidden = plot.dot.hidden = plot.tip.hidden = true;
+    }
+    this.place = this.tapped = null;
+  }
+
+  /** What is known of the figure that is shown, a text a line. */
+  texts() {
+    const { line, place, machine, graph, unit, factor } = this;
+    const commit = commitAt(this.data, machine.commits[place]);
+    const shown = (value) => digits(value * factor);
+    const processes = line.processes[place];
+    const session = line.sessions[place];
+    const host = [machine.name, machine.environments[line.environment]].filter(Boolean).join(", ");
+    return [
+      `${shown(line.values[place])} ${unit}`.trim(),
+      `${commit.short} ${commit.subject}`.trim(),
+      processes > 1
+        ? `middle half of ${processes} processes: ${shown(line.low[place])} to ${shown(line.high[place])} ${unit}`.trim()
+        : "one process",
+      [commit.author, commit.date === null ? "" : moment(commit.date)].filter(Boolean).join(", "),
+      session ? `session of ${moment(machine.sessions[session - 1], true)}, ${host}` : host,
+      ...graph.changes.filter((change) => change.at === place).map((change) => `Change: ${change.text}`),
+      ...graph.verdicts.filter((one) => one.at === place).map((one) => one.text),
+    ].filter(Boolean);
+  }
+
+  /** Copies the command that asks about the step from the figure before to the one shown. */
+  copy() {
+    const before = this.line.measured[this.line.measured.indexOf(this.place) - 1];
+    if (before === undefined) {
+      this.say("Nothing was measured before this, so there is no step to ask about.", true);
+      return;
+    }
+    const [base, head] = [before, this.place].map((place) => commitAt(this.data, this.machine.commits[place]));
+    copyText(compareCommand(base, head, this.graph.metric), this.say);
+  }
+}
+
+async function copyText(text, say) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Not every browser lets a page that came from a file write there.
+    const field = element("textarea", { readonly: true });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  say(`Copied: ${text}`, true);
+}

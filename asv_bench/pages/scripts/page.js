@@ -1,0 +1,258 @@
+"use strict";
+// The page around the graphs: machines, addresses, the filter, small graphs in the table.
+
+class Page {
+  constructor(data) {
+    this.data = data;
+    this.sections = [...document.querySelectorAll("section.machine")];
+    this.tabs = [...document.querySelectorAll(".tabs a")];
+    this.title = document.title;
+    this.plots = [];
+    this.axes = data.machines.map((machine) => ({ byDate: false, zoom: null, isZooming: false, plots: [], positions: machine.commits.map((_, place) => place) }));
+    this.sections.forEach((section) => {
+      const box = section.querySelector(".filter input");
+      box.addEventListener("input", () => this.filter(section, box.value));
+    });
+    addEventListener("hashchange", () => this.follow());
+    document.addEventListener("keydown", (event) => this.onKey(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      for (const plot of this.plots) plot.plot.redraw();
+    });
+    this.follow();
+  }
+
+  /** Shows what the address names: a machine, or graphs of one; other addresses are the browser's. */
+  follow() {
+    const [name, key] = location.hash.slice(1).split("/").map(decoded);
+    const named = this.data.machines.findIndex((machine) => machine.name === name);
+    if (named < 0 && name) return;
+    const number = Math.max(0, named);
+    const machine = this.data.machines[number];
+    const section = this.sections[number];
+    this.sections.forEach((other) => (other.hidden = other !== section));
+    this.tabs.forEach((tab, place) => {
+      if (place === number) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+    });
+    drawSmallGraphs(section, machine);
+    const graphs = key === undefined ? [] : machine.graphs.filter(
+      (graph) => graph.lines.length && (graph.key === key || benchmarkOf(graph) === key));
+    document.title = graphs.length ? `${key} on ${machine.name}, ${this.title}` : this.title;
+    this.showGraphs(section.querySelector(".panel"), number, graphs, key);
+  }
+
+  showGraphs(panel, number, graphs, key) {
+    this.plots.forEach((plot) => plot.destroy());
+    this.plots = [];
+    document.querySelectorAll(".panel").forEach((other) => other.replaceChildren());
+    panel.hidden = graphs.length === 0;
+    if (panel.hidden) return;
+    const machine = this.data.machines[number];
+    const axis = this.axes[number];
+    panel.append(this.controls(number, key), ...graphs.map((graph) => {
+      const plot = new Plot(this.data, machine, graph, axis, say);
+      this.plots.push(plot);
+      return this.figure(plot);
+    }));
+    axis.plots = this.plots;
+    this.plots.forEach((plot) => plot.draw());
+    panel.scrollIntoView({ block: "start" });
+  }
+
+  /** Which graph, along what, and the way out. */
+  controls(number, key) {
+    const machine = this.data.machines[number];
+    const drawn = machine.graphs.filter((graph) => graph.lines.length);
+    const counts = new Map();
+    drawn.forEach((graph) => counts.set(benchmarkOf(graph), (counts.get(benchmarkOf(graph)) ?? 0) + 1));
+    const groups = new Map();
+    const options = [];
+    for (const graph of drawn) {
+      const benchmark = benchmarkOf(graph);
+      if (!groups.has(graph.group)) groups.set(graph.group, element("optgroup", { label: graph.group }));
+      const add = (value, text) => {
+        groups.get(graph.group).append(element("option", { value, selected: value === key }, text));
+        options.push(value);
+      };
+      if (counts.get(benchmark) > 1 && !options.includes(benchmark)) {
+        add(benchmark, `${graph.title.split(",")[0]}, all ${counts.get(benchmark)}`);
+      }
+      add(graph.key, graph.title);
+    }
+    const go = (value) => (location.hash = addressOf(machine.name, value));
+    const at = options.indexOf(key);
+    const turn = (by, text, label) => element("button", {
+      type: "button", "aria-label": label, title: label, disabled: at + by < 0 || at + by >= options.length,
+      onclick: () => go(options[at + by]),
+    }, text);
+    const hasDates = machine.commits.every((place) => this.data.commits.date[place] !== null);
+    const way = (byDate, text) => element("label", {}, element("input", {
+      type: "radio", name: "axis", checked: this.axes[number].byDate === byDate,
+      onchange: () => this.layOut(number, byDate),
+    }), ` ${text}`);
+    return element("div", { class: "controls" },
+      element("select", { "aria-label": "Benchmark", onchange: (event) => go(event.target.value) }, ...groups.values()),
+      turn(-1, "←", "The benchmark before"), turn(1, "→", "The next benchmark"),
+      hasDates
+        ? element("fieldset", {}, element("legend", {}, "by"), way(false, "commit"), way(true, "date"))
+        : "",
+      element("button", { type: "button", class: "close", onclick: () => go() }, "Close"));
+  }
+
+  /** Lays the commits of a machine out evenly, or by their dates. */
+  layOut(number, byDate) {
+    const axis = this.axes[number];
+    let before = -Infinity;
+    axis.byDate = byDate;
+    axis.zoom = null;
+    axis.positions = this.data.machines[number].commits.map((at, place) => {
+      if (!byDate) return place;
+      // Commits of one moment, or of a clock that went wrong, still stand in their order.
+      before = Math.max(before + 1, this.data.commits.date[at] / 1000);
+      return before;
+    });
+    this.follow();
+    document.querySelector(".panel input:checked")?.focus();
+  }
+
+  /** A graph with its heading, its legend and the table behind it. */
+  figure(plot) {
+    const { machine, graph, data } = plot;
+    const details = element("details", {
+      ontoggle: () => details.open && details.children.length < 3 && details.append(
+        element("div", { class: "scroll", tabindex: 0 }, tableOf(plot, rowsOf(data, machine, graph)))),
+    }, element("summary", {}, "Table"), element("button", {
+      type: "button", class: "csv", onclick: () => download(plot),
+    }, "Download as CSV"));
+    return element("section", { class: "graph", "aria-label": graph.title },
+      element("h3", {}, `${graph.group}: ${graph.title} `, element("small", {},
+        `${plot.unit ? `in ${plot.unit}, ` : ""}${graph.better} is better`)),
+      element("p", { class: "trend" }, graph.trend),
+      plot.host, plot.legend(), details);
+  }
+
+  filter(section, text) {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = [...section.querySelectorAll(".latest tr[data-graph]")];
+    const machine = this.data.machines[this.sections.indexOf(section)];
+    let shown = 0;
+    for (const row of rows) {
+      const { key, group } = machine.graphs[row.dataset.graph];
+      const found = `${key} ${group} ${row.textContent}`.toLowerCase();
+      row.hidden = !words.every((word) => found.includes(word));
+      shown += row.hidden ? 0 : 1;
+    }
+    for (const body of section.querySelectorAll(".latest tbody")) {
+      body.hidden = !body.querySelector("tr[data-graph]:not([hidden])");
+    }
+    section.querySelector(".filter .count").textContent = words.length ? `${shown} of ${rows.length}` : "";
+  }
+
+  onKey(event) {
+    const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+    if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    document.querySelector("section.machine:not([hidden]) .filter input").focus();
+    event.preventDefault();
+  }
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function addressOf(machine, key) {
+  return `#${[machine, key].filter((part) => part !== undefined).map(encodeURIComponent).join("/")}`;
+}
+
+/** A graph's benchmark: its address without parameters. */
+function benchmarkOf(graph) {
+  return graph.key.endsWith(")") ? graph.key.slice(0, graph.key.indexOf("(")) : graph.key;
+}
+
+/** Says something to those who listen and, where it is news for all, to those who look. */
+function say(text, isForAll = false) {
+  if (!isForAll) {
+    document.querySelector(".said").textContent = text;
+    return;
+  }
+  const toast = document.querySelector(".toast");
+  toast.textContent = text;
+  toast.hidden = false;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => (toast.hidden = true), 6000);
+}
+
+/** The trends in a machine's table, once it is seen. */
+function drawSmallGraphs(section, machine) {
+  for (const row of section.querySelectorAll(".latest tr[data-graph]")) {
+    const cell = row.querySelector(".trend");
+    const graph = machine.graphs[row.dataset.graph];
+    if (!cell.childElementCount && graph.lines.length) cell.append(smallGraph(graph, machine.commits.length));
+  }
+}
+
+function smallGraph(graph, length) {
+  const made = (tag, attributes) => {
+    const one = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    Object.entries(attributes).forEach(([name, value]) => one.setAttribute(name, value));
+    return one;
+  };
+  const [width, height] = [160, 27];
+  const values = graph.lines.flatMap((line) => line.measured.map((place) => line.values[place]));
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const x = (place) => (length < 2 ? width - 3 : 3 + (place / (length - 1)) * (width - 6));
+  // Noise of a per cent shall not look like a mountain range.
+  const span = Math.max(high - low, 0.04 * Math.abs(high), Number.MIN_VALUE);
+  const y = (value) => height - 4 - (((value - (low + high) / 2) / span + 0.5) * (height - 8));
+  const svg = made("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": graph.trend });
+  for (const change of graph.changes) {
+    const at = x(change.at - 0.5);
+    svg.append(made("path", {
+      d: `M${at} 1V${height - 1}`, stroke: `var(${markColour(change)})`, "stroke-width": 1.5,
+      "stroke-dasharray": MARKS[change.state].dash.length ? "3 2" : "none",
+    }));
+  }
+  for (const line of graph.lines) {
+    const colour = `var(--line-${(line.environment % 4) + 1})`;
+    const points = line.measured.map((place) => `${x(place).toFixed(1)},${y(line.values[place]).toFixed(1)}`);
+    svg.append(made("polyline", { points: points.join(" "), fill: "none", stroke: colour, "stroke-width": 1.4 }));
+    const last = line.measured.at(-1);
+    if (last !== undefined) svg.append(made("circle", { cx: x(last), cy: y(line.values[last]), r: 2.4, fill: colour }));
+  }
+  return svg;
+}
+
+function tableOf(plot, rows) {
+  const figure = (value) => (value === null ? "" : digits(value * plot.factor));
+  const cells = (row) => [
+    row.commit.url ? element("a", { href: row.commit.url }, row.commit.short) : row.commit.short,
+    row.commit.subject, row.commit.author, row.commit.date === null ? "" : moment(row.commit.date),
+    row.value === null ? "failed" : figure(row.value), `${figure(row.low)} to ${figure(row.high)}`,
+    String(row.processes), row.session ? moment(row.session, true) : "", row.environment,
+  ];
+  const titles = ["commit", "subject", "author", "date", plot.unit || "value", "middle half", "processes", "session", "with"];
+  const isText = (place) => ![4, 5, 6].includes(place);
+  const line = (tag, texts) => element("tr", {}, ...texts.map(
+    (text, place) => element(tag, { class: isText(place) ? "text" : "" }, text)));
+  return element("table", {}, element("thead", {}, line("th", titles)),
+    // The newest first, as people look for those.
+    element("tbody", {}, ...rows.reverse().map((row) => line("td", cells(row)))));
+}
+
+function download(plot) {
+  const { machine, graph, data } = plot;
+  const text = csvOf(machine, graph, rowsOf(data, machine, graph));
+  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  const name = `${machine.name}-${graph.key}`.replace(/[^\p{L}\p{N}.-]+/gu, "_");
+  element("a", { href: address, download: `${name}.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+const payload = document.getElementById("figures").textContent;
+unpack(payload).then((data) => data.machines.length && new Page(data), (error) => {
+  say(`The graphs cannot be drawn by this browser: ${error}`, true);
+});
