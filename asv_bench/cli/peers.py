@@ -22,6 +22,7 @@ from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
+from asv_bench.packages import require_packages
 from asv_bench.peers.catalog import find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask
 from asv_bench.peers.contest import Contest
@@ -80,7 +81,9 @@ def peers(
         If no engine could be measured.
     """
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    require_writable(*filter(None, [svg]))
+    if svg is not None:
+        require_packages("matplotlib")
+        require_writable(svg)
     shapes = [
         _shaped(one.quick() if quick else one, batch, prompt_len, new_tokens)
         for one in workloads_named(workloads)
