@@ -1,11 +1,12 @@
 """Linear maps prepared for the fused kernels, and the scratch those share. Torch only.
 
-A LayerNorm before a linear map is folded into it: with the gain multiplied into the weights,
+A norm before a linear map is folded into it: its gain is multiplied into the weights. An RMS norm
+then leaves one factor a row, 1 / rms(x), behind the product. A LayerNorm leaves more:
 
     LN(x) W^T + b  =  rstd * (x W'^T - mean * c1) + c2
     W' = W gain,  c1 = sum_k W',  c2 = W shift + b
 
-so a kernel can multiply the raw row, and needs its mean and variance only at the end. What this
+so a kernel can multiply the raw row, and needs its statistics only at the end. What this
 costs in accuracy: W' is rounded once more, as LN(x) would have been otherwise; and where a row's
 mean is r times its deviation, the raw product is about r times what is left of it, and so is its
 rounding error, in float32.
@@ -14,17 +15,20 @@ rounding error, in float32.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from kernels.errors import KernelArgumentError
 from kernels.tiles.table import LinearTile
 
+NO_NORM, LAYER_NORM, RMS_NORM = 0, 1, 2
+"""What a kernel does to its rows first: the constant `NORM`."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoldedLinear:
-    """A linear map with the LayerNorm before it, if any, folded in.
+    """A linear map with the norm before it, if any, folded in.
 
     Attributes
     ----------
@@ -35,13 +39,23 @@ class FoldedLinear:
     column_sums : torch.Tensor or None
         float32 [N], the sums over K of `weight` as rounded; None without a LayerNorm.
     epsilon : float
-        The LayerNorm's.
+        The norm's.
+    has_rms_norm : bool
+        The norm divides by the root of the mean square.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor
     column_sums: torch.Tensor | None = None
     epsilon: float = 0.0
+    has_rms_norm: bool = False
+
+    @property
+    def norm(self) -> int:
+        """`NO_NORM`, `LAYER_NORM` or `RMS_NORM`."""
+        if self.has_rms_norm:
+            return RMS_NORM
+        return NO_NORM if self.column_sums is None else LAYER_NORM
 
     @property
     def out_features(self) -> int:
@@ -89,6 +103,18 @@ def fold_linear(
         folded.double().sum(dim=1).float(),
         epsilon,
     )
+
+
+def fold_rms_norm(
+    weight: torch.Tensor, bias: torch.Tensor | None, gain: torch.Tensor | None, epsilon: float
+) -> FoldedLinear:
+    """Fold an RMS norm of `gain` [K] into a linear map, weight [N, K], bias [N].
+
+    The product with the gain is rounded once. Where `gain` is None the weight has it in already,
+    and is shared.
+    """
+    plain = fold_linear(weight if gain is None else weight * gain, bias)
+    return replace(plain, epsilon=epsilon, has_rms_norm=True)
 
 
 @dataclass(frozen=True, slots=True)

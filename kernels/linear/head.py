@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""The LM head of greedy decoding: final LayerNorm, logits and each tile's best token at once.
+"""The LM head of greedy decoding: final norm, logits and each tile's best token at once.
 
 Logits never reach memory: a tile of the vocabulary leaves its largest logit and that token's id,
 and `kernels.step.rows.finish_step` picks the best tile.
@@ -53,6 +53,7 @@ def head_tiles(
     vocab_size,
     epsilon,
     K: tl.constexpr,
+    NORM: tl.constexpr,
     TILES: tl.constexpr,
     X_TILES: tl.constexpr,
     X_TILES_PAD: tl.constexpr,
@@ -82,16 +83,19 @@ def head_tiles(
             K * element_bytes,
         )
     shift = tl.load(bias + n)
-    column_sum = tl.load(column_sums + n)
+    if NORM == 1:
+        column_sum = tl.load(column_sums + n)
     await_producers(PDL)
 
     if X_TILES > 0:
         sums, squares = load_tile_statistics(x_stats, m, in_batch, X_TILES, X_TILES_PAD)
         if BLOCK_M >= 128:
             # The statistics of so many rows would fill the registers that the loop needs.
-            mean, rstd = combine_tile_statistics(sums, squares, epsilon, K, X_TILES, X_TILES_PAD)
+            mean, rstd = combine_tile_statistics(
+                sums, squares, epsilon, K, X_TILES, X_TILES_PAD, NORM
+            )
     else:
-        mean, rstd = whole_row_statistics(x, m, in_batch, epsilon, K, X_TILES_PAD)
+        mean, rstd = whole_row_statistics(x, m, in_batch, epsilon, K, X_TILES_PAD, NORM)
     logits = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_tile = x + m[:, None] * K + k[None, :]
     w_tile = weight + n.to(tl.int64)[None, :] * K + k[:, None]
@@ -102,8 +106,10 @@ def head_tiles(
             x_values = tl.load(x_tile + start, mask=in_batch[:, None], other=0.0)
         logits = tl.dot(x_values, tl.load(w_tile + start), logits, input_precision="ieee")
     if X_TILES > 0 and BLOCK_M < 128:
-        mean, rstd = combine_tile_statistics(sums, squares, epsilon, K, X_TILES, X_TILES_PAD)
-    logits = rstd[:, None] * (logits - mean[:, None] * column_sum[None, :]) + shift[None, :]
+        mean, rstd = combine_tile_statistics(sums, squares, epsilon, K, X_TILES, X_TILES_PAD, NORM)
+    if NORM == 1:
+        logits -= mean[:, None] * column_sum[None, :]
+    logits = rstd[:, None] * logits + shift[None, :]
     place = m * TILES + tile_n
     _store_best(tile_max, tile_token, place, in_batch, logits, n, vocab_size)
 
@@ -120,6 +126,7 @@ def head_row(
     epsilon,
     K: tl.constexpr,
     K_PAD: tl.constexpr,
+    NORM: tl.constexpr,
     TILES: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
@@ -132,9 +139,11 @@ def head_row(
     release_consumers(PDL)
     strip = load_strip(weight, n.to(tl.int64), k, K)
     shift = tl.load(bias + n)
-    column_sum = tl.load(column_sums + n)
+    column_sum = shift
+    if NORM == 1:
+        column_sum = tl.load(column_sums + n)
     await_producers(PDL)
-    logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORMALIZE=True) + shift
+    logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORM) + shift
     place = row * TILES + tile + tl.arange(0, 1)
     # Every program has a row, so nothing is masked.
     _store_best(tile_max, tile_token, place, place >= 0, logits[None, :], n, vocab_size)
@@ -155,9 +164,9 @@ def best_of_tiles(
     Parameters
     ----------
     x
-        [rows, K], contiguous: the residual stream before the final LayerNorm.
+        [rows, K], contiguous: the residual stream before the final norm.
     head
-        The head with the final LayerNorm folded in. Its rows from `vocab_size` on are padding.
+        The head with the final norm folded in. Its rows from `vocab_size` on are padding.
     tile
         Must divide the head; it cannot split K. Of one row: the matrix-vector kernel, which makes
         its own statistics. With `tma` the Hopper kernel serves half precision with `x_stats`, by
@@ -170,18 +179,20 @@ def best_of_tiles(
     """
     rows, in_features = x.shape
     tiles = head.out_features // tile.block_n
+    column_sums = head.bias if head.column_sums is None else head.column_sums
     if tile.block_m == 1:
         head_row[(rows, tiles)](
             x,
             head.weight,
             head.bias,
-            head.column_sums,
+            column_sums,
             tile_max,
             tile_token,
             vocab_size,
             head.epsilon,
             K=in_features,
             K_PAD=padded(in_features),
+            NORM=head.norm,
             TILES=tiles,
             BLOCK_N=tile.block_n,
             num_warps=tile.warps,
@@ -198,7 +209,7 @@ def best_of_tiles(
         x,
         head.weight,
         head.bias,
-        head.column_sums,
+        column_sums,
         head.bias if x_stats is None else x_stats,
         tile_max,
         tile_token,
@@ -206,6 +217,7 @@ def best_of_tiles(
         vocab_size,
         head.epsilon,
         K=in_features,
+        NORM=head.norm,
         TILES=tiles,
         X_TILES=x_tiles,
         X_TILES_PAD=padded(in_features) if x_stats is None else padded(x_tiles, 1),

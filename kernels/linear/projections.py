@@ -2,8 +2,8 @@
 """Linear maps of a decode step, at 1 to 256 rows, with what stands before and after each.
 
 With so few rows a linear map is a read of its weights, and everything around it rides along: a
-LayerNorm before it, folded in (`kernels.linear.folded`), and after it the bias, GELU, or the
-addition to the residual stream, whose row statistics for the next LayerNorm are stored on the way
+norm before it, folded in (`kernels.linear.folded`), and after it the bias, GELU, or the addition to
+the residual stream, whose row statistics for the next norm are stored on the way
 (`kernels.linear.row_statistics`).
 
 Where N gives too few tiles to fill the device, K is split: each program stores its partial product
@@ -60,7 +60,7 @@ def linear_tiles(
     epsilon,
     N: tl.constexpr,
     K: tl.constexpr,
-    NORMALIZE: tl.constexpr,
+    NORM: tl.constexpr,
     X_TILES: tl.constexpr,
     X_TILES_PAD: tl.constexpr,
     EPILOGUE: tl.constexpr,
@@ -94,7 +94,7 @@ def linear_tiles(
             K * element_bytes,
         )
     shift = tl.load(bias + n)
-    if NORMALIZE:
+    if NORM == 1:
         column_sum = tl.load(column_sums + n)
     await_producers(PDL)
 
@@ -102,16 +102,16 @@ def linear_tiles(
     y_tile = y + m.to(tl.int64)[:, None] * N + n[None, :]
     if EPILOGUE == 2:
         residual = tl.load(y_tile, mask=in_batch[:, None], other=0.0)
-    if NORMALIZE:
+    if NORM > 0:
         if X_TILES > 0:
             sums, squares = load_tile_statistics(x_stats, m, in_batch, X_TILES, X_TILES_PAD)
             if BLOCK_M >= 128:
                 # The statistics of so many rows would fill the registers that the loop needs.
                 mean, rstd = combine_tile_statistics(
-                    sums, squares, epsilon, K, X_TILES, X_TILES_PAD
+                    sums, squares, epsilon, K, X_TILES, X_TILES_PAD, NORM
                 )
         else:
-            mean, rstd = whole_row_statistics(x, m, in_batch, epsilon, K, X_TILES_PAD)
+            mean, rstd = whole_row_statistics(x, m, in_batch, epsilon, K, X_TILES_PAD, NORM)
 
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_tile = x + m[:, None] * K + k[None, :]
@@ -145,12 +145,14 @@ def linear_tiles(
             # Left as it was found, for the next launch.
             tl.store(arrivals + tile, 0)
     if is_last:
-        if NORMALIZE:
+        if NORM > 0:
             if X_TILES > 0 and BLOCK_M < 128:
                 mean, rstd = combine_tile_statistics(
-                    sums, squares, epsilon, K, X_TILES, X_TILES_PAD
+                    sums, squares, epsilon, K, X_TILES, X_TILES_PAD, NORM
                 )
-            accumulator = rstd[:, None] * (accumulator - mean[:, None] * column_sum[None, :])
+            if NORM == 1:
+                accumulator -= mean[:, None] * column_sum[None, :]
+            accumulator = rstd[:, None] * accumulator
         accumulator += shift[None, :]
         if EPILOGUE == 1:
             accumulator = gelu_tanh(accumulator)
@@ -181,14 +183,14 @@ def fused_linear(
     x_stats: torch.Tensor | None = None,
     y_stats: torch.Tensor | None = None,
 ) -> None:
-    """Write epilogue(LN(x) W^T + b) to y.
+    """Write epilogue(norm(x) W^T + b) to y.
 
     Parameters
     ----------
     x
         [rows, K], contiguous.
     linear
-        Normalises x first if it has `column_sums`.
+        Normalises x first if it has a norm.
     y
         [rows, N], contiguous; with `RESIDUAL` what is there is added.
     tile
@@ -213,7 +215,7 @@ def fused_linear(
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
         return
-    has_statistics = linear.column_sums is None or x_stats is not None
+    has_statistics = not linear.norm or x_stats is not None
     if tile.tma and not (has_statistics and runs_stream(x)):
         tile = tile.portable()
     _check(linear, tile, epilogue, y_stats)
@@ -222,10 +224,7 @@ def fused_linear(
 
         launch_linear_stream(
             x,
-            linear.weight,
-            linear.bias,
-            linear.column_sums,
-            linear.epsilon,
+            linear,
             y,
             tile,
             epilogue=epilogue,
@@ -235,12 +234,11 @@ def fused_linear(
         return
     workspace.require(len(x), linear.out_features, tile)
     rows, in_features = x.shape
-    if linear.column_sums is None:
-        column_sums, x_tiles, x_tiles_pad = linear.bias, 0, 1
-    elif x_stats is None:
-        column_sums, x_tiles, x_tiles_pad = linear.column_sums, 0, padded(in_features)
-    else:
-        column_sums, x_tiles = linear.column_sums, x_stats.shape[2]
+    x_tiles, x_tiles_pad = 0, 1
+    if linear.norm and x_stats is None:
+        x_tiles_pad = padded(in_features)
+    elif linear.norm and x_stats is not None:
+        x_tiles = x_stats.shape[2]
         x_tiles_pad = padded(x_tiles, 1)
     grid = (
         linear.out_features // tile.block_n,
@@ -251,7 +249,7 @@ def fused_linear(
         x,
         linear.weight,
         linear.bias,
-        column_sums,
+        linear.bias if linear.column_sums is None else linear.column_sums,
         linear.bias if x_stats is None else x_stats,
         y,
         linear.bias if y_stats is None else y_stats,
@@ -261,7 +259,7 @@ def fused_linear(
         linear.epsilon,
         N=linear.out_features,
         K=in_features,
-        NORMALIZE=linear.column_sums is not None,
+        NORM=linear.norm,
         X_TILES=x_tiles,
         X_TILES_PAD=x_tiles_pad,
         EPILOGUE=epilogue,

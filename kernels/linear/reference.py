@@ -17,14 +17,14 @@ def reference_linear(
     gelu: bool = False,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """residual + gelu(LN(x) W^T + b), whichever parts are given.
+    """residual + gelu(norm(x) W^T + b), whichever parts are given.
 
     Parameters
     ----------
     x, weight, bias
         [rows, K], [N, K], [N].
     gain, shift, epsilon
-        Of the LayerNorm before, [K] each.
+        Of the norm before, [K] each: an RMS norm without a shift.
     gelu
         GELU by its tanh approximation.
     residual
@@ -35,7 +35,9 @@ def reference_linear(
     float64 [rows, N]
     """
     exact = x.double()
-    if gain is not None and shift is not None:
+    if gain is not None and shift is None:
+        exact = F.rms_norm(exact, exact.shape[1:], gain.double(), epsilon)
+    elif gain is not None and shift is not None:
         exact = F.layer_norm(exact, exact.shape[1:], gain.double(), shift.double(), epsilon)
     exact = F.linear(exact, weight.double(), None if bias is None else bias.double())
     if gelu:

@@ -33,11 +33,22 @@ def load_tile_statistics(stats, row, in_batch, TILES: tl.constexpr, TILES_PAD: t
 
 @triton.jit
 def combine_tile_statistics(
-    sums, squares, epsilon, K: tl.constexpr, TILES: tl.constexpr, TILES_PAD: tl.constexpr
+    sums,
+    squares,
+    epsilon,
+    K: tl.constexpr,
+    TILES: tl.constexpr,
+    TILES_PAD: tl.constexpr,
+    NORM: tl.constexpr,
 ):
-    """Mean [M] and 1 / sqrt(variance + epsilon) [M] of rows of K values."""
+    """Mean [M] and 1 / sqrt(variance + epsilon) [M] of rows of K values.
+
+    For an RMS norm the variance is about a mean of zero.
+    """
     W: tl.constexpr = K // TILES
     mean = tl.sum(sums, axis=1) / K
+    if NORM == 2:
+        mean = tl.zeros_like(mean)
     offset = sums / W - mean[:, None]
     is_tile = (tl.arange(0, TILES_PAD) < TILES)[None, :]
     between = tl.where(is_tile, offset * offset, 0.0) * W
@@ -46,13 +57,17 @@ def combine_tile_statistics(
 
 
 @triton.jit
-def whole_row_statistics(x, row, in_batch, epsilon, K: tl.constexpr, K_PAD: tl.constexpr):
+def whole_row_statistics(
+    x, row, in_batch, epsilon, K: tl.constexpr, K_PAD: tl.constexpr, NORM: tl.constexpr
+):
     """The same from the rows themselves, x [rows, K]: for few rows."""
     column = tl.arange(0, K_PAD)
     mask = in_batch[:, None] & (column < K)[None, :]
     values = tl.load(x + row.to(tl.int64)[:, None] * K + column[None, :], mask=mask, other=0.0)
     values = values.to(tl.float32)
     mean = tl.sum(values, axis=1) / K
+    if NORM == 2:
+        mean = tl.zeros_like(mean)
     centred = tl.where(mask, values - mean[:, None], 0.0)
     variance = tl.sum(centred * centred, axis=1) / K
     return mean, tl.rsqrt(variance + epsilon)

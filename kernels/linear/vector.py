@@ -2,7 +2,7 @@
 """Fused linear maps of single rows: a matrix times a vector, without tensor cores.
 
 For one or two rows a program holds its strip of weights in registers before it waits for its
-producers; afterwards one row of x is all it reads. The LayerNorm's statistics come from that row.
+producers; afterwards one row of x is all it reads. The norm's statistics come from that row.
 """
 
 import torch
@@ -27,16 +27,18 @@ def load_strip(weight, n, k, K: tl.constexpr):
 
 
 @triton.jit
-def times_row(strip, x, row, k, column_sum, epsilon, K: tl.constexpr, NORMALIZE: tl.constexpr):
-    """The strip times one row of x [rows, K], LayerNorm first where asked: float32 [BLOCK_N]."""
+def times_row(strip, x, row, k, column_sum, epsilon, K: tl.constexpr, NORM: tl.constexpr):
+    """The strip times one row of x [rows, K], normed first where asked: float32 [BLOCK_N]."""
     in_row = k < K
     values = tl.load(x + row * K + k, mask=in_row, other=0.0).to(tl.float32)
     result = tl.sum(strip.to(tl.float32) * values[None, :], axis=1)
-    if NORMALIZE:
+    if NORM == 1:
         mean = tl.sum(values, axis=0) / K
         centred = tl.where(in_row, values - mean, 0.0)
         rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / K + epsilon)
         result = rstd * (result - mean * column_sum)
+    if NORM == 2:
+        result *= tl.rsqrt(tl.sum(values * values, axis=0) / K + epsilon)
     return result
 
 
@@ -51,7 +53,7 @@ def linear_row(
     N: tl.constexpr,
     K: tl.constexpr,
     K_PAD: tl.constexpr,
-    NORMALIZE: tl.constexpr,
+    NORM: tl.constexpr,
     EPILOGUE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
@@ -64,12 +66,12 @@ def linear_row(
     strip = load_strip(weight, n, k, K)
     shift = tl.load(bias + n)
     column_sum = shift
-    if NORMALIZE:
+    if NORM == 1:
         column_sum = tl.load(column_sums + n)
     await_producers(PDL)
     if EPILOGUE == 2:
         residual = tl.load(y + row * N + n).to(tl.float32)
-    result = times_row(strip, x, row, k, column_sum, epsilon, K, NORMALIZE) + shift
+    result = times_row(strip, x, row, k, column_sum, epsilon, K, NORM) + shift
     if EPILOGUE == 1:
         u = 0.7978845608028654 * (result + 0.044715 * result * result * result)
         result = result / (1.0 + tl.exp(-2.0 * u))
@@ -93,7 +95,7 @@ def launch_rows(
         N=linear.out_features,
         K=in_features,
         K_PAD=padded(in_features),
-        NORMALIZE=linear.column_sums is not None,
+        NORM=linear.norm,
         EPILOGUE=epilogue,
         BLOCK_N=tile.block_n,
         num_warps=tile.warps,

@@ -89,6 +89,7 @@ def head_stream(
     vocab_size,
     epsilon,
     K: gl.constexpr,
+    NORM: gl.constexpr,
     TILES: gl.constexpr,
     X_TILES: gl.constexpr,
     X_TILES_PAD: gl.constexpr,
@@ -135,7 +136,8 @@ def head_stream(
         n = first_token + part * PART + gl.arange(0, PART, layout=spread)
         # No padding is the best token.
         shifts += (gl.where(n < vocab_size, gl.load(bias + n), float("-inf")),)
-        column_sum += (gl.load(column_sums + n),)
+        if NORM == 1:
+            column_sum += (gl.load(column_sums + n),)
         logits += (warpgroup_mma_init(gl.zeros((BLOCK_M, PART), gl.float32, layout=mma)),)
 
     gdc_wait()
@@ -146,7 +148,7 @@ def head_stream(
     stats_row = first_row + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, flat))
     stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
     sums, squares = load_statistics(x_stats, stats_row, stats_tile, rows, X_TILES)
-    mean, rstd = combine_statistics(sums, squares, stats_tile, epsilon, K, X_TILES, by_row)
+    mean, rstd = combine_statistics(sums, squares, stats_tile, epsilon, K, X_TILES, NORM, by_row)
 
     # Not unrolled: the addresses of all chunks at once would take the registers of the logits.
     for chunk in range(CHUNKS):
@@ -176,7 +178,9 @@ def head_stream(
 
     for part in gl.static_range(PARTS):
         # One of them after the other: there are registers for one beside the logits.
-        values = logits[part] - mean[:, None] * gl.convert_layout(column_sum[part], by_token)[None]
+        values = logits[part]
+        if NORM == 1:
+            values -= mean[:, None] * gl.convert_layout(column_sum[part], by_token)[None]
         values = rstd[:, None] * values + gl.convert_layout(shifts[part], by_token)[None]
         largest = gl.reduce(values, 1, _larger)
         n = first_token + part * PART + gl.arange(0, PART, layout=by_token)
@@ -214,7 +218,7 @@ def launch_stream(
         operand_descriptor(x, tile.block_m, tile.block_k),
         operand_descriptor(head.weight, HEAD_PART, tile.block_k),
         head.bias,
-        head.column_sums,
+        head.bias if head.column_sums is None else head.column_sums,
         x_stats,
         tile_max,
         tile_token,
@@ -222,6 +226,7 @@ def launch_stream(
         vocab_size,
         head.epsilon,
         K=in_features,
+        NORM=head.norm,
         TILES=tiles,
         X_TILES=x_tiles,
         X_TILES_PAD=padded(x_tiles, 1),

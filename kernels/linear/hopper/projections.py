@@ -27,6 +27,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, summed_share
 from kernels.hopper.names import copy_tile, program_barrier
+from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
 from kernels.tiles.table import LinearTile
 
@@ -51,11 +52,14 @@ def load_statistics(
 
 @gluon.jit
 def combine_statistics(
-    sums, squares, tile, epsilon, K: gl.constexpr, TILES: gl.constexpr, layout: gl.constexpr
-):
+    sums, squares, tile, epsilon,
+    K: gl.constexpr, TILES: gl.constexpr, NORM: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
     """`combine_tile_statistics`, in `layout`."""
     W: gl.constexpr = K // TILES
     mean = gl.sum(sums, axis=1) / K
+    if NORM == 2:
+        mean = gl.zeros_like(mean)
     offset = sums / W - mean[:, None]
     between = gl.where((tile < TILES)[None, :], offset * offset, 0.0) * W
     variance = gl.sum(squares + between, axis=1) / K
@@ -100,6 +104,7 @@ def linear_stream(
     inbox_at,
     N: gl.constexpr,
     K: gl.constexpr,
+    NORM: gl.constexpr,
     X_TILES: gl.constexpr,
     X_TILES_PAD: gl.constexpr,
     EPILOGUE: gl.constexpr,
@@ -109,7 +114,7 @@ def linear_stream(
     SPLIT_K: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """BLOCK_N features of BLOCK_M rows of y [rows, N]; normalises x where X_TILES is not 0.
+    """BLOCK_N features of BLOCK_M rows of y [rows, N], x normed first where NORM says so.
 
     The SPLIT_K programs of a cluster multiply a part of K each, and finish a share of the tile's
     rows each.
@@ -152,7 +157,7 @@ def linear_stream(
     first_m = tile_m * BLOCK_M + part * OWN_M
     n = first_n + gl.arange(0, BLOCK_N, layout=by_feature)
     shift = gl.load(bias + n)
-    if X_TILES > 0:
+    if NORM == 1:
         column_sum = gl.load(column_sums + n)
 
     gdc_wait()
@@ -168,7 +173,7 @@ def linear_stream(
     line_m = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(0, lines))
     y_lines = y + line_m[None, :] * N + line_n[:, None]
     in_batch = (line_m < rows)[None, :]
-    if X_TILES > 0:
+    if NORM > 0:
         flat: gl.constexpr = statistics_layout(X_TILES_PAD, gl.num_warps())
         stats_row = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(1, flat))
         stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
@@ -195,15 +200,19 @@ def linear_stream(
             copy_tile(weight_desc, [tile_n * BLOCK_N, k], stage, w_chunks.index((i - 1) % STAGES))
             copy_tile(x_desc, [tile_m * BLOCK_M, k], stage, x_chunks.index((i - 1) % STAGES))
     # While the tensor cores are at work.
-    if X_TILES > 0:
-        mean, rstd = combine_statistics(sums, squares, stats_tile, epsilon, K, X_TILES, by_row)
+    if NORM > 0:
+        mean, rstd = combine_statistics(
+            sums, squares, stats_tile, epsilon, K, X_TILES, NORM, by_row
+        )
     accumulator = warpgroup_mma_wait(0, deps=(accumulator,))
 
     result = accumulator
     if SPLIT_K > 1:
         result = summed_share(accumulator, inbox_at, BLOCK_N, BLOCK_M, SPLIT_K, own)
-    if X_TILES > 0:
-        result = rstd[None, :] * (result - mean[None, :] * column_sum[:, None])
+    if NORM == 1:
+        result -= mean[None, :] * column_sum[:, None]
+    if NORM > 0:
+        result = rstd[None, :] * result
     result += shift[:, None]
     if EPILOGUE == 1:
         result = _gelu_tanh(result)
@@ -230,10 +239,7 @@ def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> T
 
 def launch_linear_stream(
     x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    column_sums: torch.Tensor | None,
-    epsilon: float,
+    linear: FoldedLinear,
     y: torch.Tensor,
     tile: LinearTile,
     *,
@@ -244,27 +250,28 @@ def launch_linear_stream(
     """`kernels.linear.projections.fused_linear` on sm_90, for half precision.
 
     `tile.is_possible` holds, and `tile.stages` chunks of both operands must fit into shared memory,
-    beside what a cluster sends. A LayerNorm needs `x_stats`.
+    beside what a cluster sends. A norm needs `x_stats`.
     """
     rows, in_features = x.shape
-    out_features = weight.shape[0]
-    x_tiles = 0 if column_sums is None or x_stats is None else x_stats.shape[2]
+    out_features, bias = linear.out_features, linear.bias
+    x_tiles = 0 if not linear.norm or x_stats is None else x_stats.shape[2]
     launch_clusters(
         linear_stream,
         (out_features // tile.block_n, -(-rows // tile.block_m)),
         tile.split_k,
         inbox_bytes(tile.split_k, tile.block_m // tile.split_k * tile.block_n),
         operand_descriptor(x, tile.block_m, tile.block_k),
-        operand_descriptor(weight, tile.block_n, tile.block_k),
+        operand_descriptor(linear.weight, tile.block_n, tile.block_k),
         bias,
-        bias if column_sums is None else column_sums,
+        bias if linear.column_sums is None else linear.column_sums,
         bias if x_stats is None else x_stats,
         y,
         bias if y_stats is None else y_stats,
         rows,
-        epsilon,
+        linear.epsilon,
         N=out_features,
         K=in_features,
+        NORM=linear.norm,
         X_TILES=x_tiles,
         X_TILES_PAD=padded(x_tiles, 1) if x_tiles else 1,
         EPILOGUE=epilogue,

@@ -19,7 +19,13 @@ from fused_cases import (
 from interpreted_launches import shuffled_programs, within_bounds
 
 from kernels.errors import KernelArgumentError
-from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear
+from kernels.linear.folded import (
+    RMS_NORM,
+    FoldedLinear,
+    SplitWorkspace,
+    fold_linear,
+    fold_rms_norm,
+)
 from kernels.linear.projections import (
     GELU,
     PLAIN,
@@ -152,6 +158,46 @@ def test_layer_norm_and_gelu(
         ),
         F.gelu(F.linear(normal, problem.weight, problem.bias), approximate="tanh"),
     )
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("rows", "tile", "x_tiles"),
+    [
+        (3, LinearTile(1, 4, 16, warps=2), None),
+        (5, LinearTile(16, 32, 16), None),
+        (37, LinearTile(16, 16, 16, split_k=3), 3),
+    ],
+    ids=["vectors", "tiles", "statistics"],
+)
+@pytest.mark.parametrize("kind", ["tiny", "far mean"])
+def test_rms_norm(
+    triton_device: torch.device,
+    dtype: torch.dtype,
+    rows: int,
+    tile: LinearTile,
+    x_tiles: int | None,
+    kind: str,
+) -> None:
+    """A mean that is not taken out counts in the mean square, within tiles and between them."""
+    in_features = 48
+    problem = _problem(rows, dtype, triton_device, in_features=in_features)
+    problem.x = poisoned_rows(outlier_rows(rows, in_features, kind).to(problem.x))
+    linear = fold_rms_norm(problem.weight, problem.bias, problem.gain, EPSILON)
+    stats = None if x_tiles is None else poisoned_rows(problem.statistics(x_tiles))
+    y, _ = _run(problem.x, linear, tile, x_stats=stats)
+    normal = F.rms_norm(problem.x, (in_features,), problem.gain, EPSILON)
+    exact = reference_linear(
+        problem.x, problem.weight, problem.bias, gain=problem.gain, epsilon=EPSILON
+    )
+    within_torch_error(y, exact, F.linear(normal, problem.weight, problem.bias))
+
+
+def test_a_weight_that_has_its_gain_in_is_shared() -> None:
+    weight = random_tensor(8, 4, seed=1)
+    linear = fold_rms_norm(weight, None, None, EPSILON)
+    assert linear.weight.data_ptr() == weight.data_ptr()
+    assert linear.norm == RMS_NORM
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)

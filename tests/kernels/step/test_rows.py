@@ -15,7 +15,7 @@ from fused_cases import (
     within_torch_error,
 )
 
-from kernels.linear.folded import FoldedLinear, fold_linear
+from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
 from kernels.linear.head import best_of_tiles
 from kernels.linear.reference import (
     reference_best_of_tiles,
@@ -97,6 +97,24 @@ def test_every_tile_leaves_its_best(
     # The token that is named has the logit that is given.
     named = exact.gather(1, token.long())
     assert float((named - best).abs().max()) <= float((best - expected).abs().max()) + 1e-2
+
+
+@pytest.mark.parametrize(
+    ("block_m", "x_tiles"), [(1, None), (16, None), (16, 4)], ids=["vectors", "tiles", "statistics"]
+)
+def test_a_head_behind_an_rms_norm(
+    triton_device: torch.device, block_m: int, x_tiles: int | None
+) -> None:
+    x = poisoned_rows((random_tensor(5, EMBED, seed=1) + 2.0).to(triton_device))
+    weight = (random_tensor(HEAD_ROWS, EMBED, seed=2) * 0.3).to(triton_device)
+    gain = (random_tensor(EMBED, seed=3) * 0.3 + 1.0).to(triton_device)
+    stats = None if x_tiles is None else poisoned_rows(reference_statistics(x, x_tiles).float())
+    head = fold_rms_norm(weight, None, gain, EPSILON)
+    best, token = _best(x, head, LinearTile(block_m, 32, 32), stats)
+    exact = reference_linear(x, weight, None, gain=gain, epsilon=EPSILON)[:, :VOCAB]
+    expected, tokens = reference_best_of_tiles(exact, 3, 32)
+    within_torch_error(best, expected, expected)
+    assert torch.equal(token, tokens)
 
 
 @pytest.mark.parametrize("block_m", [1, 16], ids=["vectors", "tiles"])
