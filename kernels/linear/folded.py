@@ -25,6 +25,10 @@ from kernels.tiles.table import LinearTile
 NO_NORM, LAYER_NORM, RMS_NORM = 0, 1, 2
 """What a kernel does to its rows first: the constant `NORM`."""
 
+GATE_GROUP = 8
+"""Neighbouring features of a gate in a packed map: as many as tensor cores keep in one thread with
+those that they gate."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoldedLinear:
@@ -115,6 +119,23 @@ def fold_rms_norm(
     """
     plain = fold_linear(weight if gain is None else weight * gain, bias)
     return replace(plain, epsilon=epsilon, has_rms_norm=True)
+
+
+def pack_gate(both: torch.Tensor) -> torch.Tensor:
+    """A map's gate and, behind it, what it gates, [2 F, ...], as gated kernels take them.
+
+    By turns `GATE_GROUP` features of the gate and the same of the other, so that every tile has
+    both. F must be a multiple of that.
+    """
+    groups: torch.Tensor = both.unflatten(0, (2, -1, GATE_GROUP))
+    return groups.transpose(0, 1).reshape(both.shape)
+
+
+def packed_halves(mapped: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views [T, F / GATE_GROUP, GATE_GROUP] of the gate and of what it gates, of what a packed map
+    made, [T, 2 F]."""
+    gate, gated = mapped.unflatten(1, (-1, 2, GATE_GROUP)).unbind(2)
+    return gate, gated
 
 
 @dataclass(frozen=True, slots=True)

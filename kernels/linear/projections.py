@@ -2,8 +2,8 @@
 """Linear maps of a decode step, at 1 to 256 rows, with what stands before and after each.
 
 With so few rows a linear map is a read of its weights, and everything around it rides along: a
-norm before it, folded in (`kernels.linear.folded`), and after it the bias, GELU, or the addition to
-the residual stream, whose row statistics for the next norm are stored on the way
+norm before it, folded in (`kernels.linear.folded`), and after it the bias, GELU, a gate, or the
+addition to the residual stream, whose row statistics for the next norm are stored on the way
 (`kernels.linear.row_statistics`).
 
 Where N gives too few tiles to fill the device, K is split: each program stores its partial product
@@ -35,7 +35,7 @@ from kernels.linear.vector import launch_rows
 from kernels.tiles.launch import padded
 from kernels.tiles.table import LinearTile
 
-PLAIN, GELU, RESIDUAL = 0, 1, 2
+PLAIN, GELU, RESIDUAL, GATED = 0, 1, 2, 3
 
 
 @triton.jit
@@ -43,6 +43,14 @@ def gelu_tanh(x):
     """GELU by its tanh approximation: x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
     u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
     return x / (1.0 + tl.exp(-2.0 * u))
+
+
+@triton.jit
+def gated(mapped, M: tl.constexpr, N: tl.constexpr):
+    """SiLU of the gate times what it gates, [M, N / 2], of a packed map's `mapped` [M, N]."""
+    by_turns = tl.reshape(mapped, (M, N // 16, 2, 8))
+    gate, other = tl.split(tl.permute(by_turns, (0, 1, 3, 2)))
+    return tl.reshape(gate / (1.0 + tl.exp(-gate)) * other, (M, N // 2))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -99,7 +107,11 @@ def linear_tiles(
     await_producers(PDL)
 
     # Read early, used after the loop: their latency hides behind it.
-    y_tile = y + m.to(tl.int64)[:, None] * N + n[None, :]
+    if EPILOGUE == 3:
+        out_n = tile_n * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        y_tile = y + m.to(tl.int64)[:, None] * (N // 2) + out_n[None, :]
+    else:
+        y_tile = y + m.to(tl.int64)[:, None] * N + n[None, :]
     if EPILOGUE == 2:
         residual = tl.load(y_tile, mask=in_batch[:, None], other=0.0)
     if NORM > 0:
@@ -158,7 +170,8 @@ def linear_tiles(
             accumulator = gelu_tanh(accumulator)
         if EPILOGUE == 2:
             accumulator += residual.to(tl.float32)
-        rounded = accumulator.to(y.dtype.element_ty)
+        made = gated(accumulator, BLOCK_M, BLOCK_N) if EPILOGUE == 3 else accumulator
+        rounded = made.to(y.dtype.element_ty)
         tl.store(y_tile, rounded, mask=in_batch[:, None])
         if EPILOGUE == 2:
             # Of the values as the next kernel will read them.
@@ -192,14 +205,15 @@ def fused_linear(
     linear
         Normalises x first if it has a norm.
     y
-        [rows, N], contiguous; with `RESIDUAL` what is there is added.
+        [rows, N], contiguous; with `RESIDUAL` what is there is added; with `GATED` [rows, N / 2].
     tile
         Must divide N and K. A tile of one row is the matrix-vector kernel's, which neither takes
         nor leaves statistics. Where the Hopper kernel cannot serve, its tile is made `portable`.
     workspace
         Used by the plain kernel where `tile.split_k` is above 1.
     epilogue
-        `PLAIN`, `GELU` (tanh) or `RESIDUAL`.
+        `PLAIN`, `GELU` (tanh), `RESIDUAL`, or `GATED`: SiLU of one half of the features times the
+        other, in a map as `kernels.linear.folded.pack_gate` packs it.
     x_stats
         float32 [rows, 2, T], statistics of x in T tiles; None to compute them from x, which is
         meant for at most 16 rows a tile.

@@ -15,9 +15,10 @@ def reference_linear(
     shift: torch.Tensor | None = None,
     epsilon: float = 0.0,
     gelu: bool = False,
+    is_gated: bool = False,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """residual + gelu(norm(x) W^T + b), whichever parts are given.
+    """residual + activation(norm(x) W^T + b), whichever parts are given.
 
     Parameters
     ----------
@@ -27,6 +28,8 @@ def reference_linear(
         Of the norm before, [K] each: an RMS norm without a shift.
     gelu
         GELU by its tanh approximation.
+    is_gated
+        SiLU of the first half of the features times the second, [rows, N / 2].
     residual
         [rows, N].
 
@@ -42,6 +45,9 @@ def reference_linear(
     exact = F.linear(exact, weight.double(), None if bias is None else bias.double())
     if gelu:
         exact = F.gelu(exact, approximate="tanh")
+    if is_gated:
+        gate, gated = exact.chunk(2, dim=1)
+        exact = F.silu(gate) * gated
     return exact if residual is None else exact + residual.double()
 
 

@@ -2,7 +2,8 @@
 """Fused linear maps of single rows: a matrix times a vector, without tensor cores.
 
 For one or two rows a program holds its strip of weights in registers before it waits for its
-producers; afterwards one row of x is all it reads. The norm's statistics come from that row.
+producers; afterwards one row of x is all it reads. Where rows of weights are too long for that, it
+holds their first chunk, and the others follow. The norm's statistics come from that row.
 """
 
 import torch
@@ -19,6 +20,9 @@ from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
 from kernels.tiles.table import LinearTile
 
+LEAST_CHUNK = 256
+"""Columns of the smallest chunk of a row; tiles of fewer hold whole rows."""
+
 
 @triton.jit
 def load_strip(weight, n, k, K: tl.constexpr):
@@ -32,6 +36,32 @@ def times_row(strip, x, row, k, column_sum, epsilon, K: tl.constexpr, NORM: tl.c
     in_row = k < K
     values = tl.load(x + row * K + k, mask=in_row, other=0.0).to(tl.float32)
     result = tl.sum(strip.to(tl.float32) * values[None, :], axis=1)
+    return _normed(result, values, in_row, column_sum, epsilon, K, NORM)
+
+
+@triton.jit
+def _times_long_row(
+    strip, weight, n, x, row, k, column_sum, epsilon,
+    K: tl.constexpr, K_PAD: tl.constexpr, NORM: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """As `times_row`, of rows `n` of weight of which the strip is the first CHUNK columns."""
+    products = strip.to(tl.float32) * tl.load(x + row * K + k).to(tl.float32)[None, :]
+    for start in tl.range(CHUNK, K, CHUNK, num_stages=STAGES):
+        values = tl.load(x + row * K + start + k).to(tl.float32)
+        strip = tl.load(weight + n[:, None] * K + (start + k)[None, :])
+        products += strip.to(tl.float32) * values[None, :]
+    result = tl.sum(products, axis=1)
+    if NORM > 0:
+        whole = tl.arange(0, K_PAD)
+        values = tl.load(x + row * K + whole, mask=whole < K, other=0.0).to(tl.float32)
+        result = _normed(result, values, whole < K, column_sum, epsilon, K, NORM)
+    return result
+
+
+@triton.jit
+def _normed(result, values, in_row, column_sum, epsilon, K: tl.constexpr, NORM: tl.constexpr):
+    """The product with a row of `values`, zero beyond K, as it is with the row normed."""
     if NORM == 1:
         mean = tl.sum(values, axis=0) / K
         centred = tl.where(in_row, values - mean, 0.0)
@@ -55,13 +85,18 @@ def linear_row(
     K_PAD: tl.constexpr,
     NORM: tl.constexpr,
     EPILOGUE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """BLOCK_N values of one row of y [rows, N]. x [rows, K], weight [N, K]."""
+    """One row of x [rows, K] times BLOCK_N rows of weight [N, K]: as many values of y, or half."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1)
-    k = tl.arange(0, K_PAD)
+    k = tl.arange(0, CHUNK)
+    if EPILOGUE == 3:
+        # By turns a feature of the gate and the one that it gates.
+        n = n // 16 * 16 + n % 16 // 2 + n % 2 * 8
     release_consumers(PDL)
     strip = load_strip(weight, n, k, K)
     shift = tl.load(bias + n)
@@ -71,13 +106,25 @@ def linear_row(
     await_producers(PDL)
     if EPILOGUE == 2:
         residual = tl.load(y + row * N + n).to(tl.float32)
-    result = times_row(strip, x, row, k, column_sum, epsilon, K, NORM) + shift
+    if CHUNK < K:
+        result = _times_long_row(
+            strip, weight, n, x, row, k, column_sum, epsilon, K, K_PAD, NORM, CHUNK, STAGES
+        )
+    else:
+        result = times_row(strip, x, row, k, column_sum, epsilon, K, NORM)
+    result += shift
     if EPILOGUE == 1:
         u = 0.7978845608028654 * (result + 0.044715 * result * result * result)
         result = result / (1.0 + tl.exp(-2.0 * u))
     if EPILOGUE == 2:
         result += residual
-    tl.store(y + row * N + n, result.to(y.dtype.element_ty))
+    if EPILOGUE == 3:
+        gate, other = tl.split(tl.reshape(result, (BLOCK_N // 2, 2)))
+        out_n = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        result = gate / (1.0 + tl.exp(-gate)) * other
+        tl.store(y + row * (N // 2) + out_n, result.to(y.dtype.element_ty))
+    else:
+        tl.store(y + row * N + n, result.to(y.dtype.element_ty))
 
 
 def launch_rows(
@@ -85,6 +132,9 @@ def launch_rows(
 ) -> None:
     """`kernels.linear.projections.fused_linear` for a tile of one row; leaves no statistics."""
     rows, in_features = x.shape
+    whole = padded(in_features)
+    # Chunks that do not divide a row would read beyond it.
+    in_chunks = tile.block_k >= LEAST_CHUNK and in_features % tile.block_k == 0
     linear_row[(linear.out_features // tile.block_n, rows)](
         x,
         linear.weight,
@@ -94,9 +144,11 @@ def launch_rows(
         linear.epsilon,
         N=linear.out_features,
         K=in_features,
-        K_PAD=padded(in_features),
+        K_PAD=whole,
         NORM=linear.norm,
         EPILOGUE=epilogue,
+        CHUNK=min(tile.block_k, whole) if in_chunks else whole,
+        STAGES=tile.stages if in_chunks else 1,
         BLOCK_N=tile.block_n,
         num_warps=tile.warps,
         **launch_options(launches_early(x)),

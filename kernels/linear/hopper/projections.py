@@ -31,6 +31,8 @@ from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
 from kernels.tiles.table import LinearTile
 
+MOST_UNROLLED = gl.constexpr(32)
+"""Chunks of K that are written out one after another."""
 GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 
@@ -38,6 +40,17 @@ GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 def _gelu_tanh(x):
     u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
     return x / (1.0 + gl.exp(-2.0 * u))
+
+
+@gluon.jit
+def _gated(mapped, FEATURES: gl.constexpr, ROWS: gl.constexpr):
+    """`gated` of a packed map's [FEATURES, ROWS]: [FEATURES / 2, ROWS]. Moves nothing.
+
+    A thread that has feature i of a piece of 16 has feature i + 8, too.
+    """
+    by_turns = gl.reshape(mapped, [FEATURES // 16, 2, 8, ROWS])
+    gate, other = gl.split(gl.permute(by_turns, (0, 2, 3, 1)))
+    return gl.reshape(gate / (1.0 + gl.exp(-gate)) * other, [FEATURES // 2, ROWS])
 
 
 @gluon.jit
@@ -90,6 +103,19 @@ def memory_layout(features, rows, warps):
     return gl.BlockedLayout([vector, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
 
 
+@gluon.jit
+def _refill(
+    weight_desc, x_desc, w_chunks, x_chunks, ready, chunk, first_n, first_m, first_k,
+    CHUNK_BYTES: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Have the copy engine fill the stage of chunk number `chunk` with the one after the last."""
+    stage = chunk % STAGES
+    k = first_k + (chunk + STAGES) * BLOCK_K
+    mbarrier.expect(ready.index(stage), CHUNK_BYTES)
+    copy_tile(weight_desc, [first_n, k], ready.index(stage), w_chunks.index(stage))
+    copy_tile(x_desc, [first_m, k], ready.index(stage), x_chunks.index(stage))
+
+
 @gluon.jit(do_not_specialize=["rows", "inbox_at"])
 def linear_stream(
     x_desc,
@@ -126,7 +152,9 @@ def linear_stream(
     own: gl.constexpr = product_layout(OWN_M, gl.num_warps())
     by_feature: gl.constexpr = gl.SliceLayout(1, own)
     by_row: gl.constexpr = gl.SliceLayout(0, own)
-    lines: gl.constexpr = memory_layout(BLOCK_N, OWN_M, gl.num_warps())
+    OUT: gl.constexpr = 2 if EPILOGUE == 3 else 1
+    OUT_N: gl.constexpr = BLOCK_N // OUT
+    lines: gl.constexpr = memory_layout(OUT_N, OWN_M, gl.num_warps())
     CHUNK_BYTES: gl.constexpr = (
         (BLOCK_M + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
     )
@@ -169,9 +197,9 @@ def linear_stream(
             x_chunks.index(i),
         )
     # While the copies are on their way.
-    line_n = first_n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, lines))
+    line_n = tile_n * OUT_N + gl.arange(0, OUT_N, layout=gl.SliceLayout(1, lines))
     line_m = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(0, lines))
-    y_lines = y + line_m[None, :] * N + line_n[:, None]
+    y_lines = y + line_m[None, :] * (N // OUT) + line_n[:, None]
     in_batch = (line_m < rows)[None, :]
     if NORM > 0:
         flat: gl.constexpr = statistics_layout(X_TILES_PAD, gl.num_warps())
@@ -181,24 +209,41 @@ def linear_stream(
     if EPILOGUE == 2:
         residual = gl.convert_layout(gl.load(y_lines, mask=in_batch, other=0.0), own)
 
-    accumulator = warpgroup_mma_init(gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product))
-    for i in gl.static_range(CHUNKS):
-        mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
-        accumulator = warpgroup_mma(
-            w_chunks.index(i % STAGES),
-            x_chunks.index(i % STAGES).permute((1, 0)),
-            accumulator,
-            is_async=True,
-        )
-        if (i > 0) & (i - 1 + STAGES < CHUNKS):
-            # The stage before this one is filled again, once the product of its chunk is made.
-            accumulator = warpgroup_mma_wait(1, deps=(accumulator,))
-            program_barrier()
-            stage = ready.index((i - 1) % STAGES)
-            k = part * PART_K + (i - 1 + STAGES) * BLOCK_K
-            mbarrier.expect(stage, CHUNK_BYTES)
-            copy_tile(weight_desc, [tile_n * BLOCK_N, k], stage, w_chunks.index((i - 1) % STAGES))
-            copy_tile(x_desc, [tile_m * BLOCK_M, k], stage, x_chunks.index((i - 1) % STAGES))
+    accumulator = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product)
+    if CHUNKS <= MOST_UNROLLED:
+        accumulator = warpgroup_mma_init(accumulator)
+        for i in gl.static_range(CHUNKS):
+            mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
+            accumulator = warpgroup_mma(
+                w_chunks.index(i % STAGES),
+                x_chunks.index(i % STAGES).permute((1, 0)),
+                accumulator,
+                is_async=True,
+            )
+            if (i > 0) & (i - 1 + STAGES < CHUNKS):
+                # The stage before this one is filled again, once the product of its chunk is made.
+                accumulator = warpgroup_mma_wait(1, deps=(accumulator,))
+                program_barrier()
+                _refill(
+                    weight_desc, x_desc, w_chunks, x_chunks, ready, i - 1, tile_n * BLOCK_N,
+                    tile_m * BLOCK_M, part * PART_K, CHUNK_BYTES, BLOCK_K, STAGES,
+                )  # fmt: skip
+    else:
+        for i in range(CHUNKS):
+            mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
+            product_of_chunk = warpgroup_mma(
+                w_chunks.index(i % STAGES),
+                x_chunks.index(i % STAGES).permute((1, 0)),
+                accumulator,
+                is_async=True,
+            )
+            accumulator = warpgroup_mma_wait(1, deps=(product_of_chunk,))
+            if (i > 0) & (i - 1 + STAGES < CHUNKS):
+                program_barrier()
+                _refill(
+                    weight_desc, x_desc, w_chunks, x_chunks, ready, i - 1, tile_n * BLOCK_N,
+                    tile_m * BLOCK_M, part * PART_K, CHUNK_BYTES, BLOCK_K, STAGES,
+                )  # fmt: skip
     # While the tensor cores are at work.
     if NORM > 0:
         mean, rstd = combine_statistics(
@@ -218,6 +263,8 @@ def linear_stream(
         result = _gelu_tanh(result)
     if EPILOGUE == 2:
         result += residual.to(gl.float32)
+    if EPILOGUE == 3:
+        result = _gated(result, BLOCK_N, OWN_M)
     rounded = result.to(y.dtype.element_ty)
     gl.store(y_lines, gl.convert_layout(rounded, lines), mask=in_batch)
     if EPILOGUE == 2:

@@ -25,8 +25,11 @@ from kernels.linear.folded import (
     SplitWorkspace,
     fold_linear,
     fold_rms_norm,
+    pack_gate,
+    packed_halves,
 )
 from kernels.linear.projections import (
+    GATED,
     GELU,
     PLAIN,
     RESIDUAL,
@@ -99,7 +102,8 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and its statistics, each checked to be all that was written."""
     rows, out_features = x.shape[0], linear.out_features
-    y = poisoned_rows(torch.full((rows, out_features), NAN, dtype=x.dtype, device=x.device))
+    made = out_features // 2 if how.get("epilogue") == GATED else out_features
+    y = poisoned_rows(torch.full((rows, made), NAN, dtype=x.dtype, device=x.device))
     if start is not None:
         y.copy_(start)
     stats = poisoned_rows(torch.full((rows, 2, out_features // tile.block_n), NAN, device=x.device))
@@ -162,35 +166,68 @@ def test_layer_norm_and_gelu(
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("rows", "tile", "x_tiles"),
+    ("rows", "tile", "x_tiles", "in_features", "epilogue"),
     [
-        (3, LinearTile(1, 4, 16, warps=2), None),
-        (5, LinearTile(16, 32, 16), None),
-        (37, LinearTile(16, 16, 16, split_k=3), 3),
+        (3, LinearTile(1, 4, 16, warps=2), None, 48, PLAIN),
+        (3, LinearTile(1, 4, 16, warps=2), None, 48, GATED),
+        (2, LinearTile(1, 8, 512), None, 768, PLAIN),
+        (2, LinearTile(1, 8, 256), None, 768, GATED),
+        (5, LinearTile(16, 32, 16), None, 48, PLAIN),
+        (5, LinearTile(16, 32, 16), None, 48, GATED),
+        (37, LinearTile(16, 16, 16, split_k=3), 3, 48, GATED),
     ],
-    ids=["vectors", "tiles", "statistics"],
+    ids=[
+        "vectors",
+        "vectors-gate",
+        "chunks",
+        "chunks-gate",
+        "tiles",
+        "tiles-gate",
+        "statistics-gate",
+    ],
 )
 @pytest.mark.parametrize("kind", ["tiny", "far mean"])
-def test_rms_norm(
+def test_rms_norm_and_gate(
     triton_device: torch.device,
     dtype: torch.dtype,
     rows: int,
     tile: LinearTile,
     x_tiles: int | None,
+    in_features: int,
+    epilogue: int,
     kind: str,
 ) -> None:
     """A mean that is not taken out counts in the mean square, within tiles and between them."""
-    in_features = 48
     problem = _problem(rows, dtype, triton_device, in_features=in_features)
     problem.x = poisoned_rows(outlier_rows(rows, in_features, kind).to(problem.x))
-    linear = fold_rms_norm(problem.weight, problem.bias, problem.gain, EPSILON)
+    is_gated = epilogue == GATED
+    pack = pack_gate if is_gated else torch.clone
+    linear = fold_rms_norm(pack(problem.weight), pack(problem.bias), problem.gain, EPSILON)
     stats = None if x_tiles is None else poisoned_rows(problem.statistics(x_tiles))
-    y, _ = _run(problem.x, linear, tile, x_stats=stats)
+    y, _ = _run(problem.x, linear, tile, epilogue=epilogue, x_stats=stats)
     normal = F.rms_norm(problem.x, (in_features,), problem.gain, EPSILON)
     exact = reference_linear(
-        problem.x, problem.weight, problem.bias, gain=problem.gain, epsilon=EPSILON
+        problem.x,
+        problem.weight,
+        problem.bias,
+        gain=problem.gain,
+        epsilon=EPSILON,
+        is_gated=is_gated,
     )
-    within_torch_error(y, exact, F.linear(normal, problem.weight, problem.bias))
+    theirs = F.linear(normal, problem.weight, problem.bias)
+    if is_gated:
+        gate, gated = theirs.chunk(2, dim=1)
+        theirs = F.silu(gate) * gated
+    within_torch_error(y, exact, theirs)
+
+
+def test_packing_a_gate_takes_turns_and_is_undone() -> None:
+    both = random_tensor(3, 32, seed=1)
+    packed = pack_gate(both.t()).t()
+    assert torch.equal(packed[:, :16], torch.cat((both[:, :8], both[:, 16:24]), 1))
+    halves = packed_halves(packed)
+    for half, expected in zip(halves, both.chunk(2, dim=1), strict=True):
+        assert torch.equal(half.flatten(1), expected)
 
 
 def test_a_weight_that_has_its_gain_in_is_shared() -> None:
