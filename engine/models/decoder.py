@@ -16,9 +16,10 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.activations import activation_function
-from engine.models.layers import FeedForward, LayerNorm, Linear, Norm, RMSNorm, Turn
+from engine.models.layers import FeedForward, LayerNorm, Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
+from kernels.attention.rotation import Turn
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q [T, H_q, D], k [T, H_kv, D], v [T, H_kv, D]) -> [T, H_q, D]: stores k and v of

@@ -87,22 +87,3 @@ class FeedForward:
             return self.out(self.into.activated(x, self.activation))
         gate, mapped = self.into(x).chunk(2, dim=1)  # [T, F] each
         return self.out(self.activation(gate) * mapped)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Cosines and signed sines [T, 1, D] of the positions of T tokens, float32."""
-
-    cosines: Tensor
-    sines: Tensor
-
-    @classmethod
-    def at(cls, positions: Tensor, table: Tensor) -> Turn:
-        """Of `positions` [T], from the table [P, D] of `Rotary.table`."""
-        cosines, sines = F.embedding(positions, table)[:, None].chunk(2, dim=2)
-        return cls(torch.cat((cosines, cosines), 2), torch.cat((sines.neg(), sines), 2))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Turn every head of x [T, H, D]; the result is float32."""
-        halves_swapped = x.roll(x.shape[2] // 2, dims=2)
-        return torch.addcmul(x * self.cosines, halves_swapped, self.sines)

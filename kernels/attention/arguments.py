@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.attention.rotation import Rotation
+
 
 class FusedArguments(NamedTuple):
     """As `kernels.attention.fused.fused_attention` describes them."""
@@ -18,3 +20,4 @@ class FusedArguments(NamedTuple):
     is_running: torch.Tensor
     out: torch.Tensor
     scale: float
+    rotation: Rotation | None = None

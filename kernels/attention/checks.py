@@ -10,6 +10,7 @@ import math
 import torch
 
 from kernels.attention.arguments import FusedArguments
+from kernels.attention.rotation import Rotation
 from kernels.attention.value_checks import host_array, used_blocks
 from kernels.backend import reads_values
 from kernels.errors import KernelArgumentError
@@ -92,7 +93,7 @@ def check_prefill(
 
 def check_fused_attention(arguments: FusedArguments) -> None:
     """Refuse a `fused_attention` call that cannot be carried out."""
-    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale = arguments
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation = arguments
     _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache)
     rows = _check_indices("positions", positions, k_cache)
     kind = is_running.dtype if isinstance(is_running, torch.Tensor) else torch.bool
@@ -124,6 +125,8 @@ def check_fused_attention(arguments: FusedArguments) -> None:
             f"qkv must have (H_q + 2 * H_kv) * D columns, {columns} for {query_heads} query heads "
             f"by out and {kv_heads} KV heads of {head_dim}, but has {qkv.shape[1]}"
         )
+    if rotation is not None:
+        _check_rotation(rotation, query_heads + kv_heads, head_dim, k_cache)
     query = out.view(rows, query_heads, head_dim)
     _check_attention(
         query, k_cache, v_cache, block_tables, positions, scale, None, per_row="positions"
@@ -132,6 +135,25 @@ def check_fused_attention(arguments: FusedArguments) -> None:
         raise KernelArgumentError("block_tables must have a column for the new tokens, but has 0")
     if reads_values(k_cache):
         _check_new_tokens(k_cache, block_tables, positions, is_running)
+
+
+def _check_rotation(
+    rotation: Rotation, turned_heads: int, head_dim: int, k_cache: torch.Tensor
+) -> None:
+    """Refuse tables that kernels would read beyond, or as what they are not."""
+    _check_tensor("rotation.table", rotation.table, 2, "[P, D]", torch.float32, k_cache)
+    tensors = [("rotation.table", rotation.table, (rotation.table.shape[0], head_dim))]
+    if rotation.norm is not None:
+        _check_tensor("rotation.norm", rotation.norm, 2, "[H_q + H_kv, D]", k_cache.dtype, k_cache)
+        tensors.append(("rotation.norm", rotation.norm, (turned_heads, head_dim)))
+    for name, tensor, shape in tensors:
+        if tuple(tensor.shape) != shape or not tensor.is_contiguous():
+            raise KernelArgumentError(
+                f"{name} must be {list(shape)} and contiguous, but is {list(tensor.shape)} with "
+                f"strides {tensor.stride()}"
+            )
+    if head_dim % 2:
+        raise KernelArgumentError(f"rotation turns pairs, so D must be even, but is {head_dim}")
 
 
 def _check_new_tokens(

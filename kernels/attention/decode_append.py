@@ -77,6 +77,25 @@ def _take_new_token(q, new_key, new_value, scale_log2, total_max, total_sum, tot
     )
 
 
+@triton.jit
+def load_turned(
+    heads, head_norm, norms, dim, mask, cosines, sines, D: tl.constexpr, EPSILON: tl.constexpr
+):  # fmt: skip
+    """The dimensions `dim`, the last axis, of heads that begin at `heads`, float32: normed where
+    there is a `head_norm`, whose weights begin `norms` behind it, and turned."""
+    swapped_dim = (dim + D // 2) % D
+    values = tl.load(heads + dim, mask=mask, other=0.0).to(tl.float32)
+    swapped = tl.load(heads + swapped_dim, mask=mask, other=0.0).to(tl.float32)
+    if head_norm is not None:
+        square = tl.sum(values * values, axis=len(values.shape) - 1, keep_dims=True) / D
+        rstd = tl.rsqrt(square + EPSILON)
+        weights = tl.load(head_norm + norms + dim, mask=mask, other=0.0).to(tl.float32)
+        others = tl.load(head_norm + norms + swapped_dim, mask=mask, other=0.0).to(tl.float32)
+        values = values * rstd * weights
+        swapped = swapped * rstd * others
+    return values * cosines + swapped * sines
+
+
 @triton.jit(
     do_not_specialize=["max_context", "table_stride"],
     do_not_specialize_on_alignment=["block_tables", "positions", "is_running"],
@@ -91,6 +110,8 @@ def decode_attention_append(
     out,
     partials,
     counters,
+    turns,
+    head_norm,
     scale_log2,
     max_context,
     qkv_stride_row,
@@ -108,9 +129,14 @@ def decode_attention_append(
     BLOCK_N: tl.constexpr,
     SPLIT: tl.constexpr,
     SERIAL: tl.constexpr,
+    EPSILON: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`."""
+    """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`.
+
+    Queries and keys are turned where there are `turns` [positions, D], and normed before where
+    there is a `head_norm` [KV_HEADS (G + 1), D].
+    """
     release_consumers(PDL)
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
@@ -141,11 +167,27 @@ def decode_attention_append(
             cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
         )  # fmt: skip
         new_block = tl.load(table + cached // PAGE, mask=runs, other=0).to(tl.int64)
+        if turns is not None:
+            pair = turns + cached * D + dim % (D // 2)
+            cosines = tl.load(pair, mask=in_head, other=0.0)
+            sines = tl.load(pair + D // 2, mask=in_head, other=0.0)
+            sines = tl.where(dim < D // 2, -sines, sines)
         await_producers(PDL)
 
         row = qkv + sequence * qkv_stride_row
-        q = tl.load(row + head[:, None] * D + dim[None, :], mask=row_mask, other=0.0)
-        new_key = tl.load(row + (KV_HEADS * G + kv_head) * D + dim, mask=in_head, other=0.0)
+        key_place = (KV_HEADS * G + kv_head) * D
+        if turns is None:
+            q = tl.load(row + head[:, None] * D + dim[None, :], mask=row_mask, other=0.0)
+            new_key = tl.load(row + key_place + dim, mask=in_head, other=0.0)
+        else:
+            place = head[:, None] * D
+            q = load_turned(
+                row + place, head_norm, place, dim[None, :], row_mask,
+                cosines[None, :], sines[None, :], D, EPSILON,
+            ).to(qkv.dtype.element_ty)  # fmt: skip
+            new_key = load_turned(
+                row + key_place, head_norm, key_place, dim, in_head, cosines, sines, D, EPSILON
+            ).to(qkv.dtype.element_ty)
         new_value = tl.load(
             row + (KV_HEADS * G + KV_HEADS + kv_head) * D + dim, mask=in_head, other=0.0
         )
@@ -214,7 +256,7 @@ def launch_fused(arguments: FusedArguments, pdl: bool, *, serial: bool | None = 
 
     `serial` overrides the choice between the two launches, which agree bit for bit.
     """
-    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale = arguments
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation = arguments
     _, kv_heads, block_size, head_dim = k_cache.shape
     batch = positions.shape[0]
     if batch == 0:
@@ -244,6 +286,8 @@ def launch_fused(arguments: FusedArguments, pdl: bool, *, serial: bool | None = 
         out,
         partials,
         counters,
+        None if rotation is None else rotation.table,
+        None if rotation is None else rotation.norm,
         scale * LOG2_E,
         max_context,
         qkv.stride(0),
@@ -257,6 +301,7 @@ def launch_fused(arguments: FusedArguments, pdl: bool, *, serial: bool | None = 
         KV_HEADS=kv_heads,
         PAGE=block_size,
         SERIAL=serial,
+        EPSILON=0.0 if rotation is None else rotation.epsilon,
         **tile.constants,
         **launch_options(pdl),
         num_warps=tile.num_warps,

@@ -14,6 +14,7 @@ import torch
 
 from kernels.attention.arguments import FusedArguments
 from kernels.attention.checks import check_fused_attention
+from kernels.attention.rotation import Rotation
 from kernels.attention.torch_ops import TorchAppend, TorchDecode
 from kernels.attention.value_checks import used_blocks
 from kernels.backend import device_of, ring_serves, uses_triton
@@ -32,6 +33,7 @@ def fused_attention(
     scale: float,
     pdl: bool = False,
     ring: RingTile | None = None,
+    rotation: Rotation | None = None,
 ) -> torch.Tensor:
     """Append each running row's new token to its pages and attend over it and all before it.
 
@@ -67,6 +69,8 @@ def fused_attention(
         it, as `kv_append` is not. `qkv` is read, and everything written, after.
     ring : RingTile or None
         How the Hopper kernel streams a context; None: as the committed table says.
+    rotation : Rotation or None
+        How the new tokens' queries and keys are normed and turned first. Keys are appended turned.
 
     Returns
     -------
@@ -79,7 +83,7 @@ def fused_attention(
         An argument that does not fit, by name.
     """
     arguments = FusedArguments(
-        qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale
+        qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation
     )
     check_fused_attention(arguments)
     if not uses_triton(k_cache):
@@ -104,10 +108,14 @@ def fused_attention(
 @torch.no_grad()
 def _append_then_attend(arguments: FusedArguments) -> None:
     """The same in torch, one operation after the other."""
-    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale = arguments
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation = arguments
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     query, key, value = split_heads(qkv, kv_heads, head_dim)
     runs = is_running > 0
+    if rotation is not None:
+        heads = torch.cat((query, key), 1)
+        turned = rotation.turned(heads, torch.where(runs, positions, 0))
+        query, key = turned.split_with_sizes((query.shape[1], kv_heads), 1)
     columns = torch.where(runs, positions // block_size, 0).to(torch.int64)
     blocks = torch.where(runs, block_tables.gather(1, columns[:, None])[:, 0], -1)
     slots = torch.where(runs, positions % block_size, 0)

@@ -90,6 +90,32 @@ def reference_prefill(
     return out
 
 
+def reference_rotation(
+    heads: torch.Tensor,
+    positions: torch.Tensor,
+    table: torch.Tensor,
+    norm: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+) -> torch.Tensor:
+    """Heads of queries and keys at `positions`, normed and turned.
+
+    Parameters as :class:`kernels.attention.rotation.Rotation` has them.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[B, H, D]``, float64.
+    """
+    exact = heads.double()
+    if norm is not None:
+        mean_square = exact.square().mean(dim=2, keepdim=True)
+        exact = exact / (mean_square + epsilon).sqrt() * norm.double()
+    pairs = torch.complex(*exact.chunk(2, dim=2))
+    turn = torch.complex(*table.double()[positions.long()].chunk(2, dim=1))
+    turned = pairs * turn[:, None]
+    return torch.cat((turned.real, turned.imag), dim=2)
+
+
 def gather_context(cache: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
     """The first `length` tokens of a sequence: ``[H_kv, length, D]`` in float64."""
     block_size = cache.shape[2]

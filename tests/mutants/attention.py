@@ -11,11 +11,52 @@ WORKSPACE, WORKSPACE_TESTS = (
 )
 FUSED = "kernels/attention/decode_append.py"
 FUSED_TESTS = ("tests/kernels/attention/test_fused.py",)
+ROTATION_TESTS = ("tests/kernels/attention/test_rotation.py",)
 DISPATCH = "kernels/attention/fused.py"
 LAUNCH = "kernels/tiles/launch.py"
 DECODE_TESTS = ("tests/kernels/attention/test_decode.py",)
 
 MUTANTS = (
+    Mutant(
+        FUSED,
+        "swapped_dim = (dim + D // 2) % D",
+        "swapped_dim = dim ^ 1",
+        "pairs are neighbours, as in other models",
+        ROTATION_TESTS,
+        "llama or qwen3",
+    ),
+    Mutant(
+        FUSED,
+        "sines = tl.where(dim < D // 2, -sines, sines)",
+        "sines = tl.where(dim < D // 2, sines, -sines)",
+        "heads are turned backwards",
+        ROTATION_TESTS,
+        "llama or qwen3",
+    ),
+    Mutant(
+        FUSED,
+        "rstd = tl.rsqrt(square + EPSILON)",
+        "rstd = tl.rsqrt(square)",
+        "the norm of heads has no epsilon",
+        ROTATION_TESTS,
+        "qwen3",
+    ),
+    Mutant(
+        FUSED,
+        "row + key_place, head_norm, key_place, dim,",
+        "row + key_place, head_norm, 0, dim,",
+        "keys are normed with the weights of the first query",
+        ROTATION_TESTS,
+        "qwen3",
+    ),
+    Mutant(
+        FUSED,
+        "pair = turns + cached * D + dim % (D // 2)",
+        "pair = turns + (cached + 1) * D + dim % (D // 2)",
+        "heads are turned by the next position",
+        ROTATION_TESTS,
+        "llama or qwen3",
+    ),
     Mutant(
         SOFTMAX,
         'scores = tl.where(in_context[None, :], scores, float("-inf"))',

@@ -40,6 +40,7 @@ from kernels.attention.hopper.softmax import (
     store_output,
     take_new_token,
 )
+from kernels.attention.hopper.turn import load_turn, load_turned
 from kernels.attention.running_softmax import PART_HEADER
 from kernels.hopper.names import program_barrier
 
@@ -66,6 +67,8 @@ def ring_attention(
     out,
     partials,
     counters,
+    turns,
+    head_norm,
     scale_log2,
     max_context,
     query_stride_row,
@@ -89,6 +92,7 @@ def ring_attention(
     CLUSTER: gl.constexpr,
     APPEND: gl.constexpr,
     LATE: gl.constexpr,
+    EPSILON: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """One KV head of one sequence: all splits (SERIAL), split number `program_id(2)`, or some.
@@ -96,7 +100,9 @@ def ring_attention(
     Where CLUSTER is more than 1, as many programs share the splits: each takes every CLUSTER-th,
     and sends their parts to the first. With APPEND the new token's key and value stand behind its
     queries, and `lengths` counts the tokens before it; it is written before they are attended to,
-    or where LATE after. Without, all tokens are in the cache and are counted.
+    or where LATE after. Without, all tokens are in the cache and are counted. To be appended, its
+    key is turned, as its queries are, where there are `turns` [positions, D], and normed before
+    where there is a `head_norm` [KV_HEADS (G + 1), D].
     """
     if PDL:
         gdc_launch_dependents()
@@ -168,6 +174,10 @@ def ring_attention(
         query_place = (kv_head * G + query_group)[None, :] * query_stride_head + query_dim[:, None]
         if APPEND:
             new_block = gl.load(table + cached // PAGE, mask=runs, other=0).to(gl.int64)
+        if turns is not None:
+            line = gl.arange(0, D, layout=LINE)
+            query_cosines, query_sines = load_turn(turns, cached, query_dim, D)
+            line_cosines, line_sines = load_turn(turns, cached, line, D)
         if PDL:
             gdc_wait()
 
@@ -176,13 +186,31 @@ def ring_attention(
         value_row = key_row + KV_HEADS * query_stride_head
         if APPEND:
             line = gl.arange(0, D, layout=LINE)
-            key_line, value_line = gl.load(key_row + line), gl.load(value_row + line)
+            if turns is None:
+                key_line = gl.load(key_row + line)
+            else:
+                norms = (KV_HEADS * G + kv_head) * D
+                key_line = load_turned(
+                    key_row, head_norm, norms, line, line >= 0, line_cosines, line_sines, D, EPSILON
+                ).to(query.dtype.element_ty)
+            value_line = gl.load(value_row + line)
             appends = (split == 0) & runs
             slot = (new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE
             slot *= cache_stride_slot
-        q = gl.load(row + query_place, mask=query_mask, other=0.0)
+        if turns is None:
+            q = gl.load(row + query_place, mask=query_mask, other=0.0)
+        else:
+            query_head = (kv_head * G + query_group)[None, :]
+            q = load_turned(
+                row + query_head * query_stride_head, head_norm, query_head * D,
+                query_dim[:, None], query_mask, query_cosines[:, None], query_sines[:, None],
+                D, EPSILON,
+            ).to(query.dtype.element_ty)  # fmt: skip
         if APPEND:
-            new_key = gl.load(key_row + query_dim)
+            if turns is None:
+                new_key = gl.load(key_row + query_dim)
+            else:
+                new_key = gl.convert_layout(key_line, BY_QUERY_DIM)
             new_value = gl.load(value_row + dim)
             if not LATE:  # noqa: SIM102
                 if appends:

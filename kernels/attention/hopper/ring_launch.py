@@ -81,7 +81,7 @@ def _launch(
     To `append`, the new keys and values stand behind the queries. Otherwise all tokens are in the
     cache: `positions` are the contexts' lengths, and `is_running` is not read.
     """
-    query, k_cache, v_cache, block_tables, lengths, is_running, out, scale = arguments
+    query, k_cache, v_cache, block_tables, lengths, is_running, out, scale, rotation = arguments
     _, kv_heads, block_size, head_dim = k_cache.shape
     batch = lengths.shape[0]
     if batch == 0:
@@ -137,6 +137,8 @@ def _launch(
         out,
         partials,
         counters,
+        None if rotation is None else rotation.table,
+        None if rotation is None else rotation.norm,
         scale * LOG2_E,
         max_context,
         query.stride(0),
@@ -159,6 +161,7 @@ def _launch(
         CLUSTER=cluster,
         APPEND=append,
         LATE=late,
+        EPSILON=0.0 if rotation is None else rotation.epsilon,
         **launch_options(pdl),
         num_warps=1,
     )

@@ -14,11 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.errors import ModelError
 from engine.fused.weights import can_fuse, has_fused_parts
 from engine.models.decoder import Decoder
-from engine.models.layers import RMSNorm, Turn
+from engine.models.layers import RMSNorm
 from engine.models.random_weights import random_weights
 from engine.models.registry import RANDOM_CONFIGS, load_model
 from engine.models.rotary import Rotary
 from engine.models.spec import DecoderSpec
+from kernels.attention.rotation import Turn
 
 CPU = torch.device("cpu")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
