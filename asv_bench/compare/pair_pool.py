@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from asv_bench.process.device_pool import DevicePool
 from asv_bench.process.samples import Pair, PairSource
 
 
@@ -37,29 +38,12 @@ class PairPool:
         self._turns = {device: 2 * index for index, device in enumerate(source.devices)}
 
     def measure(self, next_pair: NextPair, take: TakePair) -> None:
-        """Measure until `next_pair` wants nothing more and every pair is taken."""
-        running: dict[Future[Mapping[str, Pair]], tuple[str, PairRequest]] = {}
-        idle = list(self._source.devices)
-        with ThreadPoolExecutor(len(idle)) as pool:
-            try:
-                while True:
-                    while idle:
-                        request = next_pair([request for _, request in running.values()])
-                        if request is None:
-                            break
-                        device = idle.pop(0)
-                        running[pool.submit(self._pair, request, device)] = device, request
-                    if not running:
-                        return
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        device, request = running.pop(future)
-                        idle.append(device)
-                        take(request, future)
-            except BaseException:
-                # The threads wait for processes, and leaving the pool waits for the threads.
-                self._source.stop()
-                raise
+        """Measure until `next_pair` wants nothing more and every pair is taken.
+
+        The pair of a device that is lost is not taken: `next_pair` is asked for it again.
+        """
+        pool = DevicePool(self._source, self._pair)
+        pool.run(lambda device, running: next_pair(running), take)
 
     def _pair(self, request: PairRequest, device: str) -> Mapping[str, Pair]:
         # A device measures one pair at a time, so only one thread is at its turns.

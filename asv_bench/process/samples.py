@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from asv_bench.errors import MeasurementFailed
@@ -24,6 +25,10 @@ class CommitUnusable(MeasurementFailed):
         self.reason = reason
         self.is_lacking = is_lacking
 
+    def __reduce__(self) -> tuple[Callable[..., CommitUnusable], tuple[str, str]]:
+        """How it is made again in another process."""
+        return partial(CommitUnusable, is_lacking=self.is_lacking), (self.commit, self.reason)
+
 
 class SampleFailed(MeasurementFailed):
     """A process of a commit that can be measured gave no figure of `benchmarks` this time."""
@@ -36,6 +41,14 @@ class SampleFailed(MeasurementFailed):
         self.commit = commit
         self.benchmarks = tuple(benchmarks)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[SampleFailed], tuple[str, tuple[str, ...], str]]:
+        """How it is made again in another process."""
+        return SampleFailed, (self.commit, self.benchmarks, self.reason)
+
+
+class DeviceLost(MeasurementFailed):
+    """A device is out of use, and what it was asked to measure is still to be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +168,15 @@ class Absence:
 class LifeSource(Protocol):
     """Measures single processes of commits."""
 
+    @property
+    def devices(self) -> Sequence[str]:
+        """Where it measures; a process at a time on each, and those of different ones together."""
+        ...
+
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
+        """See `PairSource.prepare`; what that takes runs on a device, by default the first."""
+        ...
+
     def life(
         self,
         commit: str,
@@ -163,6 +185,10 @@ class LifeSource(Protocol):
         device: str | None = None,
     ) -> Mapping[str, Reading]:
         """Measure a fresh process of a commit; parameters and errors as in `PairSource.pair`."""
+        ...
+
+    def stop(self) -> None:
+        """See `PairSource.stop`."""
         ...
 
 
@@ -213,6 +239,8 @@ class PairSource(Protocol):
             If one of the commits cannot be measured.
         SampleFailed
             If a process failed although its commit can be measured.
+        DeviceLost
+            If the device went out of use before the pair was measured.
         """
         ...
 

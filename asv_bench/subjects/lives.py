@@ -34,21 +34,25 @@ WALL = "wall_s"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where lives run, one at a time: GPUs by UUID, and CPU cores; none: what the user may use."""
+    """Where lives run, one at a time: GPUs by UUID, and CPU cores; none: what the user may use.
+
+    `name` is that of one of many places in a fleet; "": the GPUs say enough.
+    """
 
     gpus: tuple[str, ...] = ()
     cores: tuple[int, ...] = ()
+    name: str = ""
 
     @property
     def device(self) -> str:
         """As readings name it."""
-        return ",".join(self.gpus) or HOST
+        return self.name or ",".join(self.gpus) or HOST
 
     def variables(self) -> dict[str, str]:
         """What shows a life these GPUs only."""
         if not self.gpus:
             return {}
-        return {"CUDA_VISIBLE_DEVICES": self.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 class Lives:
@@ -85,6 +89,7 @@ class Lives:
         self._trees = trees
         self._processes = processes
         self._tried: dict[str, tuple[Laid, dict[str, Absence]] | CommitUnusable] = {}
+        self._trying: dict[str, threading.Lock] = {}
         self._repeats: int | None = None
         self._lock = threading.Lock()
         self.cells: dict[str, Cell] = {}
@@ -99,12 +104,16 @@ class Lives:
         """See `PairSource`; nothing is measured from then on."""
         self._processes.stop()
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource`: lay it out, make its setup, and live once without measuring."""
+        place = self._places[device or self.devices[0]]
         with self._lock:
+            trying = self._trying.setdefault(commit, threading.Lock())
+        # Different commits are tried at the same time, each on the device that asked for it.
+        with trying:
             if commit not in self._tried:
                 try:
-                    self._tried[commit] = self._try(commit)
+                    self._tried[commit] = self._try(commit, place)
                 except CommitUnusable as error:
                     self._tried[commit] = error
             tried = self._tried[commit]
@@ -146,7 +155,7 @@ class Lives:
         device: str | None = None,
     ) -> Mapping[str, Reading]:
         """See `LifeSource`."""
-        absences = self.prepare(commit)
+        absences = self.prepare(commit, device)
         wanted = [name for name in benchmarks or self._metrics if name not in absences]
         place = self._places[device or self.devices[0]]
         started = time.time()
@@ -183,9 +192,8 @@ class Lives:
             for name in wanted
         }
 
-    def _try(self, commit: str) -> tuple[Laid, dict[str, Absence]]:
+    def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
         laid = self._trees.lay_out(commit)
-        place = self._places[self.devices[0]]
         job = Job(self._command, laid.tree, self._variables(laid, place))
         self.cells[commit] = cell_of(self._command, job, self._processes, self._table.env)
         try:
@@ -193,9 +201,10 @@ class Lives:
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
-        if self._repeats is None and WALL in figures.values:
-            # Settled by the first commit and kept: both halves of a pair are measured alike.
-            self._repeats = repeats_for(figures.values[WALL][0])
+        with self._lock:
+            if self._repeats is None and WALL in figures.values:
+                # Settled by the first commit and kept: both halves of a pair are measured alike.
+                self._repeats = repeats_for(figures.values[WALL][0])
         nothing = Absence("it gave no such figure here.", has_failed=False)
         absences = {
             name: figures.absences.get(name, nothing)

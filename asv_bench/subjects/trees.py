@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtr
 CANNOT_BE_MEASURED = 125
 """The exit code by which a command says that this commit cannot be measured, as for git bisect."""
 _KEPT_SETUPS = 64
-_DONE = "done"
+_DONE, _LOCKS = "done", "locks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,14 @@ class Trees:
             return self._laid(folder, variant)
         folder = CACHE / self._key(variant)
         laid = self._laid(folder, variant)
-        if not (folder / _DONE).is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-            self._write(name, variant, folder)
-            self._set_up(name, laid)
-            (folder / _DONE).touch()
-            self._forget_old()
-        os.utime(folder)
+        with _alone(folder):
+            if not (folder / _DONE).is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+                self._write(name, variant, folder)
+                self._set_up(name, laid)
+                (folder / _DONE).touch()
+                self._forget_old()
+            os.utime(folder)
         return laid
 
     def _laid(self, folder: Path, variant: Variant) -> Laid:
@@ -151,9 +154,19 @@ class Trees:
 
     def _forget_old(self) -> None:
         """Of all setups only those used last stay."""
-        folders = sorted(CACHE.iterdir(), key=lambda folder: folder.stat().st_mtime)
-        for folder in folders[:-_KEPT_SETUPS]:
+        setups = [folder for folder in CACHE.iterdir() if folder.name != _LOCKS]
+        for folder in sorted(setups, key=lambda one: one.stat().st_mtime)[:-_KEPT_SETUPS]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else on this machine makes the same setup meanwhile."""
+    path = folder.parent / _LOCKS / folder.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
