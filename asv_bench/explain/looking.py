@@ -15,7 +15,7 @@ from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.ranking import Question
 from asv_bench.explain.step_profile import StepProfile
-from asv_bench.explain.trace_differences import TracePair
+from asv_bench.explain.trace_pair import TracePair
 from asv_bench.explain.traces import engine_trace, in_turns, subject_trace
 from asv_bench.git.repository import Commit
 from asv_bench.output.progress import Progress

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from asv_bench.explain.difference import Difference, Source
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.trace_differences import TracePair
+from asv_bench.explain.trace_pair import TracePair
 
 MOST = 3
 """Causes that are named."""

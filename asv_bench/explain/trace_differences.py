@@ -12,7 +12,7 @@ from functools import cached_property
 from asv_bench.explain.difference import Difference, Source, more_or_less
 from asv_bench.explain.step_profile import StepProfile, Work
 
-BEYOND_NOISE = 6.0
+BEYOND_NOISE = 5.0
 """Standard errors of a difference from which a time is told from noise, where every trace of one
 end also lies beyond every trace of the other."""
 LEAST_PART = 0.005
@@ -22,14 +22,8 @@ _NOTHING = Work(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class TracePair:
-    """Traces of both ends, as many of each, taken in turns.
-
-    Attributes
-    ----------
-    base, head
-        In the order in which they were taken.
-    """
+class JoinedTraces:
+    """Traces of both ends at one pace, joined by name; see `TracePair`."""
 
     base: Sequence[StepProfile]
     head: Sequence[StepProfile]
@@ -40,17 +34,12 @@ class TracePair:
         return "step" if all(one.has_steps for one in (*self.base, *self.head)) else "trace"
 
     @property
-    def base_us(self) -> float:
-        """Traced time of the base."""
-        return statistics.fmean(one.total_us for one in self.base)
+    def is_device(self) -> bool:
+        """Whether a device worked in any of the traces."""
+        return any(one.is_device for one in (*self.base, *self.head))
 
     @property
-    def effect(self) -> float:
-        """Head over base, minus 1."""
-        return statistics.fmean(one.total_us for one in self.head) / self.base_us - 1
-
-    @property
-    def shows_effect(self) -> bool:
+    def totals_differ(self) -> bool:
         """Whether the traces as a whole differ beyond their noise."""
         return self._differ(
             [one.total_us for one in self.base], [one.total_us for one in self.head]
@@ -58,18 +47,14 @@ class TracePair:
 
     def differences(self) -> list[Difference]:
         """What differs beyond noise: first counts, then times of a call, then gaps."""
-        counts = self._renamed() if self._is_device else []
+        counts = self._renamed() if self.is_device else []
         renamed = {name for one in counts for name in (one.name, *one.also)}
         names = [name for name in self._names if name not in renamed]
         by_time = sorted(names, key=self._moved_whole, reverse=True)
         differing = [one for name in by_time if (one := self._count(name)) is not None]
-        counts += differing if self._is_device else _with_callees(differing)
+        counts += differing if self.is_device else _with_callees(differing)
         times = [one for name in names if (one := self._time(name)) is not None]
         return [*counts, *times, *self._around()]
-
-    @property
-    def _is_device(self) -> bool:
-        return any(one.is_device for one in (*self.base, *self.head))
 
     @cached_property
     def _names(self) -> list[str]:
@@ -96,7 +81,7 @@ class TracePair:
             return None
         calls = statistics.fmean(before), statistics.fmean(after)
         each = _each(base) or _each(head) or 0.0
-        verb = "launched" if self._is_device else "called"
+        verb = "launched" if self.is_device else "called"
         times = more_or_less(*calls, "time", "times")
         return Difference(
             source=Source.TRACE,
@@ -107,7 +92,7 @@ class TracePair:
             sentence=f"{name} is {verb} {times} a {self.unit}",
             is_exact=is_exact,
             leaning=1 if calls[1] > calls[0] else -1,
-            on_gpu=self._is_device,
+            on_gpu=self.is_device,
             cost_us=(cost := (calls[1] - calls[0]) * each),
             part=self._part(cost),
         )
@@ -119,7 +104,7 @@ class TracePair:
             return None
         before, after = ([one.own_us / one.calls for one in side] for side in (base, head))
         calls = statistics.fmean(one.calls for one in head)
-        least = LEAST_PART * self.base_us / calls
+        least = LEAST_PART * self._base_us / calls
         if not self._differ(before, after, least=least):
             return None
         each = statistics.fmean(before), statistics.fmean(after)
@@ -131,10 +116,10 @@ class TracePair:
             what="µs a call",
             before=each[0],
             after=each[1],
-            sentence=f"a call of {name} takes {_moved(each)}{waits}",
+            sentence=f"a call of {name} takes {moved(each)}{waits}",
             is_exact=False,
             leaning=1 if each[1] > each[0] else -1,
-            on_gpu=self._is_device,
+            on_gpu=self.is_device,
             is_waiting=is_waiting,
             cost_us=(cost := (each[1] - each[0]) * calls),
             part=self._part(cost),
@@ -167,7 +152,7 @@ class TracePair:
                     what="µs a call",
                     before=each[0],
                     after=each[1],
-                    sentence=f"{other} runs in place of {name}: a call takes {_moved(each)}",
+                    sentence=f"{other} runs in place of {name}: a call takes {moved(each)}",
                     leaning=leaning,
                     also=(name,),
                     on_gpu=True,
@@ -180,14 +165,14 @@ class TracePair:
     def _around(self) -> Iterator[Difference]:
         """Time in which nothing ran, and what a launch costs the host."""
         before, after = ([one.idle_us for one in side] for side in (self.base, self.head))
-        if self._differ(before, after, least=LEAST_PART * self.base_us):
+        if self._differ(before, after, least=LEAST_PART * self._base_us):
             times = statistics.fmean(before), statistics.fmean(after)
-            name = "gaps between device work" if self._is_device else "host outside operators"
-            why = "the device waits for the host" if self._is_device else "Python, not operators"
-            if self._is_device:
-                text = f"gaps between kernels and copies take {_moved(times)} a {self.unit}: {why}"
+            name = "gaps between device work" if self.is_device else "host outside operators"
+            why = "the device waits for the host" if self.is_device else "Python, not operators"
+            if self.is_device:
+                text = f"gaps between kernels and copies take {moved(times)} a {self.unit}: {why}"
             else:
-                text = f"the host spends {_moved(times)} a {self.unit} outside operators: {why}"
+                text = f"the host spends {moved(times)} a {self.unit} outside operators: {why}"
             yield Difference(
                 source=Source.TRACE,
                 name=name,
@@ -197,13 +182,13 @@ class TracePair:
                 sentence=text,
                 is_exact=False,
                 leaning=1 if times[1] > times[0] else -1,
-                on_gpu=self._is_device,
+                on_gpu=self.is_device,
                 cost_us=(cost := times[1] - times[0]),
                 part=self._part(cost),
             )
         before, after = ([one.launch_us for one in side] for side in (self.base, self.head))
         launches = statistics.fmean(one.launches for one in self.head)
-        least = LEAST_PART * self.base_us / launches if launches else math.inf
+        least = LEAST_PART * self._base_us / launches if launches else math.inf
         if self._differ(before, after, least=least):
             times = statistics.fmean(before), statistics.fmean(after)
             yield Difference(
@@ -212,15 +197,19 @@ class TracePair:
                 what="µs a launch",
                 before=times[0],
                 after=times[1],
-                sentence=f"the host takes {_moved(times)} for a launch",
+                sentence=f"the host takes {moved(times)} for a launch",
                 is_exact=False,
                 leaning=1 if times[1] > times[0] else -1,
                 on_gpu=True,
                 cost_us=(times[1] - times[0]) * launches,
             )
 
+    @cached_property
+    def _base_us(self) -> float:
+        return statistics.fmean(one.total_us for one in self.base)
+
     def _part(self, cost_us: float) -> float:
-        return cost_us / self.base_us if self.base_us else 0.0
+        return cost_us / self._base_us if self._base_us else 0.0
 
     def _differ(
         self, before: Sequence[float], after: Sequence[float], *, least: float = 0.0
@@ -235,8 +224,8 @@ class TracePair:
         change = statistics.fmean(after) - statistics.fmean(before)
         is_apart = min(after) > max(before) or max(after) < min(before)
         mean = (statistics.fmean(before) + statistics.fmean(after)) / 2
-        deviation = max(_deviation(before, after), self._scatter * mean)
-        error = deviation * math.sqrt(1 / len(before) + 1 / len(after))
+        spread = max(deviation(before, after), self._scatter * mean)
+        error = spread * math.sqrt(1 / len(before) + 1 / len(after))
         return is_apart and abs(change) > BEYOND_NOISE * error and abs(change) >= least
 
     @cached_property
@@ -250,7 +239,7 @@ class TracePair:
                 mean = statistics.fmean([*sides[0], *sides[1]])
                 spent = sum(one.own_us for one in (*base, *head))
                 if mean > 0:
-                    found.append((_deviation(*sides) / mean, spent))
+                    found.append((deviation(*sides) / mean, spent))
         half, seen = sum(spent for _, spent in found) / 2, 0.0
         for scatter, spent in sorted(found):
             seen += spent
@@ -259,7 +248,7 @@ class TracePair:
         return 0.0
 
 
-def _deviation(before: Sequence[float], after: Sequence[float]) -> float:
+def deviation(before: Sequence[float], after: Sequence[float]) -> float:
     """The standard deviation within two sides."""
     squares = [(one - statistics.fmean(side)) ** 2 for side in (before, after) for one in side]
     return math.sqrt(sum(squares) / max(1, len(squares) - 2))
@@ -271,11 +260,11 @@ def _each(side: Sequence[Work]) -> float | None:
     return sum(one.own_us for one in side) / calls if calls else None
 
 
-def _moved(times: tuple[float, float]) -> str:
+def moved(times: tuple[float, float], unit: str = " µs") -> str:
     """Two times in words."""
     before, after = times
     change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
-    return f"{after:,.4g} µs in place of {before:,.4g}{change}"
+    return f"{after:,.4g}{unit} in place of {before:,.4g}{change}"
 
 
 def _with_callees(differing: Sequence[Difference]) -> list[Difference]:

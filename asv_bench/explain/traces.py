@@ -12,7 +12,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.engine_process import run_on_engine
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.step_profile import StepProfile, profile_at
-from asv_bench.explain.trace_differences import TracePair
+from asv_bench.explain.trace_pair import TracePair
 from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.ends import Ends
 

@@ -67,6 +67,9 @@ def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         monkeypatch.setattr(f"asv_bench.{place}.FOLDER", work)
     for place in ("cli.changes", "cli.report", "history.histories", "history.subject_session"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
+    monkeypatch.setattr("asv_bench.cli.explain.WORKPLACE", work)
+    for place in ("cli.explain", "output.record"):
+        monkeypatch.setattr(f"asv_bench.{place}.RUNS", tmp_path / "runs")
     monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", work)
     monkeypatch.setattr("asv_bench.compare.noise_pools.FOLDER", work / "noise")
     monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")

@@ -1,0 +1,146 @@
+"""Causes planted in kvtrail's own engine: each is named first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asv_bench.explain.difference import Difference, Source
+from asv_bench.explain.engine_counts import (
+    ALL_PATHS,
+    Counted,
+    count_ends,
+    figure_differences,
+    step_differences,
+)
+from asv_bench.explain.ranking import Question, causes
+from tests.fresh_python import ROOT, fresh_python
+
+# All folders in one process, which imports torch once.
+COUNT = """
+import json, sys
+from dataclasses import asdict
+from asv_bench.explain.count_child import Task, count
+answers = []
+for folder, *paths in json.loads(sys.argv[1]):
+    for name in [one for one in sys.modules if one.partition(".")[0] in ("engine", "kernels")]:
+        del sys.modules[name]
+    sys.path.insert(0, folder)
+    answers.append(asdict(count(Task(folder, "", paths))))
+json.dump(answers, sys.stdout)
+"""
+PLANTS = {
+    "operator": (
+        "engine/models/decoder.py",
+        "attended = attend(layer, q, k, v)",
+        "attended = attend(layer, q, k, v).neg()",
+    ),
+    "copy": (
+        "engine/transport/token_slots.py",
+        "        self._num_sent += 1\n",
+        "        self._num_sent += 1\n        self.slots.cpu()\n",
+    ),
+    "loop": (
+        "engine/engine.py",
+        "    def _advance(self) -> None:\n",
+        "    def _advance(self) -> None:\n        for _ in range(300):\n            pass\n",
+    ),
+}
+
+
+def planted(folder: Path, file: str, before: str, after: str) -> Path:
+    """A copy of the engine with one change."""
+    for package in ("engine", "kernels"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    source = folder / file
+    text = source.read_text()
+    assert text.count(before) == 1, f"{file} no longer holds {before!r} once"
+    source.write_text(text.replace(before, after))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counted]:
+    """What the engine as it is does, and what it does with each plant."""
+    folder = tmp_path_factory.mktemp("planted")
+    places = {name: planted(folder / name, *plant) for name, plant in PLANTS.items()}
+    places = {"": ROOT, "again": ROOT, **places}
+    paths = {"": ["cpu", "graph"], "copy": ["graph"]}
+    asked = [[str(folder), *paths.get(name, ["cpu"])] for name, folder in places.items()]
+    done = fresh_python("-c", COUNT, json.dumps(asked), KVTRAIL_NVTX="0")
+    assert done.returncode == 0, done.stderr
+    return dict(zip(places, json.loads(done.stdout), strict=True))
+
+
+def first(differences: list[Difference], *, gpu: bool) -> Difference:
+    return causes(differences, Question(None, None, is_here_gpu=gpu))[0]
+
+
+@pytest.fixture
+def cause(counted: dict[str, Counted]) -> Callable[..., Difference]:
+    """The first cause of a plant."""
+    return lambda name, *, gpu: first(list(step_differences(counted[""], counted[name])), gpu=gpu)
+
+
+def test_an_operator_more_in_each_layer(cause: Callable[..., Difference]) -> None:
+    found = cause("operator", gpu=False)
+    assert found.sentence == "aten::neg is called 2 more times (0 → 2) a step (on the CPU)"
+
+
+def test_a_copy_to_the_host_more(cause: Callable[..., Difference]) -> None:
+    found = cause("copy", gpu=True)
+    assert found.name == "copies to the host"
+    assert "a step makes 1 more copy to the host (0 → 1)" in found.sentence
+
+
+def test_a_loop_of_the_host(cause: Callable[..., Difference]) -> None:
+    found = cause("loop", gpu=False)
+    assert (found.source, found.leaning) == (Source.COUNTERS, 1)
+    assert "more lines of Python" in found.sentence
+    assert "Engine._advance 601" in found.sentence
+
+
+def test_the_same_engine_differs_in_nothing(counted: dict[str, Counted]) -> None:
+    assert list(step_differences(counted[""], counted["again"])) == []
+    assert not any(one["failures"] for one in counted.values())
+
+
+def figures(name: str, **changed: object) -> dict[str, dict[str, object]]:
+    content = {"registers": 96, "spill_instructions": 0, "instructions": 500}
+    return {name: {"name": name, "cubin_sha256": "a", **content, **changed}}
+
+
+def test_machine_code_is_told_by_what_costs_the_most() -> None:
+    base = figures("gemm-M32") | figures("norm-E8")
+    same = list(figure_differences(base, base))
+    other = [
+        one.what for one in figure_differences(base, base | figures("norm-E8", cubin_sha256="b"))
+    ]
+    tiles = [one.what for one in figure_differences(base, figures("gemm-M64") | figures("norm-E8"))]
+    spills = {"spill_instructions": 40, "registers": 255, "cubin_sha256": "b"}
+    found = list(figure_differences(base, base | figures("gemm-M32", **spills)))
+    assert (same, other, tiles) == ([], ["machine code"], ["tiles"])
+    assert first(found, gpu=True).sentence == (
+        "gemm spills registers to local memory by 40 more instructions (0 → 40), as in gemm-M32"
+    )
+
+
+@pytest.mark.thorough
+def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
+    # Tiles of 64 x 64 in the registers of one warp.
+    head = planted(
+        tmp_path,
+        "kernels/tiles/launch.py",
+        "    warps = 8 if element_bytes == 4 and rows * dim > 4096 else 4\n",
+        "    warps = 1\n",
+    )
+    found = count_ends(ROOT, head, model="random:gpt2-tiny", paths=ALL_PATHS, has_kernels=True)
+    assert found.notes == []
+    cause = first(found.differences, gpu=True)
+    assert (cause.name, cause.what) == ("prefill_attention", "spill instructions")
+    assert cause.sentence.startswith("prefill_attention spills registers to local memory")

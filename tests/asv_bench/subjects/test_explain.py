@@ -1,0 +1,158 @@
+"""`explain` on a repository of one's own: planted causes in traces and in what a life runs with."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from declared_repository import DeclaredRepository
+
+from asv_bench.errors import Refused
+
+TABLES = """
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.step_ms]
+    path = "step_ms"
+    unit = "ms"
+
+    [trace]
+    run = "python bench.py --trace $KVTRAIL_TRACE"
+    """
+# Four steps of a model of two layers, as a device would run them.
+BENCH = """
+    import gzip, json, os, random, sys
+
+    LAYER = [("gemm", 4, 20.0), ("attention", 1, 15.0), ("norm", 2, 5.0)]
+    STEP, GAP = [("sample", 1, 8.0)], 1.0
+    {change}
+
+    def step(number, begin, events):
+        at = begin
+        for name, calls, each in 2 * LAYER + STEP:
+            for _ in range(calls):
+                us = each * random.gauss(1, 0.02)
+                kind = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+                events.append(dict(ph="X", cat=kind, name=name, ts=at, dur=us, pid=0, tid=7))
+                at += us + GAP * random.gauss(1, 0.02)
+        mark = dict(name=f"ProfilerStep#{{number}}", ts=begin, dur=at - begin, pid=1, tid=1)
+        events.append(dict(ph="X", cat="user_annotation", **mark))
+        return at
+
+    events, at = [], 0.0
+    for number in range(4):
+        at = step(number, at, events)
+    if "--trace" in sys.argv:
+        text = json.dumps(dict(traceEvents=events)).encode()
+        with open(sys.argv[2], "wb") as file:
+            file.write(gzip.compress(text))
+    else:
+        with open(os.environ["KVTRAIL_RESULT"], "w") as file:
+            json.dump(dict(step_ms=at / 4000 * random.gauss(1, 0.001)), file)
+    """
+
+
+def repository(folder: Path, change: str, tables: str = TABLES) -> DeclaredRepository:
+    """A repository whose second commit holds the change."""
+    benches = [BENCH.format(change=one) for one in ("", change)]
+    return DeclaredRepository.make(folder / "toy", tables, *benches)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ('LAYER.append(("relu", 1, 6.0))', "relu is launched 2 more times (0 → 2) a step"),
+        (
+            'STEP.append(("Memcpy DtoH (Device -> Pageable)", 1, 9.0))',
+            "Memcpy DtoH (Device -> Pageable) is launched 1 more time (0 → 1) a step",
+        ),
+        ('LAYER[0] = ("gemm", 4, 25.0)', "a call of gemm takes"),
+        ("GAP = 4.0", "gaps between kernels and copies take"),
+    ],
+    ids=["operator", "copy", "slower kernel", "host loop"],
+)
+def test_a_planted_cause_is_named_first(kvtrail, tmp_path: Path, change: str, cause: str) -> None:
+    made = repository(tmp_path, change)
+    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--traces", "2")
+    assert said.code == 0, said.text
+    results = said.record["results"]
+    assert results["causes"][0]["sentence"].startswith(cause), said.text
+    assert results["explained"] == pytest.approx(1, abs=0.2)
+    assert "bench.py (+1 -1)" in said.text
+    assert "change 1 (Test)" in said.text
+
+
+def test_a_variable_is_named_before_what_it_does(kvtrail, tmp_path: Path) -> None:
+    axis = """
+    [axis]
+    kind = "labels"
+    labels = ["1", "2"]
+    """
+    tables = TABLES.replace("[metrics", 'env = { GEMM_WAYS = "$KVTRAIL_LABEL" }\n    [metrics')
+    slower = 'LAYER[0] = ("gemm", 4, 10.0 * int(os.environ["GEMM_WAYS"]))'
+    made = DeclaredRepository.make(tmp_path / "toy", tables + axis, BENCH.format(change=slower))
+    first, second = kvtrail(made.toy, "explain", "1", "2").record["results"]["causes"][:2]
+    assert first["sentence"] == "GEMM_WAYS is 2 in place of 1"
+    assert second["name"] == "gemm"
+
+
+def test_the_same_files_differ_in_nothing(kvtrail, tmp_path: Path) -> None:
+    made = repository(tmp_path, "")
+    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD")
+    assert "Nothing differs that was looked at: files." in said.text
+    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--anyway")
+    assert (said.code, said.record["results"]["causes"]) == (0, []), said.text
+    assert "Nothing differs that was looked at: files, variables and packages and 3" in said.text
+
+
+def test_the_change_is_that_of_a_comparison_and_the_page_holds_it_all(
+    kvtrail, tmp_path: Path
+) -> None:
+    made = repository(tmp_path, 'LAYER[0] = ("gemm", 4, 25.0)')
+    page = tmp_path / "page.md"
+    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--compare", "--markdown", str(page))
+    results = said.record["results"]
+    assert results["effect"]["verdict"] == "slower", said.text
+    assert results["effect"]["effect"] == pytest.approx(0.17, abs=0.03)
+    assert results["explained"] == pytest.approx(1, abs=0.2)
+    head = made.toy.git("rev-parse", "HEAD")[:8]
+    text = page.read_text("utf-8")
+    assert text.startswith("### Why: step_ms: slower, +1")
+    assert re.search(r"^1\. A call of gemm takes 2[45]", text, re.MULTILINE)
+    assert f"\nkvtrail explain {made.toy.git('rev-parse', 'HEAD~1')[:8]} {head}\n" in text
+    # The record is found again, and refused for other commits.
+    records = list((tmp_path / "runs").glob("compare-*.json"))
+    again = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--traces", "0")
+    assert again.record["results"]["effect"] == results["effect"]
+    made.commit(BENCH.format(change="GAP = 2.0"), "wait longer")
+    with pytest.raises(Refused, match="holds no comparison of"):
+        kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--record", str(records[0]))
+
+
+def test_without_a_trace_or_with_a_broken_one_the_rest_is_told(kvtrail, tmp_path: Path) -> None:
+    made = repository(tmp_path, "sys.exit('no profiler here') if sys.argv[1:] else None")
+    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD")
+    assert said.code == 0
+    assert "The traces are left out: the head gave no trace" in said.text
+    assert "no profiler here" in said.text
+    bare = TABLES.partition("[trace]")[0]
+    without = repository(tmp_path / "bare", "", bare)
+    said = kvtrail(without.toy, "explain", "HEAD~1", "HEAD", "--anyway")
+    assert "the subject declares none: [trace] run in kvtrail.toml" in said.text
+
+
+def test_a_page_keeps_to_what_a_comment_may_hold(kvtrail, tmp_path: Path) -> None:
+    many = "STEP += [(f'kernel_{n}_' + 60 * 'x', n % 7 + 1, 2.0) for n in range(900)]"
+    made = repository(tmp_path, many)
+    page = tmp_path / "page.md"
+    options = ("--traces", "1", "--markdown", str(page))
+    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", *options)
+    text = page.read_text("utf-8")
+    assert 30_000 < len(text) <= 65_000
+    assert "more differences are in the record" in text
+    assert len(said.record["results"]["differences"]) >= 900
+    assert json.dumps(said.record["results"]["causes"])
