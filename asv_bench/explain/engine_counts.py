@@ -98,7 +98,7 @@ def count_ends(
 def _counted(folder: Path, **task: Any) -> Counted:
     with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
         answer = Path(scratch) / "answer.json"
-        asked = {"folder": str(folder), "answer": str(answer), "compiled": (), **task}
+        asked = {"folder": str(folder), "answer": str(answer), "paths": (), "compiled": (), **task}
         # Ranges would add calls, and a GPU is only pretended.
         quiet = {"KVTRAIL_NVTX": "0", "CUDA_VISIBLE_DEVICES": ""}
         done = run_on_engine(folder, _MODULE, json.dumps(asked), quiet)
