@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 
 from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
-from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage
+from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
 from asv_bench.bisect.plan import THOROUGH, SearchPlan
 from asv_bench.bisect.search import Search
 from asv_bench.cli.exit_codes import ExitCode
@@ -40,6 +41,7 @@ from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.explain.why import why
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences
@@ -50,6 +52,7 @@ from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Metric, Subject
 
 HELP = (
@@ -161,7 +164,7 @@ def bisect(
         different = _without_the_same(chosen, good_hash, commits, files.console)
         is_same, commits = not different, different or commits
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
-    bisecting = Bisecting(chosen, good_hash, commits, direction, plan, files)
+    bisecting = Bisecting(chosen, good_hash, commits, direction, plan, files, choice.words())
     if is_same:
         code = bisecting.call_same()
     else:
@@ -214,7 +217,10 @@ class Bisecting:
         direction: Direction,
         plan: SearchPlan,
         files: TableFiles,
+        options: Sequence[str],
     ) -> None:
+        self._options = options
+        self._why: list[str] = []
         self._subject = subject
         self._good = good
         self._commits = commits
@@ -324,7 +330,26 @@ class Bisecting:
         first, *others = answer_lines(self.finding, self._by_hash)
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
-        print_sentences(self._console, [*others, took])
+        self._why = [line for step in self.finding.confirmed_steps for line in self._lines(step)]
+        print_sentences(self._console, [*others, *self._why, took])
+
+    def _lines(self, step: Step) -> list[str]:
+        """What differs besides time at a commit that is named."""
+        place = next(at for at, one in enumerate(self._commits) if one.hash == step.commits[0])
+        before = self._commits[place - 1] if place else Commit(self._good)
+        cells = self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
+        head = self._by_hash[step.commit]
+        is_slower = (step.effect > 0) == (self._subject.metrics[0].better == "lower")
+        lines = why(
+            self._subject,
+            before,
+            head,
+            self._options,
+            cells,
+            sign=1 if is_slower else -1,
+            has_commits=False,
+        )
+        return [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
 
     def write_record(self, path: Path | None, code: ExitCode) -> Path:
         """Write every probe with its samples, and the finding; return where."""
@@ -338,6 +363,7 @@ class Bisecting:
                 str(stage): sum(probe.stage is stage for probe in self._probes) for stage in Stage
             },
             "pool": len(self._pool),
+            "why": self._why,
             "finding": None if finding is None else finding.to_json(),
         }
         self._record.samples = [probe.to_json() for probe in self._probes]

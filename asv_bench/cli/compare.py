@@ -46,6 +46,7 @@ from asv_bench.compare.tables import (
 )
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
+from asv_bench.explain.why import why
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import Verbosity, print_sentences, verbosity
@@ -163,7 +164,7 @@ def compare(
         # The working tree's snapshot is a file of the checkout too.
         older, newer = (known.get(name) or chosen.resolve(name) for name in names)
         given = list(zip(names, (older, newer), strict=True))
-        comparing = Comparing(chosen, given, plan, files)
+        comparing = Comparing(chosen, given, plan, files, options=choice.words())
         if not anyway and chosen.are_same(older.hash, newer.hash):
             comparing.call_same()
         else:
@@ -224,7 +225,12 @@ class Comparing:
         files: TableFiles,
         *,
         command: str = "compare",
+        # Those that name the subject, for the command that says why the head is slower; None:
+        # nothing is said of that.
+        options: Sequence[str] | None = None,
     ) -> None:
+        self._options = options
+        self._why: list[str] = []
         self._subject = subject
         self._given = given
         self._base, self._head = base, head = given[0][1], given[-1][1]
@@ -307,6 +313,7 @@ class Comparing:
             self._console.print(sentence, style="yellow")
             self._record.warnings.append(sentence)
         table = comparison_table(self.comparisons, self._units, title, self._plan, self._margins)
+        self._look_why()
         self._files.show(table, page=self._page())
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
@@ -316,6 +323,14 @@ class Comparing:
             lines = others_lines(self._others(), self._ends, units)
             print_sentences(self._console, lines)
         print_sentences(self._console, self.answers(), "bold")
+        print_sentences(self._console, self._why)
+
+    def _look_why(self) -> None:
+        """Find out what differs besides time, where the head is slower."""
+        is_slower = any(one.verdict is Verdict.SLOWER for one in self.comparisons)
+        if self._options is None or not is_slower or self.is_interrupted:
+            return
+        self._why = why(self._subject, self._base, self._head, self._options, self._cells())
 
     def heading(self) -> str:
         """The answer in a line."""
@@ -342,6 +357,7 @@ class Comparing:
                 *self._contradictions(),
                 *reasons,
                 *interruption,
+                *self._why,
             ],
             environment=environment_of(
                 self._record,
@@ -365,6 +381,7 @@ class Comparing:
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "cells": {end: cell.to_json() for end, cell in self._cells().items()},
             "others": self._others(),
+            "why": self._why,
             "pools": {name: len(pool) for name, pool in self._pools.items()},
         }
 

@@ -59,9 +59,9 @@ def count_ends(
     base: Path,
     head: Path,
     *,
-    model: str,
     paths: Sequence[str],
-    has_kernels: bool,
+    model: str = "random:gpt2-tiny",
+    has_kernels: bool = False,
     on_end: Callable[[], object] = lambda: None,
 ) -> EngineCounts:
     """Count the steps of both ends, and compile the kernels that are not alike.
@@ -70,10 +70,10 @@ def count_ends(
     ----------
     base, head
         Folders with an engine and kernels.
-    model
-        A built-in one that is small.
     paths
         Names of `step_counters.PATHS`.
+    model
+        A built-in one that is small.
     has_kernels
         Whether to look at the kernels that a Hopper GPU would run.
     on_end

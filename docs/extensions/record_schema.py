@@ -150,6 +150,10 @@ class Results(Struct):
         dict[str, dict[str, list[float]]],
         Meta(description="Figures that were not judged: by metric, and by commit or label."),
     ] = {}
+    why: Annotated[
+        list[str],
+        Meta(description="Sentences about what differs besides time, where the head is slower."),
+    ] = []
     pools: Annotated[
         dict[str, int], Meta(description="Earlier differences that a benchmark was judged with.")
     ] = {}

@@ -56,6 +56,14 @@ def test_a_slower_command_is_found(toy: ToyRepository) -> None:
     assert (subject["command"], subject["repository"]) == ("sh bench.sh", "toy")
     assert len(record["samples"]) == answer["pairs_used"] <= 12
     assert "wall_s: slower" in said
+    # What differs besides time, and the command that tells more.
+    ends = " ".join(toy.git("rev-parse", "--short=8", name) for name in ("HEAD~1", "HEAD"))
+    assert record["results"]["why"] == [
+        "1 file differs: bench.sh (+1 -1).",
+        f"One commit lies between: {ends.split()[1]} sleep 0.020 (Test).",
+        f"Why: kvtrail explain {ends} -- sh bench.sh",
+    ]
+    assert record["results"]["why"][-1] in said
 
 
 def test_a_record_on_standard_output_is_alone_there(toy: ToyRepository) -> None:

@@ -319,7 +319,10 @@ def test_the_commit_is_found(kvtrail, tmp_path: Path) -> None:
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
     said = kvtrail(made.toy, "bisect", "HEAD~5", "HEAD")
     assert said.code == 3, said.text
-    assert f"first slower commit: {made.toy.git('rev-parse', '--short=8', 'HEAD~2')}" in said.text
+    before, found = (made.toy.git("rev-parse", "--short=8", f"HEAD~{back}") for back in (3, 2))
+    assert f"first slower commit: {found}" in said.text
+    assert f"{found}: 1 file differs: bench.py (+1 -1)." in said.text
+    assert f"{found}: why: kvtrail explain {before} {found}" in said.text
 
 
 @pytest.mark.thorough

@@ -1,0 +1,95 @@
+"""A few lines of what differs besides time, for a verdict: only what is cheap to look at."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from asv_bench.compare.bench_setup import BenchSetup
+from asv_bench.errors import BenchError
+from asv_bench.explain.cell_differences import cell_differences
+from asv_bench.explain.commit_files import changes_between
+from asv_bench.explain.difference import Source
+from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
+from asv_bench.explain.ranking import Question, causes
+from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git.repository import Commit
+from asv_bench.process.gpu import NO_GPU
+from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.engine_runs import EngineRuns
+from asv_bench.subjects.subject import Subject
+
+_FILES, _COUNTED = 3, 2
+
+
+def why(
+    subject: Subject,
+    base: Commit,
+    head: Commit,
+    options: Sequence[str],
+    cells: Mapping[str, Cell],
+    *,
+    sign: int = 1,
+    has_commits: bool = True,
+) -> list[str]:
+    """Sentences about two ends that differ in time, the command that tells more last.
+
+    Parameters
+    ----------
+    subject
+        What was measured.
+    base, head
+        The ends.
+    options
+        Those that say what was measured, for the command.
+    cells
+        What the ends ran with, by hash or label, as far as that is known.
+    sign
+        1: the head is slower; -1: it is faster.
+    has_commits
+        Whether to list the commits between the ends.
+    """
+    found: list[str] = []
+    if isinstance(subject, DeclaredSubject | BenchSetup):
+        # They are hints beside the verdict, which stands without them.
+        with suppress(BenchError):
+            found += _files(subject, base.hash, head.hash)
+        with suppress(BenchError):
+            found += _counted(subject, base.hash, head.hash, sign)
+    if base.hash in cells and head.hash in cells:
+        differences = cell_differences(cells[base.hash], cells[head.hash])
+        found += [
+            f"Besides, {one.sentence}." for one in differences if one.source is Source.VARIABLES
+        ]
+    if not has_commits:
+        found = [one for one in found if " between: " not in one]
+    ends = shlex.join([base.short, head.short, *options])
+    return [*found, f"Why: kvtrail explain {ends}"]
+
+
+def _files(subject: DeclaredSubject | BenchSetup, base: str, head: str) -> Iterator[str]:
+    if isinstance(subject, DeclaredSubject) and subject.labels:
+        return
+    yield from changes_between(base, head, subject).sentences(_FILES)
+
+
+def _counted(
+    subject: DeclaredSubject | BenchSetup, base: str, head: str, sign: int
+) -> Iterator[str]:
+    """Exact counts of kvtrail's engine that lean the way the time does."""
+    if isinstance(subject, EngineRuns):
+        sources = CommitSources(subject.repository)
+    elif isinstance(subject, BenchSetup):
+        sources = subject.sources
+    else:
+        return
+    is_gpu = not set(subject.devices) & set(NO_GPU)
+    counted = count_ends(
+        *(sources.checkout(end) for end in (base, head)),
+        paths=GPU_PATHS if is_gpu else CPU_PATHS,
+    )
+    leaning = [one for one in counted.differences if one.leaning == sign]
+    for one in causes(leaning, Question(None, None, is_gpu))[:_COUNTED]:
+        yield f"Counted exactly: {one.sentence}."
