@@ -171,11 +171,11 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
                 count = f"{len(finding.suspects)} {kind_of(finding.bad)}s"
                 suspects = f"{count}, {short(first)} to {short(last)}"
             lines.append(f"Most suspect: {suspects}, probability {finding.probability or 0:.1%}.")
-    lines.append(f"The ends: {_compared(finding.gate)}.")
+    lines.append(f"The ends: {compared(finding.gate)}.")
     if named and (len(named) > 1 or finding.outcome is not Outcome.FOUND):
         lines += [f"{_stepped(step)} at {_suspected(step.commits, commits)}." for step in named]
     lines += [
-        f"{short(one.head)} against {short(one.base)}, before it: {_compared(one)}."
+        f"{short(one.head)} against {short(one.base)}, before it: {compared(one)}."
         for one in finding.confirmations
     ]
     if finding.remark:
@@ -211,7 +211,8 @@ def _suspected(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
     )
 
 
-def _compared(comparison: Comparison) -> str:
+def compared(comparison: Comparison) -> str:
+    """A comparison in a clause: verdict, effect, interval and pairs."""
     if comparison.effect is None:
         return str(comparison.verdict)
     text = f"{comparison.verdict}, {percentage(comparison.effect, 2, signed=True)}"

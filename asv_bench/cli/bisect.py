@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
 from asv_bench.bisect.plan import THOROUGH, SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.cli.files import SearchingFiles, next_question
 from asv_bench.cli.options import (
     Anyway,
     AxisKind,
@@ -35,7 +37,7 @@ from asv_bench.cli.options import (
     WorkloadName,
     workload_of,
 )
-from asv_bench.compare.bench_setup import termination_as_interrupt
+from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN
@@ -47,6 +49,7 @@ from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
+from asv_bench.output.issue_text import IssueText, described, environment_of, repeating
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
@@ -65,11 +68,6 @@ HELP = (
     "5: the benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: "
     "interrupted, and the same command goes on where it stopped."
 )
-EXIT_CODES = {
-    Outcome.FOUND: ExitCode.REGRESSION,
-    Outcome.NONE: ExitCode.GOOD,
-    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
-}
 
 
 def bisect(
@@ -79,7 +77,10 @@ def bisect(
             help="A commit without the change: a hash, branch, tag or HEAD~9; or a label."
         ),
     ],
-    bad: Annotated[str, typer.Argument(help="A later one, with the change.")],
+    bad: Annotated[
+        str | None,
+        typer.Argument(help="A later one, with the change; --files needs the one commit only."),
+    ] = None,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -125,6 +126,14 @@ def bisect(
             help="Search also where the ends do not differ, for a change that is taken back.",
         ),
     ] = False,
+    by_files: Annotated[
+        bool,
+        typer.Option(
+            "--files",
+            help="Search the files that differ between the two, instead of the commits; of one "
+            "commit, those that it changes.",
+        ),
+    ] = False,
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     require_quiet: RequireQuiet = False,
@@ -157,22 +166,40 @@ def bisect(
     )
     if WORKING_TREE in (good, bad):
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
+    direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
+    if by_files:
+        names = (f"{good}^", good) if bad is None else (good, bad)
+        ends = [(name, chosen.resolve(name)) for name in names]
+        searching = SearchingFiles(chosen, ends, direction, plan, files)
+        with checkout_lock(WORKPLACE):
+            code = searching.run(resume, require_quiet=require_quiet)
+        _end(searching, code, json, files.console)
+        return
+    if bad is None:
+        raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
     good_hash = chosen.resolve(good).hash
     commits = chosen.between(good_hash, chosen.resolve(bad).hash)
     is_same = not (anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
     if not (anyway or is_same):
         different = _without_the_same(chosen, good_hash, commits, files.console)
         is_same, commits = not different, different or commits
-    direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
-    bisecting = Bisecting(chosen, good_hash, commits, direction, plan, files, choice.words())
+    words = (good, bad)
+    bisecting = Bisecting(chosen, words, good_hash, commits, direction, plan, files, choice.words())
     if is_same:
         code = bisecting.call_same()
     else:
         with checkout_lock(WORKPLACE):
             code = bisecting.run(resume, require_quiet=require_quiet)
-    bisecting.print_answer()
-    path = bisecting.write_record(json, code)
-    files.console.print(f"record: {path}")
+    _end(bisecting, code, json, files.console)
+
+
+def _end(
+    asking: Bisecting | SearchingFiles, code: ExitCode, json: Path | None, console: Console
+) -> None:
+    """Print the answer, write the record, and end with the code of the answer."""
+    asking.print_answer()
+    path = asking.write_record(json, code)
+    console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)
 
@@ -211,7 +238,9 @@ class Bisecting:
 
     def __init__(
         self,
-        subject: Subject,
+        subject: DeclaredSubject | BenchSetup,
+        # What the user calls the two ends.
+        words: tuple[str, str],
         good: str,
         commits: list[Commit],
         direction: Direction,
@@ -222,6 +251,7 @@ class Bisecting:
         self._options = options
         self._why: list[str] = []
         self._subject = subject
+        self._words = words
         self._good = good
         self._commits = commits
         self._by_hash = {commit.hash: commit for commit in commits}
@@ -302,7 +332,7 @@ class Bisecting:
             self._record.notes += kept.complaints
         kept.finish()
         self._add_noise()
-        return EXIT_CODES[self.finding.outcome]
+        return BY_OUTCOME[self.finding.outcome]
 
     def _add_noise(self) -> None:
         """Keep what each of the comparisons showed within a commit for the next ones."""
@@ -318,16 +348,18 @@ class Bisecting:
         if self.finding is None:
             print_sentences(self._console, self._record.notes, "bold")
             return
-        if self._probes:
-            self._files.show(commit_table(self.finding, self._commits))
         kept = (probe.pair for probe in self._probes if probe.pair and not probe.pair.discarded)
         readings = (
             (f"{self._benchmark} of {short(reading.commit)}", reading.value)
             for pair in kept
             for reading in (pair.base, pair.head)
         )
-        self._record.warn(self._console, processes_apart(readings))
-        first, *others = answer_lines(self.finding, self._by_hash)
+        doubts = processes_apart(readings)
+        first, *others = [*answer_lines(self.finding, self._by_hash), *self._next_question()]
+        if self._probes:
+            page = self._page(first, [*others, *self._record.warnings, *doubts])
+            self._files.show(commit_table(self.finding, self._commits), page=page)
+        self._record.warn(self._console, doubts)
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
         self._why = [line for step in self.finding.confirmed_steps for line in self._lines(step)]
@@ -350,6 +382,34 @@ class Bisecting:
             has_commits=False,
         )
         return [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
+
+    def _next_question(self) -> list[str]:
+        """How to ask which files of the one commit that is named did it."""
+        finding = self.finding
+        if finding is None or len(finding.suspects) != 1 or finding.outcome is not Outcome.FOUND:
+            return []
+        return next_question(self._subject, self._by_hash[finding.suspects[0]], self._words)
+
+    def _page(self, answer: str, remarks: list[str]) -> str:
+        """The answer as text for an issue."""
+        assert self.finding is not None
+        good, bad = self._words
+        names = {good: (short(self._good),), bad: (short(self._commits[-1].hash),)}
+        return IssueText(
+            heading=f"{self._benchmark}: {answer}",
+            commits=f"{len(self._commits)} {kind_of(self._good)}s after "
+            f"**{short(self._good)}**, up to {described(self._commits[-1])}",
+            tables=[commit_table(self.finding, self._commits)],
+            remarks=remarks,
+            environment=environment_of(
+                self._record,
+                self._subject.sentence(),
+                self._subject.devices,
+                with_torch=isinstance(self._subject, BenchSetup),
+                seconds=self.seconds,
+            ),
+            command=repeating(sys.argv[1:], names),
+        ).render()
 
     def write_record(self, path: Path | None, code: ExitCode) -> Path:
         """Write every probe with its samples, and the finding; return where."""

@@ -57,13 +57,13 @@ from asv_bench.output.issue_text import (
     described,
     environment_of,
     lasting_names,
+    place_of,
     repeating,
 )
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.subjects.cell import Cell, differences
 from asv_bench.subjects.choose import Choice
@@ -308,7 +308,8 @@ class Comparing:
 
     def print_answer(self) -> None:
         """Show the table, the reasons and the answer in a line."""
-        title = f"{self._versus(lambda commit: commit.short)} on {self._where}"
+        place = place_of(self._record.machine, self._subject.devices)
+        title = f"{self._versus(lambda commit: commit.short)} on {place}"
         for sentence in [*self._apart(), *clock_findings(self._pairs())]:
             self._console.print(sentence, style="yellow")
             self._record.warnings.append(sentence)
@@ -362,7 +363,7 @@ class Comparing:
             environment=environment_of(
                 self._record,
                 subject.sentence(),
-                self._where,
+                subject.devices,
                 with_torch=not is_declared,
                 seconds=self.seconds,
             ),
@@ -434,14 +435,6 @@ class Comparing:
     def _commits(self) -> Mapping[str, Commit]:
         """What is compared, by its role."""
         return {"base": self._base, "head": self._head}
-
-    @property
-    def _where(self) -> str:
-        machine = self._record.machine
-        if machine.gpu is None or set(self._subject.devices) <= set(NO_GPU):
-            return f"{machine.cpu}, {machine.cores} cores"
-        count = len(self._subject.devices)
-        return machine.gpu if count == 1 else f"{count} x {machine.gpu}"
 
     def _contradictions(self) -> list[str]:
         """What to know where processes of one commit gave figures far apart."""

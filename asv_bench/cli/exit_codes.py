@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import IntEnum
 
+from asv_bench.bisect.finding import Outcome
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 
@@ -34,6 +35,14 @@ _MEANINGS = {
     ExitCode.NOTHING_MEASURED: "nothing could be measured",
     ExitCode.INTERRUPTED: "interrupted",
 }
+
+
+BY_OUTCOME = {
+    Outcome.FOUND: ExitCode.REGRESSION,
+    Outcome.NONE: ExitCode.GOOD,
+    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
+"""The codes of bisections."""
 
 
 def exit_codes_text() -> str:

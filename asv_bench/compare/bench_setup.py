@@ -70,6 +70,10 @@ class BenchSetup:
         """See `Subject`: whether engine and kernels are the same."""
         return self.sources.are_same(base, head)
 
+    def add(self, commit: str, repository: Repository) -> None:
+        """Know a commit, given by its full hash, that lies in another repository."""
+        self.sources.add(commit, repository)
+
     def between(self, base: str, head: str) -> list[Commit]:
         """See `Subject`: on one line of first parents."""
         return commits_between(base, head, Repository(self.sources.root))

@@ -51,7 +51,8 @@ class CommitSources:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._snapshots = root / ".asv" / "worktree.git"
-        self._in_snapshots: set[str] = set()
+        # Where commits lie that are not the checkout's own.
+        self._elsewhere: dict[str, Repository] = {}
         # It holds `commits/HASH/engine`, `commits/HASH/kernels` and `commits/HASH/COMMIT`.
         self.environment = root / ".asv" / "verdicts"
         # Said before anything is measured: its commits lie on the search path of processes.
@@ -70,11 +71,15 @@ class CommitSources:
         """
         if revision == WORKING_TREE:
             commit = snapshot(self.root, self._snapshots)
-            self._in_snapshots.add(commit)
+            self.add(commit, Repository(self._snapshots))
             # At once: the next snapshot may replace this one.
             self.checkout(commit)
             return Commit(commit, "the working tree as it stands")
         return resolve_revision(revision, self.root)
+
+    def add(self, commit: str, repository: Repository) -> None:
+        """Know a commit, given by its full hash, that lies in another repository."""
+        self._elsewhere[commit] = repository
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether two commits have the same measured packages; False if they have none at all."""
@@ -102,5 +107,5 @@ class CommitSources:
         return directory
 
     def repository_of(self, commit: str) -> Repository:
-        """Where a commit is: the checkout, or the snapshots of its working tree."""
-        return Repository(self._snapshots if commit in self._in_snapshots else self.root)
+        """The repository that holds a commit, given by its full hash."""
+        return self._elsewhere.get(commit) or Repository(self.root)

@@ -16,6 +16,8 @@ from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.record import IS_CHECKOUT, Record, without_folders
 from asv_bench.output.table import Table, inline
+from asv_bench.process.gpu import NO_GPU
+from asv_bench.process.machine import MachineFacts
 
 LIMIT = 65_000
 """Characters; GitHub takes 65,536 in one comment."""
@@ -85,8 +87,15 @@ class IssueText:
         return "\n\n".join([*parts, "</details>"]) + "\n"
 
 
+def place_of(machine: MachineFacts, devices: Sequence[str]) -> str:
+    """The GPUs that are measured, or the CPU."""
+    if machine.gpu is None or set(devices) <= set(NO_GPU):
+        return f"{machine.cpu}, {machine.cores} cores"
+    return machine.gpu if len(devices) == 1 else f"{len(devices)} x {machine.gpu}"
+
+
 def environment_of(
-    record: Record, measured: str, where: str, *, with_torch: bool, seconds: float
+    record: Record, measured: str, devices: Sequence[str], *, with_torch: bool, seconds: float
 ) -> dict[str, str]:
     """The facts that a figure depends on.
 
@@ -94,8 +103,8 @@ def environment_of(
     ----------
     measured
         What is measured and how.
-    where
-        The GPU, or the CPU.
+    devices
+        Where.
     with_torch
         Whether lives run with the ruler's own torch and its number of threads.
     """
@@ -108,7 +117,7 @@ def environment_of(
     memory = f"{machine.memory_gib:.0f} GiB" if machine.memory_gib else ""
     return {
         "measured": measured.removeprefix("measuring "),
-        "machine": ", ".join(filter(None, (where, driver, memory))),
+        "machine": ", ".join(filter(None, (place_of(machine, devices), driver, memory))),
         "system": f"{machine.os}, kernel {machine.kernel}",
         "software": ", ".join([*python, f"kvtrail {__version__}"]),
         "begun": f"{record.started}, {seconds:.0f} s",

@@ -65,7 +65,12 @@ class Commits:
     def __init__(self, root: Path, scratch: Callable[[], Path]) -> None:
         self._root = root
         self._scratch = scratch
-        self._in_snapshots: set[str] = set()
+        # Where commits lie that are not the repository's own.
+        self._elsewhere: dict[str, Repository] = {}
+
+    def add(self, commit: str, repository: Repository) -> None:
+        """Know a commit, given by its full hash, that lies in another repository."""
+        self._elsewhere[commit] = repository
 
     def resolve(self, name: str) -> Commit:
         """See `Axis`: HEAD~3, a branch, a tag, a hash, or "." for the working tree."""
@@ -76,7 +81,7 @@ class Commits:
     def working_tree(self) -> Commit:
         """The working tree as it stands, as a commit of its own."""
         commit = snapshot(self._root, self._snapshots, (".",))
-        self._in_snapshots.add(commit)
+        self.add(commit, Repository(self._snapshots))
         return Commit(commit, "the working tree as it stands")
 
     @property
@@ -93,8 +98,7 @@ class Commits:
 
     def variant(self, name: str) -> Variant:
         """See `Axis`."""
-        is_snapshot = name in self._in_snapshots
-        return Variant(name, Repository(self._snapshots if is_snapshot else self._root), name)
+        return Variant(name, self._elsewhere.get(name) or Repository(self._root), name)
 
     def fixed(self) -> str:
         """See `Axis`."""

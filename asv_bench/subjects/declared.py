@@ -240,6 +240,18 @@ class DeclaredSubject:
         """Where the files of a variant are."""
         return self.variant(name).repository
 
+    def add(self, commit: str, repository: Repository) -> None:
+        """Know a commit, given by its full hash, that lies in another repository.
+
+        Raises
+        ------
+        Refused
+            If labels are compared, not commits.
+        """
+        if not isinstance(self._axis, Commits):
+            raise Refused("labels have no files of their own; take commits, by --axis commits.")
+        self._axis.add(commit, repository)
+
     def variant(self, name: str) -> Variant:
         """What a full hash, or a label, stands for."""
         return self._axis.variant(name)

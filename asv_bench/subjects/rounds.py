@@ -24,7 +24,7 @@ from asv_bench.process.samples import (
 from asv_bench.subjects.subject import Metric
 
 
-class RoundSource(PairSource, LifeSource, Protocol):
+class RoundSource(LifeSource, PairSource, Protocol):
     """Measures pairs, and single lives too."""
 
 

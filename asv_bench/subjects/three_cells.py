@@ -14,7 +14,7 @@ from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.git.repository import Commit
 from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.rounds import Layout, Rounds, named
+from asv_bench.subjects.rounds import Layout, Rounds, RoundSource, named
 from asv_bench.subjects.subject import Metric
 
 
@@ -113,25 +113,7 @@ class ThreeCells:
     def pairs(self) -> Iterator[Rounds]:
         """See `Subject`."""
         with self._subject.pairs() as lives:
-            yield Rounds(
-                lives, self._subject.metrics, self._layout, self._cells_of, self.roles.contrasts
-            )
-
-    def _layout(self, base: str, head: str) -> Layout:
-        between = self._between.hash
-        return Layout(
-            # Each with its opposite: all six orders, so that every cell has every place.
-            orders=((base, between, head), (between, base, head), (base, head, between)),
-            contrasts={
-                self.roles.first_step: ((base,), (between,)),
-                self.roles.whole_way: ((base,), (head,)),
-                self.roles.second_step: ((between,), (head,)),
-            },
-        )
-
-    def _cells_of(self, commit: str) -> tuple[str, ...]:
-        # The one between is made ready with either: without it there is nothing to say.
-        return commit, self._between.hash
+            yield three_cells(lives, self._subject.metrics, self._between.hash, self.roles)
 
     def sentence(self) -> str:
         """See `Subject`."""
@@ -140,3 +122,26 @@ class ThreeCells:
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""
         return {**self._subject.to_json(), self.roles.between: self._between.to_json()}
+
+
+def three_cells(
+    lives: RoundSource, metrics: Sequence[Metric], between: str, roles: Roles
+) -> Rounds:
+    """Rounds of a base, this commit (or label) and a head."""
+
+    def layout(base: str, head: str) -> Layout:
+        return Layout(
+            # Each with its opposite: all six orders, so that every cell has every place.
+            orders=((base, between, head), (between, base, head), (base, head, between)),
+            contrasts={
+                roles.first_step: ((base,), (between,)),
+                roles.whole_way: ((base,), (head,)),
+                roles.second_step: ((between,), (head,)),
+            },
+        )
+
+    def cells_of(commit: str) -> tuple[str, ...]:
+        # The one between is made ready with either: without it there is nothing to say.
+        return commit, between
+
+    return Rounds(lives, metrics, layout, cells_of, roles.contrasts)

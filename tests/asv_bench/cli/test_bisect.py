@@ -73,6 +73,9 @@ class FakeSetup:
     def between(self, base: str, head: str) -> list[Commit]:
         return commits_between(base, head, Repository(self.sources.root))
 
+    def repository_of(self, commit: str) -> Repository:
+        return self.sources.repository_of(commit)
+
     def are_same(self, base: str, head: str) -> bool:
         return self.sources.are_same(base, head)
 

@@ -1,0 +1,275 @@
+"""Which files of a change make its effect: parts of the change, halved and one by one.
+
+A part is the base with some of the files' changes made. Parts are compared with the base, halves
+first, until no file of the part can be left out (delta debugging, Zeller & Hildebrandt 2002); one
+that cannot be measured counts as one without the effect, so that larger ones are tried. What is
+found is measured again, by pairs of its own and in rounds with the base and the whole change. Where
+the whole is still slower than the part, the search goes on among the other files, with that part as
+the base.
+
+Errors: a set of files is named only by its confirmation. The first has half of the plan's alpha,
+the second a quarter, and so on, shared by Holm's procedure among the three comparisons of its
+rounds. So a set that does not differ from its base is named with a chance of at most alpha, however
+many parts were tried. The comparisons of the search have alpha each, and only direct it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from asv_bench.bisect.file_finding import FileFinding, FileTry, Guilty
+from asv_bench.bisect.finding import Direction, Outcome
+from asv_bench.bisect.plan import SearchPlan
+from asv_bench.compare.comparison import CommitComparison, Progress
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import MeasurementFailed
+from asv_bench.git.repository import GitError
+from asv_bench.process.samples import CommitUnusable, Pair, PairSource
+from asv_bench.stats.share import Share, share_of
+from asv_bench.subjects.rounds import named
+from asv_bench.subjects.three_cells import Roles
+
+ROLES = Roles("base", "whole", "files")
+OnPair = Callable[[str, Progress, Mapping[str, Pair]], None]
+"""Told of every pair, and of what it was measured for."""
+Changes = tuple[int, ...]
+
+
+class FileSearch:
+    """The search for the changes of a commit that make its effect.
+
+    Parameters
+    ----------
+    source_of
+        Measures pairs, for a part of the search by its name; each has pairs of its own.
+    rounds_of
+        The same for rounds of a base, the whole change and a part of it.
+    commit_of
+        Makes the parent with these changes made, given by number; its full hash.
+    parent, whole
+        Full hashes.
+    count
+        Of changes.
+    benchmark
+        Name with parameters.
+    pool
+        Differences within one commit that this machine showed before (`judging.within_commit`).
+    on_pair
+        Told of every pair.
+    on_try
+        Told of every part that was compared, or could not be.
+    """
+
+    def __init__(
+        self,
+        source_of: Callable[[str], PairSource],
+        rounds_of: Callable[[str], PairSource],
+        commit_of: Callable[[Changes], str],
+        parent: str,
+        whole: str,
+        count: int,
+        benchmark: str,
+        *,
+        direction: Direction = Direction.REGRESSION,
+        plan: SearchPlan | None = None,
+        pool: Sequence[float] = (),
+        on_pair: OnPair = lambda doing, now, pairs: None,
+        on_try: Callable[[FileTry], None] = lambda tried: None,
+    ) -> None:
+        self._source_of, self._rounds_of = source_of, rounds_of
+        self._commit_of = commit_of
+        self._parent, self._whole = parent, whole
+        self._all: Changes = tuple(range(count))
+        self._benchmark = benchmark
+        self._direction = direction
+        self._plan = plan or SearchPlan()
+        self._pools = {benchmark: pool} if pool else {}
+        self._on_pair, self._on_try = on_pair, on_try
+        self._tries: dict[tuple[Changes, Changes], FileTry] = {}
+        self._pairs = 0
+        self._is_cut = False
+
+    def run(self) -> FileFinding:
+        """Compare the whole change with its parent, search, and confirm.
+
+        Raises
+        ------
+        CommitUnusable
+            If one of the two cannot be measured.
+        MeasurementFailed
+            If their processes fail.
+        """
+        alpha = self._plan.comparison.alpha
+        gate = self._compare("gate", self._parent, self._whole, alpha)
+        if gate.verdict is Verdict.FAILED:
+            raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
+        if gate.verdict is not self._direction.verdict:
+            is_open = gate.verdict is Verdict.INCONCLUSIVE
+            outcome = Outcome.INCONCLUSIVE if is_open else Outcome.NONE
+            reason = f"the whole change is {gate.verdict}"
+            return FileFinding(outcome, self._direction, reason, gate)
+        guilty, reason = self._search()
+        # A whole without a smaller part is an answer, unless something kept from finding one.
+        is_found = any(one.is_confirmed for one in guilty) or not (guilty or self._is_unclear())
+        return FileFinding(
+            Outcome.FOUND if is_found else Outcome.INCONCLUSIVE,
+            self._direction,
+            reason,
+            gate,
+            tuple(guilty),
+            tuple(self._tries.values()),
+            self._is_cut,
+        )
+
+    def _search(self) -> tuple[list[Guilty], str]:
+        """The sets that were found, and why there are no more."""
+        guilty: list[Guilty] = []
+        before: Changes = ()
+        while True:
+            left = tuple(one for one in self._all if one not in before)
+            found = self._smallest(left, before)
+            if found == left:
+                return [*guilty, *map(_rest_of, guilty[-1:], [left])], "no smaller part shows it"
+            guilty.append(self._confirm(found, before, len(guilty) + 1))
+            if not guilty[-1].is_confirmed:
+                return guilty, "measured again, the set was not shown to have the effect"
+            rest = guilty[-1].against_whole
+            if rest is None or rest.verdict is not self._opposite:
+                return guilty, "the whole change was not shown to do more than that"
+            before = tuple(sorted((*before, *found)))
+
+    @property
+    def _opposite(self) -> Verdict:
+        """The verdict on a part that does less than the whole."""
+        is_slower = self._direction is Direction.REGRESSION
+        return Verdict.FASTER if is_slower else Verdict.SLOWER
+
+    def _is_unclear(self) -> bool:
+        """Whether some part may have had the effect all the same."""
+        return self._is_cut or any(
+            one.why_not or (one.comparison and one.comparison.verdict is Verdict.INCONCLUSIVE)
+            for one in self._tries.values()
+        )
+
+    def _smallest(self, changes: Changes, before: Changes) -> Changes:
+        """A part of these changes with the effect of which none can be left out; or all of them."""
+        parts = 2
+        while len(changes) > 1:
+            chunks = _chunks(changes, parts)
+            found = next((one for one in chunks if self._has_effect(one, before)), None)
+            if found is not None:
+                changes, parts = found, 2
+                continue
+            if parts > 2:
+                without = [tuple(x for x in changes if x not in chunk) for chunk in chunks]
+                found = next((one for one in without if self._has_effect(one, before)), None)
+                if found is not None:
+                    changes, parts = found, max(parts - 1, 2)
+                    continue
+            if parts >= len(changes):
+                break
+            parts = min(2 * parts, len(changes))
+        return changes
+
+    def _has_effect(self, changes: Changes, before: Changes) -> bool:
+        key = before, changes
+        if key not in self._tries:
+            if self._pairs >= self._plan.most_pairs:
+                self._is_cut = True
+                return False
+            self._tries[key] = self._try(changes, before)
+            self._on_try(self._tries[key])
+        compared = self._tries[key].comparison
+        return compared is not None and compared.verdict is self._direction.verdict
+
+    def _try(self, changes: Changes, before: Changes) -> FileTry:
+        commit = ""
+        try:
+            base = self._commit_of(before)
+            commit = self._commit_of(tuple(sorted((*before, *changes))))
+            compared = self._compare("parts", base, commit, self._plan.comparison.alpha)
+        except GitError as error:
+            return FileTry(before, changes, commit, None, str(error))
+        except CommitUnusable as error:
+            if error.commit != commit:
+                raise
+            return FileTry(before, changes, commit, None, error.reason)
+        if compared.verdict in (Verdict.FAILED, Verdict.NOT_MEASURED):
+            return FileTry(before, changes, commit, None, compared.reason)
+        return FileTry(before, changes, commit, compared)
+
+    def _compare(self, part: str, base: str, head: str, alpha: float) -> Comparison:
+        def on_pair(now: Progress, pairs: Mapping[str, Pair]) -> None:
+            self._pairs += part == "parts"
+            self._on_pair(part, now, pairs)
+
+        plan = replace(self._plan.comparison, alpha=alpha)
+        comparison = CommitComparison(base, head, [self._benchmark], plan, self._pools)
+        [compared] = comparison.run(self._source_of(part), on_pair)
+        return compared
+
+    def _confirm(self, changes: Changes, before: Changes, number: int) -> Guilty:
+        part = f"confirmation {number}"
+        names = [named(self._benchmark, contrast) for contrast in ROLES.contrasts]
+        plan = self._plan.comparison
+        comparison = CommitComparison(
+            self._commit_of(before),
+            self._commit_of(tuple(sorted((*before, *changes)))),
+            names,
+            replace(plan, alpha=plan.alpha / 2**number),
+        )
+        rounds = self._rounds_of(part)
+        whole, files, rest = comparison.run(
+            rounds, lambda now, pairs: self._on_pair(part, now, pairs)
+        )
+        share = self._share(*(comparison.kept_pairs(one.benchmark) for one in (whole, files)))
+        is_confirmed = files.verdict is self._direction.verdict
+        return Guilty(before, changes, files, rest, share, is_confirmed)
+
+    def _share(self, whole: Sequence[Pair], files: Sequence[Pair]) -> Share | None:
+        """How much of what the whole does the files do, in the rounds that tell of both."""
+        sign = self._direction.sign
+        of_whole = {pair.base.started_at: sign * pair.log_ratio for pair in whole}
+        of_files = {pair.base.started_at: sign * pair.log_ratio for pair in files}
+        rounds = sorted(of_whole.keys() & of_files.keys())
+        if not rounds:
+            return None
+        first, second = (np.array([one[at] for at in rounds]) for one in (of_whole, of_files))
+        return share_of(first, second, self._plan.comparison.confidence)
+
+
+def _rest_of(last: Guilty, left: Changes) -> Guilty:
+    """All other changes together, by the rounds in which the last set did less than the whole."""
+    assert last.against_whole is not None
+    before = tuple(sorted((*last.before, *last.changes)))
+    return Guilty(before, left, _turned(last.against_whole), None, None, is_confirmed=True)
+
+
+def _turned(comparison: Comparison) -> Comparison:
+    """The same two commits with their roles exchanged."""
+    turned = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    effect, interval = comparison.effect, comparison.interval
+    return replace(
+        comparison,
+        base=comparison.head,
+        head=comparison.base,
+        verdict=turned.get(comparison.verdict, comparison.verdict),
+        effect=None if effect is None else _inverse(effect),
+        interval=None if interval is None else (_inverse(interval[1]), _inverse(interval[0])),
+        base_value=comparison.head_value,
+        head_value=comparison.base_value,
+    )
+
+
+def _inverse(effect: float) -> float:
+    return 1.0 / (1.0 + effect) - 1.0
+
+
+def _chunks(changes: Changes, parts: int) -> list[Changes]:
+    """The changes in so many parts of about the same size, neighbours together."""
+    ends = [len(changes) * number // parts for number in range(parts + 1)]
+    return [changes[start:end] for start, end in pairwise(ends)]
