@@ -28,6 +28,7 @@ HEAVY = {
     "codegen",
     "compare",
     "docs",
+    "fixed",
     "headline",
     "peers",
     "memcheck",
