@@ -15,7 +15,6 @@ from typing import Protocol
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.samples import (
     Absence,
-    LifeSource,
     Pair,
     PairSource,
     Reading,
@@ -24,8 +23,18 @@ from asv_bench.process.samples import (
 from asv_bench.subjects.subject import Metric
 
 
-class RoundSource(LifeSource, PairSource, Protocol):
+class RoundSource(PairSource, Protocol):
     """Measures pairs, and single lives too."""
+
+    def life(
+        self,
+        commit: str,
+        *,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Reading]:
+        """See `LifeSource`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
