@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -41,11 +42,12 @@ class Browser:
         theirs_to_read, ours_to_write = os.pipe()
 
         def hand_over() -> None:
-            # The protocol's places for what the browser reads and writes.
-            os.dup2(theirs_to_read, 13)
-            os.dup2(theirs_to_write, 14)
-            os.dup2(13, 3)
-            os.dup2(14, 4)
+            # The protocol's places for what the browser reads and writes; first out of their way.
+            ends = [
+                fcntl.fcntl(one, fcntl.F_DUPFD, 100) for one in (theirs_to_read, theirs_to_write)
+            ]
+            for place, end in enumerate(ends, 3):
+                os.dup2(end, place)
 
         self._process = subprocess.Popen(
             [chromium() or "chromium", *_OPTIONS, f"--user-data-dir={profile}", "about:blank"],

@@ -10,6 +10,7 @@ import sys
 
 import hypothesis
 import pytest
+from browser import chromium
 
 # A test that reaches for a network is broken: it must fail here as it would on an offline host.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -29,7 +30,12 @@ hypothesis.settings.load_profile(os.environ.get("KVTRAIL_HYPOTHESIS", "kvtrail")
 
 
 def pytest_sessionstart() -> None:
-    """Fail at once where a GPU is demanded and missing: its tests would only be skipped."""
+    """Fail at once where what is demanded is missing: its tests would only be skipped."""
+    if os.environ.get("KVTRAIL_REQUIRE") == "chromium" and chromium() is None:
+        raise pytest.UsageError(
+            "KVTRAIL_REQUIRE=chromium, but there is no Chromium here; unset it, or install the "
+            "browser (apt-get install chromium)"
+        )
     if os.environ.get("KVTRAIL_REQUIRE") == "gpu":
         import torch
 

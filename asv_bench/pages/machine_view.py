@@ -131,6 +131,11 @@ class MachineView:
         return "good", f"Nothing got worse {where}."
 
     @property
+    def failed(self) -> list[Graph]:
+        """The graphs whose newest figure is none, as the benchmark failed."""
+        return [one for one in self.graphs if one.lines and one.lines[-1].latest[1].failed]
+
+    @property
     def newest_ms(self) -> int:
         """When something was measured last, in milliseconds since 1970."""
         moments = [

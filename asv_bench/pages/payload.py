@@ -1,9 +1,9 @@
 """The figures of all graphs as the page's script reads them, packed small.
 
 Figures are stored by column. A value is a whole number of its graph's `step`, five digits of the
-largest; the quartiles are distances from the value in the same unit. Commits stand once, in one
-table, and are named by their places. The JSON is deflated and written in base 64, which holds no
-character that a page could take for its own.
+largest, given as its distance from the one before; quartiles are distances from the value. Commits
+stand once, in one table, and are named by their places. The JSON is deflated and written in base
+64, which holds no character that a page could take for its own.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ def _graph(graph: Graph, view: MachineView) -> dict[str, Any]:
 
 
 def _line(line: Line, step: float, view: MachineView) -> dict[str, Any]:
-    """A line by column; places as distances from the one before, failed figures as null."""
+    """A line by column; places and values as distances from those before, failed ones as null."""
     values: list[int | None] = []
+    before = 0
     lower: list[int] = []
     upper: list[int] = []
     for figure in line.figures.values():
@@ -104,13 +105,15 @@ def _line(line: Line, step: float, view: MachineView) -> dict[str, Any]:
             upper.append(0)
             continue
         first, third = quartiles(figure)
-        values.append(round(figure.median / step))
+        value = round(figure.median / step)
+        values.append(value - before)
+        before = value
         lower.append(round((figure.median - first) / step))
         upper.append(round((third - figure.median) / step))
     at = list(line.figures)
     return {
         "environment": line.environment,
-        "places": [place - before for before, place in zip([0, *at], at, strict=False)],
+        "places": [place - earlier for earlier, place in zip([0, *at], at, strict=False)],
         "values": values,
         "lower": lower,
         "upper": upper,

@@ -41,7 +41,21 @@ class StoredRecord:
     command: str
     started: str
     machine: str
+    settings: Mapping[str, Any]
     results: Mapping[str, Any]
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The older and the newer of the commits that it is about."""
+        one = next(iter(self.comparisons), None) or self.results.get("finding") or {}
+        older = one.get("base") or one.get("good") or self.settings["base"]["hash"]
+        newer = one.get("head") or one.get("bad") or self.settings["head"]["hash"]
+        return text(older), text(newer)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The causes that an explanation names, or that there is none."""
+        return [text(one) for one in self.results.get("answer", ())]
 
     @property
     def comparisons(self) -> list[Mapping[str, Any]]:
@@ -95,6 +109,11 @@ def verdicts_of(records: Sequence[StoredRecord]) -> list[StoredVerdict]:
     return [verdict for record in records for verdict in record.verdicts()]
 
 
+def reasons_of(records: Sequence[StoredRecord]) -> dict[str, list[str]]:
+    """What explanations found, the newest, by the commit whose change they explain."""
+    return {record.ends[1]: record.sentences for record in records if record.sentences}
+
+
 def _of(histories: Histories, path: Path, content: Mapping[str, Any]) -> list[StoredRecord]:
     """The record, where it is about this subject."""
     # Records from before there were subjects name none, and are of kvtrail.
@@ -104,12 +123,8 @@ def _of(histories: Histories, path: Path, content: Mapping[str, Any]) -> list[St
     command = text(content["command"])
     if not wanted or command not in COMMANDS:
         return []
-    record = StoredRecord(
-        path,
-        command,
-        text(content["started"]),
-        text(content["machine"]["name"]),
-        content["results"],
-    )
-    list(record.verdicts())  # sees that what is read of it later is there
+    started, machine = text(content["started"]), text(content["machine"]["name"])
+    record = StoredRecord(path, command, started, machine, content["settings"], content["results"])
+    # Fails here where what is read of it later is not there.
+    _ = record.ends, record.sentences, list(record.verdicts())
     return [record]

@@ -39,7 +39,9 @@ class ReportSection:
 
 def report_sections(histories: Histories, records: Sequence[StoredRecord]) -> list[ReportSection]:
     """All sections that have data."""
-    sections = [ReportSection("answers", "Comparisons", _answers(records))]
+    sections = [
+        ReportSection("answers", "Comparisons, bisections and explanations", _answers(records))
+    ]
     if histories.is_own:
         folder = histories.folder
         sections += [
@@ -54,19 +56,15 @@ def report_sections(histories: Histories, records: Sequence[StoredRecord]) -> li
 def _answers(records: Sequence[StoredRecord]) -> list[Table]:
     rows = []
     for record in reversed(records[-MOST_ANSWERS:]):
-        one = next(iter(record.comparisons), None) or record.results.get("finding")
-        ends = "" if one is None else _range(one)
+        ends = " to ".join(map(short, record.ends))
         begun = record.started[:16].replace("T", " ")
         rows.append((begun, record.command, ends, record.machine, _answer(record)))
     return [Table(_ANSWERS, rows)] if rows else []
 
 
-def _range(ends: Mapping[str, Any]) -> str:
-    base, head = ends.get("base") or ends.get("good"), ends.get("head") or ends.get("bad")
-    return f"{short(str(base))} to {short(str(head))}"
-
-
 def _answer(record: StoredRecord) -> str:
+    if record.sentences:
+        return " ".join(record.sentences)
     finding = record.results.get("finding")
     if finding:
         found = ", ".join(map(short, finding.get("suspects") or ()))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from asv_bench.pages.commit_links import commit_url
 from asv_bench.pages.latest import address, rows_of
 from asv_bench.pages.machine_view import LATELY, Collector, MachineView
 from asv_bench.pages.payload import packed
-from asv_bench.pages.records import read_records, verdicts_of
+from asv_bench.pages.records import read_records, reasons_of, verdicts_of
 from asv_bench.pages.report_sections import ReportSection, report_sections
 from asv_bench.process.machine import machine_facts
 
@@ -31,12 +31,16 @@ STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything that the page shows of a subject; machines in the order of their tabs."""
+    """Everything that the page shows of a subject; machines in the order of their tabs.
+
+    `reasons` are what `explain` found, by the hash of the commit whose change it explains.
+    """
 
     subject: str
     is_own: bool
     machines: Sequence[MachineView]
     reports: Sequence[ReportSection] = ()
+    reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     commit_url: str = ""
 
@@ -92,6 +96,7 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
             key=lambda view: (not view.is_here, -view.newest_ms),
         ),
         reports=report_sections(histories, records),
+        reasons=reasons_of(records),
         left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
         commit_url=commit_url(histories.configured / "asv.conf.json", histories.repository),
     )

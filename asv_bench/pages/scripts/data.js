@@ -36,15 +36,16 @@ function unpackLine(packed, step, length) {
   // Without the digits that only binary fractions have.
   const scaled = (number) => Number((number * step).toPrecision(12));
   let place = 0;
+  let value = 0;
   packed.places.forEach((distance, number) => {
     place += distance;
     line.processes[place] = packed.processes[number];
     line.sessions[place] = packed.sessions[number];
-    const value = packed.values[number];
-    if (value === null) {
+    if (packed.values[number] === null) {
       line.failed.push(place);
       return;
     }
+    value += packed.values[number];
     line.measured.push(place);
     line.values[place] = scaled(value);
     line.low[place] = scaled(value - packed.lower[number]);

@@ -11,6 +11,7 @@ const MARKS = {
   acknowledged: { colour: "--muted", dash: [], text: "acknowledged" },
 };
 const HEIGHT = 250;
+const DATE_TICKS = (_, splits) => splits.map((seconds) => moment(seconds * 1000));
 const VERDICTS = { slower: "--worse", faster: "--better" };
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -71,24 +72,29 @@ class Plot {
     }));
     const ticks = {
       stroke: () => css("--muted"), font: "12px system-ui, sans-serif",
-      grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false },
+      grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false }, size: 30, gap: 8,
     };
     const first = axis.positions[0];
     const last = axis.positions.at(-1);
     const margin = axis.byDate ? Math.max((last - first) * 0.03, 3600) : 0.6;
+    const wholeOr = (_, min, max) => (min <= first && max >= last ? [first - margin, last + margin] : [min, max]);
     this.plot = new uPlot({
       width: this.host.clientWidth - 8,
       height: HEIGHT,
       legend: { show: false },
       cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: false } },
-      scales: { x: { time: axis.byDate, range: () => [first - margin, last + margin] } },
+      scales: { x: { time: axis.byDate, range: wholeOr } },
       series: [{}, ...series],
       bands,
       axes: [
-        axis.byDate ? { ...ticks } : { ...ticks, ...this.commitTicks(), gap: 4 },
+        axis.byDate ? { ...ticks, space: 96, values: DATE_TICKS } : { ...ticks, ...this.commitTicks() },
         {
-          ...ticks, size: 62, gap: 4, grid: ticks.grid,
-          values: (_, splits) => splits.map((value) => value.toLocaleString("en", { maximumFractionDigits: 6 })),
+          ...ticks, size: 62, gap: 4,
+          values: (_, splits, __, ___, step) => {
+            const fraction = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+            const exact = { minimumFractionDigits: fraction, maximumFractionDigits: fraction };
+            return splits.map((value) => value.toLocaleString("en", exact));
+          },
         },
       ],
       hooks: {
@@ -314,7 +320,6 @@ class Plot {
       element("p", number > 1 ? { class: "quiet" } : {}, number ? text : element("b", {}, text))));
     this.tip.hidden = false;
     const [x, y] = this.mark(place, line);
-    const { clientWidth: width } = this.plot.over;
     const { offsetWidth: tipWidth, offsetHeight: tipHeight } = this.tip;
     const width = this.plot.over.clientWidth;
     this.tip.style.left = `${Math.max(-56, Math.min(x - tipWidth / 2, width + 30 - tipWidth))}px`;

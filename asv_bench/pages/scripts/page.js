@@ -119,16 +119,15 @@ class Page {
   figure(plot) {
     const { machine, graph, data } = plot;
     const details = element("details", {
-      ontoggle: () => details.open && details.children.length < 3 && details.append(
+      ontoggle: () => details.open && details.children.length < 2 && details.append(
         element("div", { class: "scroll", tabindex: 0 }, tableOf(plot, rowsOf(data, machine, graph)))),
-    }, element("summary", {}, "Table"), element("button", {
-      type: "button", class: "csv", onclick: () => download(plot),
-    }, "Download as CSV"));
+    }, element("summary", {}, "Table"));
+    const csv = element("button", { type: "button", class: "csv", onclick: () => download(plot) }, "Download as CSV");
     return element("section", { class: "graph", "aria-label": graph.title },
       element("h3", {}, `${graph.group}: ${graph.title} `, element("small", {},
         `${plot.unit ? `in ${plot.unit}, ` : ""}${graph.better} is better`)),
       element("p", { class: "trend" }, graph.trend),
-      plot.host, plot.legend(), details);
+      plot.host, plot.legend(), csv, details);
   }
 
   filter(section, text) {
@@ -252,7 +251,8 @@ function download(plot) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-const payload = document.getElementById("figures").textContent;
-unpack(payload).then((data) => data.machines.length && new Page(data), (error) => {
-  say(`The graphs cannot be drawn by this browser: ${error}`, true);
-});
+let page;
+unpack(document.getElementById("figures").textContent).then(
+  (data) => { if (data.machines.length) page = new Page(data); },
+  (error) => say(`The graphs cannot be drawn by this browser: ${error}`, true),
+);

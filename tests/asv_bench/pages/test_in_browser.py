@@ -1,0 +1,335 @@
+"""The page as people use it: in a browser, by mouse and by keyboard, without a network."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from browser import Browser, chromium
+from page_project import COMMITS, EVIL, HERE, OTHER, SIZE, STEP, STEP_AT, TPOT, PageProject
+from page_weight import made_up_site
+
+from asv_bench.pages.site import build_page
+
+ROOT = Path(__file__).resolve().parents[3]
+BATCH_8, BATCH_64 = f"{STEP}(gpt2, 8)", f"{STEP}(gpt2, 64)"
+BOX = "JSON.stringify(document.querySelectorAll('.u-over')[{}].getBoundingClientRect())"
+TIP = "[...document.querySelectorAll('.tip:not([hidden]) p')].map((one) => one.innerText)"
+RANGES = "page.plots.map((one) => [one.plot.scales.x.min, one.plot.scales.x.max])"
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium here to look at pages"),
+]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> PageProject:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVTRAIL_MACHINE", HERE)
+        made = PageProject.make(tmp_path_factory.mktemp("project"), ROOT / "reports")
+        complaints: list[str] = []
+        build_page(made.histories, complaints)
+        assert complaints == []
+    return made
+
+
+@pytest.fixture(scope="module")
+def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Iterator[Browser]:
+    """The one browser, which in each test neither complains nor asks for anything but files."""
+    one_browser.complaints.clear()
+    one_browser.requests.clear()
+    one_browser.size(1280, 900)
+    one_browser.scheme("light")
+    yield one_browser
+    assert one_browser.complaints == []
+    assert {re.split(r"[:/]", request)[0] for request in one_browser.requests} <= {"file", "about"}
+    assert one_browser.ask("window.evil") is None
+
+
+def opened(browser: Browser, project: PageProject, *address: str) -> Browser:
+    """The page at the address of a machine, or of a graph."""
+    quoted = "/".join(browser.ask(f"encodeURIComponent({json.dumps(part)})") for part in address)
+    browser.open(project.histories.pages / "index.html", f"#{quoted}" if quoted else "")
+    return browser
+
+
+def place_of(browser: Browser, place: int, graph: int = 0) -> tuple[float, float]:
+    """Where on the screen a commit stands on a graph."""
+    box = json.loads(browser.ask(BOX.format(graph)))
+    plot = f"page.plots[{graph}]"
+    across = browser.ask(f"{plot}.plot.valToPos({plot}.axis.positions[{place}], 'x')")
+    return box["x"] + across, box["y"] + box["height"] / 2
+
+
+def seen(browser: Browser, selector: str) -> list[str]:
+    """The texts of what is shown of some elements."""
+    elements = f"[...document.querySelectorAll({json.dumps(selector)})]"
+    return browser.ask(
+        f"{elements}.filter((one) => one.checkVisibility()).map((one) => one.innerText)"
+    )
+
+
+def test_it_opens_on_this_machine_and_on_what_changed(
+    browser: Browser, project: PageProject
+) -> None:
+    opened(browser, project)
+    assert seen(browser, ".tabs [aria-current]") == [f"{HERE} this machine"]
+    assert seen(browser, ".news") == [
+        "1 regression confirmed in the last 20 commits measured; 1 more suspected."
+    ]
+    newest, older = seen(browser, ".change")
+    assert EVIL in newest
+    assert "Jürgen Müßig, 2026-10-13, 12 commits ago" in newest
+    assert "▲ +8.0 % confirmed regression decode: step time, gpt2, batch 8" in newest
+    assert "compared +7.90 %, +7.0 % to +9.0 %, in 8 pairs" in newest
+    assert "▲ +8.0 % not confirmed decode: step time, gpt2, batch 64" in newest
+    assert "acknowledged größe: länge" in older
+    assert "Names are <shorter> now." in older
+    assert "1 failed when measured last: scheduler: TPOT, gpt2" in seen(browser, ".lead")[0]
+    link = browser.ask("document.querySelector('.change a').href")
+    assert link == f"https://github.com/jurgen/beispiel/commit/{project.hashes[STEP_AT]}"
+    # Its newest figure is two measured commits older than the newest, of which five are newer.
+    assert "failed" in (row := seen(browser, ".latest tr[data-graph]")[0])
+    assert "last measured 7 commits ago" in row
+    assert (
+        browser.ask("document.querySelectorAll('section.machine:not([hidden]) td svg').length") == 4
+    )
+
+
+def test_every_section_is_filled(browser: Browser, project: PageProject) -> None:
+    opened(browser, project)
+    browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    titles = [text.partition("\n")[0] for text in seen(browser, ".reports > details")]
+    assert titles == [
+        "Comparisons, bisections and explanations",
+        "Headline",
+        "Roofline",
+        "Ladder",
+        "Counters",
+    ]
+    details = "[...document.querySelectorAll('.reports > details')]"
+    assert all(browser.ask(f"{details}.map((one) => one.querySelectorAll('td').length)"))
+    assert "One more launch of <copy> a step" in " ".join(seen(browser, ".reports td"))
+    assert "One more launch of <copy> a step" in seen(browser, ".change")[0]
+    assert seen(browser, ".facts div") == ["CPU\nA <fast> CPU", "cores\n2", "Python\n3.11"]
+
+
+def test_pointing_at_a_figure_says_all_about_it(browser: Browser, project: PageProject) -> None:
+    opened(browser, project, HERE, STEP)
+    assert browser.ask("document.title") == f"{STEP} on {HERE}, kvtrail: performance by commit"
+    browser.mouse("mouseMoved", *place_of(browser, STEP_AT))
+    value, commit, spread, who, where, change, verdict = browser.ask(TIP)
+    assert re.fullmatch(r"3\.2\d+ ms", value)
+    assert commit == f"{project.hashes[STEP_AT][:8]} {EVIL}"
+    assert re.fullmatch(r"middle half of 5 processes: 3\.2\d* to 3\.2\d* ms", spread)
+    assert who == "Jürgen Müßig, 2026-10-13"
+    assert re.fullmatch(rf"session of 2026-09-21 \d\d:\d\d UTC, {HERE}", where)
+    assert change.startswith("Change: +8.0 %, confirmed regression: +7.90 % in 8 pairs")
+    assert re.fullmatch(r"compare: slower, \+8\.10 % against \w{8} in 6 pairs", verdict)
+    # The other graph of the benchmark points at the same commit.
+    crosses = browser.ask("page.plots.map((one) => [one.cross.hidden, one.cross.style.left])")
+    assert crosses[0] == crosses[1]
+    assert crosses[0][0] is False
+    legends = seen(browser, ".legend")
+    assert "▲confirmed regression" in legends[0]
+    assert "◆compared: slower" in legends[0]
+    assert "▲change, not confirmed" in legends[1]
+    assert all("another session of measuring" in legend for legend in legends)
+
+
+def test_a_click_copies_the_comparison_that_asks_about_the_step(
+    browser: Browser, project: PageProject
+) -> None:
+    opened(browser, project, HERE, BATCH_8)
+    browser.ask("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.click(*place_of(browser, STEP_AT))
+    words = shlex.split(browser.ask("window.copied"))
+    ends = [project.hashes[place][:8] for place in (STEP_AT - 1, STEP_AT)]
+    assert words[:5] == ["kvtrail", "compare", *ends, "--metric"]
+    assert re.search(words[5], f"{STEP}('gpt2', 8)")
+    assert not re.search(words[5], f"{STEP}('gpt2', 64)")
+    assert seen(browser, ".toast") == [f"Copied: {browser.ask('window.copied')}"]
+    # A browser that lets nobody write there has another way.
+    browser.ask("navigator.clipboard.writeText = async () => { throw new Error('no'); }")
+    browser.ask("document.execCommand = () => { window.copied = document.activeElement.value; }")
+    browser.click(*place_of(browser, 5))
+    assert shlex.split(browser.ask("window.copied"))[3] == project.hashes[5][:8]
+
+
+def test_dragging_zooms_every_graph_and_a_double_click_undoes_it(
+    browser: Browser, project: PageProject
+) -> None:
+    opened(browser, project, HERE, STEP)
+    whole = browser.ask(RANGES)
+    (left, height), (right, _) = place_of(browser, 10), place_of(browser, 20)
+    browser.mouse("mouseMoved", left, height)
+    browser.mouse("mousePressed", left, height, 1)
+    browser.mouse("mouseMoved", right, height, 1)
+    browser.mouse("mouseReleased", right, height, 1)
+    for bounds in browser.ask(RANGES):
+        assert bounds == pytest.approx([10, 20], abs=0.2)
+    assert seen(browser, ".toast") == [], "a drag is no click"
+    # The next graph of this machine shows the same commits.
+    browser.ask(f"location.hash = '#{HERE}/' + encodeURIComponent({json.dumps(SIZE)})")
+    browser.wait_for("page.plots.length === 1")
+    assert browser.ask(RANGES)[0] == pytest.approx([10, 20], abs=0.2)
+    browser.click(*place_of(browser, 15), clicks=2)
+    assert browser.ask(RANGES)[0] == whole[0]
+
+
+def test_commits_can_stand_by_their_dates(browser: Browser, project: PageProject) -> None:
+    opened(browser, project, HERE, STEP)
+    browser.ask("document.querySelector('input[type=radio]:not(:checked)').click()")
+    days = browser.ask("page.plots[0].axis.positions.map((one) => one / 86400)")
+    assert [second - first for first, second in pairwise(days)] == [1] * 29
+    browser.mouse("mouseMoved", *place_of(browser, 3, 1))
+    assert browser.ask(TIP)[1].startswith(project.hashes[3][:8])
+
+
+def test_other_versions_have_a_line_and_a_mark_of_their_own(
+    browser: Browser, project: PageProject
+) -> None:
+    opened(browser, project, OTHER, BATCH_8)
+    assert seen(browser, ".tabs [aria-current]") == [OTHER]
+    assert browser.ask("page.plots[0].hostPlaces()") == [[8, "python 3.12"]]
+    legend = seen(browser, ".legend")[0]
+    assert "python 3.11" in legend
+    assert "python 3.12" in legend
+    browser.mouse("mouseMoved", *place_of(browser, 0))
+    assert browser.ask(TIP)[4].endswith(f"{OTHER}, python 3.11")
+
+
+def test_the_keyboard_walks_zooms_and_copies(browser: Browser, project: PageProject) -> None:
+    opened(browser, project, HERE, BATCH_8)
+    browser.ask("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.ask("document.querySelector('.plot').focus({ focusVisible: true })")
+    assert browser.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    label = browser.ask("document.activeElement.getAttribute('aria-label')")
+    assert re.search(
+        r"3\.\d+ ms at \w{8} to 3\.\d+ ms at \w{8}, \+\d\.\d % over 30 measured", label
+    )
+    assert f"confirmed regression: +8.0 % at {project.hashes[STEP_AT][:8]}" in label
+    browser.key("End")
+    browser.key("ArrowLeft")
+    said = browser.ask("document.querySelector('.said').textContent")
+    assert f"{project.hashes[COMMITS - 2][:8]} Change number {COMMITS - 2}" in said
+    browser.key("Enter")
+    assert project.hashes[COMMITS - 3][:8] in browser.ask("window.copied")
+    browser.key("+")
+    low, high = browser.ask(RANGES)[0]
+    assert low > 10
+    browser.key("0")
+    assert browser.ask(RANGES)[0][0] < 0 < high
+    browser.key("Escape")
+    assert browser.ask(TIP) == []
+    browser.key("/")
+    assert browser.ask("document.activeElement.type") == "search"
+
+
+def test_the_filter_leaves_what_matches(browser: Browser, project: PageProject) -> None:
+    opened(browser, project)
+    rows = "section.machine:not([hidden]) .latest tr[data-graph]"
+    for text, titles in (
+        ("batch 64", ["step time, gpt2, batch 64"]),
+        ("GRÖSSE", []),
+        ("größe", ["länge"]),
+        ("regression", ["step time, gpt2, batch 8"]),
+        ("", ["TPOT, gpt2", "step time, gpt2, batch 8", "step time, gpt2, batch 64", "länge"]),
+    ):
+        browser.ask(
+            f"(() => {{ const box = document.querySelector('.filter input'); box.value = '{text}';"
+            f" box.dispatchEvent(new Event('input')); }})()"
+        )
+        assert [row.split("\t")[0] for row in seen(browser, rows)] == titles, text
+        assert seen(browser, ".filter .count") == ([f"{len(titles)} of 4"] if text else [""])
+    assert "größe" in seen(browser, ".latest .group")
+
+
+def test_every_graph_has_an_address(browser: Browser, project: PageProject) -> None:
+    opened(browser, project)
+    for key in (BATCH_8, BATCH_64, SIZE, f"{TPOT}(gpt2)"):
+        browser.ask(
+            f"[...document.querySelectorAll('.latest a')].find((one) => "
+            f"decodeURIComponent(one.hash) === '#{HERE}/' + {json.dumps(key)}).click()"
+        )
+        browser.wait_for(
+            f"page.plots.length === 1 && page.plots[0].graph.key === {json.dumps(key)}"
+        )
+    browser.ask("document.querySelector('.close').click()")
+    browser.wait_for("document.querySelector('.panel').hidden")
+    browser.ask("history.back()")
+    browser.wait_for("page.plots.length === 1")
+    select = "document.querySelector('.panel select')"
+    assert browser.ask(f"{select}.value") == f"{TPOT}(gpt2)"
+    browser.ask(f"{select}.value = {json.dumps(STEP)}; {select}.dispatchEvent(new Event('change'))")
+    browser.wait_for("page.plots.length === 2")
+    browser.ask("location.hash = '#no-such-machine/no%such'")
+    browser.ask("location.hash = '#own-this/no-such-benchmark'")
+    browser.wait_for("document.querySelector('.panel').hidden")
+    browser.ask("location.hash = '#headline'")
+    assert seen(browser, ".tabs [aria-current]") == [f"{HERE} this machine"]
+
+
+def test_behind_every_graph_are_a_table_and_a_file(browser: Browser, project: PageProject) -> None:
+    opened(browser, project, HERE, BATCH_8)
+    browser.ask("document.querySelector('.graph summary').click()")
+    browser.wait_for("document.querySelectorAll('.graph tbody tr').length === 30")
+    newest = seen(browser, ".graph tbody tr")[0].split("\t")
+    assert newest[:4] == [
+        project.hashes[COMMITS - 1][:8],
+        f"Change number {COMMITS - 1}",
+        "Jürgen Müßig",
+        "2026-10-20",
+    ]
+    browser.ask("URL.createObjectURL = (blob) => { window.file = blob; return '#'; }")
+    browser.ask("document.querySelector('.csv').click()")
+    rows = list(csv.DictReader(io.StringIO(browser.ask("window.file.text()"))))
+    assert [row["commit"] for row in rows] == project.hashes[:COMMITS]
+    assert rows[STEP_AT]["subject"] == EVIL
+    stored = next(
+        graph
+        for graph in [
+            json.loads(path.read_text())
+            for path in (project.root / "reports" / "asv" / HERE).glob("*.json")
+            if path.stem == project.hashes[STEP_AT][:8]
+        ]
+    )["results"][STEP][0][0]
+    assert float(rows[STEP_AT]["value"]) == pytest.approx(stored, rel=1e-4)
+    assert rows[STEP_AT]["unit"] == "seconds"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone(browser: Browser, project: PageProject, scheme: str) -> None:
+    browser.size(390, 800)
+    browser.scheme(scheme)
+    for address in ((HERE,), (HERE, STEP)):
+        opened(browser, project, *address)
+        assert browser.ask("document.documentElement.scrollWidth") <= 390
+    browser.mouse("mouseMoved", *place_of(browser, 20))
+    tip = json.loads(browser.ask("JSON.stringify(page.plots[0].tip.getBoundingClientRect())"))
+    assert tip["left"] >= 0
+    assert tip["right"] <= 390
+
+
+def test_400_benchmarks_of_500_commits_weigh_at_most_2_mb(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    page.write_text(made_up_site(benchmarks=400, commits=500).render(), encoding="utf-8")
+    assert page.stat().st_size <= 2_000_000
+    browser.open(page, "#machine/suite0.Suite.track_0")
+    assert browser.ask("page.plots[0].line.measured.length") == 500
+    assert browser.ask("document.querySelectorAll('.latest svg').length") == 400

@@ -1,0 +1,197 @@
+"""A made-up checkout whose page has everything: for tests that look at the page in a browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.history.histories import Histories
+from asv_bench.history.kept_answers import ANSWERS, keep_answers
+from asv_bench.history.stored_changes import stored_changes
+from asv_bench.history.triage import triage
+
+HERE, OTHER = "own-this", "own-other"
+STEP = "decode.Decode.track_step_time"
+SIZE = "host.Größe.track_länge"
+TPOT = "scheduler.Scheduler.track_tpot"
+COMMITS, NEWER = 30, 5
+"""Commits that are measured, and newer ones that are not."""
+STEP_AT, FALL_AT = 22, 10
+EVIL = "Speed up </script><script>window.evil = 1</script> <b>&amp; more"
+HOUR_MS = 3_600_000
+BEGUN_MS = 1_790_000_000_000
+_REPORTS = ("headline.json", "roofline.json", "ladder-cpu-2core.json", "counters")
+
+
+@dataclass(frozen=True, slots=True)
+class PageProject:
+    """A checkout with histories of two machines; `hashes` are oldest first, all of them."""
+
+    root: Path
+    hashes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, root: Path, reports: Path) -> PageProject:
+        """Write everything; `reports` lends what other commands have left."""
+        project = cls(root)
+        project._commit()
+        draws = np.random.default_rng(7)
+        benchmarks = {
+            STEP: ("seconds", ["model", "batch"]),
+            SIZE: ("bytes", []),
+            TPOT: ("seconds", ["model"]),
+        }
+        described: dict[str, Any] = {
+            name: {"unit": unit, "param_names": names, "version": "1"}
+            for name, (unit, names) in benchmarks.items()
+        }
+        for folder in ("asv", "asv-worktree"):
+            (root / "reports" / folder).mkdir(parents=True)
+            text = json.dumps({**described, "version": 2})
+            (root / "reports" / folder / "benchmarks.json").write_text(text)
+        for place, commit in enumerate(project.hashes[:COMMITS]):
+            project._measure(HERE, place, commit, draws)
+            if place % 2 == 0:
+                project._measure(OTHER, place, commit, draws)
+        draft = project._rows(COMMITS, draws)
+        project._store("asv-worktree", HERE, "f" * 40, COMMITS, draft, {})
+        project._answer()
+        for name in _REPORTS:
+            copy = shutil.copytree if (reports / name).is_dir() else shutil.copy
+            copy(reports / name, root / "reports" / name)
+        return project
+
+    @property
+    def histories(self) -> Histories:
+        """What is stored."""
+        return Histories.of_checkout(self.root)
+
+    def _git(self, *arguments: str, given: str = "") -> str:
+        done = subprocess.run(
+            ["git", "-C", str(self.root), *arguments], input=given, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _commit(self) -> None:
+        """All commits in one go, a day apart."""
+        self._git("init", "--quiet", "--initial-branch=main")
+        self._git("remote", "add", "origin", "git@github.com:jürgen/beispiel.git".replace("ü", "u"))
+        lines: list[str] = []
+        for number in range(COMMITS + NEWER):
+            who = f"Jürgen Müßig <j@example.org> {BEGUN_MS // 1000 + 86400 * number} +0000"
+            subject = EVIL if number == STEP_AT else f"Change number {number}"
+            size = len(subject.encode())
+            lines += ["commit refs/heads/main", f"author {who}", f"committer {who}"]
+            lines += [f"data {size}", subject, ""]
+        self._git("fast-import", "--quiet", given="\n".join(lines))
+        self.hashes.extend(self._git("rev-list", "--reverse", "main").split())
+
+    def _measure(self, machine: str, place: int, commit: str, draws: Any) -> None:
+        # The second machine changed its Python on the way.
+        python = "3.12" if machine == OTHER and place >= 16 else "3.11"
+        self._store("asv", machine, commit, place, self._rows(place, draws), {"python": python})
+
+    def _rows(self, place: int, draws: Any) -> dict[str, Any]:
+        """Results of a commit: steps rise at one, sizes fall at another, TPOT fails at last."""
+        started = BEGUN_MS + (place + 24 * (place >= 15)) * HOUR_MS // 20
+
+        def samples(level: float) -> list[float]:
+            return [float(level * np.exp(0.004 * draw)) for draw in draws.standard_normal(5)]
+
+        step = 1.08 if place >= STEP_AT else 1.0
+        rows: dict[str, Any] = {}
+        steps = [samples(3e-3 * step), samples(9e-3 * step)]
+        middle = [sorted(one)[2] for one in steps]
+        rows[STEP] = [middle, [["'gpt2'"], ["8", "64"]], "1", started, steps]
+        size = 4_000_000 if place >= FALL_AT else 5_000_000
+        rows[SIZE] = [[size], [], "1", started, [[size + place % 2, size, size]]]
+        if place < COMMITS - 3:
+            tpot = samples(2.5e-3)
+            rows[TPOT] = [[sorted(tpot)[2]], [["'gpt2'"]], "1", started, [tpot]]
+        elif place == COMMITS - 3:
+            rows[TPOT] = [[None], [["'gpt2'"]], "1", started]
+        return rows
+
+    def _store(
+        self,
+        folder: str,
+        machine: str,
+        commit: str,
+        place: int,
+        results: Mapping[str, Any],
+        facts: Mapping[str, str],
+    ) -> None:
+        kept = self.root / "reports" / folder / machine
+        kept.mkdir(exist_ok=True)
+        described = {"machine": machine, "cpu": "A <fast> CPU", "num_cpu": "2", "version": 1}
+        (kept / "machine.json").write_text(json.dumps(described))
+        content = {
+            "commit_hash": commit,
+            "date": BEGUN_MS + 24 * HOUR_MS * place,
+            "result_columns": ["result", "params", "version", "started_at", "samples"],
+            "results": results,
+            **facts,
+        }
+        (kept / f"{commit[:8]}.json").write_text(json.dumps(content))
+
+    def _answer(self) -> None:
+        """The rise at batch 8 is confirmed, by `compare` too; the fall is acknowledged."""
+        found = stored_changes(self.histories, (), HERE).found
+        answers = {
+            change: Comparison(
+                "b",
+                change.since.hash,
+                change.until.hash,
+                Verdict.SLOWER,
+                0.079,
+                (0.07, 0.09),
+                0.95,
+                pairs_used=8,
+            )
+            for change, _ in found
+            if change.series.param("batch") == "8"
+        }
+        folder = self.root / "reports"
+        keep_answers(folder / ANSWERS, "2026-11-20T10:00:00+00:00", triage(found, answers))
+        fall = self.hashes[FALL_AT]
+        text = f'[[acknowledged]]\ncommit = "{fall[:10]}"\nwhy = "Names are <shorter> now."\n'
+        (folder / "acknowledged.toml").write_text(text)
+        compared = Comparison(
+            f"{STEP}('gpt2', 8)",
+            self.hashes[STEP_AT - 1],
+            self.hashes[STEP_AT],
+            Verdict.SLOWER,
+            0.081,
+            (0.07, 0.09),
+            0.95,
+            pairs_used=6,
+        )
+        record = {
+            "command": "compare",
+            "started": "2026-11-21T10:00:00+00:00",
+            "machine": {"name": HERE},
+            "settings": {"subject": {"kind": "kvtrail"}},
+            "results": {"comparisons": [compared.to_json()]},
+        }
+        explained = {
+            **record,
+            "command": "explain",
+            "settings": {
+                "subject": {"kind": "kvtrail"},
+                "base": {"hash": compared.base},
+                "head": {"hash": compared.head},
+            },
+            "results": {"answer": ["1. One more launch of <copy> a step: 90 % of the change."]},
+        }
+        (folder / "runs").mkdir()
+        (folder / "runs" / "explain-20261122T100000-1.json").write_text(json.dumps(explained))
+        (folder / "runs" / "compare-20261121T100000-1.json").write_text(json.dumps(record))
