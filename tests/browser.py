@@ -74,6 +74,8 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.command(f"{domain}.enable")
+        # Another program's window may not take the keyboard away.
+        self.command("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def __enter__(self) -> Browser:
         return self

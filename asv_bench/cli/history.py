@@ -139,7 +139,7 @@ def history(
             line = f"{short(pinned)}, the reference, gave no figure; nothing is divided by it"
         console.print(line)
     page = build_all_pages(histories, console)
-    console.print(f"every figure, with its samples: {page}")
+    console.print(f"page: {page}")
     if measured.failed:
         raise MeasurementFailed(
             f"{len(measured.failed)} benchmarks failed at some commit: "

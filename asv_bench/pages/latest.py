@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from urllib.parse import quote
 
+from asv_bench.git.repository import kind_of
 from asv_bench.history.asv_results import Figure
 from asv_bench.output.table import percentage
 from asv_bench.pages.graph import Graph, MarkedChange
@@ -105,7 +106,7 @@ def _measured(place: int, view: MachineView) -> tuple[str, bool]:
     if place == len(view.commits) - 1:
         return commit.short, False
     ago = view.behind.get(commit.hash, len(view.commits) - 1 - place)
-    return f"last measured {ago} commit{'' if ago == 1 else 's'} ago", True
+    return f"last measured {ago} {kind_of(commit.hash)}{'' if ago == 1 else 's'} ago", True
 
 
 def _draft(graph: Graph, latest: Figure | None) -> str:

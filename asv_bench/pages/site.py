@@ -24,7 +24,13 @@ from asv_bench.pages.report_sections import ReportSection, report_sections
 from asv_bench.process.machine import machine_facts
 
 HERE = Path(__file__).parent
-SCRIPTS = ("uplot/uPlot.iife.min.js", "scripts/data.js", "scripts/graph.js", "scripts/page.js")
+SCRIPTS = (
+    "uplot/uPlot.iife.min.js",
+    "scripts/data.js",
+    "scripts/marks.js",
+    "scripts/graph.js",
+    "scripts/page.js",
+)
 LICENCE = ("uplot/LICENSE",)
 STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 

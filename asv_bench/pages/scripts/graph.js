@@ -1,21 +1,8 @@
 "use strict";
 // One graph: uPlot draws lines, bands and axes; here is what is marked, hovered, copied and typed.
 
-const MARKS = {
-  regression: { colour: "--worse", dash: [], text: "confirmed regression" },
-  improvement: { colour: "--better", dash: [], text: "confirmed improvement" },
-  candidate: { colour: "--open", dash: [5, 4], text: "change, not confirmed" },
-  unresolved: { colour: "--open", dash: [5, 4], text: "change, compared and not resolved" },
-  not_compared: { colour: "--open", dash: [5, 4], text: "change that could not be compared" },
-  refuted: { colour: "--faint", dash: [2, 4], text: "refuted by comparing" },
-  acknowledged: { colour: "--muted", dash: [], text: "acknowledged" },
-};
 const HEIGHT = 250;
 const DATE_TICKS = (_, splits) => splits.map((seconds) => moment(seconds * 1000));
-const VERDICTS = { slower: "--worse", faster: "--better" };
-
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const lineColour = (number) => css(`--line-${(number % 4) + 1}`);
 
 /** An element with attributes and children; texts are texts, never HTML. */
 function element(tag, attributes = {}, ...children) {
@@ -28,12 +15,6 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** The colour of a change: one for the better that is not confirmed is no warning. */
-function markColour(change) {
-  const colour = MARKS[change.state].colour;
-  return colour === "--open" && !change.worse ? "--better" : colour;
-}
-
 /**
  * A drawn graph. `axis` is what all graphs of a machine share: positions of commits, whether they
  * are dates, the range that is zoomed to, and the plots themselves.
@@ -42,6 +23,7 @@ class Plot {
   constructor(data, machine, graph, axis, say) {
     Object.assign(this, { data, machine, graph, axis, say });
     [this.unit, this.factor] = unitOf(graph);
+    this.marks = new Marks(this);
     this.place = null;
     this.line = graph.lines.at(-1);
     this.host = element("div", {
@@ -98,7 +80,7 @@ class Plot {
         },
       ],
       hooks: {
-        draw: [() => this.drawMarks()],
+        draw: [() => this.marks.draw()],
         setScale: [(_, key) => key === "x" && this.onZoom()],
         setCursor: [(plot) => this.onPointer(plot)],
       },
@@ -110,6 +92,7 @@ class Plot {
     this.plot.over.addEventListener("mouseleave", () => this.leave());
     this.resizing = new ResizeObserver(() => {
       this.plot.setSize({ width: this.host.clientWidth - 8, height: HEIGHT });
+      if (this.place !== null) this.show(this.line, this.place);
     });
     this.resizing.observe(this.host);
     if (axis.zoom) this.zoomTo(...axis.zoom);
@@ -139,97 +122,6 @@ class Plot {
     };
   }
 
-  /** Where the line between a commit and the one before it is, in the plot's units. */
-  between(place) {
-    const { positions } = this.axis;
-    return place === 0 ? positions[0] : (positions[place - 1] + positions[place]) / 2;
-  }
-
-  drawMarks() {
-    const { ctx, bbox } = this.plot;
-    const ratio = devicePixelRatio;
-    const at = (position) => Math.round(this.plot.valToPos(position, "x", true)) + 0.5;
-    const isInside = (x) => x >= bbox.left && x <= bbox.left + bbox.width;
-    const upright = (x, colour, dash, width) => {
-      ctx.strokeStyle = css(colour);
-      ctx.lineWidth = width * ratio;
-      ctx.setLineDash(dash.map((length) => length * ratio));
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.setLineDash([]);
-    };
-    const sign = (x, y, text, colour, size = 12) => {
-      ctx.fillStyle = css(colour);
-      ctx.font = `${size * ratio}px system-ui, sans-serif`;
-      ctx.fillText(text, x, y * ratio + bbox.top);
-    };
-    ctx.save();
-    ctx.textAlign = "center";
-    ctx.textBaseline = "middle";
-    for (const place of this.sessionPlaces()) {
-      const x = at(this.between(place));
-      if (isInside(x)) upright(x, "--faint", [1, 5], 1);
-    }
-    for (const [place, name] of this.hostPlaces()) {
-      const x = at(this.between(place));
-      if (!isInside(x)) continue;
-      upright(x, "--muted", [8, 3, 2, 3], 1);
-      ctx.textAlign = x > bbox.left + bbox.width / 2 ? "right" : "left";
-      sign(x + (ctx.textAlign === "left" ? 4 : -4) * ratio, 9, name.slice(0, 40), "--muted", 11);
-      ctx.textAlign = "center";
-    }
-    for (const change of this.graph.changes) {
-      const x = at(this.between(change.at));
-      if (!isInside(x)) continue;
-      upright(x, markColour(change), MARKS[change.state].dash, 1.4);
-      sign(x, -12, change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change));
-    }
-    for (const verdict of this.graph.verdicts) {
-      const x = at(this.axis.positions[verdict.at]);
-      if (isInside(x)) sign(x, -12, "◆", VERDICTS[verdict.verdict] ?? "--muted", 11);
-    }
-    for (const place of this.graph.lines.flatMap((line) => line.failed)) {
-      const x = at(this.axis.positions[place]);
-      if (isInside(x)) sign(x, bbox.height / ratio - 8, "✕", "--worse");
-    }
-    ctx.restore();
-  }
-
-  /** Places before which another session of measuring began. */
-  sessionPlaces() {
-    return this.graph.lines.flatMap((line) =>
-      line.measured.filter((place, number) =>
-        number > 0 && line.sessions[place] !== line.sessions[line.measured[number - 1]]));
-  }
-
-  /** Where the line of another host, or of other versions, begins; and what is other. */
-  hostPlaces() {
-    return this.graph.lines.slice(1)
-      .filter((line) => line.measured.length)
-      .map((line) => [line.measured[0], this.machine.environments[line.environment]]);
-  }
-
-  legend() {
-    const { graph } = this;
-    const parts = graph.changes.map((change) => [
-      change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change), MARKS[change.state].text,
-    ]);
-    parts.push(...graph.verdicts.map((one) => ["◆", VERDICTS[one.verdict] ?? "--muted", `compared: ${one.verdict}`]));
-    if (graph.lines.some((line) => line.failed.length)) parts.push(["✕", "--worse", "failed"]);
-    if (this.sessionPlaces().length) parts.push(["┊", "--faint", "another session of measuring"]);
-    if (graph.lines.length > 1) {
-      parts.push(...graph.lines.map((line) => [
-        "●", `--line-${(line.environment % 4) + 1}`, this.machine.environments[line.environment],
-      ]));
-    }
-    parts.push(["▒", "--accent", "the middle half of the processes"]);
-    const distinct = new Map(parts.map((part) => [part.join(), part]));
-    return element("p", { class: "legend", "aria-hidden": "true" }, ...[...distinct.values()].map(
-      ([sign, colour, text]) => element("span", {}, element("i", { style: `color: var(${colour})` }, sign), text)));
-  }
-
   /** Keeps a range for all graphs of the axis; the whole range is none. */
   onZoom() {
     if (this.axis.isZooming || !this.plot) return;
@@ -257,6 +149,14 @@ class Plot {
     } else {
       this.zoomTo(middle - half, middle + half);
     }
+  }
+
+  /** Moves the range that is zoomed to so far that a place is in it. */
+  reveal(place) {
+    const { min, max } = this.plot.scales.x;
+    const position = this.axis.positions[place];
+    const by = position < min ? position - min : Math.max(0, position - max);
+    if (by) this.zoomTo(min + by, max + by);
   }
 
   onPointer(plot) {
@@ -293,6 +193,7 @@ class Plot {
     };
     const zooms = { "+": 0.5, "=": 0.5, "-": 2, 0: 0 };
     if (event.key in moves) {
+      this.reveal(measured[moves[event.key]]);
       this.show(this.line, measured[moves[event.key]]);
       this.say(this.texts().join(". "));
     } else if (event.key === "ArrowUp" || event.key === "ArrowDown") {

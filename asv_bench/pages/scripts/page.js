@@ -127,7 +127,7 @@ class Page {
       element("h3", {}, `${graph.group}: ${graph.title} `, element("small", {},
         `${plot.unit ? `in ${plot.unit}, ` : ""}${graph.better} is better`)),
       element("p", { class: "trend" }, graph.trend),
-      plot.host, plot.legend(), csv, details);
+      plot.host, plot.marks.legend(), csv, details);
   }
 
   filter(section, text) {

@@ -206,7 +206,7 @@ def test_other_versions_have_a_line_and_a_mark_of_their_own(
 ) -> None:
     opened(browser, project, OTHER, BATCH_8)
     assert seen(browser, ".tabs [aria-current]") == [OTHER]
-    assert browser.ask("page.plots[0].hostPlaces()") == [[8, "python 3.12"]]
+    assert browser.ask("page.plots[0].marks.hostPlaces()") == [[8, "python 3.12"]]
     legend = seen(browser, ".legend")[0]
     assert "python 3.11" in legend
     assert "python 3.12" in legend
@@ -233,6 +233,8 @@ def test_the_keyboard_walks_zooms_and_copies(browser: Browser, project: PageProj
     browser.key("+")
     low, high = browser.ask(RANGES)[0]
     assert low > 10
+    browser.key("Home")
+    assert browser.ask(RANGES)[0][0] == 0, "what is walked to is in sight"
     browser.key("0")
     assert browser.ask(RANGES)[0][0] < 0 < high
     browser.key("Escape")

@@ -1,0 +1,120 @@
+"use strict";
+// What is marked on a graph: changes, verdicts, sessions, hosts and failures; and their legend.
+
+const MARKS = {
+  regression: { colour: "--worse", dash: [], text: "confirmed regression" },
+  improvement: { colour: "--better", dash: [], text: "confirmed improvement" },
+  candidate: { colour: "--open", dash: [5, 4], text: "change, not confirmed" },
+  unresolved: { colour: "--open", dash: [5, 4], text: "change, compared and not resolved" },
+  not_compared: { colour: "--open", dash: [5, 4], text: "change that could not be compared" },
+  refuted: { colour: "--faint", dash: [2, 4], text: "refuted by comparing" },
+  acknowledged: { colour: "--muted", dash: [], text: "acknowledged" },
+};
+const VERDICTS = { slower: "--worse", faster: "--better" };
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const lineColour = (number) => css(`--line-${(number % 4) + 1}`);
+
+/** The colour of a change: one for the better that is not confirmed is no warning. */
+function markColour(change) {
+  const colour = MARKS[change.state].colour;
+  return colour === "--open" && !change.worse ? "--better" : colour;
+}
+
+/** The marks of one `Plot`. */
+class Marks {
+  constructor(owner) {
+    this.owner = owner;
+  }
+
+  /** Where the line between a commit and the one before it is, in the plot's units. */
+  between(place) {
+    const { positions } = this.owner.axis;
+    return place === 0 ? positions[0] : (positions[place - 1] + positions[place]) / 2;
+  }
+
+  draw() {
+    const { ctx, bbox } = this.owner.plot;
+    const ratio = devicePixelRatio;
+    const at = (position) => Math.round(this.owner.plot.valToPos(position, "x", true)) + 0.5;
+    const isInside = (x) => x >= bbox.left && x <= bbox.left + bbox.width;
+    const upright = (x, colour, dash, width) => {
+      ctx.strokeStyle = css(colour);
+      ctx.lineWidth = width * ratio;
+      ctx.setLineDash(dash.map((length) => length * ratio));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.setLineDash([]);
+    };
+    const sign = (x, y, text, colour, size = 12) => {
+      ctx.fillStyle = css(colour);
+      ctx.font = `${size * ratio}px system-ui, sans-serif`;
+      ctx.fillText(text, x, y * ratio + bbox.top);
+    };
+    ctx.save();
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    for (const place of this.sessionPlaces()) {
+      const x = at(this.between(place));
+      if (isInside(x)) upright(x, "--faint", [1, 5], 1);
+    }
+    for (const [place, name] of this.hostPlaces()) {
+      const x = at(this.between(place));
+      if (!isInside(x)) continue;
+      upright(x, "--muted", [8, 3, 2, 3], 1);
+      ctx.textAlign = x > bbox.left + bbox.width / 2 ? "right" : "left";
+      sign(x + (ctx.textAlign === "left" ? 4 : -4) * ratio, 9, name.slice(0, 40), "--muted", 11);
+      ctx.textAlign = "center";
+    }
+    for (const change of this.owner.graph.changes) {
+      const x = at(this.between(change.at));
+      if (!isInside(x)) continue;
+      upright(x, markColour(change), MARKS[change.state].dash, 1.4);
+      sign(x, -12, change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change));
+    }
+    for (const verdict of this.owner.graph.verdicts) {
+      const x = at(this.owner.axis.positions[verdict.at]);
+      if (isInside(x)) sign(x, -12, "◆", VERDICTS[verdict.verdict] ?? "--muted", 11);
+    }
+    for (const place of this.owner.graph.lines.flatMap((line) => line.failed)) {
+      const x = at(this.owner.axis.positions[place]);
+      if (isInside(x)) sign(x, bbox.height / ratio - 8, "✕", "--worse");
+    }
+    ctx.restore();
+  }
+
+  /** Places before which another session of measuring began. */
+  sessionPlaces() {
+    return this.owner.graph.lines.flatMap((line) =>
+      line.measured.filter((place, number) =>
+        number > 0 && line.sessions[place] !== line.sessions[line.measured[number - 1]]));
+  }
+
+  /** Where the line of another host, or of other versions, begins; and what is other. */
+  hostPlaces() {
+    return this.owner.graph.lines.slice(1)
+      .filter((line) => line.measured.length)
+      .map((line) => [line.measured[0], this.owner.machine.environments[line.environment]]);
+  }
+
+  legend() {
+    const { graph } = this.owner;
+    const parts = graph.changes.map((change) => [
+      change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change), MARKS[change.state].text,
+    ]);
+    parts.push(...graph.verdicts.map((one) => ["◆", VERDICTS[one.verdict] ?? "--muted", `compared: ${one.verdict}`]));
+    if (graph.lines.some((line) => line.failed.length)) parts.push(["✕", "--worse", "failed"]);
+    if (this.sessionPlaces().length) parts.push(["┊", "--faint", "another session of measuring"]);
+    if (graph.lines.length > 1) {
+      parts.push(...graph.lines.map((line) => [
+        "●", `--line-${(line.environment % 4) + 1}`, this.owner.machine.environments[line.environment],
+      ]));
+    }
+    parts.push(["▒", "--accent", "the middle half of the processes"]);
+    const distinct = new Map(parts.map((part) => [part.join(), part]));
+    return element("p", { class: "legend", "aria-hidden": "true" }, ...[...distinct.values()].map(
+      ([sign, colour, text]) => element("span", {}, element("i", { style: `color: var(${colour})` }, sign), text)));
+  }
+}
