@@ -64,6 +64,7 @@ class PageProject:
         draft = project._rows(COMMITS, draws)
         project._store("asv-worktree", HERE, "f" * 40, COMMITS, draft, {})
         project._answer()
+        project._peers()
         for name in _REPORTS:
             copy = shutil.copytree if (reports / name).is_dir() else shutil.copy
             copy(reports / name, root / "reports" / name)
@@ -142,6 +143,22 @@ class PageProject:
             **facts,
         }
         (kept / f"{commit[:8]}.json").write_text(json.dumps(content))
+
+    def _peers(self) -> None:
+        row = {
+            "workload": "wide",
+            "engine": "vllm",
+            "step_ms": 2.0,
+            "step_ms_range": [1.9, 2.2],
+            "times": {"estimate": 4.0, "low": 3.5, "high": 4.5, "confidence": 0.75},
+            **dict.fromkeys(("tokens_per_s", "ttft_ms", "tpot_ms", "fraction_of_floor"), 1.0),
+            **dict.fromkeys(("startup_s", "peak_gpu_bytes", "peak_rss_bytes"), 1.0),
+            "tokens": {"same": 3, "requests": 4, "first_difference": 17},
+            "settings": "graphs",
+            "versions": {"vllm": "0.24.0"},
+        }
+        content = {"commit": None, "machine": {"gpu": "A GPU"}, "results": {"rows": [row]}}
+        (self.root / "reports" / "runs" / "peers-1.json").write_text(json.dumps(content))
 
     def _answer(self) -> None:
         """The rise at batch 8 is confirmed, by `compare` too; the fall is acknowledged."""

@@ -1,4 +1,4 @@
-"""Records of other commands that the page shows: comparisons, bisections and explanations."""
+"""Records of the commands that compare and explain commits, as the page shows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import UnreadableFile, read_stored, text
 from asv_bench.output.table import percentage
 
-COMMANDS = ("compare", "bisect", "explain")
+COMMANDS = ("compare", "bisect", "explain", "fixed")
 MOST = 200
 """Records of each command that are read, the newest."""
 
@@ -54,8 +54,9 @@ class StoredRecord:
 
     @property
     def sentences(self) -> list[str]:
-        """The causes that an explanation names, or that there is none."""
-        return [text(one) for one in self.results.get("answer", ())]
+        """The answer of `explain` or `fixed`; of other commands it is in the comparisons."""
+        fixed = [one["sentence"] for one in self.results.get("fixed", ())]
+        return [text(one) for one in [*self.results.get("answer", ()), *fixed]]
 
     @property
     def comparisons(self) -> list[Mapping[str, Any]]:
@@ -111,7 +112,11 @@ def verdicts_of(records: Sequence[StoredRecord]) -> list[StoredVerdict]:
 
 def reasons_of(records: Sequence[StoredRecord]) -> dict[str, list[str]]:
     """What explanations found, the newest, by the commit whose change they explain."""
-    return {record.ends[1]: record.sentences for record in records if record.sentences}
+    return {
+        record.ends[1]: record.sentences
+        for record in records
+        if record.command == "explain" and record.sentences
+    }
 
 
 def _of(histories: Histories, path: Path, content: Mapping[str, Any]) -> list[StoredRecord]:

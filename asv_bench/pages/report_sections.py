@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,13 @@ class ReportSection:
 def report_sections(histories: Histories, records: Sequence[StoredRecord]) -> list[ReportSection]:
     """All sections that have data."""
     sections = [
-        ReportSection("answers", "Comparisons, bisections and explanations", _answers(records))
+        ReportSection("answers", "Comparisons, bisections, explanations", _answers(records))
     ]
     if histories.is_own:
         folder = histories.folder
         sections += [
             ReportSection("headline", "Headline", _read(folder.glob("headline.json"), _headline)),
+            ReportSection("peers", "Other engines", _read(_peer_files(folder), _peers)),
             ReportSection("roofline", "Roofline", _read(folder.glob("roofline.json"), _roofline)),
             ReportSection("ladder", "Ladder", _read(folder.glob("ladder-*.json"), _ladder)),
             ReportSection("counters", "Counters", _read(folder.glob("counters/*.json"), _counters)),
@@ -73,12 +73,12 @@ def _answer(record: StoredRecord) -> str:
     return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
 
 
-def _read(paths: Iterator[Path], parse: Callable[[dict[str, Any]], list[Table]]) -> list[Table]:
+def _read(paths: Iterable[Path], parse: Callable[[dict[str, Any]], list[Table]]) -> list[Table]:
     """The tables of all files that can be read."""
     tables: list[Table] = []
     for path in sorted(paths):
         with contextlib.suppress(UnreadableFile):
-            tables += read_stored(path, "a report", partial(parse))
+            tables += read_stored(path, "a report", parse)
     return tables
 
 
@@ -92,6 +92,20 @@ def _headline(content: dict[str, Any]) -> list[Table]:
     from asv_bench.run.tables import headline_table
 
     return [headline_table(content["rows"], _of(content))]
+
+
+def _peer_files(folder: Path) -> Iterator[Path]:
+    """What was kept of `peers`, else what it left last."""
+    kept = list(folder.glob("peers*.json"))
+    left = sorted(folder.glob("runs/peers-*.json"), key=lambda path: path.stat().st_mtime)
+    yield from kept or left[-1:]
+
+
+def _peers(content: dict[str, Any]) -> list[Table]:
+    from asv_bench.peers.tables import rest_table, speed_table
+
+    rows = content["results"]["rows"]
+    return [speed_table(rows, _of(content)), rest_table(rows)]
 
 
 def _roofline(content: dict[str, Any]) -> list[Table]:

@@ -116,8 +116,9 @@ def test_every_section_is_filled(browser: Browser, project: PageProject) -> None
     browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     titles = [text.partition("\n")[0] for text in seen(browser, ".reports > details")]
     assert titles == [
-        "Comparisons, bisections and explanations",
+        "Comparisons, bisections, explanations",
         "Headline",
+        "Other engines",
         "Roofline",
         "Ladder",
         "Counters",

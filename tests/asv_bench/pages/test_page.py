@@ -123,6 +123,7 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
         "compare-5": "{}",
         "bisect-1": record("bisect", own, bisected),
         "explain-1": record("explain", own, {"answer": ["1. A copy more.", "That is all."]}),
+        "fixed-1": record("fixed", own, {"fixed": [{"sentence": "c: it is fixed."}]}),
         "explain-2": record("explain", other, {"answer": ["1. A loop."]}),
     }.items():
         (runs / f"{name}.json").write_text(text)
@@ -133,6 +134,7 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
         "compare-1",
         "compare-3",
         "explain-1",
+        "fixed-1",
     ]
     assert {(one.key, one.verdict, one.sentence) for one in verdicts_of(records)} == {
         ("a.B.track_c(x, 8)", "slower", "compare: slower, +5.00 % against aaaaaaaa in 6 pairs"),
@@ -142,6 +144,7 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
     [section] = report_sections(histories, records)
     answers = {row["command"]: row["answer"] for row in section.tables[0].to_json()}
     assert answers["bisect"] == "c: found, bbbbbbbb"
+    assert answers["fixed"] == "c: it is fixed."
     assert answers["explain"] == "1. A copy more. That is all."
 
 
