@@ -101,17 +101,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload or call: its group, its name, its batch, and what was measured of it.
-
-    `measured_ms` is when its first figure was measured and its last, in ms since 1970.
-    """
+    """One workload or call: its group, its name, its batch, and what was measured of it."""
 
     group: str
     name: str
     batch: int | None
     readings: dict[str, Reading]
-    failed: tuple[str, ...] = ()
-    measured_ms: tuple[int, int] = (0, 0)
 
     @property
     def title(self) -> str:
@@ -130,13 +125,8 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
         group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
         column = "counted" if group == "counters" else _COLUMN_OF_FIGURE.get(series.figure, "call")
         key = (group, _name(series), _batch(series))
-        at = figure.started_ms
-        row = rows.setdefault(key, Row(*key, readings={}, measured_ms=(at, at)))
-        first, last = row.measured_ms
-        rows[key] = row = replace(row, measured_ms=(min(first, at), max(last, at)))
-        if figure.failed:
-            rows[key] = replace(row, failed=(*row.failed, series.figure))
-        else:
+        row = rows.setdefault(key, Row(*key, readings={}))
+        if not figure.failed:
             row.readings[column] = _reading(figure, column)
     for key, row in rows.items():
         step = row.readings.get("call")
@@ -148,12 +138,8 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
 
 def _add_metric(rows: dict[tuple[str, str, int | None], Row], figure: Figure) -> None:
     """Metrics of a subject stand side by side in one row, each in a column of its own."""
-    key = (METRICS, METRICS, None)
-    at, name = figure.started_ms, figure.series.benchmark
-    row = rows.get(key) or Row(*key, readings={}, measured_ms=(at, at))
-    first, last = row.measured_ms
-    failed = (*row.failed, name) if figure.failed else row.failed
-    rows[key] = replace(row, failed=failed, measured_ms=(min(first, at), max(last, at)))
+    key, name = (METRICS, METRICS, None), figure.series.benchmark
+    row = rows.setdefault(key, Row(*key, readings={}))
     if not figure.failed:
         row.readings[name] = replace(_reading(figure, name), unit=figure.unit)
 

@@ -73,7 +73,7 @@ class Plot {
         {
           ...ticks, size: 62, gap: 4,
           values: (_, splits, __, ___, step) => {
-            const fraction = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+            const fraction = (String(Number(step.toPrecision(9))).split(".")[1] ?? "").length;
             const exact = { minimumFractionDigits: fraction, maximumFractionDigits: fraction };
             return splits.map((value) => value.toLocaleString("en", exact));
           },

@@ -72,11 +72,11 @@ class Marks {
       const x = at(this.between(change.at));
       if (!isInside(x)) continue;
       upright(x, markColour(change), MARKS[change.state].dash, 1.4);
-      sign(x, -12, change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change));
+      sign(x, -16, change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change));
     }
     for (const verdict of this.owner.graph.verdicts) {
       const x = at(this.owner.axis.positions[verdict.at]);
-      if (isInside(x)) sign(x, -12, "◆", VERDICTS[verdict.verdict] ?? "--muted", 11);
+      if (isInside(x)) sign(x, -5, "◆", VERDICTS[verdict.verdict] ?? "--muted", 11);
     }
     for (const place of this.owner.graph.lines.flatMap((line) => line.failed)) {
       const x = at(this.owner.axis.positions[place]);
