@@ -23,7 +23,7 @@ from kernels.linear.row_statistics import (
     load_tile_statistics,
     whole_row_statistics,
 )
-from kernels.linear.vector import load_strip, times_row
+from kernels.linear.vector import chunk_constants, load_strip, times_long_row, times_row
 from kernels.tiles.launch import padded
 from kernels.tiles.table import LinearTile
 
@@ -128,6 +128,8 @@ def head_row(
     K_PAD: tl.constexpr,
     NORM: tl.constexpr,
     TILES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -135,7 +137,7 @@ def head_row(
     row = tl.program_id(0)
     tile = tl.program_id(1)
     n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, K_PAD)
+    k = tl.arange(0, CHUNK)
     release_consumers(PDL)
     strip = load_strip(weight, n.to(tl.int64), k, K)
     shift = tl.load(bias + n)
@@ -143,7 +145,14 @@ def head_row(
     if NORM == 1:
         column_sum = tl.load(column_sums + n)
     await_producers(PDL)
-    logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORM) + shift
+    if CHUNK < K:
+        logits = times_long_row(
+            strip, weight, n.to(tl.int64), x, row, k, column_sum, epsilon,
+            K, K_PAD, NORM, CHUNK, STAGES,
+        )  # fmt: skip
+    else:
+        logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORM)
+    logits += shift
     place = row * TILES + tile + tl.arange(0, 1)
     # Every program has a row, so nothing is masked.
     _store_best(tile_max, tile_token, place, place >= 0, logits[None, :], n, vocab_size)
@@ -194,6 +203,7 @@ def best_of_tiles(
             K_PAD=padded(in_features),
             NORM=head.norm,
             TILES=tiles,
+            **chunk_constants(tile, in_features),
             BLOCK_N=tile.block_n,
             num_warps=tile.warps,
             **launch_options(launches_early(x)),

@@ -40,7 +40,7 @@ def times_row(strip, x, row, k, column_sum, epsilon, K: tl.constexpr, NORM: tl.c
 
 
 @triton.jit
-def _times_long_row(
+def times_long_row(
     strip, weight, n, x, row, k, column_sum, epsilon,
     K: tl.constexpr, K_PAD: tl.constexpr, NORM: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
@@ -107,7 +107,7 @@ def linear_row(
     if EPILOGUE == 2:
         residual = tl.load(y + row * N + n).to(tl.float32)
     if CHUNK < K:
-        result = _times_long_row(
+        result = times_long_row(
             strip, weight, n, x, row, k, column_sum, epsilon, K, K_PAD, NORM, CHUNK, STAGES
         )
     else:
@@ -127,14 +127,20 @@ def linear_row(
         tl.store(y + row * N + n, result.to(y.dtype.element_ty))
 
 
+def chunk_constants(tile: LinearTile, in_features: int) -> dict[str, int]:
+    """The constants by which a program of a tile of one row takes rows of weights."""
+    in_chunks = tile.block_k >= LEAST_CHUNK and in_features % tile.block_k == 0
+    # Chunks that do not divide a row would read beyond it.
+    if in_chunks and tile.block_k < in_features:
+        return {"CHUNK": tile.block_k, "STAGES": tile.stages}
+    return {"CHUNK": padded(in_features), "STAGES": 1}
+
+
 def launch_rows(
     x: torch.Tensor, linear: FoldedLinear, y: torch.Tensor, tile: LinearTile, epilogue: int
 ) -> None:
     """`kernels.linear.projections.fused_linear` for a tile of one row; leaves no statistics."""
     rows, in_features = x.shape
-    whole = padded(in_features)
-    # Chunks that do not divide a row would read beyond it.
-    in_chunks = tile.block_k >= LEAST_CHUNK and in_features % tile.block_k == 0
     linear_row[(linear.out_features // tile.block_n, rows)](
         x,
         linear.weight,
@@ -144,11 +150,10 @@ def launch_rows(
         linear.epsilon,
         N=linear.out_features,
         K=in_features,
-        K_PAD=whole,
+        K_PAD=padded(in_features),
         NORM=linear.norm,
         EPILOGUE=epilogue,
-        CHUNK=min(tile.block_k, whole) if in_chunks else whole,
-        STAGES=tile.stages if in_chunks else 1,
+        **chunk_constants(tile, in_features),
         BLOCK_N=tile.block_n,
         num_warps=tile.warps,
         **launch_options(launches_early(x)),

@@ -17,6 +17,9 @@ from kernels.dependent_launch import (
 )
 from kernels.tiles.launch import padded
 
+MOST_TILES_AT_ONCE = 8192
+"""Of the head, that `pick_tokens` takes without a loop: more would leave it no registers."""
+
 
 @triton.jit
 def embed_rows(
@@ -47,9 +50,10 @@ def embed_rows(
     column = tile[:, None] * W + tl.arange(0, W)[None, :]
     in_row = (tile < TILES)[:, None]
     embedded = tl.load(token_embedding + token * E + column, mask=in_row, other=0.0).to(tl.float32)
-    embedded += tl.load(position_embedding + place * E + column, mask=in_row, other=0.0).to(
-        tl.float32
-    )
+    if position_embedding is not None:
+        embedded += tl.load(position_embedding + place * E + column, mask=in_row, other=0.0).to(
+            tl.float32
+        )
     rounded = embedded.to(x.dtype.element_ty)
     tl.store(x + row * E + column, rounded, mask=in_row)
     values = rounded.to(tl.float32)
@@ -58,6 +62,17 @@ def embed_rows(
     stats = x_stats + row * (2 * TILES) + tile
     tl.store(stats, total, mask=tile < TILES)
     tl.store(stats + TILES, tl.sum(centred * centred, axis=1), mask=tile < TILES)
+
+
+@triton.jit
+def _best_of(tile_max, tile_token, first, tile, TILES: tl.constexpr):
+    """The best of a row's tiles `tile`, its token, and 1 if any is NaN."""
+    in_row = tile < TILES
+    maxima = tl.load(tile_max + first + tile, mask=in_row, other=float("-inf"))
+    tokens = tl.load(tile_token + first + tile, mask=in_row, other=2147483647)
+    best = tl.max(maxima, axis=0)
+    token = tl.min(tl.where(maxima == best, tokens, 2147483647), axis=0)
+    return best, token, tl.max((maxima != maxima).to(tl.int32), axis=0)
 
 
 @triton.jit(do_not_specialize=["slot_stride"])
@@ -77,11 +92,13 @@ def pick_tokens(
     TILES_PAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One row: the best of its tiles, the lowest id among equals, -1 where any logit was NaN."""
+    """One row: the best of its tiles, the lowest id among equals, -1 where any logit was NaN.
+
+    TILES_PAD of them at a time.
+    """
     row = tl.program_id(0)
     release_consumers(PDL)
     tile = tl.arange(0, TILES_PAD)
-    in_row = tile < TILES
     # What earlier steps left: only this kernel writes it.
     left = tl.load(remaining + row)
     place = tl.load(position + row) + 1
@@ -92,11 +109,17 @@ def pick_tokens(
         other=0,
     )
     await_producers(PDL)
-    maxima = tl.load(tile_max + row * TILES + tile, mask=in_row, other=float("-inf"))
-    tokens = tl.load(tile_token + row * TILES + tile, mask=in_row, other=2147483647)
-    best = tl.max(maxima, axis=0)
-    token = tl.min(tl.where(maxima == best, tokens, 2147483647), axis=0)
-    has_nan = tl.max((maxima != maxima).to(tl.int32), axis=0) > 0
+    best, token, is_nan = _best_of(tile_max, tile_token, row * TILES, tile, TILES)
+    if TILES_PAD < TILES:
+        for start in tl.range(TILES_PAD, TILES, TILES_PAD):
+            more, other, other_is_nan = _best_of(
+                tile_max, tile_token, row * TILES, start + tile, TILES
+            )
+            # Of equals the lower id, which comes first.
+            token = tl.where(more > best, other, token)
+            best = tl.maximum(best, more)
+            is_nan = tl.maximum(is_nan, other_is_nan)
+    has_nan = is_nan > 0
     token = tl.where(has_nan, -1, token)
     if left > 0:
         tl.store(slots + place % NUM_SLOTS * slot_stride + row, token)
@@ -113,7 +136,7 @@ def begin_step(
     position: torch.Tensor,
     remaining: torch.Tensor,
     token_embedding: torch.Tensor,
-    position_embedding: torch.Tensor,
+    position_embedding: torch.Tensor | None,
     x: torch.Tensor,
     x_stats: torch.Tensor,
 ) -> None:
@@ -125,7 +148,7 @@ def begin_step(
         int32 [rows] or longer; a row runs while `remaining` is above 0. Others are embedded at
         position 0.
     token_embedding, position_embedding
-        [V, E] and [P, E], contiguous, of one dtype.
+        [V, E] and [P, E], contiguous, of one dtype; no positions are added where there are none.
     x
         [rows, E], contiguous, written.
     x_stats
@@ -177,6 +200,9 @@ def finish_step(
         int32 [S, R]: the token at position p of a row goes into slot p modulo S.
     """
     rows, tiles = tile_max.shape
+    at_once = padded(tiles, 1)
+    if at_once > MOST_TILES_AT_ONCE:
+        at_once = MOST_TILES_AT_ONCE // 2
     pick_tokens[(rows,)](
         tile_max,
         tile_token,
@@ -190,7 +216,7 @@ def finish_step(
         NUM_SLOTS=slots.shape[0],
         KNOWN_TAIL=known_tail.shape[1],
         TILES=tiles,
-        TILES_PAD=padded(tiles, 1),
+        TILES_PAD=at_once,
         num_warps=4,
         **launch_options(launches_early(tile_max)),
     )

@@ -10,6 +10,30 @@ DEPENDENT = "kernels/dependent_launch.py"
 MUTANTS = (
     Mutant(
         ROWS,
+        "token = tl.where(more > best, other, token)",
+        "token = tl.where(more >= best, other, token)",
+        "the highest of equal tokens wins where the tiles are taken in turns",
+        ROWS_TESTS,
+        "finish",
+    ),
+    Mutant(
+        ROWS,
+        "is_nan = tl.maximum(is_nan, other_is_nan)",
+        "is_nan = other_is_nan",
+        "logits that are not numbers go unnoticed unless they are among the last tiles",
+        ROWS_TESTS,
+        "finish",
+    ),
+    Mutant(
+        ROWS,
+        "for start in tl.range(TILES_PAD, TILES, TILES_PAD):",
+        "for start in tl.range(TILES_PAD, TILES - TILES_PAD, TILES_PAD):",
+        "the last tiles of a large vocabulary are never picked",
+        ROWS_TESTS,
+        "finish",
+    ),
+    Mutant(
+        ROWS,
         "tl.where(is_running, tl.load(position + row), 0)",
         "tl.load(position + row)",
         "a row that has ended reads beyond the position embeddings",

@@ -100,17 +100,24 @@ def test_every_tile_leaves_its_best(
 
 
 @pytest.mark.parametrize(
-    ("block_m", "x_tiles"), [(1, None), (16, None), (16, 4)], ids=["vectors", "tiles", "statistics"]
+    ("tile", "x_tiles", "embed"),
+    [
+        (LinearTile(1, 32, 32), None, EMBED),
+        (LinearTile(1, 32, 256), None, 768),
+        (LinearTile(16, 32, 32), None, EMBED),
+        (LinearTile(16, 32, 32), 4, EMBED),
+    ],
+    ids=["vectors", "chunks", "tiles", "statistics"],
 )
 def test_a_head_behind_an_rms_norm(
-    triton_device: torch.device, block_m: int, x_tiles: int | None
+    triton_device: torch.device, tile: LinearTile, x_tiles: int | None, embed: int
 ) -> None:
-    x = poisoned_rows((random_tensor(5, EMBED, seed=1) + 2.0).to(triton_device))
-    weight = (random_tensor(HEAD_ROWS, EMBED, seed=2) * 0.3).to(triton_device)
-    gain = (random_tensor(EMBED, seed=3) * 0.3 + 1.0).to(triton_device)
+    x = poisoned_rows((random_tensor(5, embed, seed=1) + 2.0).to(triton_device))
+    weight = (random_tensor(HEAD_ROWS, embed, seed=2) * 0.3).to(triton_device)
+    gain = (random_tensor(embed, seed=3) * 0.3 + 1.0).to(triton_device)
     stats = None if x_tiles is None else poisoned_rows(reference_statistics(x, x_tiles).float())
     head = fold_rms_norm(weight, None, gain, EPSILON)
-    best, token = _best(x, head, LinearTile(block_m, 32, 32), stats)
+    best, token = _best(x, head, tile, stats)
     exact = reference_linear(x, weight, None, gain=gain, epsilon=EPSILON)[:, :VOCAB]
     expected, tokens = reference_best_of_tiles(exact, 3, 32)
     within_torch_error(best, expected, expected)
@@ -155,7 +162,7 @@ def _rows(device: torch.device, *values: list[int]) -> list[torch.Tensor]:
     return [torch.tensor(one, dtype=torch.int32, device=device) for one in values]
 
 
-@pytest.mark.parametrize("tiles", [1, 3, 24, 393, 6288])
+@pytest.mark.parametrize("tiles", [1, 3, 24, 393, 6288, 18992])
 def test_finish_picks_and_advances(triton_device: torch.device, tiles: int) -> None:
     count = 6
     tile_max = random_tensor(count, tiles, seed=tiles).round().to(triton_device)
@@ -193,9 +200,12 @@ def test_finish_picks_and_advances(triton_device: torch.device, tiles: int) -> N
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
-@pytest.mark.parametrize(("embed", "tiles"), [(64, 1), (64, 4), (96, 3), (768, 24)])
+@pytest.mark.parametrize(
+    ("embed", "tiles", "has_places"),
+    [(64, 1, True), (64, 4, True), (96, 3, True), (768, 24, True), (96, 3, False)],
+)
 def test_begin_embeds_with_statistics(
-    triton_device: torch.device, dtype: torch.dtype, embed: int, tiles: int
+    triton_device: torch.device, dtype: torch.dtype, embed: int, tiles: int, has_places: bool
 ) -> None:
     tokens = random_tensor(20, embed, seed=1).to(device=triton_device, dtype=dtype)
     places = random_tensor(8, embed, seed=2).to(device=triton_device, dtype=dtype)
@@ -203,8 +213,9 @@ def test_begin_embeds_with_statistics(
     last, position, remaining = _rows(triton_device, [0, 19, 4, 4], [7, 0, 8, 3], [1, 5, 0, 2])
     x = poisoned_rows(torch.full((4, embed), NAN, dtype=dtype, device=triton_device))
     stats = poisoned_rows(torch.full((4, 2, tiles), NAN, device=triton_device))
-    begin_step(last, position, remaining, tokens, places, x, stats)
-    assert same_bits(x, tokens[[0, 19, 4, 4]] + places[[7, 0, 0, 3]])
+    begin_step(last, position, remaining, tokens, places if has_places else None, x, stats)
+    embedded = tokens[[0, 19, 4, 4]]
+    assert same_bits(x, embedded + places[[7, 0, 0, 3]] if has_places else embedded)
     torch.testing.assert_close(stats.double(), reference_statistics(x, tiles), rtol=1e-5, atol=1e-4)
     for written in (x, stats):
         around = written._base
