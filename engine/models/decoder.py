@@ -8,7 +8,7 @@ of sequences: positions come with the tokens, and `attend` is where tokens of on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from engine.models.layers import FeedForward, LayerNorm, Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
 from kernels.attention.rotation import Turn
+from kernels.linear.folded import pack_gate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q [T, H_q, D], k [T, H_kv, D], v [T, H_kv, D]) -> [T, H_q, D]: stores k and v of
@@ -83,7 +84,6 @@ class Decoder:
             self._turns = config.rotary.table(config.max_positions, config.head_dim, self.device)
         self.blocks = tuple(_block(config, weights, layer) for layer in range(config.num_layers))
         self.final_norm = _norm(config, weights, "final_norm")
-        self._next_norm = (*(block.attention_norm for block in self.blocks[1:]), self.final_norm)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Run the tokens through all blocks.
@@ -106,12 +106,31 @@ class Decoder:
         if self.position_embedding is not None:
             x = x + F.embedding(positions, self.position_embedding)
         turn = None if self._turns is None else Turn.at(positions, self._turns)
+        next_norms = (*(block.attention_norm for block in self.blocks[1:]), self.final_norm)
         normed = self.blocks[0].attention_norm(x)
         for layer, block in enumerate(self.blocks):
             attended = self._attention(block, layer, normed, turn, attend)
             x, normed = block.feed_forward_norm.after(x, attended)
-            x, normed = self._next_norm[layer].after(x, block.feed_forward(normed))
+            x, normed = next_norms[layer].after(x, block.feed_forward(normed))
         return normed
+
+    @property
+    def turns(self) -> Tensor | None:
+        """Cosines and sines of every position, see `Rotary.table`; None without rotary ones."""
+        return self._turns
+
+    def fold_norms(self) -> None:
+        """Multiply the weights of RMS norms into the maps behind them, and pack gates; in place.
+
+        The model computes what it did, but for rounding, and so do kernels that take such weights:
+        one copy serves both. The tensors that the model was made of change. A tied head keeps the
+        final norm's weight apart, as the embedding is no map behind it. Does nothing twice.
+        """
+        self.blocks = tuple(map(_folded, self.blocks))
+        norm = self.final_norm
+        if isinstance(norm, RMSNorm) and norm.weight is not None and not self.config.tied_head:
+            self.head.mul_(norm.weight)
+            self.final_norm = replace(norm, weight=None)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token after each hidden state: [N, E] -> [N, V], in the model's dtype.
@@ -137,6 +156,32 @@ class Decoder:
             q, k = turn(turned).to(x.dtype).split_with_sizes((queries, keys), 1)
         attended = attend(layer, q, k, v)  # [T, H_q, D]
         return block.attention_out(attended.reshape(-1, queries * config.head_dim))  # [T, E]
+
+
+def _folded(block: Block) -> Block:
+    """The block with its RMS norms folded into its maps and its gate packed, in place."""
+    for norm, linear in (
+        (block.attention_norm, block.attention_in),
+        (block.feed_forward_norm, block.feed_forward.into),
+    ):
+        if isinstance(norm, RMSNorm) and norm.weight is not None:
+            linear.weight.mul_(norm.weight)
+    feed_forward = block.feed_forward
+    if feed_forward.is_gated and not feed_forward.is_packed:
+        for both in (feed_forward.into.weight, feed_forward.into.bias):
+            if both is not None:
+                both.copy_(pack_gate(both))
+        feed_forward = replace(feed_forward, is_packed=True)
+    return replace(
+        block,
+        attention_norm=_without_weight(block.attention_norm),
+        feed_forward_norm=_without_weight(block.feed_forward_norm),
+        feed_forward=feed_forward,
+    )
+
+
+def _without_weight(norm: Norm) -> Norm:
+    return replace(norm, weight=None) if isinstance(norm, RMSNorm) else norm
 
 
 def _block(config: DecoderSpec, weights: Mapping[str, Tensor], layer: int) -> Block:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.activations import Activation, gelu_tanh
+from kernels.linear.folded import packed_halves
 from kernels.linear.norm import add_layer_norm, add_rms_norm
 
 
@@ -36,14 +37,14 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """Weight [E] of one norm by the root of the mean square."""
+    """Weight [E] of one norm by the root of the mean square; None where the next map has it in."""
 
-    weight: Tensor
+    weight: Tensor | None
     epsilon: float
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise x [..., E] over E."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.epsilon)
 
     def after(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """x + change, and that normalised, all [T, E]."""
@@ -74,16 +75,22 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """The two linear maps of a block, E to F or, gated, to 2 F, and F to E."""
+    """The two linear maps of a block, E to F or, gated, to 2 F, and F to E.
+
+    Where `is_packed`, the gate and what it gates lie as `kernels.linear.folded.pack_gate` packs
+    them.
+    """
 
     into: Linear
     out: Linear
     activation: Activation
     is_gated: bool
+    is_packed: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, E] mapped to [T, E]."""
         if not self.is_gated:
             return self.out(self.into.activated(x, self.activation))
-        gate, mapped = self.into(x).chunk(2, dim=1)  # [T, F] each
-        return self.out(self.activation(gate) * mapped)
+        mapped = self.into(x)  # [T, 2 F]
+        gate, gated = packed_halves(mapped) if self.is_packed else mapped.chunk(2, dim=1)
+        return self.out((self.activation(gate) * gated).flatten(1))

@@ -52,17 +52,17 @@ def add_layer_norm(
 
 
 def add_rms_norm(
-    x: torch.Tensor, change: torch.Tensor, weight: torch.Tensor, epsilon: float
+    x: torch.Tensor, change: torch.Tensor, weight: torch.Tensor | None, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`x + change`, and it divided by the root of its mean square over the last dimension.
 
     Parameters, results and errors are those of `add_layer_norm`; `epsilon` is added to the mean
-    square.
+    square, and nothing is multiplied by a `weight` of None.
     """
-    _check(x, change, weight=weight)
+    _check(x, change, **({} if weight is None else {"weight": weight}))
     if not uses_triton(x):
         total = x + change
-        return total, F.rms_norm(total, weight.shape, weight, epsilon)
+        return total, F.rms_norm(total, x.shape[1:], weight, epsilon)
     from kernels.linear.norm_kernel import launch_add_norm
 
     total, normed = torch.empty_like(x), torch.empty_like(x)

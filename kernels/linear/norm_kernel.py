@@ -23,7 +23,7 @@ def add_norm_rows(
 ):
     """One row of `total` = x + change, rounded, and of `normed`, all [rows, E].
 
-    RMS neither centres the row nor reads `bias`.
+    RMS neither centres the row nor reads `bias`; `weight` may be None.
     """
     column = tl.arange(0, E_PAD)
     in_row = column < E
@@ -40,8 +40,11 @@ def add_norm_rows(
         mean = tl.sum(values, axis=0) / E
         centred = tl.where(in_row, values - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / E + epsilon)
-    scale = tl.load(weight + column, mask=in_row, other=0.0).to(tl.float32)
-    scaled = centred * rstd * scale
+    if weight is None:
+        scaled = centred * rstd
+    else:
+        scale = tl.load(weight + column, mask=in_row, other=0.0).to(tl.float32)
+        scaled = centred * rstd * scale
     if not RMS:
         scaled += tl.load(bias + column, mask=in_row, other=0.0).to(tl.float32)
     tl.store(normed + place, scaled, mask=in_row)
@@ -50,7 +53,7 @@ def add_norm_rows(
 def launch_add_norm(
     x: torch.Tensor,
     change: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     epsilon: float,
     total: torch.Tensor,

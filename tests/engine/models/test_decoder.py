@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,12 @@ def test_forward_can_be_captured(name: str) -> None:
     assert not {f"aten::{name}" for name in uncapturable} & operations.names
 
 
+@pytest.mark.parametrize("is_folded", [False, True], ids=["apart", "folded"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "mistral"])
 def test_half_precision_errs_no_more_than_transformers(
-    model_type: str, device: str, dtype: torch.dtype, tmp_path: Path
+    model_type: str, device: str, dtype: torch.dtype, is_folded: bool, tmp_path: Path
 ) -> None:
     options = {"hidden_size": 128, "num_hidden_layers": 6, "head_dim": 32}
     reference = save_reference(tmp_path, model_type, **options).to(device)
@@ -79,8 +81,34 @@ def test_half_precision_errs_no_more_than_transformers(
         exact = save_reference(tmp_path, model_type, **options).double().to(device)
         truth = exact(token_ids[None]).logits[0]
     ours = load_model(tmp_path, device=torch.device(device), dtype=dtype).model
+    if is_folded:
+        ours.fold_norms()
     error = logits_of(ours, token_ids).double() - truth
     assert error.norm() <= 1.5 * (theirs - truth).norm()
+
+
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_norms_are_folded_in_place_and_once(name: str, is_tied: bool) -> None:
+    config = replace(RANDOM_CONFIGS[name], tied_head=is_tied, feed_forward_bias=True)
+    weights = random_weights(config, seed=0, device=CPU, dtype=torch.float32)
+    model = Decoder(config, weights)
+    token_ids = torch.arange(0, 90, 3)
+    before = logits_of(model, token_ids)
+    for _ in range(2):
+        model.fold_norms()
+        torch.testing.assert_close(logits_of(model, token_ids), before, rtol=1e-4, atol=1e-4)
+    for layer, block in enumerate(model.blocks):
+        assert block.attention_norm.weight is None
+        assert block.feed_forward_norm.weight is None
+        for part, linear in (
+            ("attention_in", block.attention_in),
+            ("feed_forward_in", block.feed_forward.into),
+        ):
+            whole = weights[f"blocks.{layer}.{part}.weight"]
+            assert linear.weight.data_ptr() == whole.data_ptr()
+    assert (model.final_norm.weight is None) == (not is_tied)
+    assert torch.equal(model.token_embedding, weights["token_embedding.weight"])
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3"])

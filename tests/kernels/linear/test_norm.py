@@ -70,6 +70,8 @@ def test_rms_norm_against_fp64(
     total, normed = add_rms_norm(x, change, weight, EPSILON)
     assert same_bits(total, (x.float() + change.float()).to(dtype))
     _assert_normed(total, normed, weight, None)
+    _, unscaled = add_rms_norm(x, change, None, EPSILON)
+    _assert_normed(total, unscaled, torch.ones_like(weight), None)
 
 
 def test_the_root_of_the_mean_square_of_zeros(implementation: Any, dtype: torch.dtype) -> None:
