@@ -79,6 +79,7 @@ CHECKS = (
             "tests/kernels/attention/test_fused.py",
             "tests/kernels/linear/test_projections.py",
             "tests/kernels/step/test_rows.py",
+            "tests/kernels/sampling/test_draw.py",
             "tests/kernels/attention/test_ring_attention.py",
             "tests/kernels/attention/test_row.py",
             "tests/kernels/test_fused_on_gpu.py",

@@ -32,7 +32,7 @@ class DecodeGraphs:
     """Replays of `ModelRunner.decode` and `ModelRunner.redraw`.
 
     The step of every bucket is captured when the engine is built. Many engines never draw, and
-    drawing takes memory for a sorted vocabulary: a bucket draws without a graph the first time,
+    drawing takes memory for logits: a bucket draws without a graph the first time,
     and its graph is captured then. Where memory does not suffice for one, it never has a graph.
     """
 

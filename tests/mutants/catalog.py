@@ -11,6 +11,7 @@ from . import (
     projections,
     residual,
     rows,
+    sampling,
 )
 
 MUTANTS = (
@@ -18,6 +19,7 @@ MUTANTS = (
     *attention.MUTANTS,
     *projections.MUTANTS,
     *rows.MUTANTS,
+    *sampling.MUTANTS,
     *residual.MUTANTS,
     *hopper_projections.MUTANTS,
     *hopper_attention.MUTANTS,

@@ -53,6 +53,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "append_rows": ("append", ("H", "D", "ROWS", "COMMON")),
     "decode_attention": ("attention", _ATTENTION),
     "prefill_attention": ("attention", ("D", "G")),
+    "draw_rows": ("rows", ("LANES",)),
 }
 _PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
 _SHORT = {
