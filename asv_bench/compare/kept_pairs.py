@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
+from asv_bench.output.line_file import LineFile
 from asv_bench.output.record import WORKPLACE, Record
-from asv_bench.output.stored_json import UnreadableFile, count, parsed_json, positive, text
+from asv_bench.output.stored_json import count, positive, text
 from asv_bench.process.samples import (
     Absence,
     CommitUnusable,
@@ -44,23 +45,22 @@ class KeptFile:
         How many pairs were read.
     finished
         Whether the command had its answer.
-    complaints
-        A sentence for each line that is no entry of such a file, which is left out, and one if
-        pairs could no longer be kept.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.restored = 0
         self.finished = False
-        self.complaints: list[str] = []
         self._lock = threading.Lock()
         self._waiting: dict[_Key, deque[dict[str, Pair]]] = defaultdict(deque)
         self._absences: dict[str, dict[str, Absence]] = {}
         self._unusable: dict[str, CommitUnusable] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            self._read()
+        self._lines = LineFile(path, "an entry of kept pairs", self._take)
+
+    @property
+    def complaints(self) -> list[str]:
+        """See `LineFile`."""
+        return self._lines.complaints
 
     @classmethod
     def of_record(cls, record: Record, resume: bool | None) -> KeptFile:
@@ -94,19 +94,6 @@ class KeptFile:
         """How many pairs are reused, and which lines were left out."""
         found = [f"going on with {self.restored} pairs of {self.path.name}"]
         return found[: self.restored] + self.complaints
-
-    def _read(self) -> None:
-        whole, newline, torn = self.path.read_bytes().rpartition(b"\n")
-        if torn:
-            # The line that was being written when the process was killed.
-            with self.path.open("r+b") as file:
-                file.truncate(len(whole + newline))
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                where = f"line {number} of {self.path}"
-                parsed_json(where, "an entry of kept pairs", line, self._take)
-            except UnreadableFile as error:
-                self.complaints.append(f"{error} It is left out.")
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         if entry.get("finished"):
@@ -147,36 +134,23 @@ class KeptFile:
         """Append pairs."""
         part, base, head = key
         content = {name: pair.to_json() for name, pair in pairs.items()}
-        self._append({"part": part, "base": base, "head": head, "pairs": content})
+        self._lines.append({"part": part, "base": base, "head": head, "pairs": content})
 
     def keep_absences(self, commit: str, absences: Mapping[str, Absence]) -> None:
         """Append that a commit can be measured, but for some benchmarks."""
         content = {name: asdict(absence) for name, absence in absences.items()}
-        self._append({"prepared": commit, "absences": content})
+        self._lines.append({"prepared": commit, "absences": content})
 
     def keep_unusable(self, error: CommitUnusable) -> None:
         """Append that a commit cannot be measured."""
-        self._append(
+        self._lines.append(
             {"unusable": error.commit, "reason": error.reason, "is_lacking": error.is_lacking}
         )
 
     def finish(self) -> None:
         """Note that the command has its answer: the next one starts over."""
         if not self.finished:
-            self._append({"finished": True})
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        line = json.dumps(entry, separators=(",", ":")) + "\n"
-        try:
-            with self._lock, self.path.open("a", encoding="utf-8") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            # What is measured is still in memory, and has its record at the end.
-            lost = f"{self.path} cannot be written: {error.strerror}. Pairs are not kept there."
-            if lost not in self.complaints:
-                self.complaints.append(lost)
+            self._lines.append({"finished": True})
 
 
 class KeptPairs:
@@ -249,8 +223,8 @@ def pair_from_json(content: Mapping[str, Any]) -> Pair:
     """
     discarded = content["discarded"]
     pair = Pair(
-        base=_reading(content["base"]),
-        head=_reading(content["head"]),
+        base=reading_from_json(content["base"]),
+        head=reading_from_json(content["head"]),
         head_first=content["head_first"] is True,
         discarded=None if discarded is None else text(discarded),
         higher_is_better=content["higher_is_better"] is True,
@@ -259,7 +233,8 @@ def pair_from_json(content: Mapping[str, Any]) -> Pair:
     return pair
 
 
-def _reading(content: Mapping[str, Any]) -> Reading:
+def reading_from_json(content: Mapping[str, Any]) -> Reading:
+    """The reading that `Reading.to_json` wrote; errors as those of `pair_from_json`."""
     gpu = content["gpu"]
     if gpu is not None:
         events = tuple(map(text, gpu["clock_events"]))
@@ -293,10 +268,11 @@ def conditions(record: Record) -> dict[str, Any]:
     """What decides, beside the settings, whether figures can be taken together."""
     names = ("name", "cpu", "cores", "gpu", "driver", "python", "torch", "triton", "cuda")
     machine = {name: getattr(record.machine, name) for name in names}
-    return {"machine": machine, "threads": record.threads, "ruler": _ruler()}
+    return {"machine": machine, "threads": record.threads, "ruler": ruler()}
 
 
-def _ruler() -> str:
+@cache
+def ruler() -> str:
     """A hash of the ruler's sources."""
     digest = hashlib.sha256()
     for path in sorted(RULER.rglob("*.py")):
