@@ -16,6 +16,10 @@ __all__ = ("INVALID_TOKEN", "sample", "sample_greedy", "uniform")
 
 _MASK_64 = (1 << 64) - 1
 
+_SORTED = 1 << 16
+"""Tokens of the largest vocabulary that is sorted. The vocabulary decides and not the number of rows,
+lest a draw depend on its neighbours."""
+
 
 def sample(
     logits: torch.Tensor,
@@ -49,7 +53,7 @@ def sample(
     int32 [N]; `INVALID_TOKEN` where a row's logits are not numbers.
     """
     number = uniform(seed, position)
-    if not uses_triton(logits):
+    if not uses_triton(logits) or logits.shape[-1] <= _SORTED:
         return draw_tokens(logits, temperature, top_k, top_p, number)
     from kernels.sampling.draw import launch_draw
 
