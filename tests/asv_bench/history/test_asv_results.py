@@ -211,7 +211,6 @@ def test_figures_of_one_workload_share_a_row() -> None:
     assert set(scheduler.readings) == {"call", "tokens_per_s"}
     assert scheduler.readings["call"] == Reading(0.002, 0.0, 3)
     assert scheduler.readings["tokens_per_s"].value == pytest.approx(2000)
-    assert scheduler.failed == ("tpot",)
     assert (full.batch, full.readings["of_floor"].value) == (64, 0.25)
     assert (startup.name, startup.batch) == ("startup, import", None)
 
