@@ -8,16 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from asv_bench.lab.tune.candidates import Choice, Point, Timer, slots_of
+from engine.fused.weights import step_shapes
 from engine.models.registry import RANDOM_CONFIGS
 from kernels.tiles.table import ConfigTable, LinearTile, RingTile, committed_table
 
 GPT2 = RANDOM_CONFIGS["gpt2"]
+SHAPES = step_shapes(GPT2)
 # The committed table with a few choices pinned, so that the tests outlive the next tuning.
 _COMMITTED = committed_table()
 TABLE = _COMMITTED.with_tile(
     _COMMITTED.place(64), "head", LinearTile(64, 384, 64, stages=4, tma=True)
 ).with_ring(0, RingTile(32, 8, 128, ((3.5, 6), (6.0, 4), (math.inf, 2))))
-SLOTS = slots_of(TABLE, GPT2.head_dim)
+BUCKETS = [TABLE.buckets[place] for place in TABLE.places(SHAPES)]
+"""Those of a GPT-2."""
+SLOTS = slots_of(TABLE, GPT2.head_dim, SHAPES)
 [HEAD] = [slot for slot in SLOTS if slot.role == "head" and slot.points[0].rows == 64]
 RING = SLOTS[-1]
 

@@ -22,10 +22,11 @@ from asv_bench.process.machine import chosen_device, machine_facts
 if TYPE_CHECKING:
     from asv_bench.lab.tune.candidates import Slot, Workbench
     from asv_bench.lab.tune.search import Decision
+    from engine.models.spec import DecoderSpec
     from kernels.tiles.table import ConfigTable
 
 RECORD = REPOSITORY / "reports" / "tune.json"
-MODEL, DTYPE = "gpt2", "float16"
+MODEL = "gpt2"
 RING = "ring"
 COLUMNS = (
     Column("slot", "slot", kind="name"),
@@ -47,6 +48,10 @@ def run(
     roles: Annotated[
         str | None, typer.Option(help="What to tune, separated by commas (default: all).")
     ] = None,
+    model: Annotated[
+        str,
+        typer.Option(help="A built-in model. All but the first get buckets for just their maps."),
+    ] = MODEL,
     device: Annotated[str, typer.Option(help="auto, cuda or cuda:N.")] = "auto",
     output: Annotated[
         Path | None, typer.Option(help="Where the table goes (default: the kernels' own).")
@@ -59,11 +64,14 @@ def run(
     from asv_bench.lab.tune.candidates import candidates
     from asv_bench.lab.tune.search import tune
     from asv_bench.lab.tune.table_text import table_text
-    from engine.models.registry import RANDOM_CONFIGS
+    from engine.fused.weights import step_shapes
     from kernels.tiles.table import TABLE_FILE, committed_table
 
-    table = committed_table()
-    slots = chosen_slots(table, roles, rows)
+    config, dtype = known_model(model), "float16" if model == MODEL else "bfloat16"
+    shapes, table = step_shapes(config), committed_table()
+    if model != MODEL:
+        table = table.with_own_buckets(shapes)
+    slots = chosen_slots(table, roles, rows, model)
     place = chosen_device(device)
     if not place.startswith("cuda"):
         raise Refused("tune needs a GPU: it times the captured step on the device.")
@@ -72,20 +80,20 @@ def run(
     destination = json or (RECORD if facts.is_reference else None)
     require_places(destination, target)
     console = make_console()
-    settings = {"minutes": minutes, "slots": list(map(str, slots)), "model": MODEL, "dtype": DTYPE}
+    settings = {"minutes": minutes, "slots": list(map(str, slots)), "model": model, "dtype": dtype}
     record = Record("tune", settings, machine=facts)
     # Before the engine is built: it would pass for another user of the GPU.
     record.look_around(console, [place])
-    workbench = _workbench(place)
+    workbench = _workbench(place, model, dtype)
     commit = (record.tree.label or "no commit")[:9]
-    origin = f"{facts.gpu}, torch {facts.torch}, Triton {facts.triton}, {DTYPE}, commit {commit}"
+    origin = f"{facts.gpu}, torch {facts.torch}, Triton {facts.triton}, {dtype}, commit {commit}"
     table = replace(table, origin=origin)
     decisions: list[Decision] = []
     started = time.monotonic()
     for decision, changed in tune(
         table,
         slots,
-        lambda slot, present: candidates(slot, present, RANDOM_CONFIGS[MODEL]),
+        lambda slot, present: candidates(slot, present, shapes),
         workbench,
         out_of_time=lambda: time.monotonic() - started > 60 * minutes,
     ):
@@ -107,10 +115,22 @@ def run(
     console.print(f"record: {path}")
 
 
-def chosen_slots(table: ConfigTable, roles: str | None, rows: str | None) -> list[Slot]:
+def known_model(name: str) -> DecoderSpec:
+    """The sizes of a built-in model. Raises Refused if there is none of that name."""
+    from engine.models.registry import RANDOM_CONFIGS
+
+    if name not in RANDOM_CONFIGS:
+        known = ", ".join(RANDOM_CONFIGS)
+        raise Refused(f"there is no built-in model {name!r}; there are {known}.")
+    return RANDOM_CONFIGS[name]
+
+
+def chosen_slots(
+    table: ConfigTable, roles: str | None, rows: str | None, model: str = MODEL
+) -> list[Slot]:
     """The slots that were asked for. Raises Refused if a role or a bucket does not exist."""
     from asv_bench.lab.tune.candidates import slots_of
-    from engine.models.registry import RANDOM_CONFIGS
+    from engine.fused.weights import step_shapes
     from kernels.tiles.table import ROLES
 
     known = (*ROLES, RING)
@@ -118,14 +138,16 @@ def chosen_slots(table: ConfigTable, roles: str | None, rows: str | None) -> lis
     for name in named:
         if name not in known:
             raise Refused(f"there is no role {name!r}; there are {', '.join(known)}.")
-    sizes = [str(bucket.rows) for bucket in table.buckets]
+    config = known_model(model)
+    shapes = step_shapes(config)
+    sizes = [str(table.buckets[place].rows) for place in table.places(shapes)]
     wanted = sizes if rows is None else [size.strip() for size in rows.split(",")]
     for size in wanted:
         if size not in sizes:
             raise Refused(f"--rows has {size!r}; buckets are measured at {', '.join(sizes)} rows.")
     return [
         slot
-        for slot in slots_of(table, RANDOM_CONFIGS[MODEL].head_dim)
+        for slot in slots_of(table, config.head_dim, shapes)
         if (slot.role or RING) in named
         and (slot.role is None or str(slot.points[0].rows) in wanted)
     ]
@@ -159,7 +181,7 @@ def _changes(decision: Decision) -> str:
     )
 
 
-def _workbench(device: str) -> Workbench:
+def _workbench(device: str, model: str, dtype: str) -> Workbench:
     from asv_bench.lab.tune.step_bench import hopper_bench
 
-    return hopper_bench(device, MODEL, DTYPE)
+    return hopper_bench(device, model, dtype)

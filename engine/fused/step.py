@@ -15,7 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.fused.weights import FusedBlock, fused_blocks, fused_head, learned_positions
+from engine.fused.weights import (
+    FusedBlock,
+    fused_blocks,
+    fused_head,
+    learned_positions,
+    step_shapes,
+)
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
 from engine.running.ranges import span
@@ -78,6 +84,7 @@ class FusedDecode:
         self._model = model
         self._rows = rows
         self._token_slots = token_slots
+        self._shapes = step_shapes(model.config)
         self._blocks = fused_blocks(model, cache)
         self._head = fused_head(model)
         self._position_embedding = learned_positions(model)
@@ -262,11 +269,10 @@ class FusedDecode:
         return SplitWorkspace.for_tiles(rows, cuts, device)
 
     def _tiles(self, num_rows: int) -> StepTiles:
-        config = self._model.config
-        tiles = self._table.tiles(num_rows)
+        tiles = self._table.tiles(num_rows, self._shapes)
         if not runs_stream(self._head.weight):
             tiles = tiles.portable()
-        return tiles.fitted(config.hidden_size, config.inner_size, self._head.out_features)
+        return tiles.fitted(self._shapes)
 
     def _buffers_for(self, num_rows: int) -> StepBuffers:
         """The scratch as a step of that many rows sees it."""

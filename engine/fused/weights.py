@@ -12,7 +12,7 @@ from engine.models.decoder import Decoder
 from engine.models.layers import LayerNorm, Linear, Norm
 from engine.models.spec import DecoderSpec
 from kernels.linear.folded import FoldedLinear, fold_linear
-from kernels.tiles.table import HEAD_PART
+from kernels.tiles.table import HEAD_PART, StepShapes
 
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
 
@@ -75,6 +75,21 @@ def fused_head(model: Decoder) -> FoldedLinear:
     missing = -model.head.shape[0] % HEAD_PART
     weight = F.pad(model.head, (0, 0, 0, missing)) if missing else model.head
     return fold_linear(weight, None, norm.weight, norm.bias, norm.epsilon)
+
+
+def step_shapes(config: DecoderSpec) -> StepShapes:
+    """The maps of a step of such a model."""
+    embed, inner = config.hidden_size, config.inner_size
+    attended = config.num_heads * config.head_dim
+    keys_and_values = 2 * config.num_kv_heads * config.head_dim
+    head_rows = -(-config.vocab_size // HEAD_PART) * HEAD_PART
+    return StepShapes(
+        attention_in=(attended + keys_and_values, embed),
+        attention_out=(embed, attended),
+        feed_forward_in=(2 * inner if config.is_gated else inner, embed),
+        feed_forward_out=(embed, inner),
+        head=(head_rows, embed),
+    )
 
 
 def learned_positions(model: Decoder) -> torch.Tensor:

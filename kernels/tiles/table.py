@@ -42,11 +42,29 @@ _SMALL_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class StepShapes:
+    """Rows and columns, (N, K), of the weights of a step's five linear maps."""
+
+    attention_in: tuple[int, int]
+    attention_out: tuple[int, int]
+    feed_forward_in: tuple[int, int]
+    feed_forward_out: tuple[int, int]
+    head: tuple[int, int]
+
+    @property
+    def most_weights(self) -> int:
+        """Weights of the largest map of a block."""
+        maps: list[tuple[int, int]] = [getattr(self, role) for role in ROLES[:-1]]
+        return max(rows * columns for rows, columns in maps)
+
+
+@dataclass(frozen=True, slots=True)
 class LinearTile:
     """One linear map: a program makes `block_m` rows by `block_n` columns, `block_k` at a time.
 
-    With a `block_m` of 1 it holds whole rows of weights and uses no tensor cores; of the other
-    fields only `block_n` and `warps` then mean anything.
+    With a `block_m` of 1 it uses no tensor cores, and holds whole rows of weights; of the other
+    fields only `block_n` and `warps` then mean anything. But where `block_k` is 256 or more and
+    divides K it holds so much of a row at a time, with `stages` chunks on their way.
 
     Attributes
     ----------
@@ -150,14 +168,14 @@ class StepTiles:
             self.head.portable(),
         )
 
-    def fitted(self, hidden_size: int, inner_size: int, head_rows: int) -> StepTiles:
+    def fitted(self, shapes: StepShapes) -> StepTiles:
         """The same tiles, cut down for a model of other sizes."""
         return StepTiles(
-            self.attention_in.fitted(3 * hidden_size, hidden_size),
-            self.attention_out.fitted(hidden_size, hidden_size),
-            self.feed_forward_in.fitted(inner_size, hidden_size),
-            self.feed_forward_out.fitted(hidden_size, inner_size),
-            self.head.fitted_head(head_rows, hidden_size),
+            self.attention_in.fitted(*shapes.attention_in),
+            self.attention_out.fitted(*shapes.attention_out),
+            self.feed_forward_in.fitted(*shapes.feed_forward_in),
+            self.feed_forward_out.fitted(*shapes.feed_forward_out),
+            self.head.fitted_head(*shapes.head),
         )
 
 
@@ -227,16 +245,21 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The tiles of steps of up to `most_rows` rows.
+    """The tiles of steps of up to `most_rows` rows, of models of some sizes.
 
     Attributes
     ----------
+    shapes
+        Of the only steps that it serves; None for a rule.
+    least_weights
+        Of the largest map of a block, in steps that a rule serves. Where several rules would serve
+        a step, that of the largest bound does.
     most_rows
         Infinite for the last bucket.
     rows, context
         What its figures were measured at: so many sequences of so many tokens.
     step_us
-        Microseconds of that step.
+        Microseconds of that step; None where none was measured.
     tiles
         One tile a role.
     measured
@@ -246,9 +269,16 @@ class Bucket:
     most_rows: float
     rows: int
     context: int
-    step_us: float
+    step_us: float | None
     tiles: StepTiles
     measured: Mapping[str, Measured]
+    shapes: StepShapes | None = None
+    least_weights: int = 0
+
+    @property
+    def group(self) -> tuple[StepShapes | None, int]:
+        """What the buckets have alike that serve the same steps but for their rows."""
+        return self.shapes, self.least_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +298,45 @@ class ConfigTable:
     buckets: tuple[Bucket, ...]
     rings: tuple[Ring, ...]
 
-    def place(self, rows: int) -> int:
-        """The number of the bucket that a step of `rows` rows belongs to."""
-        return next(place for place, bucket in enumerate(self.buckets) if rows <= bucket.most_rows)
+    def places(self, shapes: StepShapes | None = None) -> list[int]:
+        """The numbers of the buckets for steps of such maps, by rows; None: of the smallest."""
+        groups = [bucket.group for bucket in self.buckets]
+        group = shapes, 0
+        if group not in groups or shapes is None:
+            weights = 0 if shapes is None else shapes.most_weights
+            rules = (least for known, least in groups if known is None and least <= weights)
+            group = None, max(rules)
+        return [place for place, known in enumerate(groups) if known == group]
 
-    def tiles(self, rows: int) -> StepTiles:
-        """The tiles of a step of `rows` rows."""
-        return self.buckets[self.place(rows)].tiles
+    def place(self, rows: int, shapes: StepShapes | None = None) -> int:
+        """The number of the bucket that a step of `rows` rows and such maps belongs to."""
+        places = self.places(shapes)
+        return next(place for place in places if rows <= self.buckets[place].most_rows)
+
+    def tiles(self, rows: int, shapes: StepShapes | None = None) -> StepTiles:
+        """The tiles of a step of `rows` rows and such maps."""
+        return self.buckets[self.place(rows, shapes)].tiles
+
+    def with_own_buckets(self, shapes: StepShapes) -> ConfigTable:
+        """The same table with buckets for steps of just these maps, which begin as a rule's.
+
+        Their tiles are cut down to the maps, and have no figures.
+        """
+        served = [self.buckets[place] for place in self.places(shapes)]
+        if served[0].shapes is not None:
+            return self
+        own = (
+            replace(
+                bucket,
+                tiles=bucket.tiles.fitted(shapes),
+                step_us=None,
+                measured={},
+                shapes=shapes,
+                least_weights=0,
+            )
+            for bucket in served
+        )
+        return replace(self, buckets=(*self.buckets, *own))
 
     def ring(self, head_dim: int) -> RingTile:
         """The ring for one head shape; it depends on nothing else."""
@@ -318,10 +380,15 @@ def read_table(text: str) -> ConfigTable:
     content = tomllib.loads(text)
     buckets = tuple(_read_bucket(entry) for entry in _taken(content, "buckets"))
     rings = tuple(_read_ring(entry) for entry in _taken(content, "rings"))
-    for what, limits, end in (
-        ("buckets", [bucket.most_rows for bucket in buckets], math.inf),
-        ("rings", [ring.most_dim for ring in rings], MOST_HEAD_DIM),
-    ):
+    groups = dict.fromkeys(bucket.group for bucket in buckets)
+    if (None, 0) not in groups:
+        raise ValueError("buckets must serve every step, some without shapes and least_weights.")
+    bounds: list[tuple[str, list[float], float]] = [
+        ("buckets", [one.most_rows for one in buckets if one.group == group], math.inf)
+        for group in groups
+    ]
+    bounds.append(("rings", [ring.most_dim for ring in rings], MOST_HEAD_DIM))
+    for what, limits, end in bounds:
         if limits != sorted(set(limits)) or limits[-1:] != [end]:
             raise ValueError(f"{what} must ascend and end at {end}; they reach {limits}.")
     return ConfigTable(_taken(content, "origin"), buckets, rings)
@@ -356,13 +423,22 @@ def _read_bucket(entry: dict[str, Any]) -> Bucket:
         most_rows=entry.pop("most_rows", math.inf),
         rows=_taken(entry, "rows"),
         context=_taken(entry, "context"),
-        step_us=_taken(entry, "step_us"),
+        step_us=entry.pop("step_us", None),
         tiles=StepTiles(**tiles),
         measured=figures,
+        shapes=_read_shapes(entry),
+        least_weights=entry.pop("least_weights", 0),
     )
     if entry:
         raise ValueError(f"a bucket has fields that mean nothing: {', '.join(entry)}.")
     return bucket
+
+
+def _read_shapes(entry: dict[str, Any]) -> StepShapes | None:
+    shapes = entry.pop("shapes", None)
+    if shapes is None:
+        return None
+    return _made(StepShapes, {role: tuple(shape) for role, shape in shapes.items()}, "shapes")
 
 
 def _read_ring(entry: dict[str, Any]) -> Ring:

@@ -13,7 +13,6 @@ from itertools import product
 from typing import Any, Protocol, TypeAlias
 
 from asv_bench.errors import BenchError
-from asv_bench.memory.floor import ModelConfig
 from kernels.hopper.limits import CLUSTER_SIZES
 from kernels.tiles.table import (
     HEAD_PART,
@@ -25,6 +24,7 @@ from kernels.tiles.table import (
     ConfigTable,
     LinearTile,
     RingTile,
+    StepShapes,
 )
 
 Choice: TypeAlias = LinearTile | RingTile
@@ -111,25 +111,26 @@ class Slot:
         return table.with_tile(self.place, str(self.role), choice)
 
 
-def slots_of(table: ConfigTable, head_dim: int) -> list[Slot]:
-    """Every slot that steps of a model with such heads use; the ring comes last.
+def slots_of(table: ConfigTable, head_dim: int, shapes: StepShapes | None = None) -> list[Slot]:
+    """Every slot that steps of a model with such heads and maps use; the ring comes last.
 
-    All batches share the ring, so it is judged at the points of all buckets.
+    All batches share the ring, so it is judged at the points of all their buckets.
     """
-    points = [Point(bucket.rows, bucket.context) for bucket in table.buckets]
-    slots = [Slot(place, role, (point,)) for place, point in enumerate(points) for role in ROLES]
+    buckets = {place: table.buckets[place] for place in table.places(shapes)}
+    points = {place: Point(bucket.rows, bucket.context) for place, bucket in buckets.items()}
+    slots = [Slot(place, role, (point,)) for place, point in points.items() for role in ROLES]
     ring = table.rings.index(next(ring for ring in table.rings if head_dim <= ring.most_dim))
-    return [*slots, Slot(ring, None, tuple(points))]
+    return [*slots, Slot(ring, None, tuple(points.values()))]
 
 
-def candidates(slot: Slot, table: ConfigTable, config: ModelConfig) -> list[Choice]:
+def candidates(slot: Slot, table: ConfigTable, shapes: StepShapes) -> list[Choice]:
     """Everything to try in a slot, without what is there already and without repetition."""
     present = slot.choice(table)
     found: list[Choice]
     if isinstance(present, RingTile):
         found = list(_rings(present))
     else:
-        sizes = _sizes(str(slot.role), config)
+        sizes: tuple[int, int] = getattr(shapes, str(slot.role))
         rows = slot.points[0].rows
         found = [
             tile
@@ -174,7 +175,10 @@ def _tiles(present: LinearTile, role: str, rows: int) -> Iterator[LinearTile]:
 
 def _elsewhere(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
     """What the other buckets have for the role; those for single rows only where they can be."""
+    own = table.buckets[slot.place].group
     for bucket in table.buckets:
+        if bucket.group != own:
+            continue
         tile: LinearTile = getattr(bucket.tiles, str(slot.role))
         if tile.block_m > 1 or slot.points[0].rows <= _MOST_ROWWISE_ROWS:
             yield tile
@@ -226,18 +230,6 @@ def _redeepened(
     for band, (most, _) in enumerate(depths):
         for stages in _RING_STAGES:
             yield (*depths[:band], (most, stages), *depths[band + 1 :])
-
-
-def _sizes(role: str, config: ModelConfig) -> tuple[int, int]:
-    hidden, inner = config.hidden_size, config.inner_size
-    padded_head = math.ceil(config.vocab_size / HEAD_PART) * HEAD_PART
-    return {
-        "attention_in": (3 * hidden, hidden),
-        "attention_out": (hidden, hidden),
-        "feed_forward_in": (inner, hidden),
-        "feed_forward_out": (hidden, inner),
-        "head": (padded_head, hidden),
-    }[role]
 
 
 def _padded(rows: int) -> int:

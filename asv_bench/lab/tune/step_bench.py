@@ -24,7 +24,7 @@ MOST_SENTENCE = 160
 
 
 class StepBench:
-    """A GPT-2 with seeded weights on a GPU, with rows for every point that was asked for.
+    """A model with seeded weights on a GPU, with rows for every point that was asked for.
 
     `dtype` is of weights and cache: float16 or bfloat16.
     """

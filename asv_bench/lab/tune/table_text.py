@@ -23,6 +23,9 @@ _HEADER = """\
 # in half precision: of a bucket as it stood when its last choice was made, of a choice beside
 # next_us, the best other one tried in its place. A choice without figures was made without `tune`,
 # one tile varied at a time in the same way.
+#
+# Buckets without least_weights serve models with maps like those of a GPT-2. With it they are rules
+# for larger ones, with shapes the buckets of one model; what was not measured has no step_us.
 """
 
 
@@ -40,7 +43,14 @@ def _section(name: str, values: dict[str, Any]) -> str:
 
 
 def _bucket(bucket: Bucket) -> dict[str, Any]:
-    sizes = {name: getattr(bucket, name) for name in ("most_rows", "rows", "context", "step_us")}
+    names = ("most_rows", "rows", "context", "step_us")
+    sizes: dict[str, Any] = {
+        "shapes": None
+        if bucket.shapes is None
+        else {role: list(shape) for role, shape in asdict(bucket.shapes).items()},
+        "least_weights": bucket.least_weights or None,
+        **{name: getattr(bucket, name) for name in names},
+    }
     tiles = {
         role: _changed(getattr(bucket.tiles, role)) | _figures(bucket.measured.get(role))
         for role in ROLES

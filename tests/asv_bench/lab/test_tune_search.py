@@ -12,7 +12,17 @@ from asv_bench.cli.tune import decision_table
 from asv_bench.lab.tune.candidates import Choice, Point, Rejected, Timer, candidates
 from asv_bench.lab.tune.search import decide, tune
 from kernels.tiles.table import ConfigTable, LinearTile, Measured
-from tests.tuned_steps import GPT2, HEAD, RING, TABLE, FakeBench, head_cost, head_tiles, optimum
+from tests.tuned_steps import (
+    BUCKETS,
+    HEAD,
+    RING,
+    SHAPES,
+    TABLE,
+    FakeBench,
+    head_cost,
+    head_tiles,
+    optimum,
+)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -154,7 +164,7 @@ def test_all_are_measured_in_turns() -> None:
 
 def test_a_ring_is_judged_at_all_points_together() -> None:
     """Twice as fast for one row and a little slower elsewhere is a gain in the mean of all."""
-    assert RING.points == tuple(Point(one.rows, one.context) for one in TABLE.buckets)
+    assert RING.points == tuple(Point(one.rows, one.context) for one in BUCKETS)
     present = TABLE.ring(64)
     good, bad = replace(present, split=256), replace(present, split=512)
 
@@ -207,7 +217,7 @@ def test_passes_go_on_until_nothing_changes() -> None:
         tune(
             TABLE,
             [HEAD],
-            lambda slot, table: candidates(slot, table, GPT2),
+            lambda slot, table: candidates(slot, table, SHAPES),
             FakeBench(cost),
             out_of_time=lambda: False,
         )
@@ -222,7 +232,7 @@ def test_passes_go_on_until_nothing_changes() -> None:
         == tuned.buckets[HEAD.place].measured["head"].step_us
         == 300.0
     )
-    assert tuned.buckets[HEAD.place + 1] == TABLE.buckets[HEAD.place + 1]
+    assert tuned.buckets[HEAD.place + 1] == BUCKETS[HEAD.place + 1]
 
 
 def test_time_that_is_over_leaves_the_slot_at_hand_as_it_was() -> None:
@@ -231,7 +241,7 @@ def test_time_that_is_over_leaves_the_slot_at_hand_as_it_was() -> None:
     decided = tune(
         TABLE,
         [HEAD],
-        lambda slot, table: candidates(slot, table, GPT2),
+        lambda slot, table: candidates(slot, table, SHAPES),
         bench,
         out_of_time=lambda: len(bench.prepared) > 5,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from asv_bench.lab.tune.table_text import table_text
 from kernels.tiles.launch import ring_stages, ring_tile
 from kernels.tiles.table import (
     ROLES,
@@ -19,6 +20,7 @@ from kernels.tiles.table import (
     LinearTile,
     Measured,
     RingTile,
+    StepShapes,
     committed_table,
     read_table,
 )
@@ -54,7 +56,16 @@ depths = [{ most_programs = 3.5, stages = 6 }, { stages = 2 }]
 cluster_depths = [{ most_programs = 1.5, stages = 4 }, { stages = 3 }]
 measured."B=64" = { step_us = 356.0, next_us = 375.0 }
 """
-GPT2 = {"hidden": 768, "inner": 3072, "head_rows": 50304}
+
+
+def _gpt2(hidden: int) -> StepShapes:
+    inner = 4 * hidden
+    return StepShapes(
+        (3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner), (50304, hidden)
+    )
+
+
+LLAMA_1B = StepShapes((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048))
 
 
 @pytest.fixture(scope="module")
@@ -67,27 +78,56 @@ def test_every_bucket_has_every_role_and_says_where_it_was_measured(table: Confi
     for bucket in table.buckets:
         assert 1 <= bucket.rows <= bucket.most_rows
         assert bucket.context > 0
-        assert bucket.step_us > 0
+        # Of a rule that was never measured nothing is claimed.
+        assert bucket.step_us > 0 if bucket.step_us else not bucket.measured
         for role in ROLES:
             assert isinstance(getattr(bucket.tiles, role), LinearTile)
     # A bucket is measured at a size that it serves.
-    assert [table.tiles(bucket.rows) for bucket in table.buckets] == [
-        bucket.tiles for bucket in table.buckets
-    ]
+    for shapes in (None, LLAMA_1B):
+        served = [table.buckets[place] for place in table.places(shapes)]
+        assert [table.tiles(one.rows, shapes) for one in served] == [one.tiles for one in served]
+
+
+def test_larger_maps_follow_another_rule_until_a_model_has_its_own(table: ConfigTable) -> None:
+    assert all(table.tiles(rows, _gpt2(1600)) is table.tiles(rows) for rows in (1, 64, 256))
+    rule = table.tiles(64, LLAMA_1B)
+    assert rule is not table.tiles(64)
+    own = table.with_own_buckets(LLAMA_1B)
+    assert own.tiles(64, LLAMA_1B) == rule.fitted(LLAMA_1B)
+    place = own.place(64, LLAMA_1B)
+    chosen = own.with_tile(place, "attention_in", LinearTile(64, 64, 64, tma=True))
+    assert chosen.tiles(64, LLAMA_1B).attention_in == LinearTile(64, 64, 64, tma=True)
+    other = replace(LLAMA_1B, head=(128, 2048))
+    assert chosen.tiles(64, other) is rule
+    assert read_table(table_text(chosen)) == chosen
+    assert chosen.with_own_buckets(LLAMA_1B) is chosen
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 32, 64, 128, 256])
+def test_tiles_of_larger_maps_fit_a_multiprocessor_twice(table: ConfigTable, rows: int) -> None:
+    """So that the weights of the next map are on their way while this one is made."""
+    tiles = table.tiles(rows, LLAMA_1B).fitted(LLAMA_1B)
+    for role in ROLES[:-1]:
+        tile = getattr(tiles, role)
+        assert tile.tma
+        assert tile.is_possible
+        operands = 2 * tile.stages * (tile.block_m + tile.block_n) * tile.block_k
+        inbox = 4 * (tile.split_k - 1) * tile.block_m * tile.block_n // tile.split_k
+        assert operands + inbox <= 113 * 1024
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 16, 17, 64, 65, 128, 129, 256, 1000])
 def test_a_step_takes_the_first_bucket_that_holds_it(table: ConfigTable, rows: int) -> None:
-    [*lower, last] = table.buckets
+    [*lower, last] = (table.buckets[place] for place in table.places())
     expected = next((one for one in lower if rows <= one.most_rows), last)
     assert table.tiles(rows) is expected.tiles
     assert last.most_rows == math.inf
 
 
 def test_the_tiles_divide_the_model_that_they_were_tuned_for(table: ConfigTable) -> None:
-    for bucket in table.buckets:
-        tiles = bucket.tiles
-        assert tiles.fitted(GPT2["hidden"], GPT2["inner"], GPT2["head_rows"]) == tiles
+    for place in table.places():
+        tiles = table.buckets[place].tiles
+        assert tiles.fitted(_gpt2(768)) == tiles
 
 
 @pytest.mark.parametrize("hidden", [768, 1024, 1280, 1600])
@@ -141,8 +181,8 @@ def test_a_head_that_hopper_cannot_make_is_the_plain_kernels() -> None:
 @pytest.mark.parametrize("hidden", [768, 1024, 1280, 1600])
 def test_every_published_width_is_the_hopper_kernels(table: ConfigTable, hidden: int) -> None:
     """Operands of all stages must fit into shared memory, beside what a cluster sends."""
-    for bucket in table.buckets:
-        tiles = bucket.tiles.fitted(hidden, 4 * hidden, 50304)
+    for bucket in (table.buckets[place] for place in table.places()):
+        tiles = bucket.tiles.fitted(_gpt2(hidden))
         for role in ROLES[:-1]:
             tile, committed = getattr(tiles, role), getattr(bucket.tiles, role)
             assert tile.tma == committed.tma
