@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -29,12 +31,13 @@ from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.effect import Effect, effect_in, stored_effect
-from asv_bench.explain.explanation import Explanation, facts_of
+from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import STANDARD_OUTPUT
+from asv_bench.output.issue_text import environment_of, lasting_names, repeating
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, WORKPLACE, Record
 from asv_bench.output.table_files import TableFiles
@@ -180,7 +183,9 @@ class Explaining:
         self._console = files.console
         self._asked = shlex.join([*self._names(names), *choice.words()])
         self._effect = self._find_effect(record)
+        self._given = names
         self._found: Explanation | None = None
+        self._seconds = 0.0
         self._failure = ""
         self._record = Record(
             "explain",
@@ -222,15 +227,14 @@ class Explaining:
         looking = Looking(
             self._subject, self._base, self._head, self._effect, traces, self._progress
         )
+        begun = time.monotonic()
         try:
             self._found = looking.run(anyway=anyway)
+            self._seconds = time.monotonic() - begun
         except MeasurementFailed as error:
             self._failure = str(error)
             is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
             return ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
-        self._found.command = f"kvtrail explain {self._asked}"
-        has_engine = isinstance(self._subject, EngineRuns | BenchSetup)
-        self._found.facts = facts_of(self._record.machine, has_engine=has_engine)
         return ExitCode.GOOD
 
     def _progress(self, what: str, total: int, unit: str) -> Progress:
@@ -245,8 +249,22 @@ class Explaining:
         self._console.print()
         self._console.print(found.headline(), style="bold")
         print_sentences(self._console, found.answer(), "bold")
-        self._files.show(*([found.table()] if found.differences else []), page=found.page())
+        self._files.show(*([found.table()] if found.differences else []), page=self._page(found))
         print_sentences(self._console, [*found.context(), *found.notes])
+
+    def _page(self, found: Explanation) -> str:
+        """The explanation as text for an issue or a pull request."""
+        machine, subject = self._record.machine, self._subject
+        has_engine = isinstance(subject, EngineRuns | BenchSetup)
+        environment = environment_of(
+            self._record,
+            subject.sentence(),
+            machine.gpu or f"{machine.cpu}, {machine.cores} cores",
+            with_torch=has_engine,
+            seconds=self._seconds,
+        )
+        ends = zip(self._given, (self._base, self._head), strict=True)
+        return found.page(environment, repeating(sys.argv[1:], lasting_names(ends)))
 
     def write_record(self, path: Path | None, code: ExitCode) -> Path:
         """Write what was found; return where."""
@@ -256,6 +274,7 @@ class Explaining:
         self._record.results = {
             "exit_code": int(code),
             "outcome": code.name.lower(),
+            "seconds": self._seconds,
             **(found.to_json() if found is not None else {}),
         }
         return self._record.write(path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from asv_bench.explain.commit_files import Changes
@@ -11,11 +11,9 @@ from asv_bench.explain.difference import Difference, Source, number
 from asv_bench.explain.profile_tables import short_kernel_name
 from asv_bench.explain.ranking import Question, causes, explained
 from asv_bench.git.repository import Commit
+from asv_bench.output.issue_text import IssueText, described
 from asv_bench.output.table import Cell, Column, Table, inline, percent, percentage
-from asv_bench.process.machine import MachineFacts
 
-PAGE_LIMIT = 65_000
-"""Characters of a page of Markdown: what a comment on an issue or a pull request may have."""
 _ROWS, _FILES, _ON_PAGE = 12, 4, 12
 _NAME, _VALUE = 44, 22
 _FULLY = 0.8
@@ -49,10 +47,6 @@ class Explanation:
         What was looked at, each in a few words.
     notes
         Sentences about what could not be looked at.
-    command
-        What repeats this.
-    facts
-        The machine and its software, in a sentence.
     """
 
     base: Commit
@@ -62,8 +56,6 @@ class Explanation:
     differences: list[Difference] = field(default_factory=list)
     looked_at: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    command: str = ""
-    facts: str = ""
 
     @property
     def causes(self) -> list[Difference]:
@@ -137,25 +129,22 @@ class Explanation:
             COLUMNS, [_row(one) for one in ordered[:rows]], "what differs besides time", caption
         )
 
-    def page(self) -> str:
-        """The explanation in Markdown for an issue or a pull request, within its limit."""
-        rows, shown = len(self.differences), _ON_PAGE
-        text = self._page(rows, shown)
-        while len(text) > PAGE_LIMIT and rows > 0:
-            rows, shown = rows // 2, max(_FILES, shown // 2)
-            text = self._page(rows, shown)
-        return text
+    def page(self, environment: Mapping[str, str], command: str) -> str:
+        """The explanation in Markdown for an issue or a pull request, within its limit.
 
-    def _page(self, rows: int, shown: int) -> str:
-        parts = [f"### Why: {inline(self.headline())}"]
-        parts.append(f"{_described(self.head)} against {_described(self.base)}")
-        parts.append("\n".join(_in_markdown(line) for line in self.answer()))
-        if self.differences:
-            parts.append(replace(self.table(rows), title="").to_markdown().rstrip())
-        parts += [inline(line) for line in [*self.context(shown), *self.notes]]
-        parts.append(f"```sh\n{self.command}\n```")
-        parts.append(f"<sub>{inline(self.facts)}</sub>")
-        return "\n\n".join(parts) + "\n"
+        `command` repeats it, and `environment` are facts by their name.
+        """
+        answer = "\n".join(_in_markdown(line) for line in self.answer())
+        versus = f"{described(self.head)} against {described(self.base)}"
+        return IssueText(
+            heading=f"Why: {self.headline()}",
+            # The causes come before the table that they are taken from.
+            commits=f"{versus}\n\n{answer}",
+            tables=[self.table(len(self.differences))] if self.differences else [],
+            remarks=[*self.context(_ON_PAGE), *self.notes],
+            environment=environment,
+            command=command,
+        ).render()
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON-ready values."""
@@ -221,16 +210,3 @@ def _in_markdown(line: str) -> str:
     """A line of the answer; its number stays a list's."""
     place, dot, rest = line.partition(". ")
     return f"{place}. {inline(rest)}" if place.isdigit() and dot else f"\n{inline(line)}"
-
-
-def _described(commit: Commit) -> str:
-    return f"**{inline(commit.short)}** {inline(commit.subject)}".rstrip()
-
-
-def facts_of(machine: MachineFacts, *, has_engine: bool) -> str:
-    """The machine in a sentence, with the software of kvtrail's engine where that was looked at."""
-    where = machine.gpu or f"{machine.cpu}, {machine.cores} cores"
-    software = [f"Python {machine.python}"]
-    if has_engine:
-        software += [f"torch {machine.torch}", f"Triton {machine.triton}"]
-    return f"Looked at on {where} with {', '.join(software)}."

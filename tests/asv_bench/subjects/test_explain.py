@@ -119,11 +119,10 @@ def test_the_change_is_that_of_a_comparison_and_the_page_holds_it_all(
     assert results["effect"]["verdict"] == "slower", said.text
     assert results["effect"]["effect"] == pytest.approx(0.17, abs=0.03)
     assert results["explained"] == pytest.approx(1, abs=0.2)
-    head = made.toy.git("rev-parse", "HEAD")[:8]
     text = page.read_text("utf-8")
     assert text.startswith("### Why: step_ms: slower, +1")
     assert re.search(r"^1\. A call of gemm takes 2[45]", text, re.MULTILINE)
-    assert f"\nkvtrail explain {made.toy.git('rev-parse', 'HEAD~1')[:8]} {head}\n" in text
+    assert text.index("1. A call of gemm") < text.index("| gemm") < text.index("Environment")
     # The record is found again, and refused for other commits.
     records = list((tmp_path / "runs").glob("compare-*.json"))
     again = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--traces", "0")
@@ -153,6 +152,6 @@ def test_a_page_keeps_to_what_a_comment_may_hold(kvtrail, tmp_path: Path) -> Non
     said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", *options)
     text = page.read_text("utf-8")
     assert 30_000 < len(text) <= 65_000
-    assert "more differences are in the record" in text
+    assert "more rows in the record" in text
     assert len(said.record["results"]["differences"]) >= 900
     assert json.dumps(said.record["results"]["causes"])
