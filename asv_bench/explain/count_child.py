@@ -29,6 +29,7 @@ from asv_bench.lab.counters.step_counters import (
     run_steps,
     warm_engine,
 )
+from asv_bench.process.contract import MEASURED_PACKAGES
 
 if TYPE_CHECKING:
     from asv_bench.lab.codegen.launched_kernels import LaunchedKernel
@@ -149,7 +150,7 @@ def _path_counts(path: StepPath, task: Task) -> PathCounts:
 
 @contextmanager
 def engine_lines(folder: str) -> Iterator[tuple[Counter[str], Counter[str]]]:
-    """Calls of functions below a folder, and lines of theirs that are run, inside the block."""
+    """Calls of functions of the packages in a folder, and lines of theirs that are run, inside."""
     calls: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     names: dict[Any, str | None] = {}
@@ -158,9 +159,10 @@ def engine_lines(folder: str) -> Iterator[tuple[Counter[str], Counter[str]]]:
         code = frame.f_code
         if code not in names:
             path = Path(code.co_filename)
-            is_ours = path.is_relative_to(folder)
-            place = path.relative_to(folder).as_posix() if is_ours else ""
-            names[code] = f"{place}:{code.co_qualname}" if is_ours else None
+            place = path.relative_to(folder) if path.is_relative_to(folder) else Path("elsewhere")
+            # The ruler itself may lie in the same folder.
+            is_ours = place.parts[0] in MEASURED_PACKAGES
+            names[code] = f"{place.as_posix()}:{code.co_qualname}" if is_ours else None
         return names[code]
 
     def on_call(frame: FrameType, event: str, argument: object) -> Any:

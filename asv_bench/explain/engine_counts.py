@@ -159,7 +159,8 @@ def _path_differences(
         yield _step(name, "launches", before, after, f"{name} is launched {times} a step")
     for name, before, after in _changed(base["traffic"], head["traffic"]):
         many = more_or_less(before, after, _ONE_OF[name], name)
-        yield _step(name, name, before, after, f"a step makes {many}")
+        one = _step(name, name, before, after, f"a step makes {many}")
+        yield replace(one, what="a step")
     for what in ("lines", "calls"):
         yield from _python(what, base[what], head[what])
 

@@ -67,13 +67,12 @@ class Explanation:
         effect, traces = self.question.effect, self.question.traces
         if effect is not None:
             return effect.sentence()
+        differ = f"What differs between {self.base.short} and {self.head.short}"
         if traces is None:
-            return "no comparison is stored"
+            return differ
         seen = percentage(traces.effect, 1, signed=True)
         beyond = "beyond" if traces.shows_effect else "within"
-        return (
-            f"no comparison of these ends is stored; their traces differ by {seen}, {beyond} noise"
-        )
+        return f"{differ}; their traces differ by {seen}, {beyond} noise"
 
     def answer(self) -> list[str]:
         """The causes in words, numbered, or that there is none."""
@@ -118,13 +117,18 @@ class Explanation:
 
     def table(self, rows: int = _ROWS) -> Table:
         """The differences, those that cost the most first, at most so many."""
-        ordered = sorted(self.differences, key=_importance)
+        traced = {one.name for one in self.differences if one.source is Source.TRACE}
+        shown = [
+            one
+            for one in self.differences
+            # An operator that both counted is shown with the time that the trace has of it.
+            if one.source is not Source.COUNTERS or one.name not in traced
+        ]
+        ordered = sorted(shown, key=_importance)
         left = len(ordered) - rows
         caption = f"{left} more differences are in the record. " if left > 0 else ""
         if any(one.part is not None for one in self.differences):
-            caption += (
-                "Of the base: measured microseconds of the difference in the base's traced time."
-            )
+            caption += "Of the base: what it costs, of the base's traced time."
         return Table(
             COLUMNS, [_row(one) for one in ordered[:rows]], "what differs besides time", caption
         )
@@ -137,7 +141,7 @@ class Explanation:
         answer = "\n".join(_in_markdown(line) for line in self.answer())
         versus = f"{described(self.head)} against {described(self.base)}"
         return IssueText(
-            heading=f"Why: {self.headline()}",
+            heading=self.headline() if self.question.effect is None else f"Why: {self.headline()}",
             # The causes come before the table that they are taken from.
             commits=f"{versus}\n\n{answer}",
             tables=[self.table(len(self.differences))] if self.differences else [],

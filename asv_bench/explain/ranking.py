@@ -151,7 +151,7 @@ def _told_once(differences: Sequence[Difference]) -> list[Difference]:
         one
         for one in counted
         # What operators make new is told by the operators.
-        if not (one.what.startswith("new ") and one.leaning in operators)
+        if not (one.name.startswith("new ") and one.leaning in operators)
     ]
     python = [one for one in counted if one.what in _PYTHON]
     counted = [one for one in counted if one.what not in _PYTHON]
