@@ -198,7 +198,7 @@ class SearchingFiles:
         """What is not searched, as it does not matter."""
         number = self._left_out
         files = "1 file is" if number == 1 else f"{number} files are"
-        return [f"{files} left out, as what is measured does not hold them"] if number else []
+        return [f"{files} left out, being no part of what is measured"] if number else []
 
     def _page(self, answers: Sequence[str]) -> str:
         """The answer as text for an issue."""
