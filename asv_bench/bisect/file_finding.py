@@ -51,6 +51,8 @@ class Guilty:
         How much it is of what the whole change does to that base; None where it is all of that.
     is_confirmed
         Whether the comparison shows the effect that is looked for.
+    alpha
+        The error that the rounds were allowed.
     """
 
     before: tuple[int, ...]
@@ -59,6 +61,7 @@ class Guilty:
     against_whole: Comparison | None
     share: Share | None
     is_confirmed: bool
+    alpha: float
 
 
 @dataclass(frozen=True, slots=True)

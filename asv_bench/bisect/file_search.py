@@ -216,11 +216,12 @@ class FileSearch:
         part = f"confirmation {number}"
         names = [named(self._benchmark, contrast) for contrast in ROLES.contrasts]
         plan = self._plan.comparison
+        plan = replace(plan, alpha=plan.alpha / 2**number)
         comparison = CommitComparison(
             self._commit_of(before),
             self._commit_of(tuple(sorted((*before, *changes)))),
             names,
-            replace(plan, alpha=plan.alpha / 2**number),
+            plan,
         )
         rounds = self._rounds_of(part)
         whole, files, rest = comparison.run(
@@ -228,7 +229,7 @@ class FileSearch:
         )
         share = self._share(*(comparison.kept_pairs(one.benchmark) for one in (whole, files)))
         is_confirmed = files.verdict is self._direction.verdict
-        return Guilty(before, changes, files, rest, share, is_confirmed)
+        return Guilty(before, changes, files, rest, share, is_confirmed, plan.alpha)
 
     def _share(self, whole: Sequence[Pair], files: Sequence[Pair]) -> Share | None:
         """How much of what the whole does the files do, in the rounds that tell of both."""
@@ -246,7 +247,8 @@ def _rest_of(last: Guilty, left: Changes) -> Guilty:
     """All other changes together, by the rounds in which the last set did less than the whole."""
     assert last.against_whole is not None
     before = tuple(sorted((*last.before, *last.changes)))
-    return Guilty(before, left, _turned(last.against_whole), None, None, is_confirmed=True)
+    rest = _turned(last.against_whole)
+    return Guilty(before, left, rest, None, None, is_confirmed=True, alpha=last.alpha)
 
 
 def _turned(comparison: Comparison) -> Comparison:

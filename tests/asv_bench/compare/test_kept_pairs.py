@@ -54,6 +54,22 @@ def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(tmp_path: P
     assert again.measured["simulated"] == 3
 
 
+def test_a_kept_pair_tells_of_all_that_was_measured_together(tmp_path: Path) -> None:
+    class Rounds(SimulatedCommits):
+        """Measures two figures in the same lives, whichever is asked for."""
+
+        def pair(self, base, head, **options):
+            [pair] = super().pair(base, head, head_first=options["head_first"]).values()
+            return {"asked": pair, "also": pair}
+
+    path = tmp_path / "x.jsonl"
+    source = Rounds({"a": 0.0, "b": 0.1}, Noise(), 0)
+    measured = KeptPairs(source, KeptFile(path), "pairs").pair("a", "b", head_first=False)
+    again = KeptPairs(source, KeptFile(path), "pairs")
+    assert again.pair("a", "b", head_first=False, benchmarks=("asked",)) == measured
+    assert source.measured["simulated"] == 1
+
+
 def test_a_commit_that_could_not_be_measured_is_not_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     source = KeptPairs(machine(), KeptFile(path), "search")

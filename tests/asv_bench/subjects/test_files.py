@@ -86,6 +86,8 @@ if 'changed' in read('src/d.py'): step *= 1.2
     assert said.code == 3
     finding = said.record["results"]["finding"]
     assert [one["changes"] for one in finding["guilty"]] == [[1], [3]]
+    # However many there are, they err no more often than one comparison may.
+    assert [one["alpha"] for one in finding["guilty"]] == [0.001, 0.0005]
     # Of log 1.32 the one is log 1.1, the other log 1.2.
     assert finding["shares"] == [pytest.approx(0.343, abs=0.02), pytest.approx(0.657, abs=0.02)]
     assert "src/b.py makes it slower: +" in said.text
@@ -113,26 +115,32 @@ def test_renames_links_modes_and_folders_are_made_as_a_whole(kvtrail, tmp_path: 
 names = sorted(path.name for path in tree.iterdir())
 # A rename is one change: never both names, and never neither.
 if ('old.py' in names) == ('new.py' in names): raise SystemExit(1)
-# A folder in place of a file is one change too.
-if not ((tree / 'place').is_file() or (tree / 'place' / 'inner').is_file()): raise SystemExit(1)
+# A folder in place of a file is one change too, and so is a file in place of a folder.
+for name in ('place', 'box'):
+    if not ((tree / name).is_file() or (tree / name / 'inner').is_file()): raise SystemExit(1)
 step = 12 if (tree / 'link').is_symlink() and os.readlink(tree / 'link') == 'run.sh' else 10
 if os.access(tree / 'run.sh', os.X_OK): step *= 1.1
 """
     text = "the same in both\n" * 20
     root = tmp_path / "toy"
-    toy = made(root, bench, {"old.py": text, "place": "x", "run.sh": "true", "gone": "y"}, {})
+    before = {"old.py": text, "place": "x", "run.sh": "true", "gone": "y", "box/inner": "z"}
+    toy = made(root, bench, before, {})
     (root / "old.py").rename(root / "new.py")
     (root / "place").unlink()
     (root / "place").mkdir()
     (root / "place" / "inner").write_text("x2")
+    (root / "box" / "inner").unlink()
+    (root / "box").rmdir()
+    (root / "box").write_text("z2")
     (root / "run.sh").chmod(0o755)
     (root / "gone").unlink()
     (root / "link").symlink_to("run.sh")
-    toy.git("add", "--all", "new.py", "old.py", "place", "run.sh", "gone", "link")
+    toy.git("add", "--all", "new.py", "old.py", "place", "run.sh", "gone", "link", "box")
     toy.git("commit", "-q", "-m", "move things")
     said = kvtrail(toy, "bisect", "HEAD", "--files")
     files = said.record["settings"]["files"]
-    assert sorted(files) == ["gone", "link", "old.py → new.py", "place, place/inner", "run.sh"]
+    moved = ["box, box/inner", "gone", "link", "old.py → new.py", "place, place/inner", "run.sh"]
+    assert sorted(files) == moved
     finding = said.record["results"]["finding"]
     named = [[files[number] for number in one["changes"]] for one in finding["guilty"]]
     assert sorted(named) == [["link"], ["run.sh"]]
@@ -159,6 +167,17 @@ def test_without_an_effect_nothing_is_searched(kvtrail, tmp_path: Path) -> None:
     said = kvtrail(made(tmp_path / "toy", "step = 10", FIVE, CHANGED), "bisect", "HEAD", "--files")
     assert "no regression: the whole change is equivalent." in said.text
     assert (said.code, said.record["results"]["finding"]["tries"]) == (0, [])
+
+
+def test_a_search_ends_after_as_many_pairs_as_it_may_take(kvtrail, tmp_path: Path) -> None:
+    toy = made(
+        tmp_path / "toy", "step = 12 if read('src/d.py') == 'd changed' else 10", FIVE, CHANGED
+    )
+    said = kvtrail(toy, "bisect", "HEAD", "--files", "--most-pairs", "3")
+    assert "inconclusive: no smaller part shows it." in said.text
+    assert "as many pairs as --most-pairs allows" in said.text
+    finding = said.record["results"]["finding"]
+    assert (said.code, finding["is_cut"], len(finding["tries"])) == (4, True, 1)
 
 
 def test_a_search_goes_on_after_an_interruption(
