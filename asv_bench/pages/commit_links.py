@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,18 @@ _PAGES = {"github": "/commit/", "gitlab": "/-/commit/"}
 """By a part of the host's name: what stands before the hash."""
 
 
-def commit_url(configuration: Path, repository: Path) -> str:
+def commit_url(configured: Path, repository: Path) -> str:
     """The address of a commit's page without its hash; "" where none is known.
 
-    It is `show_commit_url` of an asv.conf.json, else made from the remote called origin, where that
-    is of GitHub or GitLab.
+    It is `show_commit_url` of the asv.conf.json in the folder `configured`, or in the repository,
+    else made from the remote called origin, where that is of GitHub or GitLab.
     """
-    told = ""
-    if configuration.is_file():
-        try:
-            told = read_stored(configuration, "asv's configuration", _told)
-        except UnreadableFile:
-            told = ""  # asv itself says what is wrong with it
-    if re.match(r"https?://", told):
-        return told
+    for folder in (configured, repository):
+        # asv itself says what is wrong with its file.
+        with contextlib.suppress(UnreadableFile):
+            told = read_stored(folder / "asv.conf.json", "asv's configuration", _told)
+            if re.match(r"https?://", told):
+                return told
     try:
         return page_of_remote(Repository(repository).line("remote", "get-url", "origin"))
     except GitError:

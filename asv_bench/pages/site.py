@@ -104,7 +104,7 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
         reports=report_sections(histories, records),
         reasons=reasons_of(records),
         left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
-        commit_url=commit_url(histories.configured / "asv.conf.json", histories.repository),
+        commit_url=commit_url(histories.configured, histories.repository),
     )
     if complaints is not None:
         complaints += left_out

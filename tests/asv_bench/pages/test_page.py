@@ -69,20 +69,23 @@ def test_commits_are_linked_where_their_pages_are_known(remote: str, page: str) 
 
 
 def test_the_configuration_of_asv_says_where_commits_are_shown(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet")
-    assert commit_url(tmp_path / "asv.conf.json", tmp_path) == ""
-    git(tmp_path, "remote", "add", "origin", "git@github.com:owner/name.git")
-    configuration = tmp_path / "asv.conf.json"
+    repository, kept = tmp_path / "repository", tmp_path / "kept"
+    for folder in (repository, kept):
+        folder.mkdir()
+    git(repository, "init", "--quiet")
+    assert commit_url(kept, repository) == ""
+    git(repository, "remote", "add", "origin", "git@github.com:owner/name.git")
     from_remote = "https://github.com/owner/name/commit/"
-    for told, shown in (
-        ("https://forge.example/c/", "https://forge.example/c/"),
-        ("javascript:alert(1)//", from_remote),
-        (None, from_remote),
+    for text, shown in (
+        ('{"show_commit_url": "https://forge.example/c/"}', "https://forge.example/c/"),
+        ('{"show_commit_url": "javascript:alert(1)//"}', from_remote),
+        ("{}", from_remote),
+        ("{", from_remote),
     ):
-        configuration.write_text(json.dumps({} if told is None else {"show_commit_url": told}))
-        assert commit_url(configuration, tmp_path) == shown
-    configuration.write_text("{")
-    assert commit_url(configuration, tmp_path) == from_remote
+        (repository / "asv.conf.json").write_text(text)
+        assert commit_url(kept, repository) == shown
+    (kept / "asv.conf.json").write_text('{"show_commit_url": "http://kept.example/c/"}')
+    assert commit_url(kept, repository) == "http://kept.example/c/"
 
 
 def record(command: str, subject: Any, results: dict[str, Any]) -> str:
