@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,49 +36,30 @@ class StoredVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record of one of `COMMANDS` about one subject."""
+    """What a record of one of `COMMANDS` says of a subject.
+
+    Attributes
+    ----------
+    started
+        When, as ISO writes it.
+    ends
+        The older and the newer of the commits that it is about, full hashes or labels.
+    sentences
+        The answer of `explain` or `fixed`.
+    answer
+        That of any command, in a line.
+    verdicts
+        Of single benchmarks, those that a bisection confirmed steps with too.
+    """
 
     path: Path
     command: str
     started: str
     machine: str
-    settings: Mapping[str, Any]
-    results: Mapping[str, Any]
-
-    @property
-    def ends(self) -> tuple[str, str]:
-        """The older and the newer of the commits that it is about."""
-        one = next(iter(self.comparisons), None) or self.results.get("finding") or {}
-        older = one.get("base") or one.get("good") or self.settings["base"]["hash"]
-        newer = one.get("head") or one.get("bad") or self.settings["head"]["hash"]
-        return text(older), text(newer)
-
-    @property
-    def sentences(self) -> list[str]:
-        """The answer of `explain` or `fixed`; of other commands it is in the comparisons."""
-        fixed = [one["sentence"] for one in self.results.get("fixed", ())]
-        return [text(one) for one in [*self.results.get("answer", ()), *fixed]]
-
-    @property
-    def comparisons(self) -> list[Mapping[str, Any]]:
-        """The comparisons in it, those that a bisection confirmed steps with too."""
-        finding = self.results.get("finding") or {}
-        return [*self.results.get("comparisons", ()), *finding.get("confirmations", ())]
-
-    def verdicts(self) -> Iterator[StoredVerdict]:
-        """What its comparisons came to, but for those that say nothing of figures."""
-        for one in self.comparisons:
-            effect = one["effect"]
-            if effect is None:
-                continue
-            sentence = (
-                f"{self.command}: {one['verdict']}, {percentage(effect, 2, signed=True)} against "
-                f"{short(one['base'])} in {one['pairs_used']} pairs"
-            )
-            key = unquoted(one["benchmark"])
-            yield StoredVerdict(
-                self.machine, key, one["base"], one["head"], one["verdict"], sentence
-            )
+    ends: tuple[str, str]
+    sentences: tuple[str, ...]
+    answer: str
+    verdicts: tuple[StoredVerdict, ...]
 
 
 def unquoted(benchmark: str) -> str:
@@ -107,10 +89,10 @@ def read_records(histories: Histories) -> list[StoredRecord]:
 
 def verdicts_of(records: Sequence[StoredRecord]) -> list[StoredVerdict]:
     """Everything that records say of single benchmarks, oldest first."""
-    return [verdict for record in records for verdict in record.verdicts()]
+    return [verdict for record in records for verdict in record.verdicts]
 
 
-def reasons_of(records: Sequence[StoredRecord]) -> dict[str, list[str]]:
+def reasons_of(records: Sequence[StoredRecord]) -> dict[str, tuple[str, ...]]:
     """What explanations found, the newest, by the commit whose change they explain."""
     return {
         record.ends[1]: record.sentences
@@ -128,8 +110,48 @@ def _of(histories: Histories, path: Path, content: Mapping[str, Any]) -> list[St
     command = text(content["command"])
     if not wanted or command not in COMMANDS:
         return []
-    started, machine = text(content["started"]), text(content["machine"]["name"])
-    record = StoredRecord(path, command, started, machine, content["settings"], content["results"])
-    # Fails here where what is read of it later is not there.
-    _ = record.ends, record.sentences, list(record.verdicts())
+    machine, results = text(content["machine"]["name"]), content["results"]
+    finding = results.get("finding") or {}
+    compared = [*results.get("comparisons", ()), *finding.get("confirmations", ())]
+    fixed = [one["sentence"] for one in results.get("fixed", ())]
+    sentences = tuple(text(one) for one in [*results.get("answer", ()), *fixed])
+    record = StoredRecord(
+        path=path,
+        command=command,
+        started=text(content["started"]),
+        machine=machine,
+        ends=_ends(compared[0] if compared else finding, content["settings"]),
+        sentences=sentences,
+        answer=" ".join(sentences) or _answer(finding, compared),
+        verdicts=tuple(
+            _verdict(one, command, machine) for one in compared if one["effect"] is not None
+        ),
+    )
     return [record]
+
+
+def _ends(one: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[str, str]:
+    older = one.get("base") or one.get("good") or settings["base"]["hash"]
+    newer = one.get("head") or one.get("bad") or settings["head"]["hash"]
+    return text(older), text(newer)
+
+
+def _answer(finding: Mapping[str, Any], compared: Sequence[Mapping[str, Any]]) -> str:
+    if finding:
+        found = ", ".join(map(short, finding.get("suspects") or ()))
+        return f"{finding['benchmark']}: {finding['outcome']}" + (f", {found}" if found else "")
+    verdicts = Counter(text(one["verdict"]) for one in compared)
+    return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
+
+
+def _verdict(one: Mapping[str, Any], command: str, machine: str) -> StoredVerdict:
+    base, verdict = text(one["base"]), text(one["verdict"])
+    effect = percentage(float(one["effect"]), 2, signed=True)
+    return StoredVerdict(
+        machine,
+        unquoted(text(one["benchmark"])),
+        base,
+        text(one["head"]),
+        verdict,
+        f"{command}: {verdict}, {effect} against {short(base)} in {one['pairs_used']} pairs",
+    )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from asv_bench.git.repository import short
 from asv_bench.history.histories import Histories
@@ -27,6 +25,10 @@ _ANSWERS = (
 )
 
 
+Parse: TypeAlias = Callable[[dict[str, Any]], list[Table]]
+"""Makes tables of a stored file; what it raises is as `read_stored` takes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReportSection:
     """A heading and the tables below it; `anchor` is its address on the page."""
@@ -36,19 +38,27 @@ class ReportSection:
     tables: Sequence[Table]
 
 
-def report_sections(histories: Histories, records: Sequence[StoredRecord]) -> list[ReportSection]:
-    """All sections that have data."""
+def report_sections(
+    histories: Histories, records: Sequence[StoredRecord], complaints: list[str]
+) -> list[ReportSection]:
+    """All sections that have data.
+
+    A file that cannot be shown is left out with a sentence in `complaints`.
+    """
+
+    def read(pattern: str, parse: Parse) -> list[Table]:
+        return _read(sorted(histories.folder.glob(pattern)), parse, complaints)
+
     sections = [
         ReportSection("answers", "Comparisons, bisections, explanations", _answers(records))
     ]
     if histories.is_own:
-        folder = histories.folder
         sections += [
-            ReportSection("headline", "Headline", _read(folder.glob("headline.json"), _headline)),
-            ReportSection("peers", "Other engines", _read(_peer_files(folder), _peers)),
-            ReportSection("roofline", "Roofline", _read(folder.glob("roofline.json"), _roofline)),
-            ReportSection("ladder", "Ladder", _read(folder.glob("ladder-*.json"), _ladder)),
-            ReportSection("counters", "Counters", _read(folder.glob("counters/*.json"), _counters)),
+            ReportSection("headline", "Headline", read("headline.json", _headline)),
+            ReportSection("peers", "Other engines", read("peers*.json", _peers)),
+            ReportSection("roofline", "Roofline", read("roofline.json", _roofline)),
+            ReportSection("ladder", "Ladder", read("ladder-*.json", _ladder)),
+            ReportSection("counters", "Counters", read("counters/*.json", _counters)),
         ]
     return [section for section in sections if section.tables]
 
@@ -58,27 +68,25 @@ def _answers(records: Sequence[StoredRecord]) -> list[Table]:
     for record in reversed(records[-MOST_ANSWERS:]):
         ends = " to ".join(map(short, record.ends))
         begun = record.started[:16].replace("T", " ")
-        rows.append((begun, record.command, ends, record.machine, _answer(record)))
+        rows.append((begun, record.command, ends, record.machine, record.answer))
     return [Table(_ANSWERS, rows)] if rows else []
 
 
-def _answer(record: StoredRecord) -> str:
-    if record.sentences:
-        return " ".join(record.sentences)
-    finding = record.results.get("finding")
-    if finding:
-        found = ", ".join(map(short, finding.get("suspects") or ()))
-        return f"{finding['benchmark']}: {finding['outcome']}" + (f", {found}" if found else "")
-    verdicts = Counter(str(one["verdict"]) for one in record.comparisons)
-    return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
+def _read(paths: Sequence[Path], parse: Parse, complaints: list[str]) -> list[Table]:
+    """The tables of all files that can be shown."""
 
+    def shown(content: dict[str, Any]) -> list[Table]:
+        made = parse(content)
+        for table in made:
+            table.to_texts()  # fails here where a figure is none
+        return made
 
-def _read(paths: Iterable[Path], parse: Callable[[dict[str, Any]], list[Table]]) -> list[Table]:
-    """The tables of all files that can be read."""
     tables: list[Table] = []
-    for path in sorted(paths):
-        with contextlib.suppress(UnreadableFile):
-            tables += read_stored(path, "a report", parse)
+    for path in paths:
+        try:
+            tables += read_stored(path, "a report", shown)
+        except UnreadableFile as error:
+            complaints.append(f"{error} It is left out.")
     return tables
 
 
@@ -92,13 +100,6 @@ def _headline(content: dict[str, Any]) -> list[Table]:
     from asv_bench.run.tables import headline_table
 
     return [headline_table(content["rows"], _of(content))]
-
-
-def _peer_files(folder: Path) -> Iterator[Path]:
-    """What was kept of `peers`, else what it left last."""
-    kept = list(folder.glob("peers*.json"))
-    left = sorted(folder.glob("runs/peers-*.json"), key=lambda path: path.stat().st_mtime)
-    yield from kept or left[-1:]
 
 
 def _peers(content: dict[str, Any]) -> list[Table]:

@@ -90,6 +90,7 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
         read_acknowledged(histories.folder),
         left_out,
     )
+    reports = report_sections(histories, records, left_out)
     here = machine_facts().name
     names = {**committed.machines, **worktree.machines}
     views = [collector.machine(name, is_here=name == here) for name in names]
@@ -101,7 +102,7 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
             (view for view in views if view.graphs),
             key=lambda view: (not view.is_here, -view.newest_ms),
         ),
-        reports=report_sections(histories, records),
+        reports=reports,
         reasons=reasons_of(records),
         left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
         commit_url=commit_url(histories.configured, histories.repository),

@@ -19,6 +19,8 @@ from asv_bench.git.commits import commits_in_order
 from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import dates_of, read_results
 from asv_bench.history.change_points import changes_in, points_of
+from asv_bench.history.histories import Histories
+from asv_bench.history.kept_answers import read_answers
 from asv_bench.history.published_results import write_published
 from asv_bench.history.sessions import read_ratios, sessions_of
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
@@ -26,6 +28,8 @@ from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.lab.counters.counter_baselines import differences, read_baseline
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.record import REPOSITORY
+from asv_bench.pages.records import read_records, reasons_of, verdicts_of
+from asv_bench.pages.report_sections import report_sections
 from asv_bench.process.kept_processes import kept_or_measured
 from asv_bench.run.jobs import check_figures, headline_row
 from asv_bench.studies.ladder import ladder_page
@@ -76,6 +80,20 @@ def read_counters(path: Path) -> None:
     list(differences(baseline.steps, {}))
 
 
+def read_reports(histories: Histories) -> None:
+    records = read_records(histories)
+    complaints: list[str] = []
+    for section in report_sections(histories, records, complaints):
+        for table in section.tables:
+            table.to_texts()
+    verdicts_of(records), reasons_of(records)
+
+
+CHANGE = {
+    "benchmark": "a.B.track_c", "params": {"batch": "8"}, "environment": {"python": "3.12"},
+    "commit": "a" * 40, "standing": "regression",
+    "confirmation": {"effect": 0.05, "interval": [0.04, 0.06], "pairs_used": 8, "reason": ""},
+}  # fmt: skip
 FIGURES = {
     "workload": "scheduler", "engine": "kvtrail", "batch": 1, "step_ms": 1.0, "tokens_per_s": 1.0,
     "ttft_ms": 1.0, "tpot_ms": None, "itl_p99_ms": 1.0, "floor_ms": 1.0, "fraction_of_floor": 0.5,
@@ -97,6 +115,15 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     pages = folder / "pages"
     pages.mkdir()
     shutil.copy(REPORTS / "ladder-cpu-2core.json", pages / "ladder-a.json")
+    own = Histories.of_checkout(folder / "own")
+    own.folder.mkdir(parents=True)
+    for name in ("headline.json", "roofline.json"):
+        shutil.copy(REPORTS / name, own.folder)
+    record = own.folder / "compare-1.json"
+    shutil.copy(REPORTS / "verdicts" / "compare-burst-cpu-2core.json", record)
+    answers = folder / "answers" / "h200" / "a.json"
+    answers.parent.mkdir(parents=True)
+    answers.write_text(json.dumps({"schema": 1, "changes": [CHANGE]}))
     process = folder / "process.json"
     process.write_text(json.dumps({"figures": FIGURES}))
     counters = folder / "counters.json"
@@ -113,6 +140,10 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
         "result": (next((asv / "h200").glob("d556*")), lambda: read_stored_results(asv)),
         "session": (sessions / "s.json", lambda: read_ratios(sessions.parent, "h200", [])),
         "ladder": (pages / "ladder-a.json", lambda: ladder_page.read_records(pages)),
+        "answers": (answers, lambda: read_answers(answers.parent.parent, "h200", [])),
+        "headline": (own.folder / "headline.json", lambda: read_reports(own)),
+        "roofline": (own.folder / "roofline.json", lambda: read_reports(own)),
+        "record": (record, lambda: read_reports(own)),
         "process": (process, lambda: read_process(process)),
         "counters": (counters, lambda: read_counters(counters)),
         "kept pairs": (kept, lambda: read_kept(kept)),
@@ -120,8 +151,8 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
 
 
 KINDS = (
-    "benchmarks", "machine", "result", "session", "ladder", "process", "counters",
-    "kept pairs",
+    "benchmarks", "machine", "result", "session", "ladder", "answers", "headline", "roofline",
+    "record", "process", "counters", "kept pairs",
 )  # fmt: skip
 
 

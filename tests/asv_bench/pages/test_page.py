@@ -143,8 +143,8 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
         ("a.B.track_c(x, 8)", "slower", "compare: slower, +5.00 % against aaaaaaaa in 6 pairs"),
         ("a.B.track_c(x, 8)", "slower", "bisect: slower, +6.00 % against aaaaaaaa in 6 pairs"),
     }
-    assert reasons_of(records) == {HEAD: ["1. A copy more.", "That is all."]}
-    [section] = report_sections(histories, records)
+    assert reasons_of(records) == {HEAD: ("1. A copy more.", "That is all.")}
+    [section] = report_sections(histories, records, [])
     answers = {row["command"]: row["answer"] for row in section.tables[0].to_json()}
     assert answers["bisect"] == "c: found, bbbbbbbb"
     assert answers["fixed"] == "c: it is fixed."
@@ -152,7 +152,10 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
 
 
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
-    assert report_sections(Histories.of_checkout(tmp_path), []) == []
+    histories, complaints = Histories.of_checkout(tmp_path), []
+    assert report_sections(histories, [], complaints) == []
+    assert complaints == []
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "headline.json").write_text('{"rows": [')
-    assert report_sections(Histories.of_checkout(tmp_path), []) == []
+    assert report_sections(histories, [], complaints) == []
+    assert "headline.json is not JSON" in complaints[0]
