@@ -1,9 +1,23 @@
 """The decode step as few fused kernels: what `ModelRunner.decode` does, near memory speed.
 
-A layer is five launches: LayerNorm and q, k, v; append and attention; projection and residual;
-LayerNorm, feed-forward and GELU; projection and residual. The first two are one for a single row
-where `row_attention_serves`. Around them one kernel embeds the rows' tokens and one picks the next.
-Logits never reach memory; for rows that sample they are made from the residual stream afterwards.
+How rows flow through a step, launch by launch:
+
+1. embed: each row's token, with its learned position if there are such, becomes its row of the
+   residual stream x, and leaves x's statistics by tiles of columns.
+2. q, k, v of x: the norm's gain is folded into the weights; what a norm takes besides is worked out
+   from the statistics (`NORM`: layer or rms) once the product is made. A bias is added there.
+3. attention: heads of q and k are normed and turned as they are read, where the model does so; k
+   and v are appended, one program a sequence and KV head attends for its group of queries.
+4. out: the projection is added to x, and leaves the new x's statistics.
+5. feed-forward in: the norm as in 2, and GELU, or the gate: SiLU of one half times the other, which
+   lie by turns in one map so that a tile has both.
+6. feed-forward out: as 4. Steps 2 to 6 repeat for each layer.
+7. head: the norm as in 2; a tile of the vocabulary leaves its best logit and that token.
+8. pick: the best of the tiles, and each row moves on.
+
+For a single row 2 and 3 are one launch where `row_attention_serves`. Single rows may keep no
+statistics: the maps then norm from x itself. Logits never reach memory; for rows that sample they
+are made from the residual stream afterwards.
 
 Importing this module imports Triton.
 """
@@ -19,7 +33,6 @@ from engine.fused.weights import (
     FusedBlock,
     fused_blocks,
     fused_head,
-    learned_positions,
     step_shapes,
 )
 from engine.kv.memory import KVCache
@@ -31,18 +44,19 @@ from kernels.attention.fused import fused_attention
 from kernels.attention.row import row_attention, row_attention_serves
 from kernels.linear.folded import SplitWorkspace
 from kernels.linear.head import best_of_tiles
-from kernels.linear.projections import GELU, RESIDUAL, fused_linear, runs_stream
+from kernels.linear.projections import GATED, GELU, RESIDUAL, fused_linear, runs_stream
 from kernels.step.rows import begin_step, finish_step
-from kernels.tiles.table import ConfigTable, StepTiles, committed_table
+from kernels.tiles.table import ROLES, ConfigTable, StepTiles, committed_table
 
 
 @dataclass(frozen=True, slots=True)
 class StepBuffers:
     """Activations of a step of B rows and how its linear maps are tiled.
 
-    The residual stream `x` [B, E]; `qkv` [B, 3 E]; `attended` [B, E]; `inner` [B, F]; statistics
-    of x, float32 [B, 2, tiles]: `block_stats` as the embedding or a block left it, and
-    `attention_stats` as its attention did; `tile_max` and `tile_token` [B, tiles of the head].
+    The residual stream `x` [B, E]; `qkv` [B, (H_q + 2 H_kv) D]; `attended` [B, H_q D]; `inner`
+    [B, F]; statistics of x, float32 [B, 2, tiles]: `block_stats` as the embedding or a block left
+    it, and `attention_stats` as its attention did; `tile_max` and `tile_token` [B, tiles of the
+    head].
     """
 
     tiles: StepTiles
@@ -59,8 +73,8 @@ class StepBuffers:
 class FusedDecode:
     """A model prepared for fused decode steps.
 
-    Holds a second copy of the weights that follow a LayerNorm, and scratch for the largest batch;
-    a step allocates nothing.
+    Holds a second copy of the weights that follow a LayerNorm, and of a tied head, and scratch for
+    the largest batch; a step allocates nothing. RMS norms are folded into the model's own weights.
 
     Parameters
     ----------
@@ -87,7 +101,6 @@ class FusedDecode:
         self._shapes = step_shapes(model.config)
         self._blocks = fused_blocks(model, cache)
         self._head = fused_head(model)
-        self._position_embedding = learned_positions(model)
         self._buffers: dict[int, StepBuffers] = {}
         self._workspace = self._reserve()
 
@@ -103,7 +116,7 @@ class FusedDecode:
         """One token for each of rows 0 to `num_rows - 1` that has budget left.
 
         As `ModelRunner.decode`: everything is read from the device's rows and written back there.
-        Returns the residual stream [num_rows, E] before the final LayerNorm, valid until the next.
+        Returns the residual stream [num_rows, E] before the final norm, valid until the next.
         """
         rows = self._rows.fields
         buffers = self._buffers_for(num_rows)
@@ -117,7 +130,7 @@ class FusedDecode:
             rows.position,
             rows.remaining,
             self._model.token_embedding,
-            self._position_embedding,
+            self._model.position_embedding,
             buffers.x,
             buffers.block_stats,
         )
@@ -176,7 +189,7 @@ class FusedDecode:
             buffers.inner,
             tiles.feed_forward_in,
             workspace,
-            epilogue=GELU,
+            epilogue=GATED if self._model.config.is_gated else GELU,
             x_stats=buffers.attention_stats if tiles.keeps_statistics else None,
         )
         fused_linear(
@@ -234,13 +247,16 @@ class FusedDecode:
                 scale=block.scale,
                 pdl=True,
                 ring=self._table.ring(self._model.config.head_dim),
+                rotation=block.rotation,
             )
 
     def _reserve(self) -> SplitWorkspace:
         """Scratch for any number of rows, and where programs that share a tile meet."""
-        config, device, rows = self._model.config, self._model.device, self._rows.num_rows
-        embed, inner = config.hidden_size, config.inner_size
-        widths = {"x": embed, "qkv": 3 * embed, "attended": embed, "inner": inner}
+        device, rows, shapes = self._model.device, self._rows.num_rows, self._shapes
+        embed, attended = shapes.attention_out
+        _, inner = shapes.feed_forward_out
+        qkv, _ = shapes.attention_in
+        widths = {"x": embed, "qkv": qkv, "attended": attended, "inner": inner}
         self._activations = {
             name: torch.empty(rows, width, dtype=self._model.dtype, device=device)
             for name, width in widths.items()
@@ -257,14 +273,10 @@ class FusedDecode:
         self._tile_max = torch.empty(head_places, dtype=torch.float32, device=device)
         self._tile_token = torch.empty(head_places, dtype=torch.int32, device=device)
         cuts = [
-            (out_features, tile)
+            (getattr(shapes, role)[0], getattr(tiles, role))
             for tiles in every
-            for out_features, tile in (
-                (3 * embed, tiles.attention_in),
-                (embed, tiles.attention_out),
-                (inner, tiles.feed_forward_in),
-                (embed, tiles.feed_forward_out),
-            )
+            for role in ROLES
+            if role != "head"
         ]
         return SplitWorkspace.for_tiles(rows, cuts, device)
 

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
-from engine.models.layers import LayerNorm, Linear, Norm
+from engine.models.layers import Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
-from kernels.linear.folded import FoldedLinear, fold_linear
+from kernels.attention.rotation import Rotation
+from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
 from kernels.tiles.table import HEAD_PART, StepShapes
 
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
@@ -42,7 +43,7 @@ def has_fused_parts(config: DecoderSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FusedBlock:
-    """One transformer block's linear maps, the LayerNorms folded in, and its part of the cache."""
+    """One transformer block's linear maps, the norms folded in, and its part of the cache."""
 
     attention_in: FoldedLinear
     attention_out: FoldedLinear
@@ -51,10 +52,15 @@ class FusedBlock:
     keys: torch.Tensor
     values: torch.Tensor
     scale: float
+    rotation: Rotation | None
 
 
 def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
-    """The model's blocks; weights that follow a LayerNorm are copied, the others shared."""
+    """The model's blocks; weights that follow a LayerNorm are copied, the others shared.
+
+    RMS norms are folded into the model itself, and its gates packed (`Decoder.fold_norms`).
+    """
+    model.fold_norms()
     return [
         FusedBlock(
             attention_in=_fold(block.attention_in, block.attention_norm),
@@ -64,17 +70,22 @@ def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
             keys=cache.keys[layer],
             values=cache.values[layer],
             scale=model.config.attention_scale(layer),
+            rotation=None
+            if model.turns is None
+            else Rotation(model.turns, block.head_norm, model.config.norm_epsilon),
         )
         for layer, block in enumerate(model.blocks)
     ]
 
 
 def fused_head(model: Decoder) -> FoldedLinear:
-    """The head with the final LayerNorm, padded with rows of zeros so that every tile is whole."""
-    norm = _layer_norm(model.final_norm)
+    """The head with the final norm, padded with rows of zeros so that every tile is whole.
+
+    A copy, unless it is whole already and no embedding that a norm must leave alone.
+    """
     missing = -model.head.shape[0] % HEAD_PART
     weight = F.pad(model.head, (0, 0, 0, missing)) if missing else model.head
-    return fold_linear(weight, None, norm.weight, norm.bias, norm.epsilon)
+    return _fold(Linear(weight, None), model.final_norm)
 
 
 def step_shapes(config: DecoderSpec) -> StepShapes:
@@ -92,21 +103,9 @@ def step_shapes(config: DecoderSpec) -> StepShapes:
     )
 
 
-def learned_positions(model: Decoder) -> torch.Tensor:
-    """The embedding of positions [max_positions, E]."""
-    if model.position_embedding is None:
-        raise ValueError("The fused step adds learned positions, which this model has none of.")
-    return model.position_embedding
-
-
 def _fold(linear: Linear, norm: Norm | None = None) -> FoldedLinear:
     if norm is None:
         return fold_linear(linear.weight, linear.bias)
-    norm = _layer_norm(norm)
+    if isinstance(norm, RMSNorm):
+        return fold_rms_norm(linear.weight, linear.bias, norm.weight, norm.epsilon)
     return fold_linear(linear.weight, linear.bias, norm.weight, norm.bias, norm.epsilon)
-
-
-def _layer_norm(norm: Norm) -> LayerNorm:
-    if not isinstance(norm, LayerNorm):
-        raise ValueError("The fused step folds layer norms; this model has other ones.")
-    return norm

@@ -12,6 +12,8 @@ from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
 from engine.models.gpt2 import gpt2
+from engine.models.llama import llama3
+from engine.models.qwen import qwen3
 from engine.models.random_weights import random_weights
 from engine.requests.params import SamplingParams
 from engine.running.runner import ModelRunner
@@ -42,6 +44,38 @@ CONFIG = gpt2(
     inner_size=128,
     activation="gelu_new",
 )
+FAMILIES = {
+    "llama": replace(
+        llama3(
+            vocab_size=200,
+            max_positions=64,
+            num_layers=2,
+            num_heads=4,
+            num_kv_heads=2,
+            hidden_size=64,
+            inner_size=128,
+            stretch=8.0,
+            tied_head=True,
+        ),
+        norm_epsilon=1e-3,
+    ),
+    # Heads together are wider than the residual stream, and all maps into a block have biases.
+    "qwen": replace(
+        qwen3(
+            vocab_size=200,
+            max_positions=64,
+            num_layers=2,
+            num_heads=3,
+            num_kv_heads=1,
+            head_dim=32,
+            hidden_size=64,
+            inner_size=192,
+            tied_head=False,
+        ),
+        attention_in_bias=True,
+        feed_forward_bias=True,
+    ),
+}
 
 needs_triton = pytest.mark.skipif(
     not ON_GPU and not interpreting(),
@@ -148,6 +182,33 @@ def test_steps_leave_what_unfused_steps_leave(
         for side in (fused, plain):
             side.runner.decode(num_rows)
         _assert_same(fused, plain, num_rows, tolerance)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("num_rows", "dtype", "tolerance"),
+    [(1, torch.float16, 3e-2), (NUM_ROWS, torch.float32, 1e-4)],
+    ids=["vectors", "tiles"],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_leave_what_unfused_steps_of_unfolded_weights_leave(
+    family: str, num_rows: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    config = FAMILIES[family]
+    folded, apart = (
+        Decoder(config, random_weights(config, seed=3, device=DEVICE, dtype=dtype))
+        for _ in range(2)
+    )
+    fused, plain = _side(folded, fuse=True), _side(apart, fuse=False)
+    for _ in range(2):
+        for side in (fused, plain):
+            side.runner.decode(num_rows)
+        _assert_same(fused, plain, num_rows, tolerance)
+    # The model that was folded computes that, too.
+    again = _side(folded, fuse=False)
+    for _ in range(2):
+        again.runner.decode(num_rows)
+    _assert_same(again, plain, num_rows, tolerance)
 
 
 @needs_triton
