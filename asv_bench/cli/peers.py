@@ -142,6 +142,7 @@ def _shaped(
         batch_size=batch or workload.batch_size,
         prompt_lengths=(prompt_len,) if prompt_len else workload.prompt_lengths,
         new_tokens=new_tokens or workload.new_tokens,
+        new_lengths=() if new_tokens else workload.new_lengths,
     )
 
 

@@ -21,7 +21,7 @@ from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import chosen_device
 from asv_bench.process.threads import threads_text
 from asv_bench.run.settings import PROFILE_DIR
-from asv_bench.workloads.named import WORKLOADS, default_model, workload_named
+from asv_bench.workloads.named import WORKLOADS, workload_named
 
 
 def run(
@@ -45,12 +45,12 @@ def run(
     """Show the time per range and per kernel of a window of decode steps."""
     if util.find_spec("nvtx") is None:
         raise Refused("profile needs the package nvtx, which names the engine's ranges.")
-    workload_named(workload)
+    named = workload_named(workload)
     device = chosen_device(device)
     window = Window(
         workload=workload,
         quick=quick,
-        model=model or default_model(device),
+        model=model or named.default_model(device, is_quick=quick),
         device=device,
         dtype=dtype,
         decode=decode,

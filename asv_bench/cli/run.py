@@ -51,7 +51,7 @@ def streaming(given: PresetFlags) -> None:
 def _list(is_wanted: bool) -> None:
     if is_wanted:
         for name, workload in WORKLOADS.items():
-            typer.echo(f"{name:16}{workload.sentence}")
+            typer.echo(f"{name:18}{workload.sentence}")
         raise typer.Exit
 
 

@@ -99,7 +99,10 @@ def decode_window(window: Window) -> Decoded:
 
 def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
     """Submit all requests, step until all of them decode, and return their ids."""
-    requests = [engine.submit(prompt, workload.sampling_params()) for prompt in prompts]
+    requests = [
+        engine.submit(prompt, workload.sampling_params(index))
+        for index, prompt in enumerate(prompts)
+    ]
     _step_past_prefill(engine, workload)
     _wait_for_device(engine)
     return requests

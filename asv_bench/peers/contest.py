@@ -133,7 +133,7 @@ class Contest:
             "dtype": checkpoint.dtype,
             "device": "cuda" if has_cuda_gpu() else "cpu",
             "prompts": prompts,
-            "new_tokens": [workload.new_tokens] * workload.num_requests,
+            "new_tokens": [*map(workload.new_length, range(workload.num_requests))],
             "batch": workload.batch_size,
             "max_length": workload.max_length,
             "steps": workload.steps,

@@ -142,7 +142,7 @@ class Measurement:
             consumer=None if stream is None else stream.receive,
         )
         if settings.flags.ignore_eos:
-            require_complete(sample, settings.workload.new_tokens)
+            require_complete(sample, settings.workload)
         return sample
 
     def trace(self, mode: Mode) -> Path:
@@ -188,9 +188,13 @@ class Measurement:
         from engine import SamplingParams
 
         fields, flags = self._settings.sampling, self._settings.flags
+        workload = self._settings.workload
         # Each request draws its own numbers, and the same ones in every run.
         return [
-            SamplingParams(**fields, seed=flags.seed + index if flags.temperature else None)
+            SamplingParams(
+                **{**fields, "max_new_tokens": workload.new_length(index)},
+                seed=flags.seed + index if flags.temperature else None,
+            )
             for index in range(len(self._prompts))
         ]
 

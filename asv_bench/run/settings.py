@@ -17,7 +17,7 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import chosen_device
 from asv_bench.run.flags import EngineFlags, RunFlags
 from asv_bench.workloads.drive import Feed
-from asv_bench.workloads.named import WORKLOADS, Workload, default_model, workload_named
+from asv_bench.workloads.named import WORKLOADS, Workload, workload_named
 from asv_bench.workloads.prompts import (
     DEFAULT_TEXT,
     PromptPlan,
@@ -97,7 +97,7 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
         )
     if flags.nvtx:
         os.environ[NVTX_VARIABLE] = "1"
-    model = flags.model or default_model(device)
+    model = flags.model or base.default_model(device, is_quick=flags.quick)
     tokenizer = load_tokenizer(flags.tokenizer_name) if flags.tokenizer_name else None
     if tokenizer is None and _wants_text(flags):
         tokenizer = model_tokenizer(model)
@@ -109,6 +109,7 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
         batch_size=flags.max_batch_size or flags.batch or base.batch_size,
         prompt_lengths=(flags.prompt_len,) if flags.prompt_len else base.prompt_lengths,
         new_tokens=flags.max_new_tokens or base.new_tokens,
+        new_lengths=() if flags.max_new_tokens else base.new_lengths,
     )
     plan = _plan(flags, base, tokenizer)
     workload = _shaped(base, plan)
@@ -241,6 +242,8 @@ def _engine_fields(flags: RunFlags, workload: Workload, model: str, device: str)
         # Twice the room: the prefix cache keeps blocks of finished requests.
         settings["num_kv_blocks"] *= 2
     settings |= {name: value for name, value in given.items() if value is not None}
+    if flags.dtype == "auto" and flags.model is None:
+        settings["dtype"] = workload.default_dtype(device)
     return settings | {"model": model, "device": device}
 
 

@@ -94,15 +94,16 @@ def run_workload(
     for.
     """
     prompts = cast("list[Prompt]", workload.prompts(vocab_size))
-    params = [workload.sampling_params()] * workload.num_requests
+    params = [workload.sampling_params(index) for index in range(workload.num_requests)]
     sample = run_requests(engine, prompts, params, mode=mode)
-    require_complete(sample, workload.new_tokens)
+    require_complete(sample, workload)
     return sample
 
 
-def require_complete(sample: RunSample, new_tokens: int) -> None:
-    """Raise MeasurementFailed unless every request generated `new_tokens` ids."""
+def require_complete(sample: RunSample, workload: Workload) -> None:
+    """Raise MeasurementFailed unless every request generated as many ids as the workload says."""
     for index, trace in enumerate(sample.traces):
+        new_tokens = workload.new_length(index)
         if len(trace.token_ids) != new_tokens:
             raise MeasurementFailed(
                 f"request {index} generated {len(trace.token_ids)} of {new_tokens} tokens "

@@ -11,6 +11,7 @@ import numpy as np
 from asv_bench.errors import Refused
 from asv_bench.memory.bandwidth import Bandwidth
 from asv_bench.memory.floor import ModelConfig, floor_ms, step_bytes
+from asv_bench.workloads.mixed import mixed_lengths
 
 if TYPE_CHECKING:
     from engine import EngineConfig, SamplingParams
@@ -23,9 +24,11 @@ HELLO = 15496  # "Hello" in GPT-2's vocabulary: the prompt of the write-ups this
 class Workload:
     """Requests of fixed lengths, decoded greedily; EOS does not end them.
 
-    `prompt_lengths` are dealt out in turn: request i has `prompt_lengths[i % n]` tokens.
+    `prompt_lengths` are dealt out in turn: request i has `prompt_lengths[i % n]` tokens, and so
+    `new_lengths`, of which `new_tokens` is the largest; without them all have `new_tokens`.
     Prompts repeat one token unless `unique_prompts` is set. With `is_streamed` a reader takes each
-    token as it comes.
+    token as it comes. `model` is what it is measured with on a GPU, in bfloat16, and `small_model`
+    elsewhere; without them the device's own model is.
     """
 
     name: str
@@ -36,10 +39,24 @@ class Workload:
     unique_prompts: bool = False
     prefill_batch_size: int | None = None
     is_streamed: bool = False
+    new_lengths: tuple[int, ...] = ()
+    model: str | None = None
+    small_model: str | None = None
 
     def prompt_length(self, index: int) -> int:
         """Tokens in the prompt of request `index`."""
         return self.prompt_lengths[index % len(self.prompt_lengths)]
+
+    def new_length(self, index: int) -> int:
+        """Tokens that request `index` generates."""
+        return (
+            self.new_lengths[index % len(self.new_lengths)] if self.new_lengths else self.new_tokens
+        )
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens that all requests generate."""
+        return sum(map(self.new_length, range(self.num_requests)))
 
     @property
     def max_length(self) -> int:
@@ -58,17 +75,24 @@ class Workload:
 
     @property
     def steps(self) -> int:
-        """Steps of a run: one per token of a sequence, for every wave."""
-        return self.new_tokens * self.waves
+        """Steps of a run: one per token of the longest sequence, for every wave."""
+        return max(map(self.new_length, range(self.num_requests))) * self.waves
 
     @property
     def mean_context(self) -> float:
         """Mean tokens that a decode step attends to per sequence, its own token included.
 
         The t-th decode step of a prompt of p tokens attends to p + t; the first new token comes
-        out of the prefill, so t runs from 1 to `new_tokens` - 1.
+        out of the prefill, so of n new tokens t runs from 1 to n - 1. A sequence that has ended
+        while others of its wave go on attends to none.
         """
-        return self.mean_prompt + self.new_tokens / 2
+        if not self.new_lengths:
+            return self.mean_prompt + self.new_tokens / 2
+        attended = [
+            (new - 1) * (self.prompt_length(index) + new / 2)
+            for index, new in enumerate(map(self.new_length, range(self.num_requests)))
+        ]
+        return float(np.mean(attended)) / max(self.new_tokens - 1, 1)
 
     @property
     def mean_prompt(self) -> float:
@@ -78,9 +102,13 @@ class Workload:
     @property
     def sentence(self) -> str:
         """Its requests in words."""
-        prompts = " and ".join(map(str, self.prompt_lengths))
+        prompts, new = (
+            _in_words(self.prompt_lengths),
+            _in_words(self.new_lengths or (self.new_tokens,)),
+        )
         requests = "1 request" if self.num_requests == 1 else f"{self.num_requests} requests"
-        return f"{requests} of {prompts} + {self.new_tokens} tokens, batch {self.batch_size}."
+        model = f", {self.model}" if self.model else ""
+        return f"{requests} of {prompts} + {new} tokens, batch {self.batch_size}{model}."
 
     def prompts(self, vocab_size: int) -> list[list[int]]:
         """Token ids of every request's prompt, the same on each call."""
@@ -112,12 +140,18 @@ class Workload:
         The cache holds every resident sequence at its full length and one block each beyond,
         so that neither waiting nor preemption is part of the measurement.
         """
-        blocks_each = -(-self.max_length // block_size) + 1
+        lengths = [self.max_length] * self.resident
+        if self.new_lengths and self.waves == 1:
+            # The longest prompt and the longest output are not of one request.
+            lengths = [
+                self.prompt_length(index) + self.new_length(index)
+                for index in range(self.num_requests)
+            ]
         return {
             "block_size": block_size,
             "max_batch_size": self.batch_size,
             "max_model_len": self.max_length,
-            "num_kv_blocks": self.resident * blocks_each,
+            "num_kv_blocks": sum(-(-length // block_size) + 1 for length in lengths),
             "prefix_cache": False,
             "admission": "fifo",
             "prefill_max_batch_size": self.prefill_batch_size,
@@ -131,23 +165,50 @@ class Workload:
         own = self.engine_settings(settings.get("block_size", BLOCK_SIZE))
         return EngineConfig(model=model, **{**own, **settings})
 
-    def sampling_params(self) -> SamplingParams:
-        """Greedy, and no stop before the last token."""
+    def sampling_params(self, index: int = 0) -> SamplingParams:
+        """Of request `index`: greedy, and no stop before the last token."""
         from engine import SamplingParams
 
-        return SamplingParams(max_new_tokens=self.new_tokens, ignore_eos=True)
+        return SamplingParams(max_new_tokens=self.new_length(index), ignore_eos=True)
 
     def quick(self) -> Workload:
         """The same shape, small enough for a tiny model on a 2-core machine: under a second."""
         requests = min(self.num_requests, 16)
+        new_tokens = min(self.new_tokens, 32)
         return replace(
             self,
             name=f"{self.name}-quick",
             num_requests=requests,
             batch_size=min(self.batch_size, requests if self.waves == 1 else 4),
             prompt_lengths=tuple(min(length, 16) for length in self.prompt_lengths),
-            new_tokens=min(self.new_tokens, 32),
+            new_tokens=new_tokens,
+            new_lengths=tuple(
+                -(-length * new_tokens // self.new_tokens) for length in self.new_lengths
+            ),
         )
+
+    def default_model(self, device: str, *, is_quick: bool = False) -> str:
+        """The built-in model that it is measured with on `device`."""
+        own = self.model if device.startswith("cuda") and not is_quick else self.small_model
+        return own or default_model(device)
+
+    def default_dtype(self, device: str) -> str:
+        """The type of the weights that goes with that model, as `EngineConfig` takes it."""
+        return "bfloat16" if self.model and device.startswith("cuda") else "auto"
+
+
+def _of_family(model: str, small_model: str, batch: int, new_tokens: int) -> Workload:
+    """A batch of prompts of 128 tokens for a built-in model with random weights."""
+    return Workload(
+        f"{model}-{batch}",
+        batch,
+        batch,
+        (128,),
+        new_tokens,
+        unique_prompts=True,
+        model=f"random:{model}",
+        small_model=f"random:{small_model}",
+    )
 
 
 WORKLOADS: dict[str, Workload] = {
@@ -158,6 +219,20 @@ WORKLOADS: dict[str, Workload] = {
         Workload("streaming-small", 128, 8, (1, 4), 128, is_streamed=True),
         Workload("wide", 256, 256, (128,), 256, unique_prompts=True),
         Workload("single", 1, 1, (1,), 512, unique_prompts=True),
+        *(_of_family("llama-3.2-1b", "llama-tiny", batch, 256) for batch in (1, 64, 256)),
+        *(_of_family("qwen3-0.6b", "qwen3-tiny", batch, 256) for batch in (1, 64, 256)),
+        *(_of_family("qwen3-8b", "qwen3-tiny", batch, 1024) for batch in (1, 64, 256)),
+        Workload(
+            "mixed",
+            256,
+            256,
+            mixed_lengths().prompts,
+            max(mixed_lengths().new),
+            unique_prompts=True,
+            new_lengths=mixed_lengths().new,
+            model="random:qwen3-0.6b",
+            small_model="random:qwen3-tiny",
+        ),
     )
 }
 HEADLINE_WORKLOADS = ("scheduler", "streaming", "wide", "single")
@@ -196,6 +271,13 @@ def workload_named(name: str) -> Workload:
 def workloads_named(names: str) -> list[Workload]:
     """The workloads that a comma-separated list names."""
     return [workload_named(name.strip()) for name in names.split(",")]
+
+
+def _in_words(lengths: tuple[int, ...]) -> str:
+    """A few lengths, or the range of many."""
+    if len(lengths) > 2:
+        return f"{min(lengths)} to {max(lengths)}"
+    return " and ".join(map(str, lengths))
 
 
 def default_model(device: str) -> str:

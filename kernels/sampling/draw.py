@@ -1,5 +1,5 @@
 # ruff: noqa: RUF005 (Triton unpacks no tuples in a tuple)
-# mypy: disable-error-code="assignment, no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
 """Tokens drawn from logits by thresholds, without sorting a vocabulary.
 
 Tokens are ordered by likelihood, and equally likely ones by id. A token's place in this order is an

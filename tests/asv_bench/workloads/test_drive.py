@@ -201,7 +201,7 @@ def test_tokens_of_somebody_else_are_not_counted(clock: FakeClock) -> None:
 def test_a_run_that_stopped_early_is_refused(clock: FakeClock) -> None:
     sample = run(FakeEngine(clock), 2, 3)
     with pytest.raises(MeasurementFailed, match="request 0 generated 2 of 3"):
-        require_complete(sample, 3)
+        require_complete(sample, Workload("three-each", 3, 3, (1,), 3))
 
 
 def test_stream_delivers_every_token_in_chunks_and_leaves_timings_alone(clock: FakeClock) -> None:

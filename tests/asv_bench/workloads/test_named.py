@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from asv_bench.errors import Refused
@@ -70,7 +72,11 @@ def test_the_cache_holds_every_resident_sequence_at_full_length(name: str) -> No
         assert config.max_batch_size == workload.batch_size
         assert config.max_model_len is not None
         assert config.num_kv_blocks is not None
-        needed = workload.resident * -(-workload.max_length // config.block_size)
+        lengths = sorted(
+            workload.prompt_length(index) + workload.new_length(index)
+            for index in range(workload.num_requests)
+        )
+        needed = sum(-(-length // config.block_size) for length in lengths[-workload.resident :])
         assert config.num_kv_blocks > needed
         assert config.max_model_len == max(workload.prompt_lengths) + workload.new_tokens
 
@@ -101,3 +107,39 @@ def test_an_unknown_name_lists_those_there_are() -> None:
 
 def test_headline_workloads_exist() -> None:
     assert set(HEADLINE_WORKLOADS) < set(WORKLOADS)
+
+
+def test_mixed_is_the_public_benchmark_of_nano_vllm() -> None:
+    mixed = WORKLOADS["mixed"]
+    drawing = Random(0)
+    prompts = [
+        [drawing.randint(0, 10000) for _ in range(drawing.randint(100, 1024))] for _ in range(256)
+    ]
+    new_lengths = [drawing.randint(100, 1024) for _ in range(256)]
+    assert [len(prompt) for prompt in mixed.prompts(151_936)] == [*map(len, prompts)]
+    submitted = [mixed.sampling_params(index).max_new_tokens for index in range(256)]
+    assert submitted == new_lengths
+    assert mixed.generated_tokens == 133_966
+    # The floor reads what is cached: nothing for a sequence that has ended.
+    attended = sum(
+        len(prompt) + step
+        for prompt, new in zip(prompts, new_lengths, strict=True)
+        for step in range(1, new)
+    )
+    assert mixed.mean_context * 256 * (mixed.steps - 1) == pytest.approx(attended)
+    longest = max(len(p) + new for p, new in zip(prompts, new_lengths, strict=True))
+    settings = mixed.engine_settings()
+    assert settings["max_model_len"] >= longest
+    assert settings["num_kv_blocks"] * settings["block_size"] < 1.2 * sum(
+        len(p) + new for p, new in zip(prompts, new_lengths, strict=True)
+    )
+
+
+def test_families_are_measured_with_their_models() -> None:
+    large = WORKLOADS["qwen3-8b-256"]
+    assert large.default_model("cuda") == "random:qwen3-8b"
+    assert large.default_dtype("cuda:1") == "bfloat16"
+    assert large.default_model("cpu") == "random:qwen3-tiny"
+    assert large.default_dtype("cpu") == "auto"
+    assert (large.num_requests, large.prompt_lengths, large.new_tokens) == (256, (128,), 1024)
+    assert WORKLOADS["wide"].default_model("cuda") == "random:gpt2"

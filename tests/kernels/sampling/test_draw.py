@@ -71,7 +71,7 @@ def test_rows_that_are_no_numbers_and_infinite_ones_disturb_no_other(
     launch: Callable[..., Tensor], triton_device: torch.device
 ) -> None:
     logits = torch.tensor(
-        [[0.0, float("nan"), 2.0], [-INF, INF, INF], [-INF] * 3, [0.0, 1.0, 2.0], [0.0, 2.0, 1.0]],
+        [[0.0, float("nan"), 2.0], [-INF, INF, INF], [-INF] * 3, [0.0, 1.0, 2.0], [0.0, 2.0, 2.0]],
         device=triton_device,
     )
     ones = torch.ones(5, device=triton_device)
