@@ -26,6 +26,8 @@ from engine.requests.validation import Intake, Prompt
 from engine.running.device import device_scope, resolve_device, resolve_dtype
 from engine.running.step_loop import StepLoop
 from engine.running.turn import Turn
+from engine.running.working_memory import working_memory
+from engine.scheduling.scheduler import DEFAULT_PREFILL_MAX_TOKENS
 
 Note: TypeAlias = Request | Run | int
 """A request to queue, a run whose caller has left, or the id of a request to abort."""
@@ -74,8 +76,8 @@ class Engine:
         self.tokenizer = loaded.tokenizer
         self.dtype = self.model.dtype
         self.max_model_len = self._resolve_max_model_len()
-        self.num_kv_blocks = config.num_kv_blocks or self._choose_num_blocks()
         self.decode_mode = self._resolve_decode_mode()
+        self.num_kv_blocks = config.num_kv_blocks or self._choose_num_blocks()
         self._intake = Intake(
             self.model_config.vocab_size,
             self.max_model_len,
@@ -364,11 +366,22 @@ class Engine:
         return self.config.decode
 
     def _choose_num_blocks(self) -> int:
+        config = self.config
+        working = working_memory(
+            self.model_config,
+            dtype=self.dtype,
+            max_batch_size=config.max_batch_size,
+            max_model_len=self.max_model_len,
+            prefill_max_tokens=config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS,
+            uses_graphs=self.decode_mode == "graph",
+        )
         return choose_num_blocks(
             bytes_per_block=self._bytes_per_block,
-            blocks_per_sequence=-(-self.max_model_len // self.config.block_size),
-            max_batch_size=self.config.max_batch_size,
+            blocks_per_sequence=-(-self.max_model_len // config.block_size),
+            max_batch_size=config.max_batch_size,
             device=self.device,
+            # A CPU's cache leaves most of the memory free anyway.
+            reserved_bytes=working.total if self.device.type == "cuda" else 0,
         )
 
     @property

@@ -12,7 +12,9 @@ from engine.kv.blocks import BlockCopy
 from engine.memory import available_bytes, in_words
 from engine.transport.staging import StagingBuffers
 
-_MEMORY_SHARE = 0.85
+_MEMORY_SHARE = {"cuda": 0.95, "cpu": 0.85}
+"""What a cache may take of the memory that is left: some of it is in pieces, or soon another's."""
+
 _MOST_CPU_BYTES = 2 << 30
 
 
@@ -63,11 +65,12 @@ def choose_num_blocks(
     blocks_per_sequence: int,
     max_batch_size: int,
     device: torch.device,
+    reserved_bytes: int = 0,
 ) -> int:
     """Blocks to allocate when the user names no number.
 
     Two full batches of longest sequences: one that runs, and as much again for the prefix cache,
-    unless memory holds less.
+    unless memory holds less beside the `reserved_bytes` of what steps work with.
 
     Raises
     ------
@@ -75,7 +78,8 @@ def choose_num_blocks(
         When not even one longest sequence fits.
     """
     wanted = 2 * max_batch_size * blocks_per_sequence
-    budget = int(available_bytes(device) * _MEMORY_SHARE)
+    left = max(0, available_bytes(device) - reserved_bytes)
+    budget = int(left * _MEMORY_SHARE[device.type])
     if device.type != "cuda":
         budget = min(budget, _MOST_CPU_BYTES)
     affordable = budget // bytes_per_block
@@ -83,7 +87,8 @@ def choose_num_blocks(
         raise ConfigError(
             f"The KV cache of one longest sequence takes {blocks_per_sequence} blocks of "
             f"{in_words(bytes_per_block)}, but {device} has room for {affordable} in the "
-            f"{in_words(budget)} that a cache may take of it: lower max_model_len or block_size, "
-            "or set num_kv_blocks."
+            f"{in_words(budget)} that a cache may take of it, beside {in_words(reserved_bytes)} "
+            "for activations, logits and graphs: lower max_model_len, max_batch_size, "
+            "prefill_max_tokens or block_size, or set num_kv_blocks."
         )
     return min(wanted, affordable)
