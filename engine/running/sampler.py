@@ -17,8 +17,8 @@ __all__ = ("INVALID_TOKEN", "sample", "sample_greedy", "uniform")
 _MASK_64 = (1 << 64) - 1
 
 _SORTED = 1 << 16
-"""Tokens of the largest vocabulary that is sorted. The vocabulary decides and not the number of rows,
-lest a draw depend on its neighbours."""
+"""Tokens of the largest vocabulary that is sorted. The vocabulary decides and not the number of
+rows, lest a draw depend on its neighbours."""
 
 
 def sample(
