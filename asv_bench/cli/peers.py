@@ -7,8 +7,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from itertools import count
+from dataclasses import asdict, dataclass, replace
+from itertools import count, groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -29,10 +29,19 @@ from asv_bench.peers.contest import Contest
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
 from asv_bench.process.machine import chosen_device
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workloads_named
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
 
 ROUNDS = 3
 WINDOWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A workload, the model that it is measured with, and the type of its weights."""
+
+    workload: Workload
+    model: str
+    dtype: str
 
 
 def peers(
@@ -84,18 +93,20 @@ def peers(
     if svg is not None:
         require_packages("matplotlib")
         require_writable(svg)
-    shapes = [
-        _shaped(one.quick() if quick else one, batch, prompt_len, new_tokens)
+    device = chosen_device("auto")
+    tasks = [
+        Task(
+            _shaped(one.quick() if quick else one, batch, prompt_len, new_tokens),
+            model or one.default_model(device, is_quick=quick),
+            dtype if model or dtype != "auto" else one.default_dtype(device),
+        )
         for one in workloads_named(workloads)
     ]
-    device = chosen_device("auto")
-    model = model or default_model(device)
     found = find_peers(peer or ())
     record = Record(
         "peers",
         {
-            "workloads": [asdict(shape) for shape in shapes],
-            "model": model,
+            "workloads": [asdict(task) for task in tasks],
             "engines": list(found.interpreters),
             "rounds": rounds,
             "windows": windows,
@@ -103,30 +114,28 @@ def peers(
     )
     record.notes += found.absent
     print_sentences(files.console, found.absent)
+    if len(found.interpreters) < 2:
+        raise NothingMeasured(
+            "none of these engines is here; name its Python with --peer NAME=PYTHON."
+        )
     record.look_around(files.console, [device], require_quiet=require_quiet)
-    lives = len(shapes) * len(found.interpreters) * (rounds + 1)
-    rows = []
-    begun = count()
-    with (
-        termination_as_interrupt(),
-        Progress(files.console, "peers", lives, "lives") as progress,
-        checkpoint_on_disk(model, dtype, device) as checkpoint,
-    ):
-        for shape in shapes:
-            with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
-                contest = Contest(
-                    shape, model, checkpoint, found.interpreters, Path(folder), windows
-                )
-                contest.measure(rounds, lambda what: progress.show(next(begun), what))
-                rows += contest.rows()
-            record.notes += contest.notes
-            record.samples.append(contest.to_json())
-            print_sentences(files.console, contest.notes, "yellow")
+    lives = len(tasks) * len(found.interpreters) * (rounds + 1)
+    rows, begun = [], count()
+    with termination_as_interrupt(), Progress(files.console, "peers", lives, "lives") as progress:
+        for (name, words), same in groupby(tasks, lambda task: (task.model, task.dtype)):
+            with checkpoint_on_disk(name, words, device) as checkpoint:
+                for task in same:
+                    contest = Contest(task.workload, name, checkpoint, found.interpreters, windows)
+                    contest.measure(rounds, lambda what: progress.show(next(begun), what))
+                    rows += contest.rows
+                    record.notes += contest.notes
+                    record.samples.append(contest.to_json())
+                    print_sentences(files.console, contest.notes, "yellow")
     if not rows:
         raise NothingMeasured("no engine could be measured: see the sentences above.")
     record.results = {"rows": rows}
     path = record.write(json)
-    title = record.title(f"{model}, {checkpoint.dtype}")
+    title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
     files.show(speed_table(rows, title), rest_table(rows))
     if svg is not None:
         write_text(svg, draw_peers(rows, title), suffix=".svg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -46,30 +47,31 @@ class Contest:
         What they run.
     interpreters
         Of each engine, by name.
-    folder
-        Empty; gets the task, the engines' interpreters and what is no figure.
     windows
         Of a life.
     readings
         By engine and metric: a value for each life.
     notes
         Why an engine is missing.
+    rows
+        The figures of each engine that ran, medians over its lives.
     """
 
     workload: Workload
     model: str
     checkpoint: Checkpoint
     interpreters: Mapping[str, str]
-    folder: Path
     windows: int
     readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cells: dict[str, Any] = field(default_factory=dict)
-    _others: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def subject(self) -> DeclaredSubject:
-        """The engines as labels of one subject, whose life is `peers.lives.life`."""
+    def _subject(self, folder: Path) -> DeclaredSubject:
+        """The engines as labels of one subject, whose life is `peers.lives.life`.
+
+        `folder` gets the task, the engines' interpreters and what is no figure.
+        """
         life = '"$KVTRAIL_TREE/asv_bench/peers/lives/life.py"'
         table = SubjectTable(
             name=f"peers-{self.workload.name}",
@@ -77,7 +79,7 @@ class Contest:
             timeout_s=3600.0,
             devices=1 if has_cuda_gpu() else None,
             # Nothing is to be fetched: the model is a folder.
-            env={_PLACE: str(self.folder), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+            env={_PLACE: str(folder), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         )
         axis = AxisTable("labels", tuple(self.interpreters))
         return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=_METRICS, axis=axis))
@@ -88,20 +90,29 @@ class Contest:
         Rounds go back and forth. An engine that fails is left out from then on. `on_life` is told
         of each life before it begins.
         """
-        self._write_task()
-        subject = self.subject
-        with subject.pairs() as lives:
-            for name in self.interpreters:
-                on_life(f"{name} on {self.workload.name}, first life")
-                self._try(name, partial(lives.prepare, name))
-            for number in range(rounds):
-                engines = list(self.interpreters) if number % 2 == 0 else [*self.interpreters][::-1]
-                for name in engines:
-                    on_life(f"{name} on {self.workload.name}, round {number + 1}")
-                    if name not in self._failed:
-                        self._try(name, partial(self._keep, name, lives))
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            folder = Path(scratch)
+            self._write_task(folder)
+            subject = self._subject(folder)
+            with subject.pairs() as lives:
+                self._live(lives, rounds, on_life)
             self.cells = {name: cell.to_json() for name, cell in subject.cells.items()}
-            self._others = subject.others
+            self.rows = [
+                self._row(name, folder, subject.others)
+                for name in self.interpreters
+                if name in self.readings
+            ]
+
+    def _live(self, lives: Lives, rounds: int, on_life: Callable[[str], None]) -> None:
+        for name in self.interpreters:
+            on_life(f"{name} on {self.workload.name}, first life")
+            self._try(name, partial(lives.prepare, name))
+        for number in range(rounds):
+            engines = list(self.interpreters) if number % 2 == 0 else [*self.interpreters][::-1]
+            for name in engines:
+                on_life(f"{name} on {self.workload.name}, round {number + 1}")
+                if name not in self._failed:
+                    self._try(name, partial(self._keep, name, lives))
 
     @property
     def _failed(self) -> set[str]:
@@ -119,10 +130,10 @@ class Contest:
         for metric, reading in lives.life(name).items():
             kept[metric].append(reading)
 
-    def _write_task(self) -> None:
+    def _write_task(self, folder: Path) -> None:
         workload, checkpoint = self.workload, self.checkpoint
         for name, interpreter in self.interpreters.items():
-            program = self.folder / name / "python"
+            program = folder / name / "python"
             program.parent.mkdir()
             # Not a link: an environment is known by where its interpreter lies.
             program.write_text(f'#!/bin/sh\nexec "{interpreter}" "$@"\n')
@@ -141,15 +152,13 @@ class Contest:
             "drivers": {kind.name: kind.driver for kind in KINDS},
             "warmups": WARMUPS,
             "windows": self.windows,
-            "facts": str(self.folder),
+            "facts": str(folder),
         }
-        (self.folder / "task.json").write_text(json.dumps(task))
+        (folder / "task.json").write_text(json.dumps(task))
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The figures of each engine that ran, medians over its lives."""
-        return [self._row(name) for name in self.interpreters if name in self.readings]
-
-    def _row(self, name: str) -> dict[str, Any]:
+    def _row(
+        self, name: str, folder: Path, others: Mapping[str, Mapping[str, list[float]]]
+    ) -> dict[str, Any]:
         workload, checkpoint = self.workload, self.checkpoint
         values = {
             metric: [reading.value for reading in readings]
@@ -159,7 +168,7 @@ class Contest:
         floor = checkpoint.floor_ms(workload.resident, workload.mean_context)
         peaks = {
             metric: max(of_engine[name])
-            for metric, of_engine in self._others.items()
+            for metric, of_engine in others.items()
             if name in of_engine
         }
         return {
@@ -181,7 +190,7 @@ class Contest:
             "peak_gpu_bytes": peaks.get("peak_gpu_bytes"),
             "peak_rss_bytes": peaks.get("peak_rss_bytes"),
             "lives": len(values["step_ms"]),
-            **self._facts(name),
+            **_facts(name, folder),
         }
 
     def _times(self, name: str) -> dict[str, Any] | None:
@@ -201,18 +210,6 @@ class Contest:
             "confidence": confidence,
         }
 
-    def _facts(self, name: str) -> dict[str, Any]:
-        """Settings and versions, and how many requests got the same tokens as from kvtrail."""
-        facts = {one: self._stored(one) for one in (name, KVTRAIL)}
-        told, ours = facts[name], facts[KVTRAIL].get("token_ids")
-        same = None if ours is None else _alike(ours, told["token_ids"])
-        return {"settings": told["settings"], "versions": told["versions"], "tokens": same}
-
-    def _stored(self, name: str) -> dict[str, Any]:
-        path = self.folder / f"{name}.json"
-        stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return stored
-
     def to_json(self) -> dict[str, Any]:
         """What the record keeps beside the rows."""
         return {
@@ -228,6 +225,16 @@ class Contest:
                 for name, of_engine in self.readings.items()
             },
         }
+
+
+def _facts(name: str, folder: Path) -> dict[str, Any]:
+    """Settings and versions, and how many requests got the same tokens as from kvtrail."""
+    told, ours = (
+        json.loads(path.read_text()) if path.exists() else {}
+        for path in (folder / f"{one}.json" for one in (name, KVTRAIL))
+    )
+    same = _alike(ours["token_ids"], told["token_ids"]) if ours else None
+    return {"settings": told["settings"], "versions": told["versions"], "tokens": same}
 
 
 def _alike(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> dict[str, int]:

@@ -101,4 +101,4 @@ def test_processes_that_disagree_are_named_whoever_ran_them() -> None:
 
     assert in_headline([row(1.0), row(1.1)]) == []
     (sentence,) = in_headline([row(1.3), row(54.0)])
-    assert "the step of kvtrail on wide is 1.3 to 54 ms" in sentence
+    assert "the step of wide is 1.3 to 54 ms" in sentence

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
-from asv_bench.errors import Refused
+from asv_bench.errors import NothingMeasured, Refused
 from asv_bench.output.table import Table
 from asv_bench.peers import lives
 from asv_bench.peers.catalog import KINDS, find_peers
@@ -67,7 +67,10 @@ def test_engines_that_run_here_generate_the_same_tokens(model: str, tmp_path: Pa
     for name in ("kvtrail", "transformers-dynamic", "torch"):
         figures, facts = live(name, task)
         ids[name] = facts["token_ids"]
-        assert figures["step_ms"][0] > figures["tpot_ms"][0] > 0
+        tokens = sum(task.new_tokens)
+        seconds = figures["step_ms"][0] * task.steps / 1e3
+        assert figures["tokens_per_s"][0] == pytest.approx(tokens / seconds)
+        assert 0 < figures["ttft_ms"][0]
         assert facts["versions"]["torch"]
     assert ids["transformers-dynamic"] == ids["torch"] == ids["kvtrail"]
     # A model that repeats one token would agree with a broken one.
@@ -226,6 +229,12 @@ def test_tables_say_how_tokens_differ_and_leave_out_what_is_unknown() -> None:
     assert rest["tokens"] == "3 of 4 requests, the first difference after 17 tokens"
     assert (rest["peak_gpu_gib"], rest["peak_rss_gib"]) == (2.0, None)
     assert rest["settings"] == "graphs; vllm 0.24.0"
+
+
+def test_engines_that_are_all_absent_are_a_sentence() -> None:
+    done = CliRunner().invoke(build_app(), ["peers", "--quick", "--peer", "sglang"])
+    assert isinstance(done.exception, NothingMeasured)
+    assert "sglang: absent" in done.output
 
 
 @pytest.mark.thorough
