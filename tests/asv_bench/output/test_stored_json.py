@@ -80,7 +80,8 @@ def read_counters(path: Path) -> None:
     list(differences(baseline.steps, {}))
 
 
-def read_reports(histories: Histories) -> None:
+def read_reports(checkout: Path) -> None:
+    histories = Histories.of_checkout(checkout)
     records = read_records(histories)
     complaints: list[str] = []
     for section in report_sections(histories, records, complaints):
@@ -115,12 +116,12 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     pages = folder / "pages"
     pages.mkdir()
     shutil.copy(REPORTS / "ladder-cpu-2core.json", pages / "ladder-a.json")
-    own = Histories.of_checkout(folder / "own")
-    own.folder.mkdir(parents=True)
-    for name in ("headline.json", "roofline.json"):
-        shutil.copy(REPORTS / name, own.folder)
-    record = own.folder / "compare-1.json"
-    shutil.copy(REPORTS / "verdicts" / "compare-burst-cpu-2core.json", record)
+    headline, record = (folder / name / "reports" for name in ("headline", "record"))
+    for place in (headline, record):
+        place.mkdir(parents=True)
+    shutil.copy(REPORTS / "headline.json", headline)
+    content = json.loads((REPORTS / "verdicts" / "compare-burst-cpu-2core.json").read_text())
+    (record / "compare-1.json").write_text(json.dumps(content | {"samples": []}))
     answers = folder / "answers" / "h200" / "a.json"
     answers.parent.mkdir(parents=True)
     answers.write_text(json.dumps({"schema": 1, "changes": [CHANGE]}))
@@ -141,9 +142,8 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
         "session": (sessions / "s.json", lambda: read_ratios(sessions.parent, "h200", [])),
         "ladder": (pages / "ladder-a.json", lambda: ladder_page.read_records(pages)),
         "answers": (answers, lambda: read_answers(answers.parent.parent, "h200", [])),
-        "headline": (own.folder / "headline.json", lambda: read_reports(own)),
-        "roofline": (own.folder / "roofline.json", lambda: read_reports(own)),
-        "record": (record, lambda: read_reports(own)),
+        "headline": (headline / "headline.json", lambda: read_reports(headline.parent)),
+        "record": (record / "compare-1.json", lambda: read_reports(record.parent)),
         "process": (process, lambda: read_process(process)),
         "counters": (counters, lambda: read_counters(counters)),
         "kept pairs": (kept, lambda: read_kept(kept)),
@@ -151,8 +151,8 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
 
 
 KINDS = (
-    "benchmarks", "machine", "result", "session", "ladder", "answers", "headline", "roofline",
-    "record", "process", "counters", "kept pairs",
+    "benchmarks", "machine", "result", "session", "ladder", "answers", "headline", "record",
+     "process", "counters", "kept pairs",
 )  # fmt: skip
 
 
