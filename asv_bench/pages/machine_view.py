@@ -112,10 +112,12 @@ class MachineView:
 
     @property
     def news(self) -> tuple[str, str]:
-        """Whether anything got worse lately, as "bad", "open" or "good", and in a sentence."""
+        """Whether anything got worse lately, as a tone, and in a sentence.
+
+        The tone is "bad", "open", "good", or "quiet" where nothing can be said."""
         lately = min(LATELY, len(self.commits))
         if lately < 2:
-            return "open", "Too little was measured to say anything of changes."
+            return "quiet", "Too little was measured to say anything of changes."
         what = kind_of(self.commits[-1].hash)
         where = f"in the last {lately} {what}s measured"
         bad = [one for _, one in self.changes if one.is_bad_news and self.is_news(one.place)]

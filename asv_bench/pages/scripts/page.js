@@ -23,7 +23,8 @@ class Page {
 
   /** Shows what the address names: a machine, or graphs of one; other addresses are the browser's. */
   follow() {
-    const [name, key] = location.hash.slice(1).split("/").map(decoded);
+    const [name, ...rest] = location.hash.slice(1).split("/").map(decoded);
+    const key = rest.length ? rest.join("/") : undefined;
     const named = this.data.machines.findIndex((machine) => machine.name === name);
     if (named < 0 && name) return;
     const number = Math.max(0, named);
