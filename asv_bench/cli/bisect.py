@@ -355,15 +355,16 @@ class Bisecting:
             for reading in (pair.base, pair.head)
         )
         doubts = processes_apart(readings)
-        first, *others = [*answer_lines(self.finding, self._by_hash), *self._next_question()]
+        first, *others = answer_lines(self.finding, self._by_hash)
+        self._why = [line for step in self.finding.confirmed_steps for line in self._lines(step)]
+        others += [*self._next_question(), *self._why]
         if self._probes:
             page = self._page(first, [*others, *self._record.warnings, *doubts])
             self._files.show(commit_table(self.finding, self._commits), page=page)
         self._record.warn(self._console, doubts)
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
-        self._why = [line for step in self.finding.confirmed_steps for line in self._lines(step)]
-        print_sentences(self._console, [*others, *self._why, took])
+        print_sentences(self._console, [*others, took])
 
     def _lines(self, step: Step) -> list[str]:
         """What differs besides time at a commit that is named."""

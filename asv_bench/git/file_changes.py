@@ -118,8 +118,6 @@ class Parts:
         Raises GitError if git cannot make it.
         """
         entries = [entry for change in changes for entry in change.entries]
-        # What goes goes first: another file, or a folder, may come to its path.
-        entries.sort(key=lambda entry: entry.mode != _NOTHING)
         lines = [f"{entry.mode} {entry.name}\t{entry.path}\0" for entry in entries]
         ask = self.repository.ask
         ask("read-tree", self._base, variables=self._index)

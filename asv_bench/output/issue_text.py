@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from asv_bench import __version__
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
-from asv_bench.output.record import IS_CHECKOUT, Record, without_folders
+from asv_bench.output.record import Record, without_folders
 from asv_bench.output.table import Table, inline
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.machine import MachineFacts
@@ -134,12 +134,7 @@ def lasting_names(given: Iterable[tuple[str, Commit]]) -> dict[str, tuple[str, .
     return {name: (commit.short,) for name, commit in given if name != WORKING_TREE}
 
 
-def repeating(
-    arguments: Sequence[str],
-    names: Mapping[str, tuple[str, ...]],
-    *,
-    is_checkout: bool = IS_CHECKOUT,
-) -> str:
+def repeating(arguments: Sequence[str], names: Mapping[str, tuple[str, ...]]) -> str:
     """The command line that measures the same again, wherever the same commits are.
 
     Names of files to write are left out, and so is how much is said.
@@ -164,8 +159,7 @@ def repeating(
             kept.append(f"{option}={names.get(value, (value,))[0]}")
         elif word not in _HOW:
             kept += names.get(word, (word,))
-    program = ["python", "-m", "asv_bench"] if is_checkout else ["kvtrail"]
-    return shlex.join([*program, *kept, *given[end:]])
+    return shlex.join(["kvtrail", *kept, *given[end:]])
 
 
 def _line(text: str, longest: int = _LONGEST_LINE) -> str:

@@ -61,9 +61,7 @@ def test_the_command_names_commits_that_do_not_move_and_writes_no_files() -> Non
     words = ["-q", "compare", "HEAD~1", ".", "--markdown", "x.md", "--json=y.json", "--fresh"]
     words += ["--margin", "2", "--", "sh", "HEAD~1", "-q", "a b"]
     names = lasting_names(given)
-    assert repeating(words, names, is_checkout=False) == (
+    assert repeating(words, names) == (
         "kvtrail compare aaaaaaaa . --margin 2 -- sh 'HEAD~1' -q 'a b'"
     )
-    assert repeating(["swap", "--base=HEAD~1"], names, is_checkout=True) == (
-        "python -m asv_bench swap --base=aaaaaaaa"
-    )
+    assert repeating(["swap", "--base=HEAD~1"], names) == "kvtrail swap --base=aaaaaaaa"
