@@ -35,6 +35,7 @@ from asv_bench.cli.options import (
     Resume,
     SubjectPath,
     WorkloadName,
+    parent_of,
     workload_of,
 )
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
@@ -63,7 +64,8 @@ HELP = (
     "The two ends are compared first; without a regression between them nothing is searched, "
     "unless with --inside. Several steps are all named, and a slope is told from a step. "
     "Commits that hold the same files in what is measured as the one before are stepped over. "
-    "Along an axis of labels the first label is found. Exit code 3: the "
+    "Along an axis of labels the first label is found. bisect COMMIT --files finds the files of a "
+    "commit that did it. Exit code 3: the "
     "commit was found and confirmed; 0: no regression, or the same at both ends; 4: inconclusive; "
     "5: the benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: "
     "interrupted, and the same command goes on where it stopped."
@@ -168,7 +170,7 @@ def bisect(
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     if by_files:
-        names = (f"{good}^", good) if bad is None else (good, bad)
+        names = (parent_of(chosen, good), good) if bad is None else (good, bad)
         ends = [(name, chosen.resolve(name)) for name in names]
         searching = SearchingFiles(chosen, ends, direction, plan, files)
         with checkout_lock(WORKPLACE):

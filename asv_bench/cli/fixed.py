@@ -29,6 +29,7 @@ from asv_bench.cli.options import (
     Resume,
     SubjectPath,
     WorkloadName,
+    parent_of,
     workload_of,
 )
 from asv_bench.compare.bench_setup import BenchSetup
@@ -115,18 +116,25 @@ def fixed(
     require_writable(FOLDER / "pairs.jsonl")
     plan = plan_of(rounds, quick, "--rounds").with_margin(margin / 100)
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    names, command = _names(commits)
+    is_alone = len(commits) == 1
+    if not is_alone and len(commits) < NAMES:
+        raise Refused(
+            "fixed needs three commits or labels: kvtrail fixed PARENT CULPRIT HEAD; or the "
+            "culprit alone, without a command behind it."
+        )
+    command = commits[NAMES:]
     engine = workload_of(workload, model, batch, prompt_len, new_tokens)
     choice = Choice(command, subject, benchmark or (), devices, axis, require_gpu, engine)
     chosen = choice.subject("fixed")
-    if isinstance(chosen, DeclaredSubject) and chosen.labels and len(commits) == 1:
-        raise Refused("a label has no parent and there is no HEAD of labels; give three of them.")
+    names = commits[:NAMES]
+    if is_alone:
+        names = [parent_of(chosen, names[0]), names[0], "HEAD"]
     refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
     given = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
     with checkout_lock(WORKPLACE):
         # The working tree's snapshot is a file of the checkout too.
         three = [(name, given.get(name) or chosen.resolve(name)) for name in names]
-        fixing = Fixing(chosen, three, plan, files, is_alone=len(commits) == 1)
+        fixing = Fixing(chosen, three, plan, files, is_alone=is_alone)
         if anyway or not fixing.call_known():
             fixing.run(resume, require_quiet=require_quiet)
     code = fixing.code()
@@ -135,18 +143,6 @@ def fixed(
     files.console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)
-
-
-def _names(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What the three commits are called, and the command behind them."""
-    if len(words) == 1:
-        return (f"{words[0]}^", words[0], "HEAD"), ()
-    if len(words) < NAMES:
-        raise Refused(
-            "fixed needs three commits or labels: kvtrail fixed PARENT CULPRIT HEAD; or the "
-            "culprit alone, without a command behind it."
-        )
-    return words[:NAMES], words[NAMES:]
 
 
 class Fixing(Comparing):

@@ -11,11 +11,13 @@ import typer
 from asv_bench.compare.bench_setup import all_entries
 from asv_bench.compare.catalog import select
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
 from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.engine_runs import EngineWorkload
+from asv_bench.subjects.subject import Subject
 
 WORKLOAD = "Measure kvtrail's engine"
 
@@ -198,6 +200,19 @@ def workload_of(
             )
         return None
     return EngineWorkload(name, model, batch, prompt_len, new_tokens)
+
+
+def parent_of(subject: Subject, name: str) -> str:
+    """How to call the commit before another, which is named alone.
+
+    Raises
+    ------
+    Refused
+        If there is none: before the first commit, a label, or the working tree.
+    """
+    if name == WORKING_TREE or not subject.resolve(name).parents:
+        raise Refused(f"{name} has no commit before it that could be meant; name all of them.")
+    return f"{name}^"
 
 
 def insist_on_gpu(devices: Sequence[str]) -> None:

@@ -73,18 +73,20 @@ class IssueText:
             if table.rows[count:]:
                 left = len(table.rows) - count
                 parts.append(f"{left} more row{'s' if left > 1 else ''} in the record.")
-        if remarks := list(dict.fromkeys(self.remarks)):
-            more = len(remarks) - _MOST_REMARKS
-            shown_remarks = [f"- {_line(one)}" for one in remarks[:_MOST_REMARKS]]
-            parts.append(
-                "\n".join(shown_remarks + [f"- {more} more remarks in the record."][:more])
-            )
+        if self.remarks:
+            parts.append("\n".join(f"- {one}" for one in self._remarks()))
         captions = dict.fromkeys(table.caption for table in self.tables if table.caption)
         parts += [f"<sub>{inline(caption)}</sub>" for caption in captions]
         parts += ["To repeat it:", _code(self.command)]
         facts = [f"- {name}: {_line(fact)}" for name, fact in self.environment.items() if fact]
         parts.append("\n".join(("<details><summary>Environment</summary>", "", *facts)))
         return "\n\n".join([*parts, "</details>"]) + "\n"
+
+    def _remarks(self) -> list[str]:
+        """The remarks, each once, in Markdown; of many the first, and how many are left out."""
+        remarks = [_line(one) for one in dict.fromkeys(self.remarks)]
+        left = len(remarks) - _MOST_REMARKS
+        return remarks if left <= 0 else [*remarks[:-left], f"Left out here: {left} more."]
 
 
 def place_of(machine: MachineFacts, devices: Sequence[str]) -> str:

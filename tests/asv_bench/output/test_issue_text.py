@@ -46,7 +46,7 @@ def test_what_is_too_long_loses_rows_and_keeps_the_command(rows: int, remarks: i
     if shown < rows:
         assert f"{rows - shown} more rows in the record." in text
     if remarks:
-        assert f"- {remarks - 30} more remarks in the record." in text
+        assert f"- Left out here: {remarks - 30} more." in text
     assert text.endswith("- machine: a CPU\n\n</details>\n")
 
 

@@ -46,7 +46,7 @@ def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = random.Random(1)
 
     def live(self, laid, variables, cores, processes) -> Figures:
-        names: dict[str, Any] = {"tree": laid.tree}
+        names: dict[str, Any] = {"tree": laid.tree, "label": laid.label}
         try:
             exec((laid.tree / "bench.py").read_text(encoding="utf-8"), names)
         except (Exception, SystemExit) as error:

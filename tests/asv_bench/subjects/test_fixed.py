@@ -87,6 +87,26 @@ def test_rounds_have_all_orders_and_each_is_followed_by_its_opposite(
         assert second == first[::-1]
 
 
+def test_three_labels_in_one_working_tree(kvtrail, tmp_path: Path) -> None:
+    tables = (
+        TABLES
+        + """
+    better = "higher"
+
+    [axis]
+    kind = "labels"
+    labels = ["1.0", "1.1", "1.2"]
+    """
+    )
+    bench = "step = {'1.0': 12, '1.1': 10, '1.2': 11}[label]"
+    toy = DeclaredRepository.make(tmp_path / "toy", tables, bench).toy
+    said = kvtrail(toy, "fixed", "1.0", "1.1", "1.2")
+    assert PARTLY in said.text
+    assert said.record["results"]["fixed"][0]["back"]["value"] == pytest.approx(0.523, abs=0.02)
+    with pytest.raises(Refused, match="has no commit before it"):
+        kvtrail(toy, "fixed", "1.1")
+
+
 def test_a_revert_is_known_without_measuring(kvtrail, tmp_path: Path) -> None:
     toy = made(tmp_path / "toy", 10, 12, 10).toy
     said = kvtrail(toy, "fixed", "HEAD~")
