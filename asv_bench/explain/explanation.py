@@ -94,10 +94,10 @@ class Explanation:
             return "."
         if not change:
             return f": {percentage(one.part, 1, signed=True)} of the base's time."
-        return f": {one.part / change:.0%} of the change."
+        return f": {percentage(one.part / change, 0)} of the change."
 
     def _shared(self, share: float) -> str:
-        found = f"What differs in the traces beyond noise adds up to {share:.0%} of the change"
+        found = f"What differs in the traces beyond noise adds up to {percentage(share, 0)} of the change"
         if share < _FULLY:
             return f"{found}; the rest was not found in {_listed(self.looked_at)}."
         return f"{found}."
