@@ -84,6 +84,7 @@ COMMANDS = (
     Command("history", "Measure ranges of commits: nox -s history -- RANGE..."),
     Command("compare", "Compare two commits: nox -s compare -- BASE HEAD."),
     Command("bisect", "Find the commit that made it slower: nox -s bisect -- GOOD BAD."),
+    Command("explain", "Say what differs that explains a change: nox -s explain -- BASE HEAD."),
     Command("fixed", "See whether a regression is fixed: nox -s fixed -- PARENT CULPRIT HEAD."),
     Command("changes", "Find where the stored histories moved, and confirm it by comparing."),
     Command("profile", "Trace decoding and print the time per range and per kernel."),

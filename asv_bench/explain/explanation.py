@@ -16,7 +16,10 @@ from asv_bench.output.table import Cell, Column, Table, inline, percent, percent
 
 _ROWS, _FILES, _ON_PAGE = 12, 4, 12
 _NAME, _VALUE = 44, 22
-_FULLY = 0.8
+_FULLY, _BEYOND_WHOLE = 0.8, 3.0
+
+FILES = "files"
+"""Looked at of all commits; that they differ is no cause by itself."""
 
 COLUMNS = (
     Column("name", "what differs", kind="text"),
@@ -92,12 +95,14 @@ class Explanation:
         change = self.question.change
         if one.part is None:
             return "."
-        if not change:
+        # A part of almost nothing says nothing.
+        if not change or abs(one.part / change) > _BEYOND_WHOLE:
             return f": {percentage(one.part, 1, signed=True)} of the base's time."
         return f": {percentage(one.part / change, 0)} of the change."
 
     def _shared(self, share: float) -> str:
-        found = f"What differs in the traces beyond noise adds up to {percentage(share, 0)} of the change"
+        whole = percentage(share, 0)
+        found = f"What differs in the traces beyond noise adds up to {whole} of the change"
         if share < _FULLY:
             return f"{found}; the rest was not found in {_listed(self.looked_at)}."
         return f"{found}."
@@ -106,10 +111,12 @@ class Explanation:
         looked = _listed(self.looked_at)
         if self.question.has_no_change:
             return f"There is no change to explain. Looked at: {looked}."
-        if not self.differences:
-            also = " Files differ all the same." if self.changes and self.changes.file_count else ""
-            return f"Nothing differs that was looked at: {looked}.{also}"
-        return f"What differs does not explain the change. Looked at: {looked}."
+        if self.differences:
+            return f"What differs does not explain the change. Looked at: {looked}."
+        others = [one for one in self.looked_at if one != FILES]
+        if self.changes is not None and self.changes.file_count and others:
+            return f"Nothing but files differs; looked at: {_listed(others)}."
+        return f"Nothing differs that was looked at: {looked}."
 
     def context(self, shown: int = _FILES) -> list[str]:
         """Files and commits between the ends, in sentences."""

@@ -11,7 +11,7 @@ from asv_bench.explain.cell_differences import cell_differences
 from asv_bench.explain.commit_files import changes_between
 from asv_bench.explain.effect import Effect
 from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, GPU_PATHS, count_ends
-from asv_bench.explain.explanation import Explanation
+from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.ranking import Question
 from asv_bench.explain.step_profile import StepProfile
@@ -84,7 +84,7 @@ class Looking:
         subject = self._subject
         if not (isinstance(subject, DeclaredSubject) and subject.labels):
             self.found.changes = changes_between(*self._ends, subject)
-            self.found.looked_at.append("files")
+            self.found.looked_at.append(FILES)
         if not anyway and subject.are_same(*self._ends):
             self.found.notes.append(_SAME)
             return self.found
@@ -94,7 +94,7 @@ class Looking:
         with subject.ends() as ends:
             folders = [ends.tree(end) for end in self._ends]
             self.found.differences += cell_differences(*(ends.cell(end) for end in self._ends))
-            self.found.looked_at.append("variables and packages")
+            self.found.looked_at += ["variables", "packages"]
             if isinstance(subject, EngineRuns):
                 self._look_at_engines(folders)
             elif ends.traced is not None:

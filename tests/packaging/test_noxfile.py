@@ -28,6 +28,7 @@ HEAVY = {
     "codegen",
     "compare",
     "docs",
+    "explain",
     "fixed",
     "headline",
     "peers",
