@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from asv_bench.explain.difference import Difference, Source
+from asv_bench.explain.effect import Effect
 from asv_bench.explain.engine_counts import (
     ALL_PATHS,
     Counted,
@@ -17,7 +20,14 @@ from asv_bench.explain.engine_counts import (
     figure_differences,
     step_differences,
 )
+from asv_bench.explain.explanation import Explanation
+from asv_bench.explain.looking import Looking
 from asv_bench.explain.ranking import Question, causes
+from asv_bench.git.repository import Commit
+from asv_bench.lab.calibration.planting import ScratchClone
+from asv_bench.output.progress import Progress
+from asv_bench.process.measured_process import CPU, Place
+from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.fresh_python import ROOT, fresh_python
 
 # All folders in one process, which imports torch once.
@@ -144,3 +154,39 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
     cause = first(found.differences, gpu=True)
     assert (cause.name, cause.what) == ("prefill_attention", "spill instructions")
     assert cause.sentence.startswith("prefill_attention spills registers to local memory")
+
+
+EFFECT = Effect(
+    *("step_ms", "ms", "slower", 0.1, (0.09, 0.11), 6, 5.0),
+    higher_is_better=False,
+    is_on_gpu=False,
+    machine="a CPU",
+    started="2026-01-01",
+)
+
+
+@pytest.mark.thorough
+def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    file, before, after = PLANTS["operator"]
+    source = clone.root / file
+    source.write_text(source.read_text().replace(before, after))
+    head = clone.commit("Tidy up attention")
+    subject = EngineRuns(clone.root, EngineWorkload("scheduler"))
+    ends = subject.resolve(f"{head}^"), subject.resolve(head)
+
+    def look(base: Commit, head: Commit, traces: int) -> Explanation:
+        console = Console(quiet=True)
+        bar = partial(Progress, console)
+        return Looking(subject, base, head, EFFECT, traces, bar).run(anyway=True)
+
+    found = look(*ends, 1)
+    assert found.notes == [
+        "One trace of each end has no noise to tell times from: only counts are compared."
+    ]
+    assert found.causes[0].sentence == "aten::neg is called 2 more times (0 → 2) a step"
+    assert found.context() == [
+        f"1 file differs: {file} (+1 -1).",
+        f"One commit lies between: {ends[1].short} Tidy up attention (kvtrail).",
+    ]
+    assert look(ends[0], ends[0], 3).causes == []
