@@ -9,9 +9,15 @@ from fused_cases import NAN, poisoned_rows, random_tensor, within_torch_error
 
 from kernels.dependent_launch import is_hopper
 from kernels.errors import KernelArgumentError
-from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear
+from kernels.linear.folded import (
+    FoldedLinear,
+    SplitWorkspace,
+    fold_linear,
+    fold_rms_norm,
+    pack_gate,
+)
 from kernels.linear.head import best_of_tiles
-from kernels.linear.projections import GELU, PLAIN, RESIDUAL, fused_linear
+from kernels.linear.projections import GATED, GELU, PLAIN, RESIDUAL, fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
 from kernels.tiles.table import LinearTile, committed_table
 
@@ -36,7 +42,7 @@ def _run(
         torch.full((len(x), 2, linear.out_features // tile.block_n), NAN, device=x.device)
     )
     x_stats = None
-    if linear.column_sums is not None:
+    if linear.norm:
         x_stats = reference_statistics(x, linear.in_features // 32).float()
     workspace = SplitWorkspace.for_tiles(len(x), [(linear.out_features, tile)], x.device)
     workspace.partials.fill_(NAN)
@@ -64,6 +70,7 @@ def _run(
         (LinearTile(64, 128, 64, split_k=8, tma=True), 256, 1024),
         (LinearTile(128, 64, 64, split_k=4, tma=True), 192, 768),
         (LinearTile(64, 128, 64, split_k=4, stages=5, tma=True), 128, 3072),
+        (LinearTile(32, 64, 64, stages=4, tma=True), 128, 2560),
     ],
     ids=[
         "gpt2",
@@ -75,9 +82,10 @@ def _run(
         "split-8",
         "split-tall",
         "split-stages",
+        "not-unrolled",
     ],
 )
-@pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL])
+@pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL, GATED])
 def test_the_hopper_kernel_computes_what_the_plain_one_does(
     gpu: torch.device,
     dtype: torch.dtype,
@@ -92,16 +100,25 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
     x = poisoned_rows(_tensor(rows, in_features, seed=1, **make))
     weight = _tensor(out_features, in_features, seed=2, **make) * in_features**-0.5
     bias = _tensor(out_features, seed=3, **make)
-    start = _tensor(rows, out_features, seed=6, **make)
+    made = out_features // 2 if epilogue == GATED else out_features
+    start = _tensor(rows, made, seed=6, **make)
     norm: dict[str, torch.Tensor | float] = {}
     linear, normal = fold_linear(weight, bias), x
-    if epilogue != RESIDUAL:
+    if epilogue == GATED:
+        gain = 1 + _tensor(in_features, seed=4, **make) * 0.3
+        norm = {"gain": gain, "epsilon": EPSILON}
+        linear = fold_rms_norm(pack_gate(weight), pack_gate(bias), gain, EPSILON)
+        normal = F.rms_norm(x, (in_features,), gain, EPSILON)
+    elif epilogue != RESIDUAL:
         gain = 1 + _tensor(in_features, seed=4, **make) * 0.3
         shift = _tensor(in_features, seed=5, **make) * 0.1
         norm = {"gain": gain, "shift": shift, "epsilon": EPSILON}
         linear = fold_linear(weight, bias, gain, shift, EPSILON)
         normal = F.layer_norm(x, (in_features,), gain, shift, EPSILON)
     theirs = F.linear(normal, weight, bias)
+    if epilogue == GATED:
+        gate, gated = theirs.chunk(2, dim=1)
+        theirs = F.silu(gate) * gated
     if epilogue == GELU:
         theirs = F.gelu(theirs, approximate="tanh")
     if epilogue == RESIDUAL:
@@ -111,6 +128,7 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
         weight,
         bias,
         gelu=epilogue == GELU,
+        is_gated=epilogue == GATED,
         residual=start if epilogue == RESIDUAL else None,
         **norm,  # type: ignore[arg-type]
     )
@@ -232,6 +250,20 @@ def _best_of_neighbours(
     widest = best.amax(dim=2)
     is_best = best == widest[:, :, None]
     return widest, torch.where(is_best, token, torch.iinfo(token.dtype).max).amin(dim=2)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_the_hopper_head_behind_an_rms_norm(gpu: torch.device, dtype: torch.dtype) -> None:
+    _skip_unless_hopper(gpu)
+    x = _tensor(70, 768, seed=1, dtype=dtype, device=gpu) + 1
+    weight = _tensor(768, 768, seed=2, dtype=dtype, device=gpu) * 0.1
+    gain = 1 + _tensor(768, seed=3, dtype=dtype, device=gpu) * 0.3
+    head = fold_rms_norm(weight, None, gain, EPSILON)
+    tile = LinearTile(64, 384, 64, tma=True)
+    best, token = _best_of(x, head, 760, tile)
+    plain, plain_token = _best_of_neighbours(*_best_of(x, head, 760, tile.portable()), 2)
+    torch.testing.assert_close(best, plain, rtol=1e-4, atol=1e-4)
+    assert float((token != plain_token).float().mean()) < 0.01
 
 
 @pytest.mark.parametrize("block_m", [64, 128])

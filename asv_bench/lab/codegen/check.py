@@ -1,7 +1,8 @@
 """`python -m asv_bench.lab.codegen`: compile every kernel for sm_90 and check the result.
 
-It compiles every kernel that the engine launches for GPT-2, at every batch bucket, and the plain
-kernels for the head shapes and dtypes of other models. It needs no GPU. It prints one sentence for
+It compiles every kernel that the engine launches for GPT-2, at every batch bucket, those of fused
+steps of other families at some, and the plain kernels for the head shapes and dtypes of other
+models. It needs no GPU. It prints one sentence for
 each broken rule, and then ends with exit code 1.
 """
 
@@ -149,6 +150,7 @@ def _kernels(console: Console) -> list[launched.LaunchedKernel]:
             *launched.launched_kernels(),
             *launched.plain_kernels(),
             *launched.wide_head_kernels(),
+            *launched.family_kernels(),
             *launched.described_kernels(),
         ]
 

@@ -1,17 +1,17 @@
-"""The kernels that the engine launches for GPT-2 on a Hopper GPU, specialised as they are there.
+"""The kernels that the engine launches on a Hopper GPU, specialised as they are there.
 
-An engine runs on a pretended GPU, and Triton's own binder specialises every launch by its
+An engine runs GPT-2 on a pretended GPU, and Triton's own binder specialises every launch by its
 arguments. So the kernels compiled from here are those that run. The kernels for other GPUs come
 from an engine on a pretended Ampere GPU. Attention with heads of 128, which GPT-2 lacks, is
-launched by itself.
+launched by itself. Of other families fused steps of one layer are launched.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,10 @@ BATCH_SIZES = (256, 1)
 otherwise."""
 PLAIN_BATCH_SIZE = 256
 """Of the engine on another GPU, whose tiles for single rows are Hopper's own."""
+FAMILY_MODELS = ("llama-3.2-1b", "qwen3-0.6b", "qwen3-8b")
+"""Built-in models with grouped heads of 64, and with normed heads of 128 behind small and large
+maps."""
+FAMILY_ROWS = (1, 64, 256)
 
 _LINEAR = ("N", "K", "BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K", "X_TILES")
 _HEAD = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "X_TILES")
@@ -136,6 +140,29 @@ def wide_head_kernels() -> list[LaunchedKernel]:
     return _distinct(_wide_head_launches()) if has_gluon() else []
 
 
+def family_kernels(
+    models: Iterable[str] = FAMILY_MODELS, rows: Sequence[int] = FAMILY_ROWS
+) -> list[LaunchedKernel]:
+    """What fused steps of so many rows of Llama-like models launch, on Hopper and on Ampere GPUs.
+
+    On the latter only those of the last model. Empty where this Triton cannot compile Hopper's.
+    """
+    if not has_gluon():
+        return []
+    models = tuple(models)
+    kernels = _distinct(
+        (launch, count)
+        for gpu, names in ((HOPPER, models), (AMPERE, models[-1:]))
+        for name in names
+        for launch, count in _step_launches(name, rows, gpu)
+        if gpu == HOPPER or launch.name in _PLAIN
+    )
+    for kernel in kernels:
+        # The types' name tells them from GPT-2's, which may have the same sizes.
+        kernel.name, kernel.dtype = f"{kernel.name}-bf16", "bf16"
+    return kernels
+
+
 def described_kernels() -> list[LaunchedKernel]:
     """The plain kernels for the heads of other models, which are described and not launched."""
     from kernels.tiles.variants import kernel_variants
@@ -213,6 +240,41 @@ def _wide_head_launches() -> Iterator[tuple[Launch, int | None]]:
                 pdl=True,
             )
         yield from ((launch, None) for launch in traffic.launches)
+
+
+def _step_launches(
+    name: str, batches: Sequence[int], gpu: tuple[int, int]
+) -> Iterator[tuple[Launch, int]]:
+    """Launches of fused steps of one layer of a built-in model in bfloat16, with their rows."""
+    import numpy as np
+    import torch
+
+    from engine.fused.step import FusedDecode
+    from engine.kv.memory import KVCache
+    from engine.models.decoder import Decoder
+    from engine.models.registry import RANDOM_CONFIGS
+    from engine.models.weights import parameter_shapes
+    from engine.transport.device_rows import DeviceRows
+    from engine.transport.token_slots import TokenSlots
+
+    config, most, columns, block_size = RANDOM_CONFIGS[name], max(batches), 8, 64
+    config = replace(config, num_layers=1, max_positions=columns * block_size)
+    make: dict[str, Any] = {"device": torch.device("cuda", 0), "dtype": torch.bfloat16}
+    with _pretended(gpu) as traffic:
+        shapes = parameter_shapes(config)
+        model = Decoder(
+            config, {name: torch.empty(shape, **make) for name, shape in shapes.items()}
+        )
+        heads = config.num_kv_heads, block_size, config.head_dim
+        cache = KVCache(1, most * columns, *heads, **make)
+        tables = np.zeros((most, columns), dtype=np.int32)
+        fused = FusedDecode(
+            model, cache, DeviceRows(tables, make["device"]), TokenSlots(most, make["device"])
+        )
+        for rows in batches:
+            traffic.launches.clear()
+            fused.step(rows)
+            yield from ((launch, rows) for launch in traffic.launches)
 
 
 def _launches(batch_size: int, gpu: tuple[int, int]) -> Iterator[tuple[Launch, int | None]]:

@@ -244,7 +244,8 @@ bad = [
 ]
 variants.kernel_variants = lambda: iter(bad)
 from asv_bench.lab.codegen import check as codegen
-codegen.launched.launched_kernels = codegen.launched.plain_kernels = lambda: []
+for of_engine in ("launched", "plain", "family"):
+    setattr(codegen.launched, f"{of_engine}_kernels", lambda: [])
 typer.run(codegen.run)
 """
 

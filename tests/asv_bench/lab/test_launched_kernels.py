@@ -109,6 +109,31 @@ def test_every_depth_of_the_ring_for_heads_of_128_is_there() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+FAMILIES = """
+from asv_bench.lab.codegen.launched_kernels import family_kernels
+
+kernels = family_kernels(("llama-3.2-1b",), (64,))
+names = [one.name for one in kernels]
+assert len(set(names)) == len(names)
+for start in ("embed_rows", "linear_stream-N3072-K2048", "ring_attention-D64-G4-serial-append",
+              "linear_stream-N16384-K2048", "head_stream", "pick_tokens", "linear_tiles",
+              "decode_attention_append-D64-G4", "head_tiles"):
+    assert any(name.startswith(start) for name in names), (start, names)
+[ring] = [one for one in kernels if one.name.startswith("ring_attention")]
+assert ring.source.signature["turns"] == "*fp32", ring.source.signature
+gated = next(one for one in kernels if one.name.startswith("linear_stream-N16384"))
+constants = {gated.source.fn.arg_names[place[0]]: value
+             for place, value in gated.source.constants.items()}
+assert (constants["NORM"], constants["EPILOGUE"]) == (2, 3), constants
+"""
+
+
+@pytest.mark.thorough
+def test_fused_steps_of_other_families_are_there() -> None:
+    done = fresh_python("-c", FAMILIES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 CHANGED_TILE = """
 import dataclasses
 from kernels.tiles import table as tiles

@@ -19,7 +19,7 @@ from kernels.attention.rotation import Rotation
 from kernels.tiles.launch import SPLIT_TOKENS
 
 EPSILON = 1e-3
-CACHED = [5, None, 33, 0, 16]
+CACHED = [5, None, 70, 0, 63]
 
 
 def _rotation(problem: FusedProblem, *, has_norm: bool) -> Rotation:
@@ -90,7 +90,8 @@ def test_new_queries_and_keys_are_normed_and_turned(
     """Keys are appended as they are attended to, and nothing else in the cache is touched."""
     if implementation.name == "torch":
         monkeypatch.setattr("kernels.attention.fused.uses_triton", lambda tensor: False)
-    problem = fused_problem(CACHED, heads=heads, head_dim=head_dim, dtype=dtype)
+    # In pages that the Hopper kernel takes, where there is such a GPU.
+    problem = fused_problem(CACHED, heads=heads, head_dim=head_dim, dtype=dtype, block_size=64)
     rotation = _rotation(problem, has_norm=has_norm)
     expected = _expected(problem, _turned(problem, rotation)).after
     moved = problem.on(implementation.device)
@@ -134,6 +135,50 @@ def test_splits_and_neighbours_change_no_bit(triton_device: torch.device) -> Non
     for out, key in zip(outs, keys, strict=True):
         assert same_bits(out, outs[0])
         assert same_bits(key, keys[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_ring_turns_as_the_plain_kernel_does(
+    gpu: torch.device, dtype: torch.dtype, head_dim: int
+) -> None:
+    """However many programs share a context, to the bit; but for rounding as the plain kernel."""
+    if torch.cuda.get_device_capability(gpu) != (9, 0):
+        pytest.skip("needs a Hopper GPU")
+    from kernels.attention.decode_append import launch_fused
+    from kernels.attention.hopper.ring_launch import launch_ring_append
+
+    problem = fused_problem(
+        [3 * SPLIT_TOKENS + 1, 17, None, SPLIT_TOKENS, 0],
+        heads=(8, 2),
+        head_dim=head_dim,
+        block_size=64,
+        dtype=dtype,
+    )
+    rotation = _moved(_rotation(problem, has_norm=head_dim == 128), gpu)
+    outs, keys = [], []
+    for how in (
+        {"serial": True},
+        {"serial": False, "cluster": 1},
+        {"serial": False, "cluster": 4},
+        {},
+    ):
+        moved = problem.on(gpu)
+        shape = (moved.qkv.shape[0], problem.num_columns)
+        out = torch.full(shape, NAN, dtype=dtype, device=gpu)
+        arguments = FusedArguments(*moved.arguments, out, problem.scale, rotation)
+        if how:
+            launch_ring_append(arguments, False, **how)
+        else:
+            launch_fused(arguments, False)
+        outs.append(out)
+        keys.append(moved.k_cache)
+    for out, cache in zip(outs[:-1], keys[:-1], strict=True):
+        assert same_bits(out, outs[0])
+        assert same_bits(cache, keys[0])
+    unit = torch.finfo(dtype).eps
+    torch.testing.assert_close(outs[0], outs[-1], rtol=4 * unit, atol=4 * unit)
+    torch.testing.assert_close(keys[0], keys[-1], rtol=unit, atol=unit, equal_nan=True)
 
 
 def test_tables_that_do_not_fit_are_refused_by_name() -> None:
