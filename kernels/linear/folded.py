@@ -46,6 +46,8 @@ class FoldedLinear:
         The norm's.
     has_rms_norm : bool
         The norm divides by the root of the mean square.
+    has_bias : bool
+        `bias` is more than zeros.
     """
 
     weight: torch.Tensor
@@ -53,6 +55,7 @@ class FoldedLinear:
     column_sums: torch.Tensor | None = None
     epsilon: float = 0.0
     has_rms_norm: bool = False
+    has_bias: bool = True
 
     @property
     def norm(self) -> int:
@@ -98,7 +101,7 @@ def fold_linear(
     if bias is not None:
         exact_bias += bias.double()
     if gain is None or shift is None:
-        return FoldedLinear(weight.contiguous(), exact_bias.float())
+        return FoldedLinear(weight.contiguous(), exact_bias.float(), has_bias=bias is not None)
     exact_weight = weight.double()
     folded = (exact_weight * gain.double()).to(weight.dtype)
     return FoldedLinear(

@@ -25,6 +25,7 @@ from kernels.dependent_launch import (
 )
 from kernels.errors import KernelArgumentError
 from kernels.linear.folded import FoldedLinear, SplitWorkspace
+from kernels.linear.library import launch_library
 from kernels.linear.row_statistics import (
     combine_tile_statistics,
     load_tile_statistics,
@@ -226,6 +227,18 @@ def fused_linear(
         If the tile that serves does not divide N and K, if K is split and the workspace too small,
         or if `y_stats` are of other tiles, or missing with `RESIDUAL`.
     """
+    if tile.library:
+        if epilogue == GELU:
+            raise KernelArgumentError("a library's tile must not be given a map with GELU")
+        launch_library(
+            x,
+            linear,
+            y,
+            is_gated=epilogue == GATED,
+            is_residual=epilogue == RESIDUAL,
+            y_stats=y_stats,
+        )
+        return
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
         return

@@ -77,6 +77,9 @@ class LinearTile:
         Ask L2 for the weights before waiting for the previous kernel.
     tma
         Use the Hopper kernel, which ignores `warps` and `prefetch`.
+    library
+        Leave the product to cuBLAS. Of the other fields only `block_n` then means anything: columns
+        of the tiles that statistics are of. Neither for LayerNorm nor GELU, nor for the head.
     """
 
     block_m: int
@@ -87,6 +90,7 @@ class LinearTile:
     warps: int = 4
     prefetch: bool = True
     tma: bool = False
+    library: bool = False
 
     @property
     def is_possible(self) -> bool:
@@ -409,6 +413,8 @@ def _read_bucket(entry: dict[str, Any]) -> Bucket:
         if figure is not None:
             figures[role] = figure
         tiles[role] = _made(LinearTile, choice, role)
+    if tiles["head"].library:
+        raise ValueError("the head cannot be the library's: its tiles leave maxima, not logits.")
     if tiles["head"].split_k != 1:
         raise ValueError("the head cannot split K: its tiles leave maxima, not sums.")
     for role, tile in tiles.items():

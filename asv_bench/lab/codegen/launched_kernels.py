@@ -53,6 +53,8 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "head_tiles": ("head", (*_HEAD, "EVEN")),
     "head_stream": ("head", _HEAD),
     "pick_tokens": ("rows", ("TILES",)),
+    "gated_rows": ("rows", ("N",)),
+    "statistics_rows": ("rows", ("N", "TILES")),
     "add_norm_rows": ("rows", ("E",)),
     "append_rows": ("append", ("H", "D", "ROWS", "COMMON")),
     "decode_attention": ("attention", _ATTENTION),

@@ -136,7 +136,11 @@ def candidates(slot: Slot, table: ConfigTable, shapes: StepShapes) -> list[Choic
             tile
             for tile in (
                 _meant(tile, slot.role, sizes[1])
-                for tile in (*_tiles(present, str(slot.role), rows), *_elsewhere(slot, table))
+                for tile in (
+                    *_tiles(present, str(slot.role), rows),
+                    *_elsewhere(slot, table),
+                    *_of_library(slot, table),
+                )
             )
             if _fits(tile, str(slot.role), sizes)
         ]
@@ -184,6 +188,12 @@ def _elsewhere(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
             yield tile
 
 
+def _of_library(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
+    """The library, for maps of models other than GPT-2, whose norm and activation it lacks."""
+    if slot.role != "head" and table.buckets[slot.place].group != (None, 0):
+        yield LinearTile(64, 64, 64, library=True)
+
+
 def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterator[LinearTile]:
     for name, values in ladders.items():
         for value in values:
@@ -199,6 +209,8 @@ def _fits(tile: LinearTile, role: str, sizes: tuple[int, int]) -> bool:
 
 def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:
     """The same tile with what its kernel ignores at its default, so that equals are equal."""
+    if tile.library:
+        return LinearTile(64, tile.block_n, 64, library=True)
     if tile.block_m == 1:
         return LinearTile(1, tile.block_n, 16, warps=tile.warps)
     if tile.tma and role == "head":

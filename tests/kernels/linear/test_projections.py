@@ -49,6 +49,7 @@ SHAPES = [
     pytest.param(33, LinearTile(32, 16, 16, split_k=2), id="33-rows-split-2"),
     pytest.param(7, LinearTile(16, 32, 16, split_k=4), id="7-rows-split-4"),
 ]
+LIBRARY = pytest.param(5, LinearTile(64, 32, 64, library=True), id="library")
 IN_FEATURES, OUT_FEATURES = 64, 96
 ALL_DTYPES = [torch.float32, *half_dtypes()]
 
@@ -175,6 +176,8 @@ def test_layer_norm_and_gelu(
         (5, LinearTile(16, 32, 16), None, 48, PLAIN),
         (5, LinearTile(16, 32, 16), None, 48, GATED),
         (37, LinearTile(16, 16, 16, split_k=3), 3, 48, GATED),
+        (5, LinearTile(64, 32, 64, library=True), None, 48, PLAIN),
+        (5, LinearTile(64, 32, 64, library=True), None, 48, GATED),
     ],
     ids=[
         "vectors",
@@ -184,6 +187,8 @@ def test_layer_norm_and_gelu(
         "tiles",
         "tiles-gate",
         "statistics-gate",
+        "library",
+        "library-gate",
     ],
 )
 @pytest.mark.parametrize("kind", ["tiny", "far mean"])
@@ -238,7 +243,7 @@ def test_a_weight_that_has_its_gain_in_is_shared() -> None:
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
-@pytest.mark.parametrize(("rows", "tile"), SHAPES)
+@pytest.mark.parametrize(("rows", "tile"), [*SHAPES, LIBRARY])
 def test_residual_and_its_statistics(
     triton_device: torch.device, dtype: torch.dtype, rows: int, tile: LinearTile
 ) -> None:
