@@ -23,7 +23,7 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import chosen_device, machine_facts
-from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, default_model, workloads_named
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
 
 RECORD = REPOSITORY / "reports" / "roofline.json"
 STEPS = 48
@@ -35,16 +35,22 @@ def run(
         str, typer.Option(help="Workloads to look at, separated by commas.")
     ] = ",".join(HEADLINE_WORKLOADS),
     steps: Annotated[int, typer.Option(min=3, help="Decode steps to trace.")] = STEPS,
-    hf_model_id: Annotated[str | None, typer.Option(help="A GPT-2 (default: random:gpt2).")] = None,
+    hf_model_id: Annotated[
+        str | None,
+        typer.Option("--model", "--hf-model-id", help="Built-in model (default: the workload's)."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float16 or bfloat16 (default: the workload's, or float16)."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of roofline.json and .md (default: reports).")
     ] = None,
 ) -> None:
     """Show bytes, time and share of the bandwidth of every kernel of a decode step."""
     named = workloads_named(workloads)
-    if dtype not in DTYPES:
+    if dtype not in (None, *DTYPES):
         raise Refused(f"--dtype is {dtype!r}; fused steps run in {' or '.join(DTYPES)}.")
     place = chosen_device(device)
     if not place.startswith("cuda"):
@@ -56,20 +62,30 @@ def run(
     path = place_of_figures(RECORD, output and output / RECORD.name, facts)
     page = path.with_suffix(".md")
     require_places(path, page)
-    model = hf_model_id or default_model("cuda")
-    _sizes(model)
+    windows = [
+        _window(
+            workload,
+            steps,
+            model=hf_model_id or workload.default_model(place),
+            device=place,
+            dtype=dtype or ("bfloat16" if workload.model else "float16"),
+        )
+        for workload in named
+    ]
+    for window in windows:
+        _sizes(window.model)
+    models = ", ".join(dict.fromkeys(f"{one.model} {one.dtype}" for one in windows))
     record = Record(
         "roofline",
-        {"workloads": [one.name for one in named], "steps": steps, "model": model, "dtype": dtype},
+        {"workloads": [one.name for one in named], "steps": steps, "models": models},
         machine=facts,
     )
     console = make_console()
     results: list[Roofline] = []
     record.look_around(console, [place])
     bandwidth = require_bandwidth(place)
-    for workload in named:
-        console.print(f"tracing {workload.name}")
-        window = _window(workload, steps, model=model, device=place, dtype=dtype)
+    for window in windows:
+        console.print(f"tracing {window.workload}")
         results.append(trace_roofline(window, bandwidth))
         record.samples.append({"window": asdict(window), "result": asdict(results[-1])})
     tables = [roofline_table(result) for result in results]
@@ -80,7 +96,7 @@ def run(
         "rooflines": [asdict(result) for result in results],
     }
     path = record.write(path)
-    title = record.title(f"{model} {dtype}")
+    title = record.title(models)
     text = "\n".join(table.to_markdown() for table in tables)
     write_text(page, f"# Roofline: {title}\n\n{text}")
     console.print(f"record: {path}, beside it {page.name}")

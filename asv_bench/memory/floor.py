@@ -43,6 +43,7 @@ class GPT2Shape:
 
 
 _GPT2_PARTS: dict[str, Any] = {
+    "rotary": None,
     "norm": "layer",
     "is_gated": False,
     "qk_norm": False,
@@ -53,13 +54,18 @@ _GPT2_PARTS: dict[str, Any] = {
 """What a config is made of that does not say so: engines of older commits know GPT-2 alone."""
 
 
+def model_parts(config: ModelConfig) -> dict[str, Any]:
+    """What the config's layers are made of, as `engine.models.spec.DecoderSpec` says it."""
+    return {name: getattr(config, name, part) for name, part in _GPT2_PARTS.items()}
+
+
 def weight_elements(config: ModelConfig) -> int:
     """Weights that one decode step reads: every layer, the last norm, the head.
 
     The head is read whole. Of the embeddings only one row a sequence is read, which is left out,
     and a tied head is not counted twice.
     """
-    parts = {name: getattr(config, name, part) for name, part in _GPT2_PARTS.items()}
+    parts = model_parts(config)
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
     attention_in = query + 2 * config.num_kv_heads * config.head_dim

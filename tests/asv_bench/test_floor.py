@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.memory.bandwidth import read_bandwidth, require_bandwidth
+from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth, require_bandwidth
 from asv_bench.memory.floor import (
     GPT2Shape,
     floor_ms,
@@ -61,6 +61,54 @@ def test_weights_are_those_of_a_model_without_its_embedding_lookups(config: Deco
         lookups.add("token_embedding.weight")
     read = [shape for name, shape in parameter_shapes(config).items() if name not in lookups]
     assert weight_elements(config) == sum(map(math.prod, read))
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocab", "gigabytes"),
+    [
+        ("llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128_256, 2.47),
+        ("qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151_936, 1.19),
+        ("qwen3-8b", 36, 4096, 32, 8, 128, 12_288, 151_936, 15.14),
+    ],
+)
+def test_a_step_of_a_family_reads_its_maps_its_head_and_the_heads_of_keys_and_values(
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    inner: int,
+    vocab: int,
+    gigabytes: float,
+) -> None:
+    """Query, key, value and output maps, the gate and the two others; norms hardly count."""
+    attention = 2 * hidden * heads * head_dim + 2 * hidden * kv_heads * head_dim
+    weights = 2 * (layers * (attention + 3 * hidden * inner) + vocab * hidden)
+    spec = RANDOM_CONFIGS[name]
+    assert 2 * weight_elements(spec) == pytest.approx(weights, rel=3e-4)
+    assert weights == pytest.approx(1e9 * gigabytes, rel=2e-3)
+    assert kv_elements_per_token(spec) == layers * 2 * kv_heads * head_dim
+
+
+@pytest.mark.parametrize(
+    ("name", "anchor"),
+    [
+        ("llama-3.2-1b-1", 0.81),
+        ("llama-3.2-1b-64", 0.98),
+        ("llama-3.2-1b-256", 1.51),
+        ("qwen3-0.6b-1", 0.39),
+        ("qwen3-0.6b-64", 1.0),
+        ("qwen3-8b-1", 4.95),
+        ("qwen3-8b-64", 6.9),
+        ("qwen3-8b-256", 12.8),
+    ],
+)
+def test_floors_of_families_are_the_anchors_of_an_h100(name: str, anchor: float) -> None:
+    workload = WORKLOADS[name]
+    spec = RANDOM_CONFIGS[workload.default_model("cuda").removeprefix("random:")]
+    bandwidth = Bandwidth(3.06e12, 1, [1.0])
+    assert workload.floor_ms(spec, "bfloat16", bandwidth) == pytest.approx(anchor, rel=0.03)
 
 
 def test_type_doubles_the_bytes_and_an_unknown_one_is_refused() -> None:

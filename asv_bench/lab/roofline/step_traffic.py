@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from asv_bench.memory.floor import ModelConfig, element_bytes
+from asv_bench.memory.floor import ModelConfig, element_bytes, model_parts
 
 
 class Role(StrEnum):
@@ -57,34 +57,62 @@ def step_traffic(
     # memory by themselves.
     joins_attention: bool = False,
 ) -> dict[Role, Traffic]:
-    """Bytes that each role must move in a decode step of a GPT-2, in the order of `Role`."""
+    """Bytes that each role must move in a decode step of a decoder, in the order of `Role`."""
+    parts = model_parts(config)
+    norm = 2 if parts["norm"] == "layer" else 1
     size, rows, layers = element_bytes(dtype), batch_size, config.num_layers
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
     key_value = 2 * config.num_kv_heads * config.head_dim
 
-    def linear(n: int, k: int, *, has_norm: bool, adds_residual: bool) -> Traffic:
-        weights = n * k + n + (2 * k if has_norm else 0)
+    def linear(
+        n: int, k: int, *, bias: bool, has_norm: bool, adds_residual: bool, gates: int = 1
+    ) -> Traffic:
+        weights = gates * n * (k + bias) + (norm * k if has_norm else 0)
         activations = rows * (k + n + (n if adds_residual else 0))
         return Traffic(size * layers * weights, 0.0, size * layers * activations)
 
     cached = size * layers * rows * context * key_value
-    project = linear(query + key_value, hidden, has_norm=True, adds_residual=False)
+    head_norms = size * layers * parts["qk_norm"] * 2 * config.head_dim
+    project = linear(
+        query + key_value,
+        hidden,
+        bias=parts["attention_in_bias"],
+        has_norm=True,
+        adds_residual=False,
+    )
     if joins_attention:
         activations = size * layers * rows * (hidden + query)
-        attention = {Role.WHOLE_ATTENTION: Traffic(project.weights, cached, activations)}
+        weights = project.weights + head_norms
+        attention = {Role.WHOLE_ATTENTION: Traffic(weights, cached, activations)}
     else:
         activations = size * layers * rows * (2 * query + key_value)
-        attention = {Role.ATTENTION_IN: project, Role.ATTENTION: Traffic(0.0, cached, activations)}
+        attention = {
+            Role.ATTENTION_IN: project,
+            Role.ATTENTION: Traffic(head_norms, cached, activations),
+        }
+    # Of each embedding, also that of learned positions, a row; and one of the residual stream.
+    embedded = 3 if parts["rotary"] is None else 2
+    feed_forward_bias = parts["feed_forward_bias"]
     return {
-        # Two rows of the embeddings in, one row of the residual stream out.
-        Role.EMBED: Traffic(0.0, 0.0, size * rows * 3 * hidden),
+        Role.EMBED: Traffic(0.0, 0.0, size * rows * embedded * hidden),
         **attention,
-        Role.ATTENTION_OUT: linear(hidden, query, has_norm=False, adds_residual=True),
-        Role.FEED_FORWARD_IN: linear(inner, hidden, has_norm=True, adds_residual=False),
-        Role.FEED_FORWARD_OUT: linear(hidden, inner, has_norm=False, adds_residual=True),
+        Role.ATTENTION_OUT: linear(
+            hidden, query, bias=parts["attention_out_bias"], has_norm=False, adds_residual=True
+        ),
+        Role.FEED_FORWARD_IN: linear(
+            inner,
+            hidden,
+            bias=feed_forward_bias,
+            has_norm=True,
+            adds_residual=False,
+            gates=2 if parts["is_gated"] else 1,
+        ),
+        Role.FEED_FORWARD_OUT: linear(
+            hidden, inner, bias=feed_forward_bias, has_norm=False, adds_residual=True
+        ),
         Role.HEAD: Traffic(
-            size * (config.vocab_size * hidden + 2 * hidden), 0.0, size * rows * hidden
+            size * (config.vocab_size * hidden + norm * hidden), 0.0, size * rows * hidden
         ),
         Role.PICK: Traffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
     }

@@ -25,6 +25,7 @@ from asv_bench.lab.roofline.step_traffic import Role, step_traffic
 from asv_bench.memory.bandwidth import Bandwidth
 from asv_bench.memory.floor import GPT2Shape, step_bytes
 from asv_bench.workloads.named import WORKLOADS
+from engine.models.registry import RANDOM_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[3]
 SEPARATE = tuple(role for role in Role if role is not Role.WHOLE_ATTENTION)
@@ -80,6 +81,22 @@ def test_weights_and_cache_add_up_to_the_steps_floor(
     assert owed == pytest.approx(
         step_bytes(SHAPE, dtype="float16", batch_size=batch, mean_context=context), rel=1e-12
     )
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen3-0.6b", "qwen3-8b"])
+def test_those_of_families_do_too(name: str) -> None:
+    spec = RANDOM_CONFIGS[name]
+    traffic = step_traffic(spec, dtype="bfloat16", batch_size=64, context=256.0)
+    owed = sum(one.weights + one.kv for one in traffic.values())
+    floor = step_bytes(spec, dtype="bfloat16", batch_size=64, mean_context=256.0)
+    assert owed == pytest.approx(floor, rel=1e-12)
+    # Gated: two maps are read, one result is written.
+    into = traffic[Role.FEED_FORWARD_IN]
+    hidden, inner = spec.hidden_size, spec.inner_size
+    assert into.weights == 2 * spec.num_layers * (2 * inner * hidden + hidden)
+    assert into.activations == 2 * spec.num_layers * 64 * (hidden + inner)
+    # There are no learned positions.
+    assert traffic[Role.EMBED].total == 2 * 64 * 2 * hidden
 
 
 def test_bytes_of_single_roles() -> None:
