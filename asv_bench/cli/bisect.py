@@ -51,6 +51,7 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import IssueText, described, environment_of, repeating
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
@@ -358,7 +359,7 @@ class Bisecting:
         )
         doubts = processes_apart(readings)
         first, *others = answer_lines(self.finding, self._by_hash)
-        self._why = [line for step in self.finding.confirmed_steps for line in self._lines(step)]
+        self._look_why(self.finding)
         others += [*self._next_question(), *self._why]
         if self._probes:
             page = self._page(first, [*others, *self._record.warnings, *doubts])
@@ -367,6 +368,12 @@ class Bisecting:
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
         print_sentences(self._console, [*others, took])
+
+    def _look_why(self, finding: Finding) -> None:
+        """Find out what differs besides time at the commits that are named."""
+        if finding.confirmed_steps:
+            with Progress(self._console, "looking at what differs besides time"):
+                self._why = [line for step in finding.confirmed_steps for line in self._lines(step)]
 
     def _lines(self, step: Step) -> list[str]:
         """What differs besides time at a commit that is named."""

@@ -331,7 +331,8 @@ class Comparing:
         is_slower = any(one.verdict is Verdict.SLOWER for one in self.comparisons)
         if self._options is None or not is_slower or self.is_interrupted:
             return
-        self._why = why(self._subject, self._base, self._head, self._options, self._cells())
+        with Bar(self._console, "looking at what differs besides time"):
+            self._why = why(self._subject, self._base, self._head, self._options, self._cells())
 
     def heading(self) -> str:
         """The answer in a line."""

@@ -27,6 +27,8 @@ from asv_bench.workloads.named import WORKLOADS, default_model
 STEPS = 32
 """Decode steps in a trace of kvtrail's own engine."""
 _SMALL = {"random:llama": "random:llama-tiny", "random:qwen": "random:qwen3-tiny"}
+_OF_STEPS = ("step", "tpot", "tokens")
+"""In names of metrics that decode steps decide."""
 _SAME = (
     "Both ends hold the same files in what is measured, so nothing more was looked at; --anyway "
     "looks all the same."
@@ -112,6 +114,8 @@ class Looking:
         def take(end: str) -> StepProfile:
             return engine_trace(of_end[end], window, variables)
 
+        if self._count:
+            self._note_what_the_traces_are_not(window)
         what = f"{STEPS} decode steps of {window.shape().name} with {window.model}"
         self._trace(take, f" of {what}")
 
@@ -136,6 +140,21 @@ class Looking:
         self.found.notes += counted.notes
         kernels = " and kernels compiled for sm_90" if measured is not False else ""
         self.found.looked_at.append(f"exact counters of a step{kernels}")
+
+    def _note_what_the_traces_are_not(self, window: Window) -> None:
+        """Say where the traced steps are not those that were measured."""
+        effect, subject = self._effect, self._subject
+        if effect is not None and not any(word in effect.metric for word in _OF_STEPS):
+            self.found.notes.append(
+                f"The traces are of decode steps, and the change is of {effect.metric}."
+            )
+        sizes = ("batch", "prompt_len", "new_tokens")
+        if isinstance(subject, EngineRuns) and any(
+            getattr(subject.workload, size) is not None for size in sizes
+        ):
+            self.found.notes.append(
+                f"The traced steps have the sizes of {window.shape().name}, not those given."
+            )
 
     def _trace(self, take: Callable[[str], StepProfile], what: str = "") -> None:
         if not self._count:
