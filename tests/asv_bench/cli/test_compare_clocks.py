@@ -58,8 +58,8 @@ def test_a_clock_that_the_head_lowers_is_said_before_the_verdict_and_recorded(
     for module in (kept_pairs, noise_pools):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
     record = tmp_path / "record.json"
-    ends = (Commit(BASE, "before"), Commit(HEAD, "after"))
-    comparing = Comparing(OnGpu(), *ends, ComparisonPlan(), TableFiles.beside_record(record))
+    ends = [("HEAD~1", Commit(BASE, "before")), ("HEAD", Commit(HEAD, "after"))]
+    comparing = Comparing(OnGpu(), ends, ComparisonPlan(), TableFiles.beside_record(record))
     comparing.run(resume=False)
     comparing.print_answer()
     comparing.write_record(record, "slower", ExitCode.GOOD)
