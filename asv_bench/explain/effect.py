@@ -14,7 +14,7 @@ from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
 from asv_bench.subjects.subject import Metric
 
-_LOOKED_AT = 400
+_LOOKED_AT = 100
 """Records, the newest first, in which a comparison is looked for."""
 _SAME = ("kind", "name", "command", "repository")
 """What a subject must share with that of a record. The file's text may have changed."""
