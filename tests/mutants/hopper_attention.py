@@ -14,8 +14,37 @@ GATHER = "kernels/attention/hopper/gather.py"
 LAUNCH = "kernels/attention/hopper/ring_launch.py"
 REQUESTS = "kernels/attention/hopper/ring.py"
 RING_TESTS = ("tests/kernels/attention/test_ring_attention.py",)
+TURN = "kernels/attention/hopper/turn.py"
+ROTATION_TESTS = ("tests/kernels/attention/test_rotation.py",)
 
 MUTANTS = (
+    Mutant(
+        TURN,
+        "swapped_dim = (dim + D // 2) % D",
+        "swapped_dim = dim ^ 1",
+        "pairs are neighbours, as in other models",
+        ROTATION_TESTS,
+        "ring",
+        check="gpu",
+    ),
+    Mutant(
+        TURN,
+        "gl.where(dim < D // 2, -sines, sines)",
+        "gl.where(dim < D // 2, sines, -sines)",
+        "heads are turned backwards",
+        ROTATION_TESTS,
+        "ring",
+        check="gpu",
+    ),
+    Mutant(
+        TURN,
+        "rstd = gl.rsqrt(square + EPSILON)[None, :]",
+        "rstd = gl.rsqrt(square)[None, :]",
+        "the norm of queries has no epsilon",
+        ROTATION_TESTS,
+        "ring",
+        check="gpu",
+    ),
     Mutant(
         RING,
         "        if PDL:\n            gdc_wait()\n",

@@ -10,6 +10,7 @@ LINEAR, LINEAR_TESTS = (
 )
 VECTOR = "kernels/linear/vector.py"
 FOLDED = "kernels/linear/folded.py"
+LIBRARY = "kernels/linear/library.py"
 STATISTICS = "kernels/linear/row_statistics.py"
 CONFIGS = "kernels/tiles/table.py"
 HEAD, ROWS_TESTS = "kernels/linear/head.py", ("tests/kernels/step/test_rows.py",)
@@ -234,11 +235,35 @@ MUTANTS = (
     ),
     Mutant(
         HEAD,
-        "logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORM) + shift",
-        "logits = times_row(strip, x, row, k, column_sum, epsilon, K, NORM)",
+        "    logits += shift\n",
+        "    logits += 0.0\n",
         "a single row's logits lose the bias",
         ROWS_TESTS,
         "every_tile",
+    ),
+    Mutant(
+        LIBRARY,
+        "place = mapped + row * N + n // 8 * 16 + n % 8",
+        "place = mapped + row * N + n",
+        "gates meet what they do not gate",
+        LINEAR_TESTS,
+        "library",
+    ),
+    Mutant(
+        LIBRARY,
+        "gated = gate / (1.0 + tl.exp(-gate)) * other",
+        "gated = other / (1.0 + tl.exp(-other)) * gate",
+        "what is gated gates",
+        LINEAR_TESTS,
+        "library",
+    ),
+    Mutant(
+        LIBRARY,
+        "stats + row * (2 * TILES), tile * 0",
+        "stats, tile * 0",
+        "every row's statistics are written where the first row's belong",
+        LINEAR_TESTS,
+        "library",
     ),
     Mutant(
         FOLDED,
