@@ -4,10 +4,10 @@
 
 Tokens are ordered by likelihood, and equally likely ones by id. A token's place in this order is an
 int64, its rank: the bits of how far its scaled logit lies below the best one, a float32 of at least
-0, above its id. What a draw looks for is a rank: the k-th token, the last one of the nucleus, the
-one at which the cumulative probability passes a random number. Each is found by counting tokens,
-and adding up their weights, up to seven pivots at a time, until few tokens lie between two pivots;
-these are gathered, and the search goes on among them alone.
+0, above as many bits as an id has. What a draw looks for is a rank: the k-th token, the last one of
+the nucleus, the one at which the cumulative probability passes a random number. Each is found by
+counting tokens, and adding up their weights, up to seven pivots at a time, until few tokens lie
+between two pivots; these are gathered, and the search goes on among them alone.
 
 Sums are of float64, in an order that depends on the vocabulary alone, so a row draws the same token
 in any batch.
@@ -33,6 +33,9 @@ _FIRST_PIVOT = tl.constexpr(0x3E800000)
 and less a token hardly ever matters."""
 
 _OCTAVE = tl.constexpr(0x00800000)
+_INFINITE = tl.constexpr(0x7F800000)
+"""The bits of infinity, which lies above every other distance."""
+
 _NO_RANK = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 _NO_TOKEN = tl.constexpr(0x7FFFFFFF)
 
@@ -44,41 +47,49 @@ _LARGEST_NUMBER = 1 - 2**-44
 
 
 @triton.jit
-def _ranks(logits, best, temperature, place, num_tokens):
+def _ranks(logits, best, temperature, place, num_tokens, ID_BITS: tl.constexpr):
     """The ranks of the tokens at `place`; those of padding lie beyond every other."""
     inside = place < num_tokens
     logit = tl.load(logits + place, mask=inside, other=0.0).to(tl.float32)
     below = tl.div_rn(best - logit, temperature + tl.zeros_like(logit))
-    rank = (below.to(tl.int32, bitcast=True).to(tl.int64) << 32) | place
+    rank = (below.to(tl.int32, bitcast=True).to(tl.int64) << ID_BITS) | place
     return tl.where(inside, rank, _NO_RANK)
 
 
 @triton.jit
-def _weight(rank):
+def _weight(rank, ID_BITS: tl.constexpr):
     """The weight in the softmax of tokens of these ranks; the best token's is 1."""
-    below = (rank >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    below = (rank >> ID_BITS).to(tl.int32).to(tl.float32, bitcast=True)
     return tl.exp(-below.to(tl.float64))
 
 
 @triton.jit
-def _elements(source, best, temperature, place, length, IS_ROW: tl.constexpr):
+def _elements(
+    source,
+    best,
+    temperature,
+    place,
+    length,
+    IS_ROW: tl.constexpr,
+    ID_BITS: tl.constexpr,
+):
     """Ranks, of a row's logits or as they were gathered."""
     if IS_ROW:
-        return _ranks(source, best, temperature, place, length)
+        return _ranks(source, best, temperature, place, length, ID_BITS)
     else:
         return tl.load(source + place, mask=place < length, other=_NO_RANK)
 
 
 @triton.jit
-def _pivots(low, high):
+def _pivots(low, high, ID_BITS: tl.constexpr):
     """Seven ranks from `low` to `high`, ascending: evenly spaced, or at first an octave apart."""
     pivots = ()
     width = high - low
-    is_first = (low < 0) & (high >> 32 > _FIRST_PIVOT + _PIVOTS * _OCTAVE)
+    is_first = (low < 0) & (high >> ID_BITS > _FIRST_PIVOT + _PIVOTS * _OCTAVE)
     for index in tl.static_range(_PIVOTS):
         # An eighth of the width times index + 1, without overflow.
         even = low + (width >> 3) * (index + 1) + (((width & 7) * (index + 1)) >> 3)
-        octave = tl.full((), _FIRST_PIVOT + index * _OCTAVE, tl.int64) << 32
+        octave = tl.full((), _FIRST_PIVOT + index * _OCTAVE, tl.int64) << ID_BITS
         pivots = pivots + (tl.where(is_first, octave, even),)
     return pivots
 
@@ -93,6 +104,7 @@ def _sums(
     IS_ROW: tl.constexpr,
     LANES: tl.constexpr,
     EACH: tl.constexpr,
+    ID_BITS: tl.constexpr,
 ):
     """For each pivot the number of tokens of at most that rank, and their weights together."""
     lane_counts, lane_masses = (), ()
@@ -101,8 +113,8 @@ def _sums(
         lane_masses = lane_masses + (tl.zeros([LANES], tl.float64),)
     lane = tl.arange(0, LANES)[:, None] * EACH + tl.arange(0, EACH)[None, :]
     for start in range(0, length, LANES * EACH):
-        rank = _elements(source, best, temperature, start + lane, length, IS_ROW)
-        weight = _weight(rank)
+        rank = _elements(source, best, temperature, start + lane, length, IS_ROW, ID_BITS)
+        weight = _weight(rank, ID_BITS)
         counts, masses = (), ()
         for index in tl.static_range(len(pivots)):
             is_in = rank <= pivots[index]
@@ -129,6 +141,7 @@ def _narrowed(
     IS_ROW: tl.constexpr,
     LANES: tl.constexpr,
     EACH: tl.constexpr,
+    ID_BITS: tl.constexpr,
 ):
     """The bracket cut down to what lies between two neighbouring pivots.
 
@@ -137,8 +150,8 @@ def _narrowed(
     the source.
     """
     low, high, count_low, mass_low, count_high = bracket
-    pivots = _pivots(low, high)
-    counts, masses = _sums(source, best, temperature, length, pivots, IS_ROW, LANES, EACH)
+    pivots = _pivots(low, high, ID_BITS)
+    counts, masses = _sums(source, best, temperature, length, pivots, IS_ROW, LANES, EACH, ID_BITS)
     for index in tl.static_range(_PIVOTS):
         pivot, count, mass = pivots[index], counts[index] + before[0], masses[index] + before[1]
         reached = tl.where(sought == _LIKELIEST, count.to(tl.float64), mass)
@@ -154,13 +167,25 @@ def _narrowed(
 
 
 @triton.jit
-def _gather(logits, best, temperature, num_tokens, low, high, gathered, CAPACITY: tl.constexpr):
+def _gather(
+    logits,
+    best,
+    temperature,
+    num_tokens,
+    low,
+    high,
+    gathered,
+    CAPACITY: tl.constexpr,
+    ID_BITS: tl.constexpr,
+):
     """Store the ranks above `low` and up to `high`."""
     # What was gathered before is read no more, by any warp.
     tl.debug_barrier()
     found = 0
     for start in range(0, num_tokens, CAPACITY):
-        rank = _ranks(logits, best, temperature, start + tl.arange(0, CAPACITY), num_tokens)
+        rank = _ranks(
+            logits, best, temperature, start + tl.arange(0, CAPACITY), num_tokens, ID_BITS
+        )
         is_in = (rank > low) & (rank <= high)
         count = tl.sum(is_in.to(tl.int32), 0)
         if count > 0:
@@ -184,6 +209,7 @@ def _first_reaching(
     CAPACITY: tl.constexpr,
     LANES: tl.constexpr,
     EACH: tl.constexpr,
+    ID_BITS: tl.constexpr,
 ):
     """The least rank up to which there are `target` tokens, or that much weight.
 
@@ -194,14 +220,36 @@ def _first_reaching(
     bracket = tl.full((), -1, tl.int64), limit, none[0], none[1], count_limit
     while bracket[4] - bracket[2] > CAPACITY:
         bracket = _narrowed(
-            bracket, sought, target, logits, best, temperature, num_tokens, none, True, LANES, EACH
+            bracket,
+            sought,
+            target,
+            logits,
+            best,
+            temperature,
+            num_tokens,
+            none,
+            True,
+            LANES,
+            EACH,
+            ID_BITS,
         )
     low, high, count_low, mass_low, count_high = bracket
-    _gather(logits, best, temperature, num_tokens, low, high, gathered, CAPACITY)
+    _gather(logits, best, temperature, num_tokens, low, high, gathered, CAPACITY, ID_BITS)
     before, length = (count_low, mass_low), count_high - count_low
     while bracket[4] - bracket[2] > 1:
         bracket = _narrowed(
-            bracket, sought, target, gathered, best, temperature, length, before, False, LANES, EACH
+            bracket,
+            sought,
+            target,
+            gathered,
+            best,
+            temperature,
+            length,
+            before,
+            False,
+            LANES,
+            EACH,
+            ID_BITS,
         )
     place = tl.arange(0, CAPACITY)
     rank = tl.load(gathered + place, mask=place < length, other=_NO_RANK)
@@ -209,7 +257,7 @@ def _first_reaching(
     found = tl.max(tl.where(rank <= bracket[1], rank, -1), 0)
     is_in = rank <= found
     count = count_low + tl.sum(is_in.to(tl.int32), 0)
-    mass = mass_low + tl.sum(tl.where(is_in, _weight(rank), 0.0), 0)
+    mass = mass_low + tl.sum(tl.where(is_in, _weight(rank, ID_BITS), 0.0), 0)
     return found, count, mass
 
 
@@ -247,6 +295,7 @@ def draw_rows(
     CAPACITY: tl.constexpr,
     LANES: tl.constexpr,
     EACH: tl.constexpr,
+    ID_BITS: tl.constexpr,
 ):
     """One row a program: its token, the likeliest one at a temperature of 0, or -1 for NaN."""
     row = tl.program_id(0)
@@ -257,9 +306,9 @@ def draw_rows(
     tl.store(drawn + row, tl.where(is_nan, -1, token))
     # Among infinite logits, and among tokens that all are impossible, the lowest id is drawn.
     if (heat > 0) & (not is_nan) & (tl.abs(best) < float("inf")):
-        rank = tl.full((), _NO_RANK - 1, tl.int64)
+        rank = tl.full((), _INFINITE + 1, tl.int64) << ID_BITS
         count = tl.full((), 0, tl.int32) + num_tokens
-        _, masses = _sums(logits, best, heat, num_tokens, (rank,), True, LANES, EACH)
+        _, masses = _sums(logits, best, heat, num_tokens, (rank,), True, LANES, EACH, ID_BITS)
         mass = masses[0]
         for sought in range(3):
             if sought == _LIKELIEST:
@@ -287,8 +336,9 @@ def draw_rows(
                     CAPACITY,
                     LANES,
                     EACH,
+                    ID_BITS,
                 )
-        tl.store(drawn + row, rank.to(tl.int32))
+        tl.store(drawn + row, (rank & ((1 << ID_BITS) - 1)).to(tl.int32))
 
 
 def launch_draw(
@@ -321,6 +371,7 @@ def launch_draw(
             CAPACITY=_CAPACITY,
             LANES=_LANES,
             EACH=_EACH,
+            ID_BITS=max(num_tokens - 1, 1).bit_length(),
             num_warps=8,
         )
     return drawn

@@ -17,8 +17,8 @@ MUTANTS = (
     ),
     Mutant(
         DRAW,
-        "(below.to(tl.int32, bitcast=True).to(tl.int64) << 32) | place",
-        "(below.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (num_tokens - 1 - place)",
+        "(below.to(tl.int32, bitcast=True).to(tl.int64) << ID_BITS) | place",
+        "(below.to(tl.int32, bitcast=True).to(tl.int64) << ID_BITS) | (num_tokens - 1 - place)",
         "of equally likely tokens the higher ids come first",
         DRAW_TESTS,
         "scattered",
