@@ -13,6 +13,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
+from engine.fused.weights import can_fuse
 from engine.kv.blocks import KVBlockManager
 from engine.kv.memory import choose_num_blocks
 from engine.memory import allocating, require_bytes
@@ -374,6 +375,7 @@ class Engine:
             max_model_len=self.max_model_len,
             prefill_max_tokens=config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS,
             uses_graphs=self.decode_mode == "graph",
+            fuses=config.fuse and can_fuse(self.model),
         )
         return choose_num_blocks(
             bytes_per_block=self._bytes_per_block,

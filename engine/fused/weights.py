@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from engine.models.layers import Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from kernels.attention.rotation import Rotation
 from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
-from kernels.tiles.table import HEAD_PART, MOST_HEAD_DIM, StepShapes
+from kernels.tiles.table import HEAD_PART, MOST_HEAD_DIM, ROLES, StepShapes
 
 _GELUS = ("gelu_new", "gelu_pytorch_tanh")
 _SILUS = ("silu", "swish")
@@ -91,6 +92,24 @@ def fused_head(model: Decoder) -> FoldedLinear:
     missing = -model.head.shape[0] % HEAD_PART
     weight = F.pad(model.head, (0, 0, 0, missing)) if missing else model.head
     return _fold(Linear(weight, None), model.final_norm)
+
+
+def folding_bytes(config: DecoderSpec, dtype: torch.dtype) -> int:
+    """What `fused_blocks` and `fused_head` hold at most beside the model, also while they fold.
+
+    Copies of the maps behind a LayerNorm, and of a head that is the embedding or not whole; and the
+    largest map once more, in float64 and twice where a LayerNorm is folded in.
+    """
+    shapes = step_shapes(config)
+    sizes: list[int] = [math.prod(getattr(shapes, role)) for role in ROLES]
+    copied = 0
+    if config.tied_head or config.vocab_size != shapes.head[0]:
+        copied += math.prod(shapes.head)
+    if config.norm == "rms":
+        return dtype.itemsize * (copied + max(sizes))
+    copied += config.num_layers * math.prod(shapes.attention_in)
+    copied += config.num_layers * math.prod(shapes.feed_forward_in)
+    return dtype.itemsize * copied + 2 * torch.float64.itemsize * max(sizes)
 
 
 def step_shapes(config: DecoderSpec) -> StepShapes:

@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 
 import torch
 
+from engine.fused.weights import folding_bytes
 from engine.models.spec import DecoderSpec
 from engine.running.prefill_graphs import prefill_bucket_sizes, sampled_bucket_sizes
 from kernels.tiles.launch import SPLIT_TOKENS
@@ -50,12 +51,15 @@ class WorkingMemory:
         Partial sums of attention and of linear maps.
     graphs
         Captured launches, and cuBLAS's own memory.
+    folding
+        Weights that fused steps have copies of, and scratch to make them.
     """
 
     activations: int
     logits: int
     splits: int
     graphs: int
+    folding: int
 
     @property
     def total(self) -> int:
@@ -71,6 +75,7 @@ def working_memory(
     max_model_len: int,
     prefill_max_tokens: int,
     uses_graphs: bool,
+    fuses: bool,
 ) -> WorkingMemory:
     """What decode steps of `max_batch_size` rows and prefills of so many tokens take at most."""
     rows = max_batch_size
@@ -82,6 +87,7 @@ def working_memory(
         logits=logits_bytes + rows * _GATHERED_BYTES,
         splits=runs * _split_bytes(spec, rows, max_model_len),
         graphs=_graph_bytes(spec, rows, tokens) if uses_graphs else 0,
+        folding=folding_bytes(spec, dtype) if fuses else 0,
     )
 
 
