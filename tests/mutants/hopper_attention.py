@@ -116,8 +116,8 @@ MUTANTS = (
     ),
     Mutant(
         RING,
-        "key_line, value_line = gl.load(key_row + line), gl.load(value_row + line)",
-        "key_line, value_line = gl.load(key_row + line), gl.load(key_row + line)",
+        "value_line = gl.load(value_row + line)",
+        "value_line = gl.load(key_row + line)",
         "keys are kept as values",
         RING_TESTS,
         "alike and 64-dtype0",

@@ -15,6 +15,24 @@ LINEAR_TESTS = ("tests/kernels/test_fused_on_gpu.py",)
 MUTANTS = (
     Mutant(
         LINEAR,
+        "(i // STAGES) & 1)\n            product_of_chunk",
+        "0)\n            product_of_chunk",
+        "a chunk of a loop is not waited for where a stage is filled again",
+        LINEAR_TESTS,
+        "hopper_kernel and unrolled",
+        check="gpu",
+    ),
+    Mutant(
+        LINEAR,
+        "gate / (1.0 + gl.exp(-gate)) * other",
+        "other / (1.0 + gl.exp(-other)) * gate",
+        "what is gated gates",
+        LINEAR_TESTS,
+        "hopper_kernel and gpt2",
+        check="gpu",
+    ),
+    Mutant(
+        LINEAR,
         "    gdc_wait()\n",
         "",
         "rows are read before their producer has written them",
@@ -76,8 +94,8 @@ MUTANTS = (
     ),
     Mutant(
         LINEAR,
-        "k = part * PART_K + (i - 1 + STAGES) * BLOCK_K",
-        "k = part * PART_K + i * BLOCK_K",
+        "k = first_k + (chunk + STAGES) * BLOCK_K",
+        "k = first_k + (chunk + 1) * BLOCK_K",
         "a stage is filled with the chunk that is already on its way",
         LINEAR_TESTS,
         "hopper_kernel and stages",
@@ -85,8 +103,8 @@ MUTANTS = (
     ),
     Mutant(
         LINEAR,
-        "(i // STAGES) & 1)",
-        "0)",
+        "(i // STAGES) & 1)\n            accumulator",
+        "0)\n            accumulator",
         "a chunk is not waited for where a stage is filled again",
         LINEAR_TESTS,
         "hopper_kernel and stages",
@@ -103,8 +121,8 @@ MUTANTS = (
     ),
     Mutant(
         LINEAR,
-        "result = rstd[None, :] * (result - mean[None, :] * column_sum[:, None])",
-        "result = rstd[None, :] * result",
+        "        result -= mean[None, :] * column_sum[:, None]\n",
+        "        result -= 0.0\n",
         "the mean is not taken out of the product",
         LINEAR_TESTS,
         "hopper_kernel and gpt2",
