@@ -18,6 +18,7 @@ _EXTRAS = {
     **dict.fromkeys(("tokenizers", "torch", "triton"), "engine"),
     **dict.fromkeys(("asv", "jinja2"), "history"),
     "matplotlib": "studies",
+    "ray": "fleet",
     "transformers": "transformers",
 }
 """Packages that only an extra of kvtrail brings."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,8 @@ from asv_bench.cli.options import (
     Batch,
     CsvPath,
     Devices,
+    FleetAddress,
+    FleetKind,
     ListBenchmarks,
     Margin,
     MarkdownPath,
@@ -45,6 +48,9 @@ from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.why import why
+from asv_bench.fleet.fleet import Fleet
+from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
+from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences
@@ -52,7 +58,7 @@ from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import IssueText, described, environment_of, repeating
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.record import WORKPLACE
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
@@ -140,6 +146,8 @@ def bisect(
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     require_quiet: RequireQuiet = False,
+    fleet: FleetAddress = None,
+    kind: FleetKind = None,
     json: RecordPath = None,
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
@@ -158,7 +166,10 @@ def bisect(
     require_writable(FOLDER / "pairs.jsonl")
     patterns = [benchmark] if benchmark else ()
     engine = workload_of(workload, model, batch, prompt_len, new_tokens)
-    choice = Choice(command or (), subject, patterns, devices, axis, require_gpu, engine)
+    hosts = FleetOptions(fleet, kind)
+    choice = Choice(
+        command or (), subject, patterns, devices, axis, require_gpu, engine, fleet is not None
+    )
     chosen = choice.subject("bisect")
     metric = _one_metric(chosen, benchmark)
     plan = SearchPlan(
@@ -171,6 +182,8 @@ def bisect(
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     if by_files:
+        if fleet is not None:
+            raise Refused("--files searches on one machine: leave out --fleet.")
         names = (parent_of(chosen, good), good) if bad is None else (good, bad)
         ends = [(name, chosen.resolve(name)) for name in names]
         searching = SearchingFiles(chosen, ends, direction, plan, files)
@@ -187,11 +200,23 @@ def bisect(
         different = _without_the_same(chosen, good_hash, commits, files.console)
         is_same, commits = not different, different or commits
     words = (good, bad)
-    bisecting = Bisecting(chosen, words, good_hash, commits, direction, plan, files, choice.words())
-    if is_same:
-        code = bisecting.call_same()
-    else:
-        with checkout_lock(WORKPLACE):
+    hashes = [good_hash, *(commit.hash for commit in commits)]
+    with (
+        nullcontext() if is_same else checkout_lock(WORKPLACE),
+        opened_fleet(
+            FleetOptions() if is_same else hosts,
+            chosen,
+            hashes,
+            files.console,
+            require_quiet=require_quiet,
+        ) as opened,
+    ):
+        bisecting = Bisecting(
+            chosen, words, good_hash, commits, direction, plan, files, choice.words(), opened
+        )
+        if is_same:
+            code = bisecting.call_same()
+        else:
             code = bisecting.run(resume, require_quiet=require_quiet)
     _end(bisecting, code, json, files.console)
 
@@ -250,6 +275,7 @@ class Bisecting:
         plan: SearchPlan,
         files: TableFiles,
         options: Sequence[str],
+        fleet: Fleet | None = None,
     ) -> None:
         self._options = options
         self._why: list[str] = []
@@ -263,7 +289,8 @@ class Bisecting:
         self._files = files
         self._console = files.console
         self._benchmark = subject.metrics[0].name
-        self._record = Record(
+        self._fleet = fleet
+        self._record = record_of(
             "bisect",
             {
                 "good": good,
@@ -275,6 +302,7 @@ class Bisecting:
                 "devices": list(subject.devices),
                 "plan": plan.to_json(),
             },
+            fleet,
         )
         self._noise = NoisePools(self._record)
         self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
@@ -300,7 +328,9 @@ class Bisecting:
         )
         sentences = [self._subject.sentence(), *kept.sentences(), *self._noise.complaints]
         print_sentences(self._console, [range_sentence, *sentences])
-        self._record.look_around(self._console, self._subject.devices, require_quiet=require_quiet)
+        look_around(
+            self._record, self._console, self._subject, self._fleet, require_quiet=require_quiet
+        )
         begun = time.monotonic()
         lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
         try:
@@ -435,6 +465,7 @@ class Bisecting:
             "pool": len(self._pool),
             "why": self._why,
             "finding": None if finding is None else finding.to_json(),
+            **hosts_json(self._fleet),
         }
         self._record.samples = [probe.to_json() for probe in self._probes]
         return self._record.write(path)

@@ -17,6 +17,8 @@ from asv_bench.cli.options import (
     Batch,
     CsvPath,
     Devices,
+    FleetAddress,
+    FleetKind,
     ListBenchmarks,
     Margin,
     MarkdownPath,
@@ -47,6 +49,9 @@ from asv_bench.compare.tables import (
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.explain.why import why
+from asv_bench.fleet.fleet import Fleet
+from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
+from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import Verbosity, print_sentences, verbosity
@@ -61,7 +66,7 @@ from asv_bench.output.issue_text import (
     repeating,
 )
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.record import WORKPLACE
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable, Pair
@@ -136,6 +141,8 @@ def compare(
     anyway: Anyway = False,
     require_gpu: RequireGpu = False,
     require_quiet: RequireQuiet = False,
+    fleet: FleetAddress = None,
+    kind: FleetKind = None,
     json: RecordPath = None,
     markdown: MarkdownPath = None,
     csv: CsvPath = None,
@@ -156,7 +163,9 @@ def compare(
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
     engine = workload_of(workload, model, batch, prompt_len, new_tokens)
-    choice = Choice(words, subject, benchmark or (), devices, axis, require_gpu, engine)
+    hosts = FleetOptions(fleet, kind)
+    wanted = benchmark or ()
+    choice = Choice(words, subject, wanted, devices, axis, require_gpu, engine, fleet is not None)
     chosen = choice.subject("compare")
     refuse_hopeless(plan, len(chosen.metrics))
     known = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
@@ -164,11 +173,20 @@ def compare(
         # The working tree's snapshot is a file of the checkout too.
         older, newer = (known.get(name) or chosen.resolve(name) for name in names)
         given = list(zip(names, (older, newer), strict=True))
-        comparing = Comparing(chosen, given, plan, files, options=choice.words())
-        if not anyway and chosen.are_same(older.hash, newer.hash):
-            comparing.call_same()
-        else:
-            comparing.run(resume, require_quiet=require_quiet)
+        is_same = not anyway and chosen.are_same(older.hash, newer.hash)
+        with opened_fleet(
+            FleetOptions() if is_same else hosts,
+            chosen,
+            [older.hash, newer.hash],
+            files.console,
+            require_quiet=require_quiet,
+        ) as opened:
+            options = choice.words()
+            comparing = Comparing(chosen, given, plan, files, options=options, fleet=opened)
+            if is_same:
+                comparing.call_same()
+            else:
+                comparing.run(resume, require_quiet=require_quiet)
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
     path = comparing.write_record(json, gate, code)
@@ -228,6 +246,7 @@ class Comparing:
         # Those that name the subject, for the command that says why the head is slower; None:
         # nothing is said of that.
         options: Sequence[str] | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self._options = options
         self._why: list[str] = []
@@ -242,7 +261,8 @@ class Comparing:
         margins = {
             metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
         }
-        self._record = Record(
+        self._fleet = fleet
+        self._record = record_of(
             command,
             {
                 "base": base.to_json(),
@@ -254,6 +274,7 @@ class Comparing:
                 "margins": margins,
                 "plan": plan.to_json(),
             },
+            fleet,
         )
         self._noise = NoisePools(self._record)
         self._pools = self._noise.of(self._names)
@@ -276,7 +297,9 @@ class Comparing:
         self._console.print(self._subject.sentence())
         kept = KeptFile.of_record(self._record, resume)
         print_sentences(self._console, [*kept.sentences(), *self._noise.complaints])
-        self._record.look_around(self._console, self._subject.devices, require_quiet=require_quiet)
+        look_around(
+            self._record, self._console, self._subject, self._fleet, require_quiet=require_quiet
+        )
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
         bar = Bar(self._console, "warming up, both commits run once", plan.cap, "pairs at most")
@@ -394,6 +417,7 @@ class Comparing:
             "outcome": code.name.lower(),
             "interrupted": self.is_interrupted,
             "seconds": self.seconds,
+            **hosts_json(self._fleet),
         }
 
     @property

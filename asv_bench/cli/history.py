@@ -11,6 +11,8 @@ from asv_bench.cli.options import (
     Anyway,
     AxisKind,
     CsvPath,
+    FleetAddress,
+    FleetKind,
     Full,
     ListBenchmarks,
     MarkdownPath,
@@ -22,6 +24,7 @@ from asv_bench.cli.options import (
 )
 from asv_bench.cli.report import build_all_pages, histories_of
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import short
 from asv_bench.history.asv_measuring import process_contradictions
 from asv_bench.history.asv_results import dates_of
@@ -80,6 +83,8 @@ def history(
         ),
     ] = None,
     anyway: Anyway = False,
+    fleet: FleetAddress = None,
+    kind: FleetKind = None,
     yes: Yes = False,
     json: RecordPath = None,
     markdown: MarkdownPath = None,
@@ -88,14 +93,17 @@ def history(
 ) -> None:
     """Measure ranges of commits and show how the figures moved."""
     files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    declared = Choice(file=subject, axis=axis).declared("history")
+    hosts = FleetOptions(fleet, kind)
+    choice = Choice(file=subject, axis=axis, patterns=benchmark or ())
+    declared = choice.elsewhere("history") if fleet else choice.declared("history")
     histories = histories_of(declared, results, REPOSITORY)
     session: CheckoutSession | SubjectSession
     if declared is not None:
         if full:
             raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
-        declared.choose(benchmark or (), None)
-        session = SubjectSession(declared, histories, SELECTION.changed((), rounds).rounds)
+        if not fleet:
+            declared.choose(benchmark or (), None)
+        session = SubjectSession(declared, histories, SELECTION.changed((), rounds).rounds, hosts)
     else:
         selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
         session = CheckoutSession(histories, selection)

@@ -20,6 +20,7 @@ from asv_bench.subjects.engine_runs import EngineWorkload
 from asv_bench.subjects.subject import Subject
 
 WORKLOAD = "Measure kvtrail's engine"
+FLEET = "Measure on many hosts"
 
 Patterns: TypeAlias = Annotated[
     list[str] | None,
@@ -52,6 +53,24 @@ Devices: TypeAlias = Annotated[
         "--devices",
         help="GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
         "(default: the first).",
+    ),
+]
+FleetAddress: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--fleet",
+        metavar="ADDRESS",
+        help="Spread lives over the hosts of a Ray cluster: HOST:PORT of its head, auto for that "
+        "of $RAY_ADDRESS or of this machine, local for this machine alone.",
+        rich_help_panel=FLEET,
+    ),
+]
+FleetKind: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        help="Only on hosts of this kind, as records name machines (default: all).",
+        rich_help_panel=FLEET,
     ),
 ]
 Margin: TypeAlias = Annotated[

@@ -32,27 +32,30 @@ _FILES = 5
 class Estimate:
     """How long rounds of commits are expected to take.
 
-    `round_s` is of one round of one commit; `source` says how that is known.
+    `round_s` is of one round of one commit; `source` says how that is known; `at_once` is how many
+    are measured at the same time.
     """
 
     commits: int
     rounds: int
     round_s: float
     source: str
+    at_once: int = 1
 
     @property
     def seconds(self) -> float:
         """Of all rounds of all commits."""
-        return self.commits * self.rounds * self.round_s
+        return self.commits * self.rounds * self.round_s / self.at_once
 
     @property
     def sentence(self) -> str:
         """How long it takes and why."""
         commits = "1 commit" if self.commits == 1 else f"{self.commits} commits"
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        at_once = f", {self.at_once} at once" if self.at_once > 1 else ""
         return (
-            f"about {long_time(self.seconds)}: {commits} x {rounds}, {self.round_s:.2g} s each, "
-            f"{self.source}"
+            f"about {long_time(self.seconds)}: {commits} x {rounds}, {self.round_s:.2g} s each"
+            f"{at_once}, {self.source}"
         )
 
 

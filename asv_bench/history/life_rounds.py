@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.repository import short
+from asv_bench.history.kept_lives import Cell, KeptLives, Lived
 from asv_bench.history.life_results import LifeResults
-from asv_bench.process.samples import CommitUnusable, SampleFailed
-from asv_bench.subjects.lives import Lives
+from asv_bench.process.device_pool import DevicePool
+from asv_bench.process.samples import CommitUnusable, LifeSource, SampleFailed
 
 
 @dataclass(slots=True)
 class LifeRounds:
     """A session of measuring.
 
+    Each kind of machine measures all commits in all rounds.
+
     Attributes
     ----------
     source
-        Gives lives; the first of a commit is not measured.
+        Gives lives, on each of its devices at the same time; the first of a commit is not measured.
     commits
         Full hashes, or labels, in their order.
     results
-        Where figures go.
+        Where figures go, by the kind of machine.
+    kind_of
+        The kind of the machine that a device belongs to.
+    kept
+        The lives of an interrupted session, which are not measured again; None: nothing is kept.
     unusable
         Why some commits cannot be measured.
     """
 
-    source: Lives
+    source: LifeSource
     commits: Sequence[str]
-    results: LifeResults
+    results: Mapping[str, LifeResults]
+    kind_of: Callable[[str], str]
+    kept: KeptLives | None = None
     unusable: dict[str, CommitUnusable] = field(default_factory=dict)
 
     def first_life(self) -> float:
@@ -57,36 +68,79 @@ class LifeRounds:
         raise failure(f"nothing was measured: {reasons[0]}")
 
     def measure(self, rounds: int, on_life: Callable[[int, str], None]) -> None:
-        """Measure so many lives of each commit, interleaved.
+        """Measure so many lives of each commit on each kind of machine, interleaved.
 
         Rounds go back and forth, so that a machine that grows slower meanwhile favours no commit.
         `on_life` is told before each life how many are over, and what follows.
+
+        Raises
+        ------
+        MeasurementFailed
+            If the last device of a kind is lost before the end.
         """
-        lives = [
-            commit
-            for number in range(rounds)
-            for commit in (self.commits if number % 2 == 0 else reversed(self.commits))
-        ]
-        for number, commit in enumerate(lives):
-            on_life(number, f"measuring {short(commit)}")
-            if commit not in self.unusable:
-                self._measure(commit)
+        left = {kind: deque(self._cells(kind, rounds)) for kind in self.results}
+        over = sum(map(self._restore, [cell for cells in left.values() for cell in cells]))
+        left = {
+            kind: deque(cell for cell in cells if self.kept is None or cell not in self.kept.lives)
+            for kind, cells in left.items()
+        }
+
+        def next_cell(device: str, running: Sequence[Cell]) -> Cell | None:
+            cells = left.get(self.kind_of(device))
+            while cells and cells[0].commit in self.unusable:
+                cells.popleft()
+            if not cells:
+                return None
+            unfinished = sum(map(len, left.values())) + len(running)
+            on_life(over + total - unfinished, f"measuring {short(cells[0].commit)}")
+            return cells.popleft()
+
+        total = sum(map(len, left.values()))
+        pool = DevicePool(self.source, self._measure)
+        pool.run(next_cell, self._take, lambda cell: left[cell.kind].appendleft(cell))
+        for kind, cells in left.items():
+            if cells:
+                raise MeasurementFailed(
+                    f"{len(cells)} lives on {kind} are not measured, as its last host is lost."
+                )
+
+    def _cells(self, kind: str, rounds: int) -> Iterator[Cell]:
+        for number in range(rounds):
+            for commit in self.commits if number % 2 == 0 else reversed(self.commits):
+                yield Cell(kind, commit, number)
+
+    def _restore(self, cell: Cell) -> bool:
+        """Take a life from those that were kept, if it is there."""
+        lived = None if self.kept is None else self.kept.lives.get(cell)
+        if lived is not None:
+            self._add(cell, lived)
+        return lived is not None
+
+    def _add(self, cell: Cell, lived: Lived) -> None:
+        results = self.results[cell.kind]
+        results.add(cell.commit, lived.readings)
+        results.fail(cell.commit, lived.failed)
 
     def _give_up(self, commit: str, error: CommitUnusable) -> None:
         self.unusable[commit] = error
         if not error.is_lacking:
-            self.results.fail(commit, [metric.name for metric in self.results.subject.metrics])
+            for results in self.results.values():
+                results.fail(commit, [metric.name for metric in results.subject.metrics])
 
-    def _measure(self, commit: str) -> None:
+    def _measure(self, cell: Cell, device: str) -> Lived:
+        absences = self.source.prepare(cell.commit, device)
+        readings = self.source.life(cell.commit, device=device)
+        failed = tuple(name for name, absence in absences.items() if absence.has_failed)
+        return Lived(readings, failed)
+
+    def _take(self, cell: Cell, future: Future[Lived]) -> None:
         try:
-            absences = self.source.prepare(commit)
-            readings = self.source.life(commit)
+            lived = future.result()
         except CommitUnusable as error:
-            self._give_up(commit, error)
+            self._give_up(cell.commit, error)
         except SampleFailed as error:
-            self.results.fail(commit, error.benchmarks)
+            self.results[cell.kind].fail(cell.commit, error.benchmarks)
         else:
-            self.results.add(commit, readings)
-            self.results.fail(
-                commit, [name for name, absence in absences.items() if absence.has_failed]
-            )
+            self._add(cell, lived)
+            if self.kept is not None:
+                self.kept.keep(cell, lived)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
 from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.fleet.fleet_records import hosts_json, look_around, machines_of, record_of
+from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.history.asv_measuring import Measured
+from asv_bench.history.asv_results import Figure
 from asv_bench.history.estimate import Estimate, agree_to
 from asv_bench.history.histories import Histories
+from asv_bench.history.kept_lives import KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
+from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, WORKPLACE, Record
@@ -26,7 +32,13 @@ class SubjectSession:
 
     hint = ""
 
-    def __init__(self, subject: DeclaredSubject, histories: Histories, rounds: int) -> None:
+    def __init__(
+        self,
+        subject: DeclaredSubject,
+        histories: Histories,
+        rounds: int,
+        fleet: FleetOptions | None = None,
+    ) -> None:
         require_packages("asv", "jinja2")
         self.rounds = rounds
         self.lock = WORKPLACE
@@ -37,6 +49,7 @@ class SubjectSession:
         self.reasons: dict[str, str] = {}
         self.record: Record
         self._subject = subject
+        self._fleet = fleet or FleetOptions()
 
     def in_ranges(self, texts: Sequence[str]) -> list[str]:
         """The commits of all ranges, newest first; without ranges all labels."""
@@ -58,33 +71,78 @@ class SubjectSession:
         return self._subject.resolve(revision).hash
 
     def measure(self, commits: Sequence[str], console: Console, *, yes: bool) -> Measured:
-        """Measure lives in rounds, once the user has agreed to how long it takes."""
-        subject, rounds = self._subject, self.rounds
+        """Measure lives in rounds, once the user has agreed to how long it takes.
+
+        An interrupted session is filed as far as it came. On a fleet it is not: its lives are kept,
+        and the same command goes on with them.
+        """
+        subject = self._subject
         settings = {
             "commits": list(commits),
             "subject": subject.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
-            "rounds": rounds,
+            "rounds": self.rounds,
         }
-        self.record = record = Record("history", settings)
         console.print(subject.sentence())
-        record.look_around(console, subject.devices)
-        lives = LifeResults(subject, self.histories, record.machine)
-        with termination_as_interrupt(), subject.pairs() as source:
-            session = LifeRounds(source, commits[::-1], lives)
-            # A life of each commit goes unmeasured.
-            expected = Estimate(len(commits), rounds + 1, session.first_life(), "as the first took")
-            agree_to(expected, console, yes=yes)
-            try:
-                with Progress(console, "measuring", rounds * len(commits), unit="lives") as bar:
-                    session.measure(rounds, bar.show)
-            finally:
-                filed = lives.file()
+        with (
+            opened_fleet(self._fleet, subject, commits, console, is_for_one_kind=False) as fleet,
+            termination_as_interrupt(),
+            subject.pairs() as source,
+        ):
+            self.record = record = record_of("history", settings, fleet)
+            look_around(record, console, subject, fleet)
+            kept = None if fleet is None else KeptLives.of_settings({**settings, **self._meaning()})
+            print_sentences(console, kept.sentences() if kept else [])
+            results = {
+                kind: LifeResults(subject, self.histories, machine)
+                for kind, machine in machines_of(record, fleet).items()
+            }
+            kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
+            session = LifeRounds(source, commits[::-1], results, kind_of, kept)
+            filed = self._measure(session, console, is_kept=kept is not None, yes=yes)
+            if kept is not None:
+                kept.remove()
+            record.results |= hosts_json(fleet)
         record.notes += subject.remarks
         record.results["cells"] = {name: cell.to_json() for name, cell in subject.cells.items()}
         self.reasons = {commit: error.reason for commit, error in session.unusable.items()}
-        good = tuple(figure for figure in filed.figures if not figure.failed)
-        failed = sorted({one.series.benchmark for one in filed.figures if one.failed})
+        good = tuple(figure for figure in filed if not figure.failed)
+        failed = sorted({one.series.benchmark for one in filed if one.failed})
         if not good:
             raise MeasurementFailed(f"nothing was measured: all of {', '.join(failed)} failed.")
         return Measured(good, tuple(failed))
+
+    def _meaning(self) -> dict[str, Any]:
+        """What decides, beside the settings, whether lives of two sessions are alike."""
+        subject = self._subject
+        versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
+        return {"versions": versions, "fixed": subject.fixed}
+
+    def _measure(
+        self, session: LifeRounds, console: Console, *, is_kept: bool, yes: bool
+    ) -> list[Figure]:
+        """Measure all rounds and file them; returns the figures."""
+        count, kinds, at_once = len(session.commits), len(session.results), session.source.devices
+        # A life of each commit goes unmeasured.
+        expected = Estimate(
+            count * kinds,
+            self.rounds + 1,
+            session.first_life(),
+            "as the first took",
+            len(at_once),
+        )
+        agree_to(expected, console, yes=yes)
+        is_over = False
+        try:
+            total = self.rounds * count * kinds
+            with Progress(console, "measuring", total, unit="lives") as bar:
+                session.measure(self.rounds, bar.show)
+            is_over = True
+        finally:
+            filed = [
+                figure
+                for results in session.results.values()
+                if is_over or not is_kept
+                for figure in results.file().figures
+            ]
+        return filed

@@ -82,7 +82,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON-ready values; the GPU's state after the measurement is read now."""
-        after = gpu_state()
+        after = gpu_state() if self.before is not None else None
         return {
             "schema": SCHEMA,
             "command": self.command,

@@ -17,10 +17,9 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.peers.catalog import KINDS, KVTRAIL
 from asv_bench.peers.checkpoint import Checkpoint
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.process.samples import CommitUnusable, Reading, SampleFailed
+from asv_bench.process.samples import CommitUnusable, LifeSource, Reading, SampleFailed
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.lives import Lives
 from asv_bench.subjects.subject_file import AxisTable, MetricTable, SubjectTable, SubjectText
 from asv_bench.workloads.named import Workload
 
@@ -103,7 +102,7 @@ class Contest:
                 if name in self.readings
             ]
 
-    def _live(self, lives: Lives, rounds: int, on_life: Callable[[str], None]) -> None:
+    def _live(self, lives: LifeSource, rounds: int, on_life: Callable[[str], None]) -> None:
         for name in self.interpreters:
             on_life(f"{name} on {self.workload.name}, first life")
             self._try(name, partial(lives.prepare, name))
@@ -125,7 +124,7 @@ class Contest:
             self.notes.append(f"{name} on {self.workload.name} is left out: {error}")
             self.readings.pop(name, None)
 
-    def _keep(self, name: str, lives: Lives) -> None:
+    def _keep(self, name: str, lives: LifeSource) -> None:
         kept = self.readings.setdefault(name, {metric: [] for metric in _METRICS})
         for metric, reading in lives.life(name).items():
             kept[metric].append(reading)

@@ -48,6 +48,8 @@ class AsvSuite(DeclaredSubject):
         If asv is missing, or the file is none of asv's or of another repository.
     """
 
+    is_portable = False
+
     def __init__(self, path: Path) -> None:
         require_packages("asv", "asv_runner")
         from asv.config import Config

@@ -36,6 +36,8 @@ class Choice:
         The options of these names.
     workload
         Of kvtrail's own engine; None: kvtrail's benchmarks.
+    is_elsewhere
+        Whether the hosts of a fleet run lives.
     """
 
     command: Sequence[str] = ()
@@ -45,6 +47,7 @@ class Choice:
     axis: str | None = None
     require_gpu: bool = False
     workload: EngineWorkload | None = None
+    is_elsewhere: bool = False
 
     def subject(self, verb: str) -> DeclaredSubject | BenchSetup:
         """The subject, in this order: the command, the file, the file around, kvtrail itself.
@@ -56,6 +59,8 @@ class Choice:
         MeasurementFailed
             If a GPU is required and none is measured.
         """
+        if self.is_elsewhere:
+            return self.elsewhere(verb)
         subject = self._subject(verb)
         if self.require_gpu and set(subject.devices) & {CPU, HOST}:
             raise MeasurementFailed(
@@ -79,6 +84,27 @@ class Choice:
         pairs += self.workload.options() if self.workload is not None else []
         behind = ["--", *self.command] if self.command else []
         return [word for pair in pairs for word in pair] + behind
+
+    def elsewhere(self, verb: str) -> DeclaredSubject:
+        """The subject whose lives the hosts of a fleet run; this machine may lack what they need.
+
+        Raises
+        ------
+        Refused
+            If its lives can run here only, or the options do not fit it.
+        """
+        declared = self.declared(verb)
+        if declared is None or not declared.is_portable:
+            raise Refused(
+                f"--fleet measures what a {FILE_NAME} declares, a command or a --workload. "
+                f"kvtrail's benchmarks and asv suites are measured on one machine: leave it out."
+            )
+        if self.devices:
+            raise Refused("--devices names GPUs of this machine; a fleet uses those of its hosts.")
+        if self.require_gpu and not declared.work.table.devices:
+            raise Refused("--require-gpu was given, and [subject] devices asks for no GPU.")
+        declared.choose_metrics(self.patterns)
+        return declared
 
     def _subject(self, verb: str) -> DeclaredSubject | BenchSetup:
         declared = self.declared(verb)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shlex
 import tempfile
@@ -17,12 +16,12 @@ import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, Repository
-from asv_bench.process.gpu import chosen_gpus
 from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, require_repository
 from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.ends import Ends
 from asv_bench.subjects.life import CommandLife, Life, ServerLife
 from asv_bench.subjects.lives import HOST, WALL, Lives, Place
+from asv_bench.subjects.places import places
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.processes import Processes
 from asv_bench.subjects.subject import Metric
@@ -34,6 +33,7 @@ from asv_bench.subjects.subject_file import (
     SubjectText,
 )
 from asv_bench.subjects.trees import Trees, digest_of, filled
+from asv_bench.subjects.where import LivesElsewhere, Work
 
 BUILT_IN = (
     Metric(WALL, "seconds"),
@@ -72,6 +72,9 @@ class DeclaredSubject:
         See `Subject`.
     """
 
+    is_portable = True
+    """Whether lives can run on machines that lack the files around the repository."""
+
     def __init__(
         self,
         root: Path,
@@ -85,7 +88,9 @@ class DeclaredSubject:
         self._words = command
         self._source = source
         self._axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
-        self._places = places(text.subject, None)
+        self._devices: str | None = None
+        self._places: list[Place] | None = None
+        self._elsewhere: LivesElsewhere | None = None
         self._declare(text)
         self.cells: dict[str, Cell] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
@@ -188,10 +193,27 @@ class DeclaredSubject:
     @property
     def devices(self) -> Sequence[str]:
         """See `Subject`."""
-        return [place.device for place in self._places]
+        if self._elsewhere is not None:
+            return self._elsewhere.devices
+        return [place.device for place in self._here()]
+
+    def _here(self) -> list[Place]:
+        """The places on this machine; Refused if it lacks what a life needs."""
+        if self._places is None:
+            self._places = places(self._text.subject, self._devices)
+        return self._places
+
+    def run_on(self, elsewhere: LivesElsewhere) -> None:
+        """Let other machines run the lives of `pairs`."""
+        self._elsewhere = elsewhere
+
+    @property
+    def work(self) -> Work:
+        """What lives are, for whoever runs them."""
+        return Work(self._life(), self._started, self._text.subject, tuple(self._metrics))
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
-        """Compare other metrics than the declared ones, or on other GPUs.
+        """Compare other metrics than the declared ones, on this machine or on other GPUs of it.
 
         Parameters
         ----------
@@ -205,6 +227,12 @@ class DeclaredSubject:
         Refused
             If there is no such metric or device.
         """
+        self.choose_metrics(patterns)
+        self._devices, self._places = devices, None
+        self._here()
+
+    def choose_metrics(self, patterns: Sequence[str]) -> None:
+        """Compare other metrics than the declared ones; Refused as in `choose`."""
         if patterns:
             self._metrics = [
                 metric
@@ -216,7 +244,6 @@ class DeclaredSubject:
             raise NothingSelected(
                 f"no metric is called {' or '.join(patterns)}; there are {names}."
             )
-        self._places = places(self._text.subject, devices)
 
     def resolve(self, revision: str) -> Commit:
         """See `Subject`."""
@@ -260,19 +287,27 @@ class DeclaredSubject:
         """The commits of a range, or labels, in their order; see `Axis`."""
         return self._axis.in_range(text)
 
-    def pairs(self) -> AbstractContextManager[Lives]:
+    def pairs(self) -> AbstractContextManager[Lives | LivesElsewhere]:
         """See `Subject`; what was laid out goes on leaving."""
+        if self._elsewhere is not None:
+            return self._pairs_elsewhere(self._elsewhere)
         return self.pairs_of(self.variant)
 
     @contextmanager
+    def _pairs_elsewhere(self, source: LivesElsewhere) -> Iterator[LivesElsewhere]:
+        self.cells, self.others, self.remarks = source.cells, source.others, source.remarks
+        try:
+            yield source
+        finally:
+            source.stop()
+            self._scratch.cleanup()
+
+    @contextmanager
     def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[Lives]:
-        """The same where names stand for other variants."""
+        """The same on this machine, where names stand for other variants."""
         processes = Processes()
-        table = self._text.subject
         trees = self._trees(variant_of, processes)
-        lives = Lives(
-            self._life(), self._started, table, self._metrics, self._places, trees, processes
-        )
+        lives = Lives(self.work, self._here(), trees, processes)
         self.cells, self.others, self.remarks = lives.cells, lives.others, trees.remarks
         try:
             yield lives
@@ -289,7 +324,7 @@ class DeclaredSubject:
         traced = self._traced_life()
         self.remarks = trees.remarks
         try:
-            yield Ends(trees, processes, table, self._started, self._places[0], traced)
+            yield Ends(trees, processes, table, self._started, self._here()[0], traced)
         finally:
             processes.stop()
             self._scratch.cleanup()
@@ -343,42 +378,6 @@ class DeclaredSubject:
             "repository": self._root.name,
             "file": self._source,
         }
-
-
-def places(table: SubjectTable, devices: str | None) -> list[Place]:
-    """Where lives may run, a place for each group of GPUs that one life needs.
-
-    Raises
-    ------
-    Refused
-        If there are too few GPUs or cores.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    needed = table.devices
-    groups: list[tuple[str, ...]] = [()]
-    if not needed:
-        if devices:
-            raise Refused(
-                "--devices spreads lives over GPUs; say in [subject] devices how many a life needs."
-            )
-    else:
-        groups = _groups(needed, devices)
-    if table.cores * len(groups) > len(cores):
-        raise Refused(
-            f"{len(groups)} lives at a time with {table.cores} cores each need more than the "
-            f"{len(cores)} cores here."
-        )
-    return [
-        Place(group, tuple(cores[place * table.cores :][: table.cores]))
-        for place, group in enumerate(groups)
-    ]
-
-
-def _groups(needed: int, devices: str | None) -> list[tuple[str, ...]]:
-    gpus = chosen_gpus(devices or ",".join(map(str, range(needed))))
-    if len(gpus) % needed:
-        raise Refused(f"a life needs {needed} GPUs, and {len(gpus)} cannot be shared out.")
-    return [tuple(gpus[start : start + needed]) for start in range(0, len(gpus), needed)]
 
 
 def _tables(text: SubjectText) -> dict[str, MetricTable]:

@@ -21,11 +21,9 @@ from asv_bench.process.samples import (
 )
 from asv_bench.subjects.cell import Cell, cell_of
 from asv_bench.subjects.figures import Figures
-from asv_bench.subjects.life import Life
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.subject import Metric
-from asv_bench.subjects.subject_file import SubjectTable
 from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid, Trees
+from asv_bench.subjects.where import Work
 
 HOST = "host"
 """The device of lives that are given no GPU of their own."""
@@ -63,28 +61,16 @@ class Lives:
     which is the least of them: what else the machine does only ever adds time. Of other metrics a
     reading is the median over a life's windows.
 
-    Parameters
-    ----------
-    command
-        That whose interpreter runs, for the record of the cell.
-    metrics
-        Those to be compared; a life gives others too, see `others`.
+    Metrics of a life that `work` does not name are kept in `others`.
     """
 
     def __init__(
-        self,
-        life: Life,
-        command: str | tuple[str, ...],
-        table: SubjectTable,
-        metrics: Sequence[Metric],
-        places: Sequence[Place],
-        trees: Trees,
-        processes: Processes,
+        self, work: Work, places: Sequence[Place], trees: Trees, processes: Processes
     ) -> None:
-        self._life = life
-        self._command = command
-        self._table = table
-        self._metrics = {metric.name: metric for metric in metrics}
+        self._life = work.life
+        self._command = work.command
+        self._table = work.table
+        self._metrics = {metric.name: metric for metric in work.metrics}
         self._places = {place.device: place for place in places}
         self._trees = trees
         self._processes = processes
@@ -191,6 +177,14 @@ class Lives:
             )
             for name in wanted
         }
+
+    def take_account(self) -> tuple[dict[str, Cell], dict[str, dict[str, list[float]]]]:
+        """Cells and others since this was asked last."""
+        with self._lock:
+            taken = dict(self.cells), dict(self.others)
+            self.cells.clear()
+            self.others.clear()
+        return taken
 
     def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
         laid = self._trees.lay_out(commit)

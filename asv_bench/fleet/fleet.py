@@ -1,0 +1,269 @@
+"""A fleet of hosts as one source of lives and pairs, each slot of a host being a device.
+
+A pair never leaves its slot. A host that is lost or disturbed is taken out and named, and what it
+was asked to measure is asked again of another (`DeviceLost`). A commit counts as unusable only
+where a second host, if there is one, cannot measure it either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.fleet.host import Answer, HostFacts
+from asv_bench.git.repository import short
+from asv_bench.process.gpu_watch import throttling
+from asv_bench.process.machine import MachineFacts
+from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Pair, Reading
+from asv_bench.subjects.cell import Cell, differences
+
+MOST_THROTTLED = 3
+"""Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
+
+
+class HostGone(Exception):
+    """A host does not answer any more; the message is a clause that says why."""
+
+
+class Link(Protocol):
+    """A way to a host's process."""
+
+    def ask(self, request: bytes) -> bytes:
+        """The answer to a request; `HostGone` where none comes. From several threads."""
+        ...
+
+    def end(self) -> None:
+        """End the process and all that it runs."""
+        ...
+
+
+@dataclass(slots=True)
+class FleetHost:
+    """A host as the fleet sees it.
+
+    Attributes
+    ----------
+    why_out
+        A clause that says why it was taken out; "" while it is in use.
+    usable
+        The commits that it has measured.
+    throttled
+        How many lives or pairs in a row ran on a throttled GPU.
+    """
+
+    name: str
+    slots: int
+    link: Link
+    facts: HostFacts
+    why_out: str = ""
+    usable: set[str] = field(default_factory=set)
+    throttled: int = 0
+
+    @property
+    def machine(self) -> MachineFacts:
+        """Its facts; their name is that of its kind."""
+        return self.facts.machine
+
+    @property
+    def devices(self) -> list[str]:
+        """Its slots as devices."""
+        return [f"{self.name}/{slot}" for slot in range(self.slots)]
+
+
+class Fleet:
+    """Hosts that measure one subject (`LivesElsewhere`).
+
+    Parameters
+    ----------
+    hosts
+        All of which are asked for.
+    tell
+        Told, in sentences, which hosts are taken out and why.
+    spares_last
+        Whether the last host is used with a warning though it is disturbed.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[FleetHost],
+        tell: Callable[[str], None],
+        *,
+        spares_last: bool = True,
+    ) -> None:
+        self.hosts = tuple(hosts)
+        self.tell = tell
+        self._spares_last = spares_last
+        self._of_device = {
+            device: (host, slot) for host in hosts for slot, device in enumerate(host.devices)
+        }
+        self._slots = {device: threading.Lock() for device in self._of_device}
+        self._lock = threading.Lock()
+        self._unusable: dict[str, CommitUnusable] = {}
+        self.cells: dict[str, Cell] = {}
+        self.others: dict[str, dict[str, list[float]]] = {}
+        self.remarks: list[str] = []
+        self._ran_on: dict[str, str] = {}
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `PairSource`: the slots of the hosts in use."""
+        return [device for device, (host, _) in self._of_device.items() if not host.why_out]
+
+    def kind_of(self, device: str) -> str:
+        """The kind of a device's host."""
+        return self._of_device[device][0].machine.name
+
+    def stop(self) -> None:
+        """See `PairSource`."""
+        for host in self.hosts:
+            host.link.end()
+
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
+        """See `LifeSource`; without a device, on the first host that can."""
+        absences: Mapping[str, Absence] = self._asked(device, "prepare", (commit,), commit)
+        return absences
+
+    def life(
+        self,
+        commit: str,
+        *,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Reading]:
+        """See `LifeSource`."""
+        names = None if benchmarks is None else tuple(benchmarks)
+        readings: Mapping[str, Reading] = self._asked(device, "life", (commit,), commit, names)
+        self._note_clocks(list(readings.values()))
+        return readings
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """See `PairSource`."""
+        names = None if benchmarks is None else tuple(benchmarks)
+        pairs: Mapping[str, Pair] = self._asked(
+            device, "pair", (base, head), base, head, head_first, names
+        )
+        self._note_clocks([one for pair in pairs.values() for one in (pair.base, pair.head)])
+        return pairs
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """See `LivesElsewhere`."""
+        return {
+            host.name: {
+                "machine": host.machine.to_json(),
+                "slots": host.slots,
+                "taken_out": host.why_out or None,
+            }
+            for host in self.hosts
+        }
+
+    def _asked(
+        self, device: str | None, method: str, commits: Sequence[str], *arguments: Any
+    ) -> Any:
+        """What a method of `Host` measures in a slot; None: in the first that can."""
+        while device is None:
+            if not self.devices:
+                raise MeasurementFailed("no host of the fleet is left to measure on.")
+            with contextlib.suppress(DeviceLost):
+                return self._asked(self.devices[0], method, commits, *arguments)
+        host, slot = self._of_device[device]
+        with self._slots[device]:
+            answer = self._answer(host, method, slot, True, *arguments)
+            if answer.disturbances and answer.value is None and answer.error is None:
+                why = f"is disturbed: {' '.join(answer.disturbances)}"
+                if self._take_out(host, why, spares_last=self._spares_last):
+                    raise DeviceLost(f"{host.name} {why}")
+                self.tell(f"{host.name}, the last host, {why}")
+                answer = self._answer(host, method, slot, False, *arguments)
+        if isinstance(answer.error, CommitUnusable):
+            raise self._second_opinion(host, answer.error)
+        if answer.error is not None:
+            raise answer.error
+        host.usable.update(commits)
+        return answer.value
+
+    def _answer(self, host: FleetHost, method: str, *arguments: Any) -> Answer:
+        if host.why_out:
+            raise DeviceLost(f"{host.name} {host.why_out}")
+        try:
+            answer: Answer = pickle.loads(host.link.ask(pickle.dumps((method, arguments))))
+        except HostGone as error:
+            why = f"is lost: {error}"
+            self._take_out(host, why)
+            raise DeviceLost(f"{host.name} {why}") from None
+        self._take_account(host, answer)
+        return answer
+
+    def _take_out(self, host: FleetHost, why: str, *, spares_last: bool = False) -> bool:
+        """Use a host no longer and say so, once; False where the last one is spared."""
+        with self._lock:
+            left = [one for one in self.hosts if not one.why_out]
+            if spares_last and left == [host]:
+                return False
+            is_new, host.why_out = not host.why_out, host.why_out or why
+        if is_new:
+            self.tell(f"{host.name} is taken out of the fleet, as it {why}")
+        return True
+
+    def _second_opinion(self, host: FleetHost, error: CommitUnusable) -> MeasurementFailed:
+        """What to raise where a host cannot measure a commit."""
+        commit = error.commit
+        while commit not in self._unusable:
+            others = [one for one in self.hosts if one is not host and not one.why_out]
+            knows = next((one for one in others if commit in one.usable), None)
+            if knows is None and others:
+                device = others[0].devices[0]
+                with self._slots[device]:
+                    try:
+                        other = self._answer(others[0], "prepare", 0, False, commit)
+                    except DeviceLost:
+                        continue
+                if not isinstance(other.error, CommitUnusable):
+                    knows = others[0]
+            if knows is not None:
+                why = f"cannot measure {short(commit)}, which {knows.name} can: {error.reason}"
+                self._take_out(host, why)
+                return DeviceLost(f"{host.name} {why}")
+            self._unusable[commit] = error
+        return self._unusable[commit]
+
+    def _take_account(self, host: FleetHost, answer: Answer) -> None:
+        """Add what else a host has learnt to what is known."""
+        with self._lock:
+            self.remarks += [one for one in answer.remarks if one not in self.remarks]
+            for name, of_metric in answer.others.items():
+                known = self.others.setdefault(name, {})
+                for commit, values in of_metric.items():
+                    known.setdefault(commit, []).extend(values)
+            for commit, cell in answer.cells.items():
+                first = self.cells.setdefault(commit, cell)
+                self._ran_on.setdefault(commit, host.name)
+                if differences(first, cell):
+                    [sentence] = differences(first, cell)
+                    packages = sentence.partition(": ")[2]
+                    self.remarks.append(
+                        f"{short(commit)} ran with other packages on {host.name} than on "
+                        f"{self._ran_on[commit]}: {packages}"
+                    )
+
+    def _note_clocks(self, readings: Sequence[Reading]) -> None:
+        """Take a host out whose GPU was throttled too often; what it measured stays."""
+        if not readings:
+            return
+        host, _ = self._of_device[readings[0].device]
+        events = sorted({event for reading in readings for event in throttling(reading.gpu)})
+        host.throttled = host.throttled + 1 if events else 0
+        if host.throttled >= MOST_THROTTLED:
+            self._take_out(host, f"throttles its GPU ({', '.join(events)})", spares_last=True)

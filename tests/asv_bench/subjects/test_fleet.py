@@ -1,0 +1,227 @@
+"""Lives and pairs on the hosts of a fleet: a Ray cluster of several nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from declared_repository import DeclaredRepository
+
+from asv_bench.errors import Refused
+from asv_bench.fleet import opening
+from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.subjects.lives import Place
+
+ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
+
+STORE_BYTES = 80 << 20
+KIND, OTHER_KIND = "own-a", "own-b"
+ROUNDS = 3
+TABLES = """
+[subject]
+name = "toy"
+measure = "sh bench.py"
+cores = 1
+
+[metrics.step_ms]
+path = "step"
+unit = "ms"
+"""
+
+
+def bench(step: float, more: str = "") -> str:
+    """A life that leaves one figure, whose last digit is another in each process."""
+    return f"""
+        {more}
+        printf '{{"step": {step:.3f}%d}}' $(($$ % 10)) > "$KVTRAIL_RESULT"
+        """
+
+
+class Cluster:
+    """Nodes on this machine, each of one core: four of one kind, and one of another."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as RayCluster
+
+        options: dict[str, Any] = {"object_store_memory": STORE_BYTES}
+        head = {**options, "num_cpus": 0, "include_dashboard": False}
+        self._ray = RayCluster(initialize_head=True, head_node_args=head)
+        self.address: str = self._ray.address
+        self._nodes = [
+            self._ray.add_node(
+                wait=False, num_cpus=1, env_vars={"KVTRAIL_MACHINE": kind}, **options
+            )
+            for kind in (OTHER_KIND, *[KIND] * 4)
+        ]
+        self._ray.wait_for_nodes()
+
+    def lose_one(self) -> None:
+        """As a machine that loses its power."""
+        self._ray.remove_node(self._nodes.pop(), allow_graceful=False)
+
+    def end(self) -> None:
+        self._ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        made = Cluster()
+        yield made
+        made.end()
+
+
+@pytest.fixture(autouse=True)
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts find themselves undisturbed, whatever else this machine does."""
+    monkeypatch.setattr(opening, "disturbances", lambda place, others: [])
+    monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", tmp_path / "work" / "lives")
+    monkeypatch.setattr("asv_bench.history.asv_runs.AsvProject.publish", lambda self: None)
+
+
+def figures_in(folder: Path) -> list[Figure]:
+    """What is stored of commits."""
+    return list(read_results(folder / "asv").figures)
+
+
+def log_in(folder: Path) -> tuple[Path, str]:
+    """A file that has a line for each life, with its host and its commit; what a life runs."""
+    log = folder / "lives.log"
+    return log, f'echo "$KVTRAIL_MACHINE $KVTRAIL_LABEL" >> {log}'
+
+
+def lives(log: Path) -> list[tuple[str, str]]:
+    """The host's kind and the commit of each life."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [(line.split()[0], line.split()[1]) for line in lines]
+
+
+def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading.Thread:
+    """Do something as soon as a condition holds, in a thread."""
+
+    def wait() -> None:
+        while not condition():
+            time.sleep(0.02)
+        action()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_all_lives_are_measured_once_though_a_host_is_lost(
+    kvtrail, cluster: Cluster, tmp_path: Path
+) -> None:
+    log, note = log_in(tmp_path)
+    toy = DeclaredRepository.make(
+        tmp_path / "toy", TABLES, *[bench(5 + number % 7, note) for number in range(41)]
+    )
+    losing = when(lambda: len(lives(log)) > 80, cluster.lose_one)
+    kept = tmp_path / "kept"
+    arguments = ("history", "HEAD~40..HEAD", "--fleet", cluster.address, "--kind", KIND)
+    said = kvtrail(toy.toy, *arguments, "--results", str(kept))
+    losing.join()
+    assert said.code == 0, said.text
+    hosts = said.record["results"]["hosts"]
+    lost = [name for name, host in hosts.items() if host["taken_out"]]
+    assert len(hosts) == 4
+    assert len(lost) == 1
+    assert f"{lost[0]} is taken out of the fleet, as it is lost" in said.text
+    figures = figures_in(kept)
+    assert {figure.commit for figure in figures} == set(said.record["settings"]["commits"])
+    assert len(figures) == 40
+    assert {len(figure.samples) for figure in figures} == {ROUNDS}
+    assert {figure.machine for figure in figures} == {KIND}
+    for number, commit in enumerate(toy.toy.git("rev-list", "--reverse", "HEAD~40..HEAD").split()):
+        [figure] = [one for one in figures if one.commit == commit]
+        assert figure.median == pytest.approx(5 + (number + 1) % 7, abs=0.01)
+    # Nothing of an interrupted session is left to be counted again.
+    assert not list((tmp_path / "work" / "lives").glob("*"))
+
+
+def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
+    kvtrail, cluster: Cluster, tmp_path: Path
+) -> None:
+    log, note = log_in(tmp_path)
+    benches = [bench(step, note) for step in (5, 6, 7)]
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
+    kept = tmp_path / "kept"
+    arguments = ("history", "HEAD~2..HEAD", "--fleet", cluster.address, "--results", str(kept))
+    interrupting = when(lambda: len(lives(log)) > 10, lambda: os.kill(os.getpid(), signal.SIGINT))
+    said = kvtrail(toy.toy, *arguments)
+    interrupting.join()
+    assert said.code == 130
+    # What was measured is kept to go on with, and nothing is filed that would be filed again.
+    assert not kept.exists() or figures_in(kept) == []
+    before = len(lives(log))
+    said = kvtrail(toy.toy, *arguments)
+    assert said.code == 0, said.text
+    [going_on] = re.findall(r"going on with (\d+) lives", said.text)
+    figures = figures_in(kept)
+    assert Counter(figure.machine for figure in figures) == {KIND: 2, OTHER_KIND: 2}
+    assert {len(figure.samples) for figure in figures} == {ROUNDS}
+    # Beside the lives that were missing, each host tries each commit once at most.
+    tried = 2 * len(said.record["results"]["hosts"]) + 1
+    assert len(lives(log)) - before <= 2 * 2 * ROUNDS - int(going_on) + tried
+    with pytest.raises(Refused, match=r"several kinds.*--kind"):
+        kvtrail(toy.toy, "compare", "HEAD~1", "HEAD", "--fleet", cluster.address)
+
+
+def test_a_comparison_is_spread_over_hosts_and_a_disturbed_one_is_taken_out(
+    kvtrail, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, bench(5), bench(5.2))
+    arguments = ("compare", "HEAD~1", "HEAD", "--fleet", cluster.address, "--kind", KIND)
+    said = kvtrail(toy.toy, *arguments)
+    assert said.code == 3, said.text
+    assert said.verdicts == {"step_ms": "slower"}
+    pairs = said.record["samples"]
+    assert {one["base"]["device"] for one in pairs} == {
+        f"{name}/0" for name in said.record["results"]["hosts"]
+    }
+    # A pair never leaves its host, and every host begins with either commit in turns.
+    assert all(one["base"]["device"] == one["head"]["device"] for one in pairs)
+
+    name = list(said.record["results"]["hosts"])[1]
+    monkeypatch.setattr(opening, "disturbances", disturbance_of(f"{name}/0"))
+    said = kvtrail(toy.toy, *arguments, "--fresh")
+    assert said.code == 3, said.text
+    assert f"{name} is taken out of the fleet, as it is disturbed: other load" in said.text
+    assert f"{name}/0" not in {one["base"]["device"] for one in said.record["samples"]}
+    assert said.record["warnings"]
+
+
+def disturbance_of(device: str) -> Callable[[Place, int], list[str]]:
+    """What finds one host disturbed."""
+    return lambda place, others: ["other load"] if place.device == device else []
+
+
+def test_a_bisection_probes_several_commits_at_once(
+    kvtrail, cluster: Cluster, tmp_path: Path
+) -> None:
+    benches = [bench(5 if number < 9 else 5.3, f"# {number}") for number in range(17)]
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
+    arguments = ("bisect", "HEAD~16", "HEAD", "--fleet", cluster.address, "--kind", KIND)
+    said = kvtrail(toy.toy, *arguments)
+    assert said.code == 3, said.text
+    assert said.record["results"]["finding"]["suspects"] == [toy.toy.git("rev-parse", "HEAD~7")]
+    search = [one["pair"] for one in said.record["samples"] if one["stage"] == "search"]
+    spans = [
+        (pair["base"]["device"], one["started_at"], one["started_at"] + one["process_s"])
+        for pair in search
+        for one in (pair["base"], pair["head"])
+    ]
+    assert any(
+        device != other and begun < ended_there and begun_there < ended
+        for device, begun, ended in spans
+        for other, begun_there, ended_there in spans
+    )
