@@ -14,6 +14,7 @@ from asv_bench.fleet.host import disturbances
 from asv_bench.fleet.order import Order
 from asv_bench.fleet.ray_cluster import connected, started
 from asv_bench.output.console import print_sentences
+from asv_bench.packages import require_packages
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
 
@@ -39,6 +40,8 @@ class FleetOptions:
     def __post_init__(self) -> None:
         if self.kind is not None and self.address is None:
             raise Refused("--kind chooses among the hosts of a fleet; say --fleet too.")
+        if self.address is not None:
+            require_packages("ray")
 
 
 @contextmanager

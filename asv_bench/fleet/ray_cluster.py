@@ -18,7 +18,6 @@ from asv_bench.fleet import host_process
 from asv_bench.fleet.fleet import FleetHost, HostGone
 from asv_bench.fleet.host import HostFacts, Look
 from asv_bench.fleet.order import Order, tar_of
-from asv_bench.packages import require_packages
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.process.threads import THREADS_VARIABLE, users_environment
 from asv_bench.subjects.subject_file import SubjectTable
@@ -83,9 +82,8 @@ def connected(address: str) -> Iterator[None]:
     Raises
     ------
     Refused
-        If Ray is missing, or there is no such cluster.
+        If there is no such cluster.
     """
-    require_packages("ray")
     import ray
 
     if "://" in address:

@@ -45,6 +45,7 @@ runpy.run_module("asv_bench", run_name="__main__")
         ("matplotlib", "lab ladder"),
         ("torch", "compare HEAD HEAD"),
         ("nvtx", "profile --quick"),
+        ("ray", "compare HEAD~1 HEAD --fleet auto -- true"),
     ],
 )
 def test_a_missing_package_is_a_sentence(package: str, command: str) -> None:
@@ -78,7 +79,7 @@ def test_a_package_is_called_as_it_is_installed() -> None:
     assert "nvidia-ml-py" in sentence
 
 
-@pytest.mark.parametrize("group", ["engine", "history", "studies", "transformers"])
+@pytest.mark.parametrize("group", ["engine", "fleet", "history", "studies", "transformers"])
 def test_a_package_of_an_extra_is_installed_with_it(group: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in project["optional-dependencies"][group]:

@@ -21,7 +21,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.calibration.simulate_bisect import Scenario, bisect_often, bisect_once
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
-from asv_bench.process.samples import CommitUnusable, Pair, SampleFailed
+from asv_bench.process.samples import CommitUnusable, DeviceLost, Pair, SampleFailed
 
 GOOD = "good"
 COMMITS = [f"commit {number:02d}" for number in range(32)]
@@ -419,6 +419,40 @@ def test_several_devices_measure_different_commits_in_both_orders() -> None:
     for device in machine.devices:
         orders = [head_first for name, head_first in machine.order if name == device]
         assert abs(sum(orders) - len(orders) / 2) <= 2
+
+
+class Losing(SimulatedCommits):
+    """A machine that loses all of its devices but the first, each after so many pairs."""
+
+    def __init__(self, log_times: Mapping[str, float], lasts: int) -> None:
+        super().__init__(log_times, QUIET, 1, [f"device {number}" for number in range(8)])
+        self.lasts = lasts
+
+    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
+        device = options["device"]
+        if device != self.devices[0] and self.measured[device] >= self.lasts:
+            raise DeviceLost(f"{device} is lost")
+        return super().pair(base, head, **options)
+
+
+@pytest.mark.parametrize("lasts", [1000, 2])
+def test_eight_devices_at_once_come_to_the_same_answer_also_where_they_are_lost(lasts: int) -> None:
+    steps = {8: 0.03, 21: 0.05}
+    finding, probes, asked = search({}, machine=Losing(times(steps), lasts))
+    assert finding.outcome is Outcome.FOUND
+    assert named(finding) == pytest.approx({COMMITS[8]: 0.03, COMMITS[21]: 0.05}, abs=0.005)
+    assert all(probe.pair is not None for probe in probes)
+    if lasts == 1000:
+        assert len(set(asked["search"][:8])) >= 6
+
+
+def test_without_a_device_that_is_left_it_ends() -> None:
+    class Gone(SimulatedCommits):
+        def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
+            raise DeviceLost("the last one is lost")
+
+    with pytest.raises(DeviceLost, match="the last one"):
+        search({}, machine=Gone(times({}), QUIET, 1, ["a", "b"]))
 
 
 def test_a_guess_accompanies_each_probe_of_the_search() -> None:

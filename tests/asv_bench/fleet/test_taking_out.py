@@ -1,0 +1,178 @@
+"""Which hosts a fleet goes on with, told by hosts that answer as a test says."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.fleet.fleet import MOST_THROTTLED, Fleet, FleetHost, HostGone
+from asv_bench.fleet.host import Answer, HostFacts
+from asv_bench.fleet.opening import FleetOptions, of_kind
+from asv_bench.process.machine import MachineFacts
+from asv_bench.process.samples import CommitUnusable, DeviceLost, GpuConditions, Reading
+from asv_bench.subjects.cell import Cell
+
+Says = Callable[..., Answer]
+GOOD, BAD = "a" * 40, "b" * 40
+
+
+def facts(name: str = "own-x", **more: Any) -> MachineFacts:
+    known = {"cpu": "x", "cores": 4, "memory_gib": 8.0, "os": "x", "kernel": "1", "python": "3"}
+    versions = dict.fromkeys(("torch", "triton", "numpy", "cuda"))
+    return MachineFacts(name=name, **{**known, **versions, **more})
+
+
+class Scripted:
+    """A link to a host that says what a test makes it say."""
+
+    def __init__(self, says: Says) -> None:
+        self.says = says
+        self.asked: list[str] = []
+
+    def ask(self, request: bytes) -> bytes:
+        method, (_, may_leave, commit, *_) = pickle.loads(request)
+        self.asked.append(f"{method} {commit[0]}")
+        return pickle.dumps(self.says(method, commit, may_leave))
+
+    def end(self) -> None:
+        self.asked.append("end")
+
+
+def reading(device: str, events: tuple[str, ...] = ()) -> Reading:
+    gpu = GpuConditions(1.0, 1.0, 1.0, events, None, 1) if events else None
+    return Reading(GOOD, "step", 1.0, (1.0,), device, 0.0, 1.0, gpu)
+
+
+def measures(device: str, events: tuple[str, ...] = ()) -> Says:
+    def says(method: str, commit: str, may_leave: bool) -> Answer:
+        return Answer(value={} if method == "prepare" else {"step": reading(device, events)})
+
+    return says
+
+
+def cannot(commit: str, otherwise: Says) -> Says:
+    def says(method: str, asked: str, may_leave: bool) -> Answer:
+        if asked == commit:
+            return Answer(error=CommitUnusable(asked, "the disk is full"))
+        return otherwise(method, asked, may_leave)
+
+    return says
+
+
+def fleet_of(hosts: Mapping[str, Says], **options: Any) -> tuple[Fleet, list[str]]:
+    said: list[str] = []
+    made = [FleetHost(name, 1, Scripted(says), HostFacts(facts())) for name, says in hosts.items()]
+    return Fleet(made, said.append, **options), said
+
+
+def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
+    def gone(*_: Any) -> Answer:
+        raise HostGone("no route")
+
+    fleet, said = fleet_of({"one": gone, "two": measures("two/0")})
+    for _ in range(2):
+        with pytest.raises(DeviceLost, match="one is lost: no route"):
+            fleet.life(GOOD, device="one/0")
+    assert said == ["one is taken out of the fleet, as it is lost: no route"]
+    assert fleet.devices == ["two/0"]
+    # Where no host is named, the next one is asked.
+    assert fleet.life(GOOD)["step"].device == "two/0"
+    assert fleet.to_json()["one"]["taken_out"] == "is lost: no route"
+
+
+def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
+    fleet, said = fleet_of(
+        {"one": cannot(BAD, measures("one/0")), "two": cannot(BAD, measures("two/0"))}
+    )
+    for device in ("one/0", "two/0"):
+        with pytest.raises(CommitUnusable, match="the disk is full"):
+            fleet.life(BAD, device=device)
+    assert said == []
+    assert len(fleet.devices) == 2
+    asked = [host.link.asked for host in fleet.hosts]  # type: ignore[attr-defined]
+    assert asked == [["life b"], ["prepare b", "life b"]]
+
+
+def test_a_host_that_alone_cannot_measure_a_commit_is_at_fault() -> None:
+    fleet, said = fleet_of({"one": cannot(BAD, measures("one/0")), "two": measures("two/0")})
+    with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
+        fleet.life(BAD, device="one/0")
+    assert len(said) == 1
+    assert fleet.devices == ["two/0"]
+
+
+def test_the_only_host_is_believed() -> None:
+    fleet, _ = fleet_of({"one": cannot(BAD, measures("one/0"))})
+    with pytest.raises(CommitUnusable):
+        fleet.life(BAD)
+    assert fleet.devices == ["one/0"]
+
+
+def disturbed(device: str) -> Says:
+    def says(method: str, commit: str, may_leave: bool) -> Answer:
+        answer = Answer(disturbances=("other load",))
+        if not may_leave:
+            answer.value = {"step": reading(device)}
+        return answer
+
+    return says
+
+
+def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
+    hosts = {"one": disturbed("one/0"), "two": disturbed("two/0")}
+    fleet, said = fleet_of(hosts)
+    with pytest.raises(DeviceLost, match="one is disturbed: other load"):
+        fleet.life(GOOD, device="one/0")
+    assert fleet.life(GOOD, device="two/0")["step"].value == 1.0
+    assert said[-1] == "two, the last host, is disturbed: other load"
+    fleet, _ = fleet_of(hosts, spares_last=False)
+    with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
+        fleet.life(GOOD)
+
+
+def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> None:
+    hot = measures("hot/0", ("hw_thermal_slowdown",))
+    fleet, said = fleet_of({"hot": hot, "two": measures("two/0")})
+    for _ in range(MOST_THROTTLED):
+        assert fleet.life(GOOD, device="hot/0")["step"].value == 1.0
+    assert said == ["hot is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
+    assert fleet.devices == ["two/0"]
+
+
+def test_hosts_with_other_packages_are_named() -> None:
+    def with_torch(device: str, version: str) -> Says:
+        def says(method: str, commit: str, may_leave: bool) -> Answer:
+            cells = {commit: Cell("python", {"torch": version}, {})}
+            others = {"peak": {commit: [float(version)]}}
+            return Answer(value={"step": reading(device)}, cells=cells, others=others)
+
+        return says
+
+    fleet, _ = fleet_of({"one": with_torch("one/0", "2.1"), "two": with_torch("two/0", "2.2")})
+    for device in fleet.devices:
+        fleet.life(GOOD, device=device)
+    [remark] = fleet.remarks
+    assert remark == "aaaaaaaa ran with other packages on two than on one: torch 2.1 → 2.2."
+    assert fleet.others == {"peak": {GOOD: [2.1, 2.2]}}
+
+
+def test_hosts_are_chosen_by_their_kind() -> None:
+    def host(host_name: str, **more: Any) -> FleetHost:
+        return FleetHost(host_name, 1, Scripted(measures("x/0")), HostFacts(facts(**more)))
+
+    one, two, other = host("one"), host("two"), host("other", name="own-y")
+    hosts = [one, two, other]
+    assert of_kind(hosts, None, is_for_one_kind=False) == hosts
+    assert of_kind(hosts, "own-x", is_for_one_kind=True) == [one, two]
+    with pytest.raises(Refused, match=r"several kinds.*own-x \(2\), own-y \(1\)"):
+        of_kind(hosts, None, is_for_one_kind=True)
+    with pytest.raises(Refused, match="no host is of the kind own-z"):
+        of_kind(hosts, "own-z", is_for_one_kind=True)
+    with pytest.raises(Refused, match="differ in their driver: None on one, 560 on three"):
+        of_kind([one, host("three", driver="560")], None, is_for_one_kind=False)
+    with pytest.raises(Refused, match="--fleet"):
+        FleetOptions(kind="own-x")
