@@ -161,6 +161,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON, requires=["stack"], default=False)
+def fleet(session: nox.Session) -> None:
+    """Run the tests of --fleet on a Ray cluster whose nodes are all on this machine."""
+    _provide(session, "test", "fleet")
+    tests = ("-m", "thorough", "tests/asv_bench/subjects/test_fleet.py")
+    session.run("python", "-m", "pytest", *(session.posargs or tests), env=_compiled())
+
+
+@nox.session(python=PYTHON, requires=["stack"], default=False)
 @EACH_TRITON
 def kernels(session: nox.Session, triton: TritonChoice) -> None:
     """Run the kernel tests, or those named after --, on a GPU or through Triton's interpreter."""

@@ -16,7 +16,7 @@ from resolution import (
     resolve,
 )
 
-GROUPS = ("test", "lint", "types", "docs")
+GROUPS = ("test", "lint", "types", "docs", "fleet")
 HEADER = """\
 # Written by `nox -s lock` from pyproject.toml and .ci/locks/cpu.in; not to be edited.
 # Constraints, not requirements: a session installs what it needs, in these versions.

@@ -30,6 +30,7 @@ HEAVY = {
     "docs",
     "explain",
     "fixed",
+    "fleet",
     "headline",
     "peers",
     "memcheck",

@@ -22,6 +22,7 @@ from asv_bench.subjects.lives import Place
 
 ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
 
+pytestmark = pytest.mark.thorough
 STORE_BYTES = 80 << 20
 KIND, OTHER_KIND = "own-a", "own-b"
 ROUNDS = 3
