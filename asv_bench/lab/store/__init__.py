@@ -1,0 +1,1 @@
+"""How stored histories grow, and when their files are no longer read in time."""
