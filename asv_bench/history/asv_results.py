@@ -277,10 +277,12 @@ def _require_version(content: dict[str, Any], kind: str) -> None:
 
 def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
     names = tuple(text(param) for param in _list(entry["param_names"]))
-    better = entry.get("better", "")
+    unit, better = entry["unit"], entry.get("better", "")
+    if not isinstance(unit, str):
+        raise TypeError(f"the unit is {shown(unit)}, and no text")
     if better not in get_args(Better):
         raise ValueError(f"better is {shown(better)}, and can be lower or higher")
-    return Benchmark(name, text(entry["unit"]), names, text(entry["version"]), better)
+    return Benchmark(name, unit, names, text(entry["version"]), better)
 
 
 def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
