@@ -54,6 +54,8 @@ class FleetHost:
         The commits that it has measured.
     throttled
         How many lives or pairs in a row ran on a throttled GPU.
+    is_warned_of
+        Whether it was said that it is used although it is disturbed.
     """
 
     name: str
@@ -63,6 +65,7 @@ class FleetHost:
     why_out: str = ""
     usable: set[str] = field(default_factory=set)
     throttled: int = 0
+    is_warned_of: bool = False
 
     @property
     def machine(self) -> MachineFacts:
@@ -185,7 +188,7 @@ class Fleet:
                 why = f"is disturbed: {' '.join(answer.disturbances)}"
                 if self._take_out(host, why, spares_last=self._spares_last):
                     raise DeviceLost(f"{host.name} {why}")
-                self.tell(f"{host.name}, the last host, {why}")
+                self._warn_of(host, why)
                 answer = self._answer(host, method, slot, False, *arguments)
         if isinstance(answer.error, CommitUnusable):
             raise self._second_opinion(host, answer.error)
@@ -216,6 +219,13 @@ class Fleet:
         if is_new:
             self.tell(f"{host.name} is taken out of the fleet, as it {why}")
         return True
+
+    def _warn_of(self, host: FleetHost, why: str) -> None:
+        """Say once that the last host is used although something speaks against it."""
+        with self._lock:
+            is_new, host.is_warned_of = not host.is_warned_of, True
+        if is_new:
+            self.tell(f"{host.name}, the last host, {why}")
 
     def _second_opinion(self, host: FleetHost, error: CommitUnusable) -> MeasurementFailed:
         """What to raise where a host cannot measure a commit."""

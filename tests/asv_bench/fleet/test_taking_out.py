@@ -127,8 +127,9 @@ def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required()
     fleet, said = fleet_of(hosts)
     with pytest.raises(DeviceLost, match="one is disturbed: other load"):
         fleet.life(GOOD, device="one/0")
-    assert fleet.life(GOOD, device="two/0")["step"].value == 1.0
-    assert said[-1] == "two, the last host, is disturbed: other load"
+    for _ in range(2):
+        assert fleet.life(GOOD, device="two/0")["step"].value == 1.0
+    assert said[1:] == ["two, the last host, is disturbed: other load"]
     fleet, _ = fleet_of(hosts, spares_last=False)
     with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
         fleet.life(GOOD)
