@@ -106,6 +106,7 @@ class Fleet:
         }
         self._slots = {device: threading.Lock() for device in self._of_device}
         self._lock = threading.Lock()
+        self._is_over = False
         self._unusable: dict[str, CommitUnusable] = {}
         self.cells: dict[str, Cell] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
@@ -123,6 +124,7 @@ class Fleet:
 
     def stop(self) -> None:
         """See `PairSource`."""
+        self._is_over = True
         for host in self.hosts:
             host.link.end()
 
@@ -204,7 +206,8 @@ class Fleet:
             answer: Answer = pickle.loads(host.link.ask(pickle.dumps((method, arguments))))
         except HostGone as error:
             why = f"is lost: {error}"
-            self._take_out(host, why)
+            if not self._is_over:
+                self._take_out(host, why)
             raise DeviceLost(f"{host.name} {why}") from None
         self._take_account(host, answer)
         return answer

@@ -3,7 +3,8 @@
 It is carried to hosts as it stands here, and so imports nothing of kvtrail. The process is given
 the ruler itself, so that all hosts measure with the one that was started, and need its requirements
 only. What the engine adds to the environment is taken out again: lives see what a user of that
-machine sees.
+machine sees. The process is no child of the engine's, which kills its children: it sees that its
+pipe is closed, and ends what it runs first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import IO
 
 _HEAD, _HEAD_BYTES = ">QQ", 16
 _PROGRAM = """\
-import io, struct, sys, tarfile, tempfile
+import io, os, struct, sys, tarfile, tempfile
+if os.fork():
+    os._exit(0)
 with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as folder:
     _, length = struct.unpack(">QQ", sys.stdin.buffer.read(16))
     ruler = io.BytesIO(sys.stdin.buffer.read(length))
@@ -55,7 +58,7 @@ class HostProcess:
         self, ruler: bytes, order: bytes, begin: bytes, variables: Mapping[str, str | None]
     ) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
-        self._process = subprocess.Popen(
+        starter = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM],
             env=bare_environment(os.environ, variables),
             stdin=subprocess.PIPE,
@@ -63,10 +66,12 @@ class HostProcess:
             stderr=self._said,
             start_new_session=True,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._to, self._from = self._process.stdin, self._process.stdout
+        assert starter.stdin is not None
+        assert starter.stdout is not None
+        self._to, self._from = starter.stdin, starter.stdout
+        starter.wait()
         self._lock = threading.Lock()
+        self._is_over = False
         self._asked = 0
         self._waiting: dict[int, Future[bytes]] = {}
         try:
@@ -78,7 +83,8 @@ class HostProcess:
         if facts is None:
             raise self._broken()
         self._facts = facts[1]
-        threading.Thread(target=self._take_answers, daemon=True).start()
+        self._reader = threading.Thread(target=self._take_answers, daemon=True)
+        self._reader.start()
 
     def facts(self) -> bytes:
         """What it says of itself, pickled."""
@@ -88,7 +94,7 @@ class HostProcess:
         """The answer to a request, both as `host` has them; may be called from several threads."""
         future: Future[bytes] = Future()
         with self._lock:
-            if self._process.poll() is not None:
+            if self._is_over:
                 raise self._broken()
             self._asked += 1
             self._waiting[self._asked] = future
@@ -98,7 +104,7 @@ class HostProcess:
     def end(self) -> None:
         """Let it end, and all that it runs."""
         self._to.close()
-        self._process.wait()
+        self._reader.join()
 
     def _take_answers(self) -> None:
         while (frame := read_frame(self._from)) is not None:
@@ -107,12 +113,12 @@ class HostProcess:
                 future = self._waiting.pop(number)
             future.set_result(answer)
         with self._lock:
+            self._is_over = True
             for future in self._waiting.values():
                 future.set_exception(self._broken())
             self._waiting.clear()
 
     def _broken(self) -> RuntimeError:
-        self._process.wait()
         self._said.seek(0)
         words = self._said.read().decode(errors="replace")[-_LAST_CHARACTERS:].strip()
         return RuntimeError(f"its process has ended: {words or 'it said nothing'}")

@@ -84,6 +84,18 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
     assert fleet.to_json()["one"]["taken_out"] == "is lost: no route"
 
 
+def test_hosts_that_are_ended_are_not_lost() -> None:
+    def gone(*_: Any) -> Answer:
+        raise HostGone("ended")
+
+    fleet, said = fleet_of({"one": gone})
+    fleet.stop()
+    with pytest.raises(DeviceLost):
+        fleet.life(GOOD, device="one/0")
+    assert said == []
+    assert fleet.to_json()["one"]["taken_out"] is None
+
+
 def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
     fleet, said = fleet_of(
         {"one": cannot(BAD, measures("one/0")), "two": cannot(BAD, measures("two/0"))}
