@@ -139,6 +139,9 @@ class SubjectSession:
                 session.measure(self.rounds, bar.show)
             is_over = True
         finally:
+            if session.kept is not None and not is_over:
+                lives = len(session.kept.lives)
+                console.print(f"{lives} lives are kept; the same command goes on with them")
             filed = [
                 figure
                 for results in session.results.values()

@@ -231,7 +231,8 @@ class Lives:
     def _laid(self, commit: str) -> Laid:
         tried = self._tried[commit]
         assert not isinstance(tried, CommitUnusable)
-        return tried[0]
+        # Of many setups the cache forgets the oldest.
+        return tried[0] if tried[0].tree.is_dir() else self._trees.lay_out(commit)
 
     def _keep_others(self, commit: str, figures: Figures) -> None:
         """What is not compared is shown beside the answer."""

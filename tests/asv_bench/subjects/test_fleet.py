@@ -161,6 +161,7 @@ def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
     said = kvtrail(toy.toy, *arguments)
     interrupting.join()
     assert said.code == 130
+    assert "the same command goes on with them" in said.text
     # What was measured is kept to go on with, and nothing is filed that would be filed again.
     assert not kept.exists() or figures_in(kept) == []
     before = len(lives(log))

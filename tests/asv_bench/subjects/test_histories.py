@@ -225,6 +225,19 @@ def test_a_second_session_stands_beside_the_first(
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {1}
 
 
+def test_more_commits_are_measured_than_setups_are_kept(
+    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asv_bench.subjects.trees._KEPT_SETUPS", 1)
+    setup = 'measure = "sh $KVTRAIL_OUT/bench.sh"\nsetup = "cp bench.sh $KVTRAIL_OUT"'
+    (toy.root / "kvtrail.toml").write_text(TABLES.replace('measure = "sh bench.sh"', setup))
+    said = kvtrail(
+        toy, "history", "HEAD~2..HEAD", "--rounds", "2", "--results", str(tmp_path / "k")
+    )
+    assert said.code == 0, said.text
+    assert {len(one.samples) for one in figures_in(tmp_path / "k")["step_ms"].values()} == {2}
+
+
 def test_neighbours_with_the_same_files_are_measured_once(
     kvtrail, toy: ToyRepository, tmp_path: Path
 ) -> None:
