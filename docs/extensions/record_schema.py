@@ -98,7 +98,7 @@ class Reading(Closed):
     benchmark: Annotated[str, Meta(description="Name with parameters, or the metric's.")]
     value: Annotated[float, Meta(description="The figure, such as the median of the samples.")]
     samples: Annotated[list[float], Meta(description="Its runs, or windows.")]
-    device: Annotated[str, Meta(description="GPUs by UUID, `cpu`, or `host`: none of its own.")]
+    device: Annotated[str, Meta(description="GPUs by UUID, a fleet's slot, `cpu`, or `host`.")]
     started_at: Annotated[float, Meta(description="Seconds since 1970.")]
     process_s: Annotated[float, Meta(description="How long it took, s.")]
     gpu: Annotated[
@@ -135,6 +135,16 @@ class Settings(Struct):
     ] = {}
 
 
+class Host(Closed):
+    """A host of a fleet. Readings name its slots: the host's name, and a number behind a slash."""
+
+    machine: Annotated[Machine, Meta(description="Hardware and versions.")]
+    slots: Annotated[int, Meta(description="How many lives ran there at once.")]
+    taken_out: Annotated[
+        str | None, Meta(description="Why it was used no longer; null: it was to the end.")
+    ]
+
+
 class Results(Struct):
     """Figures derived from the samples. Each command adds its own; these are `compare`'s."""
 
@@ -156,6 +166,9 @@ class Results(Struct):
     ] = []
     pools: Annotated[
         dict[str, int], Meta(description="Earlier differences that a benchmark was judged with.")
+    ] = {}
+    hosts: Annotated[
+        dict[str, Host], Meta(description="Of a fleet: the hosts that measured, by name.")
     ] = {}
     gate: Annotated[str | None, Meta(description="Verdicts with an exit code of their own.")] = None
     interrupted: Annotated[bool, Meta(description="Whether the run was cut short.")] = False
@@ -192,7 +205,7 @@ _NAMES: dict[Any, str] = {
     bool: "boolean",
     type(None): "null",
 }
-PARTS = (Record, Machine, GpuStates, Settings, Results, Comparison, Cell, Pair, Reading)
+PARTS = (Record, Machine, GpuStates, Settings, Results, Comparison, Cell, Host, Pair, Reading)
 
 
 def schema() -> dict[str, Any]:
