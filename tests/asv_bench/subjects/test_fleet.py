@@ -195,7 +195,9 @@ def test_a_comparison_is_spread_over_hosts_and_a_disturbed_one_is_taken_out(
 
     name = list(said.record["results"]["hosts"])[1]
     monkeypatch.setattr(opening, "disturbances", disturbance_of(f"{name}/0"))
-    said = kvtrail(toy.toy, *arguments, "--fresh")
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    arguments = ("compare", "HEAD~1", "HEAD", "--fleet", "auto", "--kind", KIND, "--fresh")
+    said = kvtrail(toy.toy, *arguments)
     assert said.code == 3, said.text
     assert f"{name} is taken out of the fleet, as it is disturbed: other load" in said.text
     assert f"{name}/0" not in {one["base"]["device"] for one in said.record["samples"]}

@@ -1,0 +1,127 @@
+"""Rounds of lives over many devices, some of which are lost, and after an interruption."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.history.kept_lives import Cell, KeptLives
+from asv_bench.history.life_results import LifeResults
+from asv_bench.history.life_rounds import LifeRounds
+from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Reading
+from asv_bench.subjects.subject import Metric
+
+COMMITS = [f"{number:040x}" for number in range(12)]
+ROUNDS = 3
+UNUSABLE = COMMITS[5]
+
+
+class Machines:
+    """Devices called KIND/NUMBER, each of which is lost after so many lives."""
+
+    def __init__(self, lasts: Mapping[str, int]) -> None:
+        self.lasts = dict(lasts)
+        self.lived: list[tuple[str, str]] = []
+        self.lock = threading.Lock()
+
+    @property
+    def devices(self) -> list[str]:
+        return [device for device, left in self.lasts.items() if left > 0]
+
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
+        if commit == UNUSABLE:
+            raise CommitUnusable(commit, "it does not build")
+        return {"peak": Absence("it crashed", has_failed=True)}
+
+    def life(
+        self, commit: str, *, benchmarks: Collection[str] | None = None, device: str | None = None
+    ) -> Mapping[str, Reading]:
+        assert device is not None
+        with self.lock:
+            self.lasts[device] -= 1
+            if self.lasts[device] < 0:
+                raise DeviceLost(f"{device} is lost")
+            self.lived.append((device, commit))
+        value = 1.0 + COMMITS.index(commit)
+        return {"step": Reading(commit, "step", value, (value,), device, 0.0, 1.0)}
+
+    def stop(self) -> None:
+        self.lasts = dict.fromkeys(self.lasts, 0)
+
+
+def kind_of(device: str) -> str:
+    return device.partition("/")[0]
+
+
+def rounds_on(machines: Machines, kept: KeptLives | None = None) -> LifeRounds:
+    subject: Any = SimpleNamespace(metrics=[Metric("step", "s"), Metric("peak", "bytes")])
+    nothing: Any = None
+    kinds = dict.fromkeys(map(kind_of, machines.lasts))
+    results = {kind: LifeResults(subject, nothing, nothing) for kind in kinds}
+    return LifeRounds(machines, COMMITS, results, kind_of, kept)
+
+
+def assert_complete(rounds: LifeRounds) -> None:
+    for results in rounds.results.values():
+        measured = {
+            commit: [one.value for one in of_commit["step"]]
+            for commit, of_commit in results.readings.items()
+        }
+        assert measured == {
+            commit: [1.0 + number] * ROUNDS
+            for number, commit in enumerate(COMMITS)
+            if commit != UNUSABLE
+        }
+        assert results.failed[UNUSABLE] == {"step", "peak"}
+        assert results.failed[COMMITS[0]] == {"peak"}
+
+
+def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
+    machines = Machines({"a/0": 999, "a/1": 4, "a/2": 1, "b/0": 7, "b/1": 999})
+    rounds = rounds_on(machines)
+    told: list[int] = []
+    rounds.measure(ROUNDS, lambda done, what: told.append(done))
+    assert_complete(rounds)
+    counted = Counter((kind_of(device), commit) for device, commit in machines.lived)
+    assert set(counted.values()) == {ROUNDS}
+    assert max(told) < 2 * ROUNDS * len(COMMITS)
+
+
+def test_one_device_goes_back_and_forth() -> None:
+    machines = Machines({"a/0": 999})
+    rounds_on(machines).measure(2, lambda done, what: None)
+    lived = [commit for _, commit in machines.lived]
+    assert lived[:11] == [commit for commit in COMMITS if commit != UNUSABLE]
+    assert lived[11:] == lived[:11][::-1]
+
+
+def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "kept.jsonl"
+    with pytest.raises(MeasurementFailed, match="on b are not measured"):
+        rounds_on(Machines({"a/0": 999, "b/0": 7}), KeptLives(path)).measure(
+            ROUNDS, lambda done, what: None
+        )
+    with path.open("a") as file:
+        file.write('{"kind": "b", "commit"')  # as a process leaves it that is killed
+    kept = KeptLives(path)
+    before = set(kept.lives)
+    assert len(before) == ROUNDS * (len(COMMITS) - 1) + 7
+    machines = Machines({"a/0": 999, "b/0": 999})
+    rounds = rounds_on(machines, kept)
+    rounds.measure(ROUNDS, lambda done, what: None)
+    assert_complete(rounds)
+    assert {kind_of(device) for device, _ in machines.lived} == {"b"}
+    assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1) - 7
+    assert len(KeptLives(path).lives) == 2 * ROUNDS * (len(COMMITS) - 1)
+    assert Cell("b", COMMITS[0], 0) in before
+    kept.remove()
+    assert not path.exists()
