@@ -13,6 +13,7 @@ import pickle
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,9 +36,12 @@ from asv_bench.subjects.processes import Processes
 from asv_bench.subjects.subject_file import SubjectTable
 from asv_bench.subjects.trees import Trees
 
-Look = Callable[[Place, int], Sequence[str]]
-"""Given a place where nothing of ours runs, and on how many cores lives run elsewhere on the host,
+Look = Callable[[Place, bool], Sequence[str]]
+"""Given a place where nothing of ours runs, and whether nothing of ours runs on all of the host,
 says in sentences what disturbs it."""
+LOOKS, PAUSE_SECONDS = 3, 1.0
+"""What disturbs is still there when it is looked at again: a GPU counts as busy for a while after
+the life that was busy there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +138,10 @@ class Host:
         """Measure in a slot, unless the host is disturbed and may be left out."""
         place = self._places[slot]
         with self._lock:
-            others = sum(len(self._places[one].cores) for one in self._busy)
+            is_alone = not self._busy
             self._busy.add(slot)
         try:
-            disturbances = tuple(self._look(place, others))
+            disturbances = tuple(self._look(place, is_alone))
             if disturbances and may_leave:
                 return Answer(disturbances=disturbances)
             answer = Answer(disturbances=disturbances)
@@ -158,12 +162,21 @@ class Host:
         return answer
 
 
-def disturbances(place: Place, others: int) -> list[str]:
-    """What disturbs a place: load, or somebody else on its GPUs. Clocks that follow the load do
-    not, as they are the machine's."""
-    seen = look_around(place.gpus or [place.device])
-    busy = None if seen.busy_cores is None else max(0.0, seen.busy_cores - others)
-    return replace(seen, busy_cores=busy, governors=()).sentences()
+def disturbances(place: Place, is_alone: bool) -> list[str]:
+    """What disturbs a place: load, or somebody else on its GPUs.
+
+    Load is judged where it is not ours. Clocks that follow the load are the machine's own.
+    """
+    sentences: list[str] = []
+    for number in range(LOOKS):
+        if number:
+            time.sleep(PAUSE_SECONDS)
+        seen = look_around(place.gpus or [place.device])
+        busy = seen.busy_cores if is_alone else None
+        sentences = replace(seen, busy_cores=busy, governors=()).sentences()
+        if not sentences:
+            break
+    return sentences
 
 
 def places_here(table: SubjectTable, slots: int, name: str) -> list[Place]:

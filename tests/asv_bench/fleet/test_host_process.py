@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import undisturbed
 from declared_repository import DeclaredRepository
 
 from asv_bench.compare.kept_pairs import RULER
+from asv_bench.fleet import host
 from asv_bench.fleet.host import Answer, HostFacts, disturbances
 from asv_bench.fleet.host_process import HostProcess, bare_environment
 from asv_bench.fleet.order import Order, tar_of
+from asv_bench.process.gpu import GpuUse
 from asv_bench.process.samples import CommitUnusable
+from asv_bench.process.surroundings import Surroundings
 from asv_bench.subjects.choose import declared_by
+from asv_bench.subjects.lives import Place
 
 TABLES = """
 [subject]
@@ -48,6 +53,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeclaredRepository:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("PYTHONPATH", str(undisturbed.FOLDER))
     monkeypatch.setenv("RAY_JOB_ID", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, "5\n", "6\n", "sleepy\n", "exit")
@@ -59,7 +65,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeclaredRepository:
 @pytest.fixture
 def process(toy: DeclaredRepository) -> Iterator[HostProcess]:
     order = Order.of(declared_by(toy.root / "kvtrail.toml"), commits(toy))
-    begin = pickle.dumps((2, "here", disturbances))
+    begin = pickle.dumps((2, "here", undisturbed.undisturbed))
     ruler = tar_of(RULER.parent, [RULER.name])
     made = HostProcess(ruler, pickle.dumps(order), begin, {"OMP_NUM_THREADS": None})
     yield made
@@ -77,7 +83,7 @@ def runs(pid: str) -> bool:
 
 
 def ask(process: HostProcess, method: str, slot: int, *arguments: Any) -> Answer:
-    """What a host answers that may not leave, however busy this machine is."""
+    """What a host answers."""
     answer: Answer = pickle.loads(process.ask(pickle.dumps((method, (slot, False, *arguments)))))
     return answer
 
@@ -132,6 +138,33 @@ def test_what_it_started_ends_with_it(
     assert list((tmp_path / "scratch").iterdir()) == []
     with pytest.raises(RuntimeError, match="its process has ended"):
         ask(process, "life", 0, commits(toy)[0], None)
+
+
+def seen(busy_cores: float, gpu_percent: int = 0) -> Surroundings:
+    gpus = (GpuUse("GPU-a", processes=(), busy_percent=gpu_percent),)
+    return Surroundings(16, busy_cores, 1.0, ("powersave",), gpus)
+
+
+def test_a_place_is_disturbed_by_what_lasts_and_is_not_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place(("GPU-a",), (0, 1), "here/0")
+    looks: list[Surroundings] = []
+    monkeypatch.setattr(host, "look_around", lambda devices: looks.pop(0))
+    monkeypatch.setattr(host, "PAUSE_SECONDS", 0.0)
+    # The GPU was busy with the life before.
+    looks += [seen(0.0, gpu_percent=90), seen(0.0)]
+    assert disturbances(place, True) == []
+    looks += [seen(9.0)] * host.LOOKS
+    [sentence] = disturbances(place, True)
+    assert "9.0 of 16 cores" in sentence
+    # Another slot's life is ours.
+    looks += [seen(9.0)]
+    assert disturbances(place, False) == []
+    looks += [seen(0.0, gpu_percent=90)] * host.LOOKS
+    [sentence] = disturbances(place, False)
+    assert "GPU-a is busy 90 %" in sentence
+    assert looks == []
 
 
 def test_only_what_the_engine_adds_is_taken_out_of_the_environment() -> None:

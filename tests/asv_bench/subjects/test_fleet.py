@@ -84,7 +84,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts find themselves undisturbed, whatever else this machine does."""
-    monkeypatch.setattr(opening, "disturbances", lambda place, others: [])
+    monkeypatch.setattr(opening, "disturbances", lambda place, is_alone: [])
     monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", tmp_path / "work" / "lives")
     monkeypatch.setattr("asv_bench.history.asv_runs.AsvProject.publish", lambda self: None)
 
@@ -204,9 +204,9 @@ def test_a_comparison_is_spread_over_hosts_and_a_disturbed_one_is_taken_out(
     assert said.record["warnings"]
 
 
-def disturbance_of(device: str) -> Callable[[Place, int], list[str]]:
+def disturbance_of(device: str) -> Callable[[Place, bool], list[str]]:
     """What finds one host disturbed."""
-    return lambda place, others: ["other load"] if place.device == device else []
+    return lambda place, is_alone: ["other load"] if place.device == device else []
 
 
 def test_a_bisection_probes_several_commits_at_once(
