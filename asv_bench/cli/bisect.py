@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
-from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
+from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import THOROUGH, SearchPlan
-from asv_bench.bisect.search import Search
-from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
-from asv_bench.cli.files import SearchingFiles, next_question
+from asv_bench.cli.bisecting import Bisecting
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.files import SearchingFiles
 from asv_bench.cli.options import (
     Anyway,
     AxisKind,
@@ -41,29 +37,17 @@ from asv_bench.cli.options import (
     parent_of,
     workload_of,
 )
-from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
-from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
-from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import DEFAULT_MARGIN
-from asv_bench.compare.verdict import Comparison
-from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.explain.why import why
-from asv_bench.fleet.fleet import Fleet
-from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
+from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
-from asv_bench.git.repository import Commit, kind_of, short
-from asv_bench.output.console import print_sentences
-from asv_bench.output.contradictions import processes_apart
+from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.issue_text import IssueText, described, environment_of, repeating
-from asv_bench.output.progress import Progress
 from asv_bench.output.record import WORKPLACE
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.subjects.choose import Choice
-from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Metric, Subject
 
 HELP = (
@@ -259,213 +243,3 @@ def _without_the_same(
             f"measured is the same as in the commit before; --anyway measures them",
         )
     return found
-
-
-class Bisecting:
-    """One bisection from its first process to its record."""
-
-    def __init__(
-        self,
-        subject: DeclaredSubject | BenchSetup,
-        # What the user calls the two ends.
-        words: tuple[str, str],
-        good: str,
-        commits: list[Commit],
-        direction: Direction,
-        plan: SearchPlan,
-        files: TableFiles,
-        options: Sequence[str],
-        fleet: Fleet | None = None,
-    ) -> None:
-        self._options = options
-        self._why: list[str] = []
-        self._subject = subject
-        self._words = words
-        self._good = good
-        self._commits = commits
-        self._by_hash = {commit.hash: commit for commit in commits}
-        self._direction = direction
-        self._plan = plan
-        self._files = files
-        self._console = files.console
-        self._benchmark = subject.metrics[0].name
-        self._fleet = fleet
-        self._record = record_of(
-            "bisect",
-            {
-                "good": good,
-                "commits": [commit.to_json() for commit in commits],
-                "subject": subject.to_json(),
-                "fixed": subject.fixed,
-                "benchmark": self._benchmark,
-                "direction": str(direction),
-                "devices": list(subject.devices),
-                "plan": plan.to_json(),
-            },
-            fleet,
-        )
-        self._noise = NoisePools(self._record)
-        self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
-        self._probes: list[Probe] = []
-        self.finding: Finding | None = None
-        self.seconds = 0.0
-
-    def call_same(self) -> ExitCode:
-        """Answer without measuring: what is measured is the same at both ends."""
-        bad = self._commits[-1].hash
-        gate = Comparison.of_same(self._benchmark, self._good, bad)
-        asked = self._direction, self._benchmark, self._good, bad
-        self.finding = Finding(Outcome.NONE, *asked, reason=gate.reason, gate=gate)
-        return ExitCode.GOOD
-
-    def run(self, resume: bool | None, *, require_quiet: bool = False) -> ExitCode:
-        """Measure until there is an answer, an interruption or a failure."""
-        kept = KeptFile.of_record(self._record, resume)
-        first, last = self._commits[0].short, self._commits[-1].short
-        range_sentence = (
-            f"bisecting {len(self._commits)} {kind_of(self._good)}s, {first} to {last}, for "
-            f"{self._direction.phrase}"
-        )
-        sentences = [self._subject.sentence(), *kept.sentences(), *self._noise.complaints]
-        print_sentences(self._console, [range_sentence, *sentences])
-        look_around(
-            self._record, self._console, self._subject, self._fleet, require_quiet=require_quiet
-        )
-        begun = time.monotonic()
-        lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
-        try:
-            with termination_as_interrupt(), self._subject.pairs() as source, lines:
-
-                def on_probe(probe: Probe) -> None:
-                    self._probes.append(probe)
-                    lines.show(probe, is_kept=len(self._probes) <= kept.restored)
-
-                self.finding = Search(
-                    lambda part: KeptPairs(source, kept, part),
-                    self._good,
-                    [commit.hash for commit in self._commits],
-                    self._benchmark,
-                    direction=self._direction,
-                    plan=self._plan,
-                    pool=self._pool,
-                    on_probe=on_probe,
-                ).run()
-        except KeyboardInterrupt:
-            self._record.notes.append("Interrupted; the same command goes on with these pairs.")
-            return ExitCode.INTERRUPTED
-        except MeasurementFailed as error:
-            self._record.notes.append(str(error))
-            if not isinstance(error, CommitUnusable):
-                return ExitCode.FAILED
-            # An end cannot be measured: that is the answer, and the next command tries anew.
-            kept.finish()
-            return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
-        finally:
-            self.seconds = time.monotonic() - begun
-            self._record.notes += kept.complaints
-        kept.finish()
-        self._add_noise()
-        return BY_OUTCOME[self.finding.outcome]
-
-    def _add_noise(self) -> None:
-        """Keep what each of the comparisons showed within a commit for the next ones."""
-        compared: dict[tuple[str, str], list[Pair]] = {}
-        for probe in self._probes:
-            if probe.stage is not Stage.SEARCH and probe.pair and not probe.pair.discarded:
-                compared.setdefault((probe.reference, probe.commit), []).append(probe.pair)
-        for pairs in compared.values():
-            self._noise.add({self._benchmark: pairs})
-
-    def print_answer(self) -> None:
-        """Print the commits that were measured, and the answer."""
-        if self.finding is None:
-            print_sentences(self._console, self._record.notes, "bold")
-            return
-        kept = (probe.pair for probe in self._probes if probe.pair and not probe.pair.discarded)
-        readings = (
-            (f"{self._benchmark} of {short(reading.commit)}", reading.value)
-            for pair in kept
-            for reading in (pair.base, pair.head)
-        )
-        doubts = processes_apart(readings)
-        first, *others = answer_lines(self.finding, self._by_hash)
-        self._look_why(self.finding)
-        others += [*self._next_question(), *self._why]
-        if self._probes:
-            page = self._page(first, [*others, *self._record.warnings, *doubts])
-            self._files.show(commit_table(self.finding, self._commits), page=page)
-        self._record.warn(self._console, doubts)
-        print_sentences(self._console, [first], "bold")
-        took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
-        print_sentences(self._console, [*others, took])
-
-    def _look_why(self, finding: Finding) -> None:
-        """Find out what differs besides time at the commits that are named."""
-        if finding.confirmed_steps:
-            with Progress(self._console, "looking at what differs besides time"):
-                self._why = [line for step in finding.confirmed_steps for line in self._lines(step)]
-
-    def _lines(self, step: Step) -> list[str]:
-        """What differs besides time at a commit that is named."""
-        place = next(at for at, one in enumerate(self._commits) if one.hash == step.commits[0])
-        before = self._commits[place - 1] if place else Commit(self._good)
-        cells = self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
-        head = self._by_hash[step.commit]
-        is_slower = (step.effect > 0) == (self._subject.metrics[0].better == "lower")
-        lines = why(
-            self._subject,
-            before,
-            head,
-            self._options,
-            cells,
-            sign=1 if is_slower else -1,
-            has_commits=False,
-        )
-        return [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
-
-    def _next_question(self) -> list[str]:
-        """How to ask which files of the one commit that is named did it."""
-        finding = self.finding
-        if finding is None or len(finding.suspects) != 1 or finding.outcome is not Outcome.FOUND:
-            return []
-        return next_question(self._subject, self._by_hash[finding.suspects[0]], self._words)
-
-    def _page(self, answer: str, remarks: list[str]) -> str:
-        """The answer as text for an issue."""
-        assert self.finding is not None
-        good, bad = self._words
-        names = {good: (short(self._good),), bad: (short(self._commits[-1].hash),)}
-        return IssueText(
-            heading=f"{self._benchmark}: {answer}",
-            commits=f"{len(self._commits)} {kind_of(self._good)}s after "
-            f"**{short(self._good)}**, up to {described(self._commits[-1])}",
-            tables=[commit_table(self.finding, self._commits)],
-            remarks=remarks,
-            environment=environment_of(
-                self._record,
-                self._subject.sentence(),
-                self._subject.devices,
-                with_torch=isinstance(self._subject, BenchSetup),
-                seconds=self.seconds,
-            ),
-            command=repeating(sys.argv[1:], names),
-        ).render()
-
-    def write_record(self, path: Path | None, code: ExitCode) -> Path:
-        """Write every probe with its samples, and the finding; return where."""
-        finding = self.finding
-        self._record.notes += self._subject.remarks
-        self._record.results = {
-            "exit_code": int(code),
-            "outcome": self._direction if code is ExitCode.REGRESSION else code.name.lower(),
-            "seconds": self.seconds,
-            "pairs": {
-                str(stage): sum(probe.stage is stage for probe in self._probes) for stage in Stage
-            },
-            "pool": len(self._pool),
-            "why": self._why,
-            "finding": None if finding is None else finding.to_json(),
-            **hosts_json(self._fleet),
-        }
-        self._record.samples = [probe.to_json() for probe in self._probes]
-        return self._record.write(path)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
+from asv_bench.cli.comparing import Comparing
+from asv_bench.cli.exit_codes import ExitCode, parse_gate
 from asv_bench.cli.options import (
     Anyway,
     AxisKind,
@@ -33,49 +31,17 @@ from asv_bench.cli.options import (
     WorkloadName,
     workload_of,
 )
-from asv_bench.compare.bench_setup import termination_as_interrupt
-from asv_bench.compare.clock_findings import clock_findings
-from asv_bench.compare.comparison import CommitComparison, Progress
-from asv_bench.compare.kept_pairs import FOLDER, KeptFile, KeptPairs
-from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
-from asv_bench.compare.tables import (
-    comparison_table,
-    headline,
-    others_lines,
-    pair_line,
-    worst_first,
-)
-from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
-from asv_bench.explain.why import why
-from asv_bench.fleet.fleet import Fleet
-from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
-from asv_bench.git.repository import Commit
-from asv_bench.output.console import Verbosity, print_sentences, verbosity
-from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.issue_text import (
-    IssueText,
-    described,
-    environment_of,
-    lasting_names,
-    place_of,
-    repeating,
-)
-from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import WORKPLACE
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.samples import CommitUnusable, Pair
-from asv_bench.subjects.cell import Cell, differences
 from asv_bench.subjects.choose import Choice
-from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject import Subject
-from asv_bench.subjects.swap import SwapSubject
-from asv_bench.subjects.three_cells import ThreeCells
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
@@ -229,245 +195,3 @@ def refuse_hopeless(plan: ComparisonPlan, count: int) -> None:
             f"among {count} benchmarks, {plan.cap} pairs cannot show a difference of one; take at "
             f"least {plan.least_cap(count)}, or fewer benchmarks."
         )
-
-
-class Comparing:
-    """One comparison from its first process to its record."""
-
-    def __init__(
-        self,
-        subject: Subject,
-        # What the user calls them; the first is the base, the last the head.
-        given: Sequence[tuple[str, Commit]],
-        plan: ComparisonPlan,
-        files: TableFiles,
-        *,
-        command: str = "compare",
-        # Those that name the subject, for the command that says why the head is slower; None:
-        # nothing is said of that.
-        options: Sequence[str] | None = None,
-        fleet: Fleet | None = None,
-    ) -> None:
-        self._options = options
-        self._why: list[str] = []
-        self._subject = subject
-        self._given = given
-        self._base, self._head = base, head = given[0][1], given[-1][1]
-        self._plan = plan
-        self._files = files
-        self._console = files.console
-        self._names = [metric.name for metric in subject.metrics]
-        self._units = {metric.name: metric.unit for metric in subject.metrics}
-        margins = {
-            metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
-        }
-        self._fleet = fleet
-        self._record = record_of(
-            command,
-            {
-                "base": base.to_json(),
-                "head": head.to_json(),
-                "subject": subject.to_json(),
-                "fixed": subject.fixed,
-                "benchmarks": self._names,
-                "devices": list(subject.devices),
-                "margins": margins,
-                "plan": plan.to_json(),
-            },
-            fleet,
-        )
-        self._noise = NoisePools(self._record)
-        self._pools = self._noise.of(self._names)
-        self._margins = margins
-        self._comparison = CommitComparison(
-            base.hash, head.hash, self._names, plan, self._pools, margins
-        )
-        self.comparisons: list[Comparison] = []
-        self.is_interrupted = False
-        self.seconds = 0.0
-
-    def call_same(self) -> None:
-        """Answer without measuring: nothing that is measured differs."""
-        self._print_commits()
-        self.comparisons = [Comparison.of_same(name, *self._ends) for name in self._names]
-
-    def run(self, resume: bool | None, *, require_quiet: bool = False) -> None:
-        """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
-        self._print_commits()
-        self._console.print(self._subject.sentence())
-        kept = KeptFile.of_record(self._record, resume)
-        print_sentences(self._console, [*kept.sentences(), *self._noise.complaints])
-        look_around(
-            self._record, self._console, self._subject, self._fleet, require_quiet=require_quiet
-        )
-        begun = time.monotonic()
-        comparison, plan = self._comparison, self._plan
-        bar = Bar(self._console, "warming up, both commits run once", plan.cap, "pairs at most")
-        try:
-            with termination_as_interrupt(), self._subject.pairs() as source, bar:
-
-                def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
-                    self._record.samples.extend(pair.to_json() for pair in measured.values())
-                    if verbosity() is Verbosity.VERBOSE:
-                        lines = (pair_line(now.measured, pair) for pair in measured.values())
-                        print_sentences(self._console, lines)
-                    # Kept pairs take no time, and say nothing of the time that is left.
-                    if now.measured > kept.restored:
-                        bar.show(now.kept, f"comparing, next look at {now.next_look}")
-
-                self.comparisons = comparison.run(KeptPairs(source, kept, "pairs"), on_pair)
-        except (KeyboardInterrupt, CommitUnusable) as error:
-            self.is_interrupted = isinstance(error, KeyboardInterrupt)
-            self.comparisons = comparison.answers_after(error)
-        if not self.is_interrupted:
-            kept.finish()
-            self._noise.add({name: comparison.kept_pairs(name) for name in self._names})
-        self.seconds = time.monotonic() - begun
-        self._record.notes += kept.complaints
-
-    def exit_code(self, gate: frozenset[Verdict]) -> ExitCode:
-        """The exit code that the verdicts call for."""
-        return exit_code([comparison.verdict for comparison in self.comparisons], gate)
-
-    def print_answer(self) -> None:
-        """Show the table, the reasons and the answer in a line."""
-        place = place_of(self._record.machine, self._subject.devices)
-        title = f"{self._versus(lambda commit: commit.short)} on {place}"
-        for sentence in [*self._apart(), *clock_findings(self._pairs())]:
-            self._console.print(sentence, style="yellow")
-            self._record.warnings.append(sentence)
-        table = comparison_table(self.comparisons, self._units, title, self._plan, self._margins)
-        self._look_why()
-        self._files.show(table, page=self._page())
-        for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
-            self._console.print(reason)
-        self._record.warn(self._console, self._contradictions())
-        if isinstance(self._subject, DeclaredSubject):
-            units = {metric.name: metric.unit for metric in self._subject.known}
-            lines = others_lines(self._others(), self._ends, units)
-            print_sentences(self._console, lines)
-        print_sentences(self._console, self.answers(), "bold")
-        print_sentences(self._console, self._why)
-
-    def _look_why(self) -> None:
-        """Find out what differs besides time, where the head is slower."""
-        is_slower = any(one.verdict is Verdict.SLOWER for one in self.comparisons)
-        if self._options is None or not is_slower or self.is_interrupted:
-            return
-        with Bar(self._console, "looking at what differs besides time"):
-            self._why = why(self._subject, self._base, self._head, self._options, self._cells())
-
-    def heading(self) -> str:
-        """The answer in a line."""
-        return headline(self.comparisons)
-
-    def answers(self) -> list[str]:
-        """The answer in a line, or in several."""
-        return [self.heading()]
-
-    def _page(self) -> str:
-        """The comparison as text for an issue or a pull request."""
-        subject = self._subject
-        shown = worst_first(self.comparisons)
-        reasons = [f"{one.benchmark}: {one.reason}" for one in shown if one.reason]
-        interruption = ["Interrupted before its end."] if self.is_interrupted else []
-        is_declared = isinstance(subject, DeclaredSubject | SwapSubject | ThreeCells)
-        return IssueText(
-            heading=self.heading(),
-            commits=self._versus(described),
-            tables=[comparison_table(shown, self._units, "", self._plan, self._margins)],
-            remarks=[
-                *(answer for answer in self.answers() if answer != self.heading()),
-                *self._record.warnings,
-                *self._contradictions(),
-                *reasons,
-                *interruption,
-                *self._why,
-            ],
-            environment=environment_of(
-                self._record,
-                subject.sentence(),
-                subject.devices,
-                with_torch=not is_declared,
-                seconds=self.seconds,
-            ),
-            command=repeating(sys.argv[1:], self._lasting_names()),
-        ).render()
-
-    def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
-        """Write every pair with its samples, and the verdicts; return where."""
-        self._record.notes += self._subject.remarks
-        self._record.results = {**self.results(), **self._outcome(gate, code)}
-        return self._record.write(path)
-
-    def results(self) -> dict[str, Any]:
-        """What the record says of the answer."""
-        return {
-            "comparisons": [comparison.to_json() for comparison in self.comparisons],
-            "cells": {end: cell.to_json() for end, cell in self._cells().items()},
-            "others": self._others(),
-            "why": self._why,
-            "pools": {name: len(pool) for name, pool in self._pools.items()},
-        }
-
-    def _outcome(self, gate: str, code: ExitCode) -> dict[str, Any]:
-        return {
-            "gate": gate,
-            "exit_code": int(code),
-            "outcome": code.name.lower(),
-            "interrupted": self.is_interrupted,
-            "seconds": self.seconds,
-            **hosts_json(self._fleet),
-        }
-
-    @property
-    def _ends(self) -> tuple[str, str]:
-        return self._base.hash, self._head.hash
-
-    def _cells(self) -> Mapping[str, Cell]:
-        subject = self._subject
-        if isinstance(subject, DeclaredSubject | SwapSubject | ThreeCells):
-            return subject.cells
-        return {}
-
-    def _others(self) -> Mapping[str, Mapping[str, list[float]]]:
-        """Figures that a life gave besides those compared."""
-        return self._subject.others if isinstance(self._subject, DeclaredSubject) else {}
-
-    def _apart(self) -> list[str]:
-        """What differs between the ends besides what was asked."""
-        cells = self._cells()
-        if not all(end in cells for end in self._ends):
-            return []
-        return differences(*(cells[end] for end in self._ends))
-
-    def _pairs(self) -> Iterator[Pair]:
-        """The pairs of all benchmarks that were not discarded."""
-        for name in self._names:
-            yield from self._comparison.kept_pairs(name)
-
-    def _print_commits(self) -> None:
-        for role, commit in self._commits().items():
-            self._console.print(f"{role} {commit.short} {commit.subject}".rstrip())
-
-    def _lasting_names(self) -> dict[str, tuple[str, ...]]:
-        return lasting_names(self._given)
-
-    def _versus(self, show: Callable[[Commit], str]) -> str:
-        """What is compared with what."""
-        return f"{show(self._head)} against {show(self._base)}"
-
-    def _commits(self) -> Mapping[str, Commit]:
-        """What is compared, by its role."""
-        return {"base": self._base, "head": self._head}
-
-    def _contradictions(self) -> list[str]:
-        """What to know where processes of one commit gave figures far apart."""
-        unit = "s" if set(self._units.values()) == {"seconds"} else ""
-        readings = (
-            (f"{name} of {side} {reading.commit[:8]}", reading.value)
-            for name in self._names
-            for pair in self._comparison.kept_pairs(name)
-            for side, reading in (("base", pair.base), ("head", pair.head))
-        )
-        return processes_apart(readings, unit)

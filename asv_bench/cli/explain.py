@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from asv_bench.cli.compare import Comparing
+from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import NO_GATE, ExitCode
 from asv_bench.cli.options import (
     AxisKind,

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from asv_bench.cli.compare import Comparing, plan_of, refuse_hopeless
+from asv_bench.cli.compare import plan_of, refuse_hopeless
+from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import (
     Anyway,

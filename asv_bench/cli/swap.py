@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.compare import Comparing
+from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode, exit_code
 from asv_bench.cli.options import (
     CsvPath,

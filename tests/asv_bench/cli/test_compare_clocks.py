@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs
 
-from asv_bench.cli.compare import Comparing
+from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.compare import kept_pairs, noise_pools
 from asv_bench.compare.plan import ComparisonPlan
