@@ -84,6 +84,7 @@ class Decoder:
             self._turns = config.rotary.table(config.max_positions, config.head_dim, self.device)
         self.blocks = tuple(_block(config, weights, layer) for layer in range(config.num_layers))
         self.final_norm = _norm(config, weights, "final_norm")
+        self._next_norms = self._norms_behind_blocks()
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Run the tokens through all blocks.
@@ -106,12 +107,11 @@ class Decoder:
         if self.position_embedding is not None:
             x = x + F.embedding(positions, self.position_embedding)
         turn = None if self._turns is None else Turn.at(positions, self._turns)
-        next_norms = (*(block.attention_norm for block in self.blocks[1:]), self.final_norm)
         normed = self.blocks[0].attention_norm(x)
         for layer, block in enumerate(self.blocks):
             attended = self._attention(block, layer, normed, turn, attend)
             x, normed = block.feed_forward_norm.after(x, attended)
-            x, normed = next_norms[layer].after(x, block.feed_forward(normed))
+            x, normed = self._next_norms[layer].after(x, block.feed_forward(normed))
         return normed
 
     @property
@@ -131,6 +131,11 @@ class Decoder:
         if isinstance(norm, RMSNorm) and norm.weight is not None and not self.config.tied_head:
             self.head.mul_(norm.weight)
             self.final_norm = replace(norm, weight=None)
+        self._next_norms = self._norms_behind_blocks()
+
+    def _norms_behind_blocks(self) -> tuple[Norm, ...]:
+        """The norm of what each block leaves."""
+        return (*(block.attention_norm for block in self.blocks[1:]), self.final_norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token after each hidden state: [N, E] -> [N, V], in the model's dtype.
