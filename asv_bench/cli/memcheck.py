@@ -77,6 +77,7 @@ CHECKS = (
             "tests/kernels/attention/test_prefill.py",
             "tests/kernels/linear/test_norm.py",
             "tests/kernels/attention/test_fused.py",
+            "tests/kernels/attention/test_rotation.py",
             "tests/kernels/linear/test_projections.py",
             "tests/kernels/step/test_rows.py",
             "tests/kernels/sampling/test_draw.py",

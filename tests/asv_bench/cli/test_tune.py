@@ -79,7 +79,7 @@ def test_the_command_writes_table_and_record(
     cost, goal = optimum()
     monkeypatch.setenv("KVTRAIL_MACHINE", "box")
     monkeypatch.setattr("kernels.tiles.table.committed_table", lambda: TABLE)
-    monkeypatch.setattr(command, "_workbench", lambda device: FakeBench(cost))
+    monkeypatch.setattr(command, "_workbench", lambda *_: FakeBench(cost))
     monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "runs")
     output = tmp_path / "own.toml"
     arguments = ["--device", "cuda", "--roles", "head", "--rows", "64", "--output", str(output)]
