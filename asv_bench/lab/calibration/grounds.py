@@ -149,18 +149,20 @@ class DeclaredGround:
                 f"{', '.join(SECONDS_OF)}, lower being better, grows by one."
             )
             return None
-        value = self._value(self.commit, metric)
-        if metric.name == WALL:
-            return value
-        delayed = self._value(self._delayed(metric, value), metric)
-        if delayed - value < OBEYED * value:
-            self.remarks.append(
-                f"{metric.name}: no delay was planted, as a life that was told to wait by "
-                f"${VARIABLE} did not move it. A benchmark that waits so many seconds within what "
-                f"it times, once for each figure, can be tried."
-            )
-            return None
-        return value
+        # Twice: the first life may have been disturbed, and look long enough to hide the wait.
+        for _ in range(2):
+            value = self._value(self.commit, metric)
+            if metric.name == WALL:
+                return value
+            delayed = self._value(self._delayed(metric, value), metric)
+            if delayed - value >= OBEYED * value:
+                return value
+        self.remarks.append(
+            f"{metric.name}: no delay was planted, as a life that was told to wait by "
+            f"${VARIABLE} did not move it. A benchmark that waits so many seconds within what "
+            f"it times, once for each figure, can be tried."
+        )
+        return None
 
     def _value(self, name: str, metric: Metric) -> float:
         return self._lives.life(name, benchmarks=(metric.name,))[metric.name].value
