@@ -14,9 +14,10 @@ from engine.models.layers import Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from kernels.attention.rotation import Rotation
 from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
-from kernels.tiles.table import HEAD_PART, ROLES, StepShapes
+from kernels.tiles.table import HEAD_PART, MOST_HEAD_DIM, ROLES, StepShapes
 
-_ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
+_GELUS = ("gelu_new", "gelu_pytorch_tanh")
+_SILUS = ("silu", "swish")
 
 
 def can_fuse(model: Decoder) -> bool:
@@ -26,20 +27,24 @@ def can_fuse(model: Decoder) -> bool:
 
 
 def has_fused_parts(config: DecoderSpec) -> bool:
-    """Whether there are fused kernels for every part: those of GPT-2, with its own activation.
+    """Whether there are fused kernels for every part: those of GPT-2, or those of a Llama.
 
-    Widths must be multiples of 64, as those of every published GPT-2 are.
+    The latter are RMS norms, rotary positions and a gate of SiLU, with or without biases, norms of
+    heads, and heads of keys that queries share. All widths must be multiples of 64.
     """
-    return (
-        config.norm == "layer"
-        and config.rotary is None
-        and not config.is_gated
-        and config.num_kv_heads == config.num_heads
-        and config.num_heads * config.head_dim == config.hidden_size
-        and config.activation in _ACTIVATIONS
-        and config.hidden_size % 64 == 0
-        and config.inner_size % 64 == 0
-    )
+    shapes = step_shapes(config)
+    widths = (*shapes.attention_in, *shapes.attention_out, *shapes.feed_forward_out)
+    if any(width % 64 for width in widths) or config.head_dim > MOST_HEAD_DIM:
+        return False
+    if config.norm == "layer":
+        return (
+            config.rotary is None
+            and not config.is_gated
+            and config.num_kv_heads == config.num_heads
+            and config.num_heads * config.head_dim == config.hidden_size
+            and config.activation in _GELUS
+        )
+    return config.rotary is not None and config.is_gated and config.activation in _SILUS
 
 
 @dataclass(frozen=True, slots=True)

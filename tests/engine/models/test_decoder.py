@@ -156,11 +156,33 @@ def test_norms_before_the_first_block_and_after_a_residual_agree() -> None:
     torch.testing.assert_close(normed, norm(total))
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
-def test_families_without_fused_kernels_run_without(name: str) -> None:
-    assert not has_fused_parts(RANDOM_CONFIGS[name])
-    assert has_fused_parts(RANDOM_CONFIGS["gpt2"])
-    assert not can_fuse(_decoder(name, torch.float16))
+@pytest.mark.parametrize("name", RANDOM_CONFIGS)
+def test_every_built_in_shape_has_fused_parts(name: str) -> None:
+    assert has_fused_parts(RANDOM_CONFIGS[name])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"activation": "gelu_new"},
+        {"hidden_size": 96},
+        {"inner_size": 96},
+        {"head_dim": 24},
+        {"head_dim": 512},
+        {"is_gated": False},
+        {"norm": "layer"},
+        {"rotary": None, "qk_norm": False},
+    ],
+    ids=str,
+)
+def test_parts_without_fused_kernels_run_without(change: dict[str, Any]) -> None:
+    config = RANDOM_CONFIGS["qwen3-tiny"]
+    assert has_fused_parts(replace(config, attention_in_bias=True, feed_forward_bias=True))
+    assert not has_fused_parts(replace(config, **change))
+
+
+def test_families_are_fused_on_a_gpu_only() -> None:
+    assert not can_fuse(_decoder("llama-tiny", torch.float16))
 
 
 def test_head_norms_without_rotary_positions_are_refused() -> None:
