@@ -40,6 +40,8 @@ def outlier_rows(rows: int, width: int, kind: str) -> torch.Tensor:
         values += 64.0
     elif kind == "tiny":
         values *= 1e-4
+    elif kind == "huge":
+        values = values.sign() * 6e4
     elif kind == "constant":
         values[:] = 3.0
     return values

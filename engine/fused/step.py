@@ -46,7 +46,7 @@ from kernels.linear.folded import SplitWorkspace
 from kernels.linear.head import best_of_tiles
 from kernels.linear.projections import GATED, GELU, RESIDUAL, fused_linear, runs_stream
 from kernels.step.rows import begin_step, finish_step
-from kernels.tiles.table import ROLES, ConfigTable, StepTiles, committed_table
+from kernels.tiles.table import ROLES, ConfigTable, LinearTile, StepTiles, committed_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ class FusedDecode:
         )
         with span("forward"):
             for block in self._blocks:
-                self._run_block(block, buffers, positions, remaining, block_tables)
+                reader = tiles.head if block is self._blocks[-1] else tiles.attention_in
+                self._run_block(block, buffers, positions, remaining, block_tables, reader)
         with span("sampling"):
             best_of_tiles(
                 buffers.x,
@@ -171,7 +172,9 @@ class FusedDecode:
         positions: torch.Tensor,
         remaining: torch.Tensor,
         block_tables: torch.Tensor,
+        reader: LinearTile,
     ) -> None:
+        """One block; the map of tile `reader` reads what it makes."""
         tiles, workspace = buffers.tiles, self._workspace
         self._attend(block, buffers, positions, remaining, block_tables)
         fused_linear(
@@ -181,7 +184,7 @@ class FusedDecode:
             tiles.attention_out,
             workspace,
             epilogue=RESIDUAL,
-            y_stats=buffers.attention_stats,
+            y_stats=_read(buffers.attention_stats, tiles.attention_out, tiles.feed_forward_in),
         )
         fused_linear(
             buffers.x,
@@ -199,7 +202,7 @@ class FusedDecode:
             tiles.feed_forward_out,
             workspace,
             epilogue=RESIDUAL,
-            y_stats=buffers.block_stats,
+            y_stats=_read(buffers.block_stats, tiles.feed_forward_out, reader),
         )
 
     def _attend(
@@ -309,3 +312,8 @@ class FusedDecode:
                 tile_token=by_tile(self._tile_token),
             )
         return self._buffers[num_rows]
+
+
+def _read(stats: torch.Tensor, producer: LinearTile, reader: LinearTile) -> torch.Tensor | None:
+    """The statistics, or None: the library takes none, and leaves none where it need not."""
+    return None if producer.library and reader.library else stats

@@ -2,14 +2,19 @@
 """Linear maps by the device's own library, where large ones are faster so inside the whole step.
 
 What the kernels of `kernels.linear.projections` do beside the product then takes launches of its
-own: torch norms the rows, one kernel here gates, and one leaves statistics.
+own: one kernel here norms rows, one gates, and one leaves statistics.
 """
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import (
+    await_producers,
+    launch_options,
+    launches_early,
+    release_consumers,
+)
 from kernels.errors import KernelArgumentError
 from kernels.linear.folded import LAYER_NORM, FoldedLinear
 from kernels.linear.row_statistics import store_tile_statistics
@@ -17,22 +22,64 @@ from kernels.tiles.launch import padded
 
 
 @triton.jit
-def gated_rows(mapped, y, N: tl.constexpr, BLOCK: tl.constexpr):
-    """BLOCK values of one row of y [rows, N / 2], of what a packed map made, `mapped` [rows, N]."""
+def _row_and_factor(x, row, epsilon, E: tl.constexpr, E_PAD: tl.constexpr):
+    """One row of x [rows, E], float32 and zero beyond E, and what its RMS norm multiplies it by."""
+    column = tl.arange(0, E_PAD)
+    values = tl.load(x + row * E + column, mask=column < E, other=0.0).to(tl.float32)
+    return values, tl.rsqrt(tl.sum(values * values, axis=0) / E + epsilon)
+
+
+@triton.jit
+def rms_norm_rows(x, y, epsilon, E: tl.constexpr, E_PAD: tl.constexpr, PDL: tl.constexpr):
+    """One row of y, that of x divided by the root of its mean square, both [rows, E]."""
+    release_consumers(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    await_producers(PDL)
+    values, factor = _row_and_factor(x, row, epsilon, E, E_PAD)
+    column = tl.arange(0, E_PAD)
+    tl.store(y + row * E + column, (values * factor).to(y.dtype.element_ty), mask=column < E)
+
+
+@triton.jit
+def gated_rows(
+    mapped,
+    x,
+    y,
+    epsilon,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """BLOCK values of one row of y [rows, N / 2], of what a packed map made, `mapped` [rows, N].
+
+    It made them of x [rows, E], whose RMS norm follows here; of None where none is to follow.
+    """
+    release_consumers(PDL)
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = n < N // 2
     place = mapped + row * N + n // 8 * 16 + n % 8
+    await_producers(PDL)
     gate = tl.load(place, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(place + 8, mask=mask, other=0.0).to(tl.float32)
+    if x is not None:
+        _, factor = _row_and_factor(x, row, epsilon, E, E_PAD)
+        gate *= factor
+        other *= factor
     gated = gate / (1.0 + tl.exp(-gate)) * other
     tl.store(y + row * (N // 2) + n, gated.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def statistics_rows(y, stats, N: tl.constexpr, TILES: tl.constexpr, TILES_PAD: tl.constexpr):
+def statistics_rows(
+    y, stats, N: tl.constexpr, TILES: tl.constexpr, TILES_PAD: tl.constexpr, PDL: tl.constexpr
+):
     """The statistics of one row of y [rows, N]: stats [rows, 2, TILES]."""
+    release_consumers(PDL)
     row = tl.program_id(0).to(tl.int64)
+    await_producers(PDL)
     W: tl.constexpr = N // TILES
     tile = tl.arange(0, TILES_PAD)
     in_row = tile < TILES
@@ -53,30 +100,38 @@ def launch_library(
 ) -> None:
     """`kernels.linear.projections.fused_linear` by the library: without LayerNorm and GELU.
 
-    It allocates what lies between its launches. W of the statistics must be a power of two.
+    It allocates what lies between its launches. W of the statistics must be a power of two; with
+    `y_stats` of None there are none.
     """
     if linear.norm == LAYER_NORM:
         raise KernelArgumentError("a library's tile must not be given maps behind a LayerNorm")
     rows, in_features = x.shape
-    if linear.norm:
-        x = F.rms_norm(x, (in_features,), None, linear.epsilon)
+    early = launch_options(launches_early(x))
+    whole_row = {"E": in_features, "E_PAD": padded(in_features), "num_warps": 8, **early}
+    # The norm, a factor a row, may follow the product; but not where a bias comes between, nor
+    # where values have too small a range for the product without it.
+    norm_follows = is_gated and not linear.has_bias and x.dtype != torch.float16
+    source, unnormed = x, x if linear.norm and norm_follows else None
+    if linear.norm and not norm_follows:
+        source = torch.empty_like(x)
+        rms_norm_rows[(rows,)](x, source, linear.epsilon, **whole_row)
     weight = linear.weight.t()
     made = torch.empty(rows, linear.out_features, dtype=x.dtype, device=x.device) if is_gated else y
     if is_residual:
-        torch.addmm(y, x, weight, out=y)
+        torch.addmm(y, source, weight, out=y)
         if linear.has_bias:
             y.add_(linear.bias)
     elif linear.has_bias:
-        torch.addmm(linear.bias.to(x.dtype), x, weight, out=made)
+        torch.addmm(linear.bias.to(x.dtype), source, weight, out=made)
     else:
-        torch.mm(x, weight, out=made)
+        torch.mm(source, weight, out=made)
     if is_gated:
-        block = min(1024, padded(y.shape[1]))
+        block = min(4096, padded(y.shape[1]))
         gated_rows[(rows, triton.cdiv(y.shape[1], block))](
-            made, y, N=linear.out_features, BLOCK=block, num_warps=4
+            made, unnormed, y, linear.epsilon, N=linear.out_features, BLOCK=block, **whole_row
         )
-    if y_stats is not None:
+    if is_residual and y_stats is not None:
         tiles = y_stats.shape[2]
         statistics_rows[(rows,)](
-            y, y_stats, N=y.shape[1], TILES=tiles, TILES_PAD=padded(tiles, 1), num_warps=4
+            y, y_stats, N=y.shape[1], TILES=tiles, TILES_PAD=padded(tiles, 1), num_warps=4, **early
         )

@@ -217,9 +217,10 @@ def fused_linear(
         other, in a map as `kernels.linear.folded.pack_gate` packs it.
     x_stats
         float32 [rows, 2, T], statistics of x in T tiles; None to compute them from x, which is
-        meant for at most 16 rows a tile.
+        meant for at most 16 rows a tile. A library's tile always computes its own.
     y_stats
-        float32 [rows, 2, N / block_n] of the tile that serves, written with `RESIDUAL`.
+        float32 [rows, 2, N / block_n] of the tile that serves, written with `RESIDUAL`. Only a
+        library's tile does without them: None where nobody reads them.
 
     Raises
     ------

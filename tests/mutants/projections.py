@@ -14,7 +14,7 @@ LIBRARY = "kernels/linear/library.py"
 STATISTICS = "kernels/linear/row_statistics.py"
 CONFIGS = "kernels/tiles/table.py"
 HEAD, ROWS_TESTS = "kernels/linear/head.py", ("tests/kernels/step/test_rows.py",)
-STEP_TESTS = ("tests/engine/fused/test_step.py",)
+STEP, STEP_TESTS = "engine/fused/step.py", ("tests/engine/fused/test_step.py",)
 
 MUTANTS = (
     Mutant(
@@ -255,6 +255,38 @@ MUTANTS = (
         "gated = other / (1.0 + tl.exp(-other)) * gate",
         "what is gated gates",
         LINEAR_TESTS,
+        "library",
+    ),
+    Mutant(
+        LIBRARY,
+        "        other *= factor\n",
+        "",
+        "what is gated is not normed",
+        LINEAR_TESTS,
+        "librarys",
+    ),
+    Mutant(
+        LIBRARY,
+        " and x.dtype != torch.float16",
+        "",
+        "the product overflows that its norm should have preceded",
+        LINEAR_TESTS,
+        "librarys",
+    ),
+    Mutant(
+        LIBRARY,
+        " and not linear.has_bias and",
+        " and",
+        "a bias is multiplied by the norm's factor",
+        LINEAR_TESTS,
+        "library-gate",
+    ),
+    Mutant(
+        STEP,
+        "return None if producer.library and reader.library else stats",
+        "return None if producer.library else stats",
+        "nobody leaves the statistics that the next map reads",
+        STEP_TESTS,
         "library",
     ),
     Mutant(

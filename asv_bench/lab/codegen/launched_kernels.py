@@ -53,6 +53,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "head_tiles": ("head", (*_HEAD, "EVEN")),
     "head_stream": ("head", _HEAD),
     "pick_tokens": ("rows", ("TILES",)),
+    "rms_norm_rows": ("rows", ("E",)),
     "gated_rows": ("rows", ("N",)),
     "statistics_rows": ("rows", ("N", "TILES")),
     "add_norm_rows": ("rows", ("E",)),

@@ -22,7 +22,7 @@ from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
 from kernels.backend import interpreting
 from kernels.linear.reference import reference_best_of_tiles
-from kernels.tiles.table import LinearTile, committed_table
+from kernels.tiles.table import ROLES, LinearTile, committed_table
 
 ON_GPU = torch.cuda.is_available() and not interpreting()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -209,6 +209,38 @@ def test_families_leave_what_unfused_steps_of_unfolded_weights_leave(
     for _ in range(2):
         again.runner.decode(num_rows)
     _assert_same(again, plain, num_rows, tolerance)
+
+
+@needs_triton
+def test_maps_left_to_the_library_leave_what_unfused_steps_leave() -> None:
+    """All of a block's, and those whose statistics the others and the head then read."""
+    config = FAMILIES["llama"]
+    fused, plain = (
+        _side(
+            Decoder(config, random_weights(config, seed=3, device=DEVICE, dtype=torch.float32)),
+            fuse=fuse,
+        )
+        for fuse in (True, False)
+    )
+    step = fused.runner.fused
+    assert step is not None
+    logits = _record_logits(plain)
+    place = committed_table().place(NUM_ROWS)
+    for roles in (ROLES[:-1], ("attention_out", "feed_forward_out")):
+        table = committed_table()
+        for role in roles:
+            table = table.with_tile(place, role, LinearTile(64, 32, 64, library=True))
+        fused.runner.fused = retabled = step.retabled(table)
+        retabled._stats.fill_(torch.nan)
+        for side in (fused, plain):
+            side.runner.decode(NUM_ROWS)
+        _assert_same(fused, plain, NUM_ROWS, 1e-4)
+        # None are left where nobody reads them.
+        assert retabled._stats[1].isnan().all() == (len(roles) == 4)
+        best = retabled.best_of_tiles
+        expected, _ = reference_best_of_tiles(logits[-1], best.shape[1], 256 // best.shape[1])
+        running = [row for row, left in enumerate(REMAINING) if left > 0]
+        torch.testing.assert_close(best[running], expected[running], rtol=1e-4, atol=1e-4)
 
 
 @needs_triton

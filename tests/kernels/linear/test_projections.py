@@ -121,7 +121,7 @@ def _run(
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
-@pytest.mark.parametrize(("rows", "tile"), SHAPES)
+@pytest.mark.parametrize(("rows", "tile"), [*SHAPES, LIBRARY])
 def test_bias(triton_device: torch.device, dtype: torch.dtype, rows: int, tile: LinearTile) -> None:
     problem = _problem(rows, dtype, triton_device)
     y, stats = _run(problem.x, fold_linear(problem.weight, problem.bias), tile)
@@ -224,6 +224,25 @@ def test_rms_norm_and_gate(
         gate, gated = theirs.chunk(2, dim=1)
         theirs = F.silu(gate) * gated
     within_torch_error(y, exact, theirs)
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["tiny", "huge"])
+def test_a_gate_of_the_librarys_without_a_bias(
+    triton_device: torch.device, dtype: torch.dtype, kind: str
+) -> None:
+    """Where the norm may follow the product; of huge rows that would overflow in float16."""
+    rows, in_features = 5, 48
+    problem = _problem(rows, dtype, triton_device, in_features=in_features)
+    x = poisoned_rows(outlier_rows(rows, in_features, kind).to(problem.x))
+    linear = fold_rms_norm(pack_gate(problem.weight), None, problem.gain, EPSILON)
+    y, _ = _run(x, linear, LinearTile(64, 32, 64, library=True), epilogue=GATED)
+    normal = F.rms_norm(x, (in_features,), problem.gain, EPSILON)
+    gate, gated = F.linear(normal, problem.weight).chunk(2, dim=1)
+    exact = reference_linear(
+        x, problem.weight, None, gain=problem.gain, epsilon=EPSILON, is_gated=True
+    )
+    within_torch_error(y, exact, F.silu(gate) * gated)
 
 
 def test_packing_a_gate_takes_turns_and_is_undone() -> None:
