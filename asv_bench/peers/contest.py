@@ -121,7 +121,7 @@ class Contest:
         try:
             do()
         except (CommitUnusable, SampleFailed) as error:
-            self.notes.append(f"{name} on {self.workload.name} is left out: {error}")
+            self.notes.append(f"{name} on {self.workload.name} is left out: {error.reason}")
             self.readings.pop(name, None)
 
     def _keep(self, name: str, lives: LifeSource) -> None:
