@@ -77,8 +77,14 @@ class Contest:
             measure=f'exec "${_PLACE}/$KVTRAIL_LABEL/python" {life} "${_PLACE}/task.json"',
             timeout_s=3600.0,
             devices=1 if has_cuda_gpu() else None,
-            # Nothing is to be fetched: the model is a folder.
-            env={_PLACE: str(folder), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+            # Nothing is to be fetched: the model is a folder. Nor is anything to be reported: vLLM
+            # looks at the machine for that, in a thread beside what is measured.
+            env={
+                _PLACE: str(folder),
+                "HF_HUB_OFFLINE": "1",
+                "DO_NOT_TRACK": "1",
+                "OMP_NUM_THREADS": "1",
+            },
         )
         axis = AxisTable("labels", tuple(self.interpreters))
         return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=_METRICS, axis=axis))

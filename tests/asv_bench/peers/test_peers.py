@@ -265,7 +265,9 @@ def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(
     assert "no such architecture" in done.output
     (sample,) = told["samples"]
     assert [len(life) for life in sample["lives"]["torch"]["step_ms"]] == [2, 2]
-    assert sample["cells"]["torch"]["packages"]["torch"]
+    cell = sample["cells"]["torch"]
+    assert cell["packages"]["torch"]
+    assert cell["variables"]["DO_NOT_TRACK"] == "1"
     assert page.read_text().count("| single-quick | torch |") == 2
     assert ">torch<" in drawing.read_text()
     assert sample["checkpoint"]["folder"] == "model"
