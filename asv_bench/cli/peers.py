@@ -121,6 +121,7 @@ def peers(
     record.look_around(files.console, [device], require_quiet=require_quiet)
     lives = len(tasks) * len(found.interpreters) * (rounds + 1)
     rows, begun = [], count()
+    path = json or record.default_path()
     with termination_as_interrupt(), Progress(files.console, "peers", lives, "lives") as progress:
         for (name, words), same in groupby(tasks, lambda task: (task.model, task.dtype)):
             with checkpoint_on_disk(name, words, device) as checkpoint:
@@ -130,11 +131,13 @@ def peers(
                     rows += contest.rows
                     record.notes += contest.notes
                     record.samples.append(contest.to_json())
+                    record.results = {"rows": rows}
+                    if rows:
+                        # Lives take minutes: what is over stays where the rest is interrupted.
+                        record.write(path)
                     print_sentences(files.console, contest.notes, "yellow")
     if not rows:
         raise NothingMeasured("no engine could be measured: see the sentences above.")
-    record.results = {"rows": rows}
-    path = record.write(json)
     title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
     files.show(speed_table(rows, title), rest_table(rows))
     if svg is not None:

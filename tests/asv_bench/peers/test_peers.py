@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from asv_bench.output.table import Table
 from asv_bench.peers import lives
 from asv_bench.peers.catalog import KINDS, find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask, write_checkpoint
+from asv_bench.peers.contest import Contest
 from asv_bench.peers.lives.life import Task, live
 from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
@@ -235,6 +238,26 @@ def test_engines_that_are_all_absent_are_a_sentence() -> None:
     done = CliRunner().invoke(build_app(), ["peers", "--quick", "--peer", "sglang"])
     assert isinstance(done.exception, NothingMeasured)
     assert "sglang: absent" in done.output
+
+
+def test_workloads_that_are_over_stay_where_a_later_one_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def checkpoint_of(*_: str) -> Iterator[Checkpoint]:
+        yield Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
+
+    def measure(contest: Contest, *_: Any) -> None:
+        if contest.workload.name == "wide-quick":
+            raise KeyboardInterrupt
+        contest.rows = [{"workload": contest.workload.name}]
+
+    monkeypatch.setattr("asv_bench.cli.peers.checkpoint_on_disk", checkpoint_of)
+    monkeypatch.setattr(Contest, "measure", measure)
+    record = tmp_path / "peers.json"
+    arguments = ["--workloads", "single,wide", "--peer", "torch", "--json", str(record)]
+    CliRunner().invoke(build_app(), ["peers", "--quick", *arguments])
+    assert json.loads(record.read_text())["results"] == {"rows": [{"workload": "single-quick"}]}
 
 
 @pytest.mark.thorough
