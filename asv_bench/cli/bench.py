@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import (
-    CsvPath,
-    Full,
-    ListBenchmarks,
-    MarkdownPath,
-    Patterns,
-    RecordPath,
-    Yes,
-)
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Full, ListBenchmarks, Outputs, Patterns, Yes
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import WorkingTree, snapshot, working_tree
 from asv_bench.history.asv_measuring import (
@@ -33,12 +26,12 @@ from asv_bench.history.histories import Histories
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.record import REPOSITORY
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
 from asv_bench.process.threads import measured_threads, threads_text
 
 
+@grouped
 def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few benchmarks, one process each: does it run?")
@@ -55,9 +48,8 @@ def bench(
         bool, typer.Option("--require-gpu", help="Fail unless a benchmark ran on a GPU.")
     ] = False,
     yes: Yes = False,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure the working tree as it stands, store the result and build the page."""
@@ -71,7 +63,7 @@ def bench(
     level = QUICK if quick else FULL if full else STANDARD
     selection = level.changed(benchmark or (), rounds)
     require_project(REPOSITORY)
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     console = files.console
     with checkout_lock(REPOSITORY):
         project, commit, described = tree_to_measure(working_tree(REPOSITORY))
@@ -88,7 +80,7 @@ def bench(
 
     files.show(figure_table(figure_rows(measured.figures), title_of(facts, commit)))
     record.warn(console, process_contradictions(measured.figures))
-    path = write_record(record, project, measured, json)
+    path = write_record(record, project, measured, files.record)
     complaints: list[str] = []
     page = build_page(Histories.of_checkout(REPOSITORY), complaints)
     print_sentences(console, complaints)

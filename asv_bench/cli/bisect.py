@@ -14,40 +14,22 @@ from asv_bench.bisect.plan import THOROUGH, SearchPlan
 from asv_bench.cli.bisecting import Bisecting
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.files import SearchingFiles
+from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
-    Anyway,
-    AxisKind,
-    Batch,
-    CsvPath,
-    Devices,
-    FleetAddress,
-    FleetKind,
+    EngineOptions,
     ListBenchmarks,
-    Margin,
-    MarkdownPath,
-    Model,
-    NewTokens,
-    PromptLen,
-    RecordPath,
-    RequireGpu,
-    RequireQuiet,
-    Resume,
-    SubjectPath,
-    WorkloadName,
+    MeasuringOptions,
+    Outputs,
     parent_of,
-    workload_of,
 )
 from asv_bench.compare.kept_pairs import FOLDER
-from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.subject import Metric, Subject
 
 HELP = (
@@ -63,6 +45,7 @@ HELP = (
 )
 
 
+@grouped
 def bisect(
     good: Annotated[
         str,
@@ -93,19 +76,11 @@ def bisect(
             "time of the workload scheduler).",
         ),
     ] = None,
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
-    workload: WorkloadName = None,
-    model: Model = None,
-    batch: Batch = None,
-    prompt_len: PromptLen = None,
-    new_tokens: NewTokens = None,
+    *,
+    asked: EngineOptions,
     improvement: Annotated[
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
-    margin: Margin = 100 * DEFAULT_MARGIN,
-    devices: Devices = None,
-    resume: Resume = None,
     certain: Annotated[
         float, typer.Option("--certain", help="Probability at which a commit is confirmed.")
     ] = SearchPlan().certain,
@@ -127,14 +102,9 @@ def bisect(
             "commit, those that it changes.",
         ),
     ] = False,
-    anyway: Anyway = False,
-    require_gpu: RequireGpu = False,
-    require_quiet: RequireQuiet = False,
-    fleet: FleetAddress = None,
-    kind: FleetKind = None,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    how: MeasuringOptions,
+    hosts: FleetOptions,
+    outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Bisect a range of commits and print the answer.
@@ -146,18 +116,19 @@ def bisect(
     typer.Exit
         With the code of the answer.
     """
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     require_writable(FOLDER / "pairs.jsonl")
-    patterns = [benchmark] if benchmark else ()
-    engine = workload_of(workload, model, batch, prompt_len, new_tokens)
-    hosts = FleetOptions(fleet, kind)
-    choice = Choice(
-        command or (), subject, patterns, devices, axis, require_gpu, engine, fleet is not None
+    is_elsewhere = hosts.address is not None
+    choice = asked.choice(
+        command,
+        [benchmark] if benchmark else (),
+        require_gpu=how.require_gpu,
+        is_elsewhere=is_elsewhere,
     )
     chosen = choice.subject("bisect")
     metric = _one_metric(chosen, benchmark)
     plan = SearchPlan(
-        comparison=THOROUGH.with_margin(metric.margin or margin / 100),
+        comparison=THOROUGH.with_margin(metric.margin or how.margin / 100),
         certain=certain,
         most_pairs=most_pairs,
         is_inside=inside,
@@ -166,21 +137,21 @@ def bisect(
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     if by_files:
-        if fleet is not None:
+        if is_elsewhere:
             raise Refused("--files searches on one machine: leave out --fleet.")
         names = (parent_of(chosen, good), good) if bad is None else (good, bad)
         ends = [(name, chosen.resolve(name)) for name in names]
         searching = SearchingFiles(chosen, ends, direction, plan, files)
         with checkout_lock(WORKPLACE):
-            code = searching.run(resume, require_quiet=require_quiet)
-        _end(searching, code, json, files.console)
+            code = searching.run(how.resume, require_quiet=how.require_quiet)
+        _end(searching, code, files.record, files.console)
         return
     if bad is None:
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
     good_hash = chosen.resolve(good).hash
     commits = chosen.between(good_hash, chosen.resolve(bad).hash)
-    is_same = not (anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
-    if not (anyway or is_same):
+    is_same = not (how.anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
+    if not (how.anyway or is_same):
         different = _without_the_same(chosen, good_hash, commits, files.console)
         is_same, commits = not different, different or commits
     words = (good, bad)
@@ -192,7 +163,7 @@ def bisect(
             chosen,
             hashes,
             files.console,
-            require_quiet=require_quiet,
+            require_quiet=how.require_quiet,
         ) as opened,
     ):
         bisecting = Bisecting(
@@ -201,8 +172,8 @@ def bisect(
         if is_same:
             code = bisecting.call_same()
         else:
-            code = bisecting.run(resume, require_quiet=require_quiet)
-    _end(bisecting, code, json, files.console)
+            code = bisecting.run(how.resume, require_quiet=how.require_quiet)
+    _end(bisecting, code, files.record, files.console)
 
 
 def _end(

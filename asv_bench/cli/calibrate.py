@@ -13,15 +13,8 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import (
-    AxisKind,
-    CsvPath,
-    Devices,
-    Margin,
-    MarkdownPath,
-    RecordPath,
-    SubjectPath,
-)
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Margin, Outputs, SubjectOptions
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
@@ -37,7 +30,6 @@ from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.process_pairs import shared_out
 from asv_bench.process.samples import CommitUnusable, Pair
-from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
 
@@ -53,6 +45,7 @@ HELP = (
 INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
 
 
+@grouped
 def calibrate(
     command: Annotated[
         list[str] | None,
@@ -72,8 +65,8 @@ def calibrate(
             "(default: as for compare).",
         ),
     ] = None,
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
+    *,
+    asked: SubjectOptions,
     commit: Annotated[
         str | None,
         typer.Option(
@@ -96,10 +89,7 @@ def calibrate(
         int | None, typer.Option(help="Pairs of a comparison at most (default: 30).")
     ] = None,
     margin: Margin = 100 * DEFAULT_MARGIN,
-    devices: Devices = None,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    outputs: Outputs,
 ) -> None:
     """Compare a commit with itself and with known slowdowns, and check the verdicts.
 
@@ -116,10 +106,9 @@ def calibrate(
     limits = minutes_named(minutes)
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
-    choice = Choice(command or (), subject, benchmark or (), devices, axis)
-    measured = choice.subject("calibrate")
+    measured = asked.choice(command, benchmark).subject("calibrate")
     chosen = commit_of(measured, commit)
     plan = plan.with_margin(margin / 100)
     record = Record(

@@ -14,16 +14,8 @@ import typer
 from rich.console import Console
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import (
-    Anyway,
-    AxisKind,
-    CsvPath,
-    Devices,
-    MarkdownPath,
-    RecordPath,
-    ResultsFolder,
-    SubjectPath,
-)
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Anyway, Outputs, ResultsFolder, SubjectOptions
 from asv_bench.cli.report import branch_to_show, histories_of
 from asv_bench.compare.bench_setup import (
     BenchSetup,
@@ -45,13 +37,11 @@ from asv_bench.history.triage import Triaged, change_table, suspicions_of, triag
 from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.record import REPOSITORY, WORKPLACE, Record, require_places
-from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import Pair, PairSource
 from asv_bench.process.threads import threads_text
-from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
@@ -65,6 +55,7 @@ Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a compari
 """
 
 
+@grouped
 def changes(
     benchmark: Annotated[
         list[str] | None,
@@ -75,8 +66,8 @@ def changes(
             help="Text found in the name of a metric or benchmark (default: all).",
         ),
     ] = None,
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
+    *,
+    asked: SubjectOptions,
     results: ResultsFolder = None,
     machine: Annotated[
         str | None, typer.Option("--machine", help="Only this machine's results.")
@@ -97,10 +88,7 @@ def changes(
             "where there is no such branch).",
         ),
     ] = None,
-    devices: Devices = None,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    outputs: Outputs,
 ) -> None:
     """Find changes in stored results, confirm them, and build the page.
 
@@ -114,12 +102,12 @@ def changes(
         With 3 where a regression was confirmed, 1 where a comparison failed and none was, 130
         after an interruption.
     """
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     console = files.console
-    declared = Choice(file=subject, devices=devices, axis=axis).declared("changes")
+    declared = asked.choice().declared("changes")
     histories = histories_of(declared, results, REPOSITORY)
     kept = histories.folder / ANSWERS
-    require_places(json, histories.pages / "index.html", kept / "answers.json")
+    require_places(files.record, histories.pages / "index.html", kept / "answers.json")
     require_packages("jinja2", "scipy")
     tip = _tip(histories, branch)
     acknowledged = read_acknowledged(histories.folder)
@@ -142,11 +130,11 @@ def changes(
     answers: dict[Change, Comparison] = {}
     is_interrupted = False
     if confirm_them and ours:
-        confirming = Confirming(declared, devices, record, console)
+        confirming = Confirming(declared, asked.devices, record, console)
         with checkout_lock(REPOSITORY if declared is None else WORKPLACE):
             answers, is_interrupted = confirming.run(ours, anyway=anyway)
     triaged = triage(stored.found, answers, acknowledged)
-    if triaged or markdown or csv:
+    if triaged or outputs.markdown or outputs.csv:
         files.show(change_table(triaged))
     else:
         console.print("no series moved by 1 % or more")
@@ -159,7 +147,7 @@ def changes(
         "interrupted": is_interrupted,
         "changes": [entry.to_json() for entry in triaged],
     }
-    path = record.write(json)
+    path = record.write(files.record)
     keep_answers(kept, record.started, triaged)
     # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page

@@ -9,39 +9,17 @@ import typer
 
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode, parse_gate
-from asv_bench.cli.options import (
-    Anyway,
-    AxisKind,
-    Batch,
-    CsvPath,
-    Devices,
-    FleetAddress,
-    FleetKind,
-    ListBenchmarks,
-    Margin,
-    MarkdownPath,
-    Model,
-    NewTokens,
-    PromptLen,
-    RecordPath,
-    RequireGpu,
-    RequireQuiet,
-    Resume,
-    SubjectPath,
-    WorkloadName,
-    workload_of,
-)
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import EngineOptions, ListBenchmarks, MeasuringOptions, Outputs
 from asv_bench.compare.kept_pairs import FOLDER
-from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
+from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.subjects.choose import Choice
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
@@ -52,6 +30,7 @@ HELP = (
 )
 
 
+@grouped
 def compare(
     base: Annotated[
         str | None,
@@ -81,21 +60,14 @@ def compare(
             "of a command, step time of the workload scheduler).",
         ),
     ] = None,
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
-    workload: WorkloadName = None,
-    model: Model = None,
-    batch: Batch = None,
-    prompt_len: PromptLen = None,
-    new_tokens: NewTokens = None,
+    *,
+    asked: EngineOptions,
     named_base: Annotated[str | None, typer.Option("--base", help="BASE, as an option.")] = None,
     named_head: Annotated[str | None, typer.Option("--head", help="HEAD, as an option.")] = None,
     pairs: Annotated[
         int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 30).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs at most.")] = False,
-    margin: Margin = 100 * DEFAULT_MARGIN,
-    devices: Devices = None,
     gate: Annotated[
         str,
         typer.Option(
@@ -103,15 +75,9 @@ def compare(
             help="Verdicts that end with an exit code of their own, separated by commas, or none.",
         ),
     ] = f"{Verdict.SLOWER},{Verdict.INCONCLUSIVE}",
-    resume: Resume = None,
-    anyway: Anyway = False,
-    require_gpu: RequireGpu = False,
-    require_quiet: RequireQuiet = False,
-    fleet: FleetAddress = None,
-    kind: FleetKind = None,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    how: MeasuringOptions,
+    hosts: FleetOptions,
+    outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Compare two commits and say what came of it.
@@ -125,13 +91,11 @@ def compare(
     """
     closing = parse_gate(gate)
     require_writable(FOLDER / "pairs.jsonl")
-    plan = plan_of(pairs, quick).with_margin(margin / 100)
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    plan = plan_of(pairs, quick).with_margin(how.margin / 100)
+    files = outputs.files()
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
-    engine = workload_of(workload, model, batch, prompt_len, new_tokens)
-    hosts = FleetOptions(fleet, kind)
-    wanted = benchmark or ()
-    choice = Choice(words, subject, wanted, devices, axis, require_gpu, engine, fleet is not None)
+    is_elsewhere = hosts.address is not None
+    choice = asked.choice(words, benchmark, require_gpu=how.require_gpu, is_elsewhere=is_elsewhere)
     chosen = choice.subject("compare")
     refuse_hopeless(plan, len(chosen.metrics))
     known = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
@@ -139,23 +103,23 @@ def compare(
         # The working tree's snapshot is a file of the checkout too.
         older, newer = (known.get(name) or chosen.resolve(name) for name in names)
         given = list(zip(names, (older, newer), strict=True))
-        is_same = not anyway and chosen.are_same(older.hash, newer.hash)
+        is_same = not how.anyway and chosen.are_same(older.hash, newer.hash)
         with opened_fleet(
             FleetOptions() if is_same else hosts,
             chosen,
             [older.hash, newer.hash],
             files.console,
-            require_quiet=require_quiet,
+            require_quiet=how.require_quiet,
         ) as opened:
             options = choice.words()
             comparing = Comparing(chosen, given, plan, files, options=options, fleet=opened)
             if is_same:
                 comparing.call_same()
             else:
-                comparing.run(resume, require_quiet=require_quiet)
+                comparing.run(how.resume, require_quiet=how.require_quiet)
     code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
     comparing.print_answer()
-    path = comparing.write_record(json, gate, code)
+    path = comparing.write_record(files.record, gate, code)
     files.console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)

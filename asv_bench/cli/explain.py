@@ -12,21 +12,8 @@ import typer
 
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import NO_GATE, ExitCode
-from asv_bench.cli.options import (
-    AxisKind,
-    Batch,
-    CsvPath,
-    Devices,
-    MarkdownPath,
-    Metrics,
-    Model,
-    NewTokens,
-    PromptLen,
-    RecordPath,
-    SubjectPath,
-    WorkloadName,
-    workload_of,
-)
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import EngineOptions, Metrics, Outputs
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, Refused
@@ -61,6 +48,7 @@ HELP = (
 )
 
 
+@grouped
 def explain(
     base: Annotated[
         str,
@@ -74,14 +62,8 @@ def explain(
         typer.Argument(metavar="[-- COMMAND...]", help="The command that was compared."),
     ] = None,
     metric: Metrics = None,
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
-    workload: WorkloadName = None,
-    model: Model = None,
-    batch: Batch = None,
-    prompt_len: PromptLen = None,
-    new_tokens: NewTokens = None,
-    devices: Devices = None,
+    *,
+    asked: EngineOptions,
     traces: Annotated[
         int, typer.Option("--traces", min=0, max=20, help="Traces of each end; 0: none.")
     ] = 3,
@@ -100,9 +82,7 @@ def explain(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Look even where both ends hold the same files.")
     ] = False,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    outputs: Outputs,
 ) -> None:
     """Look at both ends and say what explains the change.
 
@@ -115,16 +95,15 @@ def explain(
     """
     if compare and record is not None:
         raise Refused("--compare makes a record, and --record names one; give one of them.")
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    engine = workload_of(workload, model, batch, prompt_len, new_tokens)
-    choice = Choice(command or (), subject, metric or (), devices, axis, False, engine)
+    files = outputs.files()
+    choice = asked.choice(command, metric)
     with checkout_lock(WORKPLACE), termination_as_interrupt():
         if compare:
             record = _compared(choice, (base, head), files)
         explaining = Explaining(choice, (base, head), record, files)
         code = explaining.run(traces, anyway=anyway)
     explaining.print_answer()
-    files.console.print(f"record: {explaining.write_record(json, code)}")
+    files.console.print(f"record: {explaining.write_record(files.record, code)}")
     if code:
         raise typer.Exit(code)
 

@@ -12,30 +12,17 @@ import typer
 from asv_bench.cli.compare import plan_of, refuse_hopeless
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
-    Anyway,
-    AxisKind,
-    Batch,
-    CsvPath,
-    Devices,
+    EngineOptions,
     ListBenchmarks,
-    Margin,
-    MarkdownPath,
-    Model,
-    NewTokens,
-    PromptLen,
-    RecordPath,
-    RequireGpu,
-    RequireQuiet,
-    Resume,
-    SubjectPath,
-    WorkloadName,
+    MeasuringOptions,
+    Outputs,
     parent_of,
-    workload_of,
 )
 from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.compare.kept_pairs import FOLDER
-from asv_bench.compare.plan import DEFAULT_MARGIN, QUICK_PAIRS, ComparisonPlan
+from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.repair import Repair, State, repair_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
@@ -45,7 +32,6 @@ from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.rounds import named
 from asv_bench.subjects.three_cells import Roles, ThreeCells
@@ -63,6 +49,7 @@ ROLES = Roles("parent", "culprit", "head")
 NAMES = 3
 
 
+@grouped
 def fixed(
     commits: Annotated[
         list[str],
@@ -83,26 +70,14 @@ def fixed(
             "parameters; may be given several times (default: as in compare).",
         ),
     ] = None,
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
-    workload: WorkloadName = None,
-    model: Model = None,
-    batch: Batch = None,
-    prompt_len: PromptLen = None,
-    new_tokens: NewTokens = None,
+    *,
+    asked: EngineOptions,
     rounds: Annotated[
         int | None, typer.Option("--rounds", help="Rounds of three lives at most (default: 30).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
-    margin: Margin = 100 * DEFAULT_MARGIN,
-    devices: Devices = None,
-    resume: Resume = None,
-    anyway: Anyway = False,
-    require_gpu: RequireGpu = False,
-    require_quiet: RequireQuiet = False,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    how: MeasuringOptions,
+    outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure three commits in rounds, and say what became of the regression.
@@ -115,17 +90,15 @@ def fixed(
         With the code that the answers call for.
     """
     require_writable(FOLDER / "pairs.jsonl")
-    plan = plan_of(rounds, quick, "--rounds").with_margin(margin / 100)
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    plan = plan_of(rounds, quick, "--rounds").with_margin(how.margin / 100)
+    files = outputs.files()
     is_alone = len(commits) == 1
     if not is_alone and len(commits) < NAMES:
         raise Refused(
             "fixed needs three commits or labels: kvtrail fixed PARENT CULPRIT HEAD; or the "
             "culprit alone, without a command behind it."
         )
-    command = commits[NAMES:]
-    engine = workload_of(workload, model, batch, prompt_len, new_tokens)
-    choice = Choice(command, subject, benchmark or (), devices, axis, require_gpu, engine)
+    choice = asked.choice(commits[NAMES:], benchmark, require_gpu=how.require_gpu)
     chosen = choice.subject("fixed")
     names = commits[:NAMES]
     if is_alone:
@@ -136,11 +109,11 @@ def fixed(
         # The working tree's snapshot is a file of the checkout too.
         three = [(name, given.get(name) or chosen.resolve(name)) for name in names]
         fixing = Fixing(chosen, three, plan, files, is_alone=is_alone)
-        if anyway or not fixing.call_known():
-            fixing.run(resume, require_quiet=require_quiet)
+        if how.anyway or not fixing.call_known():
+            fixing.run(how.resume, require_quiet=how.require_quiet)
     code = fixing.code()
     fixing.print_answer()
-    path = fixing.write_record(json, "none", code)
+    path = fixing.write_record(files.record, "none", code)
     files.console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)

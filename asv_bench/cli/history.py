@@ -7,17 +7,14 @@ from typing import Annotated
 
 import typer
 
+from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
     Anyway,
     AxisKind,
-    CsvPath,
-    FleetAddress,
-    FleetKind,
     Full,
     ListBenchmarks,
-    MarkdownPath,
     Metrics,
-    RecordPath,
+    Outputs,
     ResultsFolder,
     SubjectPath,
     Yes,
@@ -34,7 +31,6 @@ from asv_bench.history.sessions import write_session
 from asv_bench.history.subject_session import SubjectSession
 from asv_bench.history.table import history_tables
 from asv_bench.output.record import REPOSITORY
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.threads import measured_threads, threads_text
 from asv_bench.subjects.choose import Choice
@@ -51,6 +47,7 @@ SELECTION = Selection(
 )
 
 
+@grouped
 def history(
     commit_ranges: Annotated[
         list[str] | None,
@@ -83,25 +80,22 @@ def history(
         ),
     ] = None,
     anyway: Anyway = False,
-    fleet: FleetAddress = None,
-    kind: FleetKind = None,
+    *,
+    hosts: FleetOptions,
     yes: Yes = False,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure ranges of commits and show how the figures moved."""
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
-    hosts = FleetOptions(fleet, kind)
+    files = outputs.files()
     choice = Choice(file=subject, axis=axis, patterns=benchmark or ())
-    declared = choice.elsewhere("history") if fleet else choice.declared("history")
+    declared = choice.elsewhere("history") if hosts.address else choice.declared("history")
     histories = histories_of(declared, results, REPOSITORY)
     session: CheckoutSession | SubjectSession
     if declared is not None:
         if full:
             raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
-        if not fleet:
+        if not hosts.address:
             declared.choose(benchmark or (), None)
         session = SubjectSession(declared, histories, SELECTION.changed((), rounds).rounds, hosts)
     else:
@@ -139,7 +133,9 @@ def history(
     record.warn(console, process_contradictions(measured.figures))
     record.results["failed"] = list(measured.failed)
     record.samples = [asdict(figure) for figure in measured.figures]
-    console.print(f"record: {record.write(json or session.runs / record.default_path().name)}")
+    console.print(
+        f"record: {record.write(files.record or session.runs / record.default_path().name)}"
+    )
     if pinned is not None:
         ratios = write_session(histories.sessions, pinned, measured.figures)
         line = f"ratios to {short(pinned)}: {ratios}"

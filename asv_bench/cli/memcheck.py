@@ -20,12 +20,12 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Outputs
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Column, Table, digits
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import has_cuda_gpu
 
 _SANITIZER = "compute-sanitizer"
@@ -126,6 +126,7 @@ COLUMNS = (
 )
 
 
+@grouped
 def memcheck(
     only: Annotated[
         str, typer.Option("--check", help="Only the checks whose names contain this.")
@@ -136,9 +137,8 @@ def memcheck(
             min=1, help=f"Processes that share a check; default: the cores, {_MOST_JOBS} at most."
         ),
     ] = None,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Run the GPU tests, plainly and under compute-sanitizer.
 
@@ -152,7 +152,7 @@ def memcheck(
     if not checks:
         names = ", ".join(repr(check.name) for check in CHECKS)
         raise Refused(f"No check has {only!r} in its name: there are {names}.")
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     console = files.console
     jobs = jobs or min(os.cpu_count() or 1, _MOST_JOBS)
     record = Record("memcheck", {"checks": [asdict(check) for check in checks], "jobs": jobs})
@@ -164,7 +164,7 @@ def memcheck(
         record.results = {
             "checks": [{"name": name, **asdict(one)} for name, one in outcomes.items()]
         }
-        path = record.write(json)
+        path = record.write(files.record)
     rows = [(name, *astuple(outcome)) for name, outcome in outcomes.items()]
     files.show(Table(COLUMNS, rows, "GPU tests"))
     console.print(f"record: {path}")

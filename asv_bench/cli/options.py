@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -10,17 +11,16 @@ import typer
 
 from asv_bench.compare.bench_setup import all_entries
 from asv_bench.compare.catalog import select
+from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.output.record import REPOSITORY
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
 from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.engine_runs import EngineWorkload
 from asv_bench.subjects.subject import Subject
-
-WORKLOAD = "Measure kvtrail's engine"
-FLEET = "Measure on many hosts"
 
 Patterns: TypeAlias = Annotated[
     list[str] | None,
@@ -55,24 +55,6 @@ Devices: TypeAlias = Annotated[
         "(default: the first).",
     ),
 ]
-FleetAddress: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--fleet",
-        metavar="ADDRESS",
-        help="Spread lives over the hosts of a Ray cluster: HOST:PORT of its head, auto for that "
-        "of $RAY_ADDRESS or of this machine, local for this machine alone.",
-        rich_help_panel=FLEET,
-    ),
-]
-FleetKind: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--kind",
-        help="Only on hosts of this kind, as records name machines (default: all).",
-        rich_help_panel=FLEET,
-    ),
-]
 Margin: TypeAlias = Annotated[
     float,
     typer.Option(
@@ -99,39 +81,23 @@ SubjectPath: TypeAlias = Annotated[
         help="The file that says what is measured (default: the nearest kvtrail.toml).",
     ),
 ]
-WorkloadName: TypeAlias = Annotated[
-    str | None,
+Resume: TypeAlias = Annotated[
+    bool | None,
     typer.Option(
-        "--workload",
-        help="Measure kvtrail's own engine on this workload (`run --list`), in a life as `run` "
-        "does.",
-        rich_help_panel=WORKLOAD,
+        "--resume/--fresh",
+        help="Go on with the pairs of an earlier run of the same command, or start over "
+        "(default: go on where it was interrupted, start over where it had its answer).",
     ),
-]
-Model: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="The workload's model: hub id, folder or random:NAME.", rich_help_panel=WORKLOAD
-    ),
-]
-Batch: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Its batch size.", rich_help_panel=WORKLOAD)
-]
-PromptLen: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Its tokens of a prompt.", rich_help_panel=WORKLOAD)
-]
-NewTokens: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Its new tokens.", rich_help_panel=WORKLOAD)
 ]
 AxisKind: TypeAlias = Annotated[
     str | None,
     typer.Option("--axis", help="Compare commits, or the labels of the subject's file."),
 ]
-RequireQuiet: TypeAlias = Annotated[
-    bool, typer.Option("--require-quiet", help="Refuse to measure on a machine with other load.")
-]
 RequireGpu: TypeAlias = Annotated[
     bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
+]
+RequireQuiet: TypeAlias = Annotated[
+    bool, typer.Option("--require-quiet", help="Refuse to measure on a machine with other load.")
 ]
 
 
@@ -140,13 +106,6 @@ def _file_option(flag: str, what: str) -> Any:
     return typer.Option(flag, dir_okay=False, writable=True, help=what)
 
 
-RecordPath: TypeAlias = Annotated[
-    Path | None,
-    _file_option(
-        "--json",
-        "Where the record goes; - is standard output (default: a new file in reports/runs).",
-    ),
-]
 MarkdownPath: TypeAlias = Annotated[
     Path | None,
     _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),
@@ -184,41 +143,113 @@ ListBenchmarks: TypeAlias = Annotated[
         help="Print the metrics or benchmarks that can be named on this machine, and end.",
     ),
 ]
-Resume: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--resume/--fresh",
-        help="Go on with the pairs of an earlier run of the same command, or start over "
-        "(default: go on where it was interrupted, start over where it had its answer).",
-    ),
-]
 Yes: TypeAlias = Annotated[
     bool, typer.Option("--yes", help="Begin without asking, however long it takes.")
 ]
 
 
-def workload_of(
-    name: str | None,
-    model: str | None,
-    batch: int | None,
-    prompt_len: int | None,
-    new_tokens: int | None,
-) -> EngineWorkload | None:
-    """The workload that options name.
+@dataclass(frozen=True)
+class SubjectOptions:
+    """What is measured, and where."""
 
-    Raises
-    ------
-    Refused
-        If its parameters are given without it.
-    """
-    if name is None:
-        if any(value is not None for value in (model, batch, prompt_len, new_tokens)):
+    subject: SubjectPath = None
+    axis: AxisKind = None
+    devices: Devices = None
+
+    def choice(
+        self,
+        command: Sequence[str] | None = None,
+        patterns: Sequence[str] | None = None,
+        *,
+        require_gpu: bool = False,
+        is_elsewhere: bool = False,
+    ) -> Choice:
+        """What these options and the others of `Choice` say of the subject."""
+        return Choice(
+            command or (),
+            self.subject,
+            patterns or (),
+            self.devices,
+            self.axis,
+            require_gpu=require_gpu,
+            workload=self.engine_workload(),
+            is_elsewhere=is_elsewhere,
+        )
+
+    def engine_workload(self) -> EngineWorkload | None:
+        """The workload of kvtrail's engine to measure; None: another subject."""
+        return None
+
+
+def _of_workload(what: str, least: int | None = None) -> Any:
+    """An option that says which workload of kvtrail's engine is measured."""
+    return typer.Option(min=least, help=what, rich_help_panel="Measure kvtrail's engine")
+
+
+@dataclass(frozen=True)
+class EngineOptions(SubjectOptions):
+    """The same, where a workload of kvtrail's engine can be measured too."""
+
+    workload: Annotated[
+        str | None,
+        _of_workload(
+            "Measure kvtrail's own engine on this workload (`run --list`), in a life as `run` does."
+        ),
+    ] = None
+    model: Annotated[
+        str | None, _of_workload("The workload's model: hub id, folder or random:NAME.")
+    ] = None
+    batch: Annotated[int | None, _of_workload("Its batch size.", least=1)] = None
+    prompt_len: Annotated[int | None, _of_workload("Its tokens of a prompt.", least=1)] = None
+    new_tokens: Annotated[int | None, _of_workload("Its new tokens.", least=1)] = None
+
+    def engine_workload(self) -> EngineWorkload | None:
+        """See `SubjectOptions`.
+
+        Raises
+        ------
+        Refused
+            If its parameters are given without it.
+        """
+        shape = (self.model, self.batch, self.prompt_len, self.new_tokens)
+        if self.workload is not None:
+            return EngineWorkload(self.workload, *shape)
+        if any(value is not None for value in shape):
             raise Refused(
                 "--model, --batch, --prompt-len and --new-tokens change a workload of kvtrail's "
                 "engine; name it with --workload."
             )
         return None
-    return EngineWorkload(name, model, batch, prompt_len, new_tokens)
+
+
+@dataclass(frozen=True)
+class MeasuringOptions:
+    """How commits are compared."""
+
+    margin: Margin = 100 * DEFAULT_MARGIN
+    resume: Resume = None
+    anyway: Anyway = False
+    require_gpu: RequireGpu = False
+    require_quiet: RequireQuiet = False
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where a command's record and tables go."""
+
+    json: Annotated[
+        Path | None,
+        _file_option(
+            "--json",
+            "Where the record goes; - is standard output (default: a new file in reports/runs).",
+        ),
+    ] = None
+    markdown: MarkdownPath = None
+    csv: CsvPath = None
+
+    def files(self) -> TableFiles:
+        """The files, each tried."""
+        return TableFiles.beside_record(self.json, markdown=self.markdown, csv=self.csv)
 
 
 def parent_of(subject: Subject, name: str) -> str:

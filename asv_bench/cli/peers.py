@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_format
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath, RequireQuiet
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Outputs, RequireQuiet
 from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
-from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
 from asv_bench.peers.catalog import find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask
@@ -44,6 +44,7 @@ class Task:
     dtype: str
 
 
+@grouped
 def peers(
     workloads: Annotated[
         str, typer.Option(help="Workloads to measure, separated by commas (`run --list`).")
@@ -69,9 +70,8 @@ def peers(
     windows: Annotated[int, typer.Option(min=1, help="Measured runs of a life.")] = WINDOWS,
     quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
     require_quiet: RequireQuiet = False,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
     svg: Annotated[
         Path | None,
         typer.Option("--svg", dir_okay=False, writable=True, help="Where the drawing goes."),
@@ -89,7 +89,7 @@ def peers(
     NothingMeasured
         If no engine could be measured.
     """
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     if svg is not None:
         require_packages("matplotlib")
         require_writable(svg)
@@ -121,7 +121,7 @@ def peers(
     record.look_around(files.console, [device], require_quiet=require_quiet)
     lives = len(tasks) * len(found.interpreters) * (rounds + 1)
     rows, begun = [], count()
-    path = json or record.default_path()
+    path = files.record or record.default_path()
     with termination_as_interrupt(), Progress(files.console, "peers", lives, "lives") as progress:
         for (name, words), same in groupby(tasks, lambda task: (task.model, task.dtype)):
             with checkpoint_on_disk(name, words, device) as checkpoint:
@@ -171,7 +171,7 @@ def checkpoint_on_disk(model: str, dtype: str, device: str) -> Iterator[Checkpoi
         task = CheckpointTask(model=model, dtype=dtype, device=device, folder=f"{folder}/model")
         told = Path(folder) / "checkpoint.json"
         words = (sys.executable, "-m", "asv_bench.peers.checkpoint")
-        done = run_apart([*words, json_format.dumps(asdict(task)), str(told)])
+        done = run_apart([*words, json.dumps(asdict(task)), str(told)])
         if done.returncode:
             raise MeasurementFailed(f"{model} cannot be put on disk: {last_words(done.stderr)}")
-        yield Checkpoint(**json_format.loads(told.read_text()))
+        yield Checkpoint(**json.loads(told.read_text()))

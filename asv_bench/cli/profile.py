@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Outputs
 from asv_bench.errors import Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profile_tables import contradictions, window_tables
@@ -17,13 +18,13 @@ from asv_bench.explain.profilers import nsight_compute, nsight_systems, torch_tr
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import chosen_device
 from asv_bench.process.threads import threads_text
 from asv_bench.run.settings import PROFILE_DIR
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
 
+@grouped
 def run(
     workload: Annotated[str, typer.Option(help=f"One of {', '.join(WORKLOADS)}.")] = "scheduler",
     model: Annotated[
@@ -38,9 +39,8 @@ def run(
     profile_dir: Annotated[
         Path | None, typer.Option(help="Where artifacts go (default: reports/profile).")
     ] = None,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Show the time per range and per kernel of a window of decode steps."""
     if util.find_spec("nvtx") is None:
@@ -58,7 +58,7 @@ def run(
         trace=None,
     )
     directory = (profile_dir or PROFILE_DIR) / window.shape().name
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     require_writable(directory / "torch.trace.json.gz")
     directory.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()
@@ -84,4 +84,4 @@ def run(
         for path in outcome.files:
             console.print(f"{outcome.tool}: {path}")
     record.results["tools"] = [outcome.to_json() for outcome in outcomes]
-    console.print(f"record: {record.write(json)}")
+    console.print(f"record: {record.write(files.record)}")

@@ -8,16 +8,8 @@ import typer
 
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode, exit_code
-from asv_bench.cli.options import (
-    CsvPath,
-    Devices,
-    Margin,
-    MarkdownPath,
-    RecordPath,
-    RequireQuiet,
-    Resume,
-    SubjectPath,
-)
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Devices, Margin, Outputs, RequireQuiet, Resume, SubjectPath
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
@@ -25,13 +17,13 @@ from asv_bench.errors import Refused
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.swap import SwapSubject, belongs_to
 
 
+@grouped
 def swap(
     base: Annotated[str, typer.Argument(help="The older commit.")],
     head: Annotated[str, typer.Argument(help="The newer one; . is the working tree as it stands.")],
@@ -49,9 +41,8 @@ def swap(
     devices: Devices = None,
     resume: Resume = None,
     require_quiet: RequireQuiet = False,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Measure two commits under two labels, and say which of the two a change belongs to.
 
@@ -68,7 +59,7 @@ def swap(
     require_writable(FOLDER / "pairs.jsonl")
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
     plan = plan.with_margin(margin / 100)
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     chosen = Choice((), subject, metric or (), devices, "commits").subject("swap")
     if not isinstance(chosen, DeclaredSubject):
         raise Refused("swap needs a subject with labels; name its file with --subject.")
@@ -86,7 +77,7 @@ def swap(
     if all(verdict not in (Verdict.FAILED, Verdict.NOT_MEASURED) for verdict in verdicts):
         answers = [belongs_to(comparing.comparisons, one.name) for one in chosen.metrics]
         print_sentences(files.console, answers, "bold")
-    path = comparing.write_record(json, "slower,inconclusive", code)
+    path = comparing.write_record(files.record, "slower,inconclusive", code)
     files.console.print(f"record: {path}")
     if code:
         raise typer.Exit(code)

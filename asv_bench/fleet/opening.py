@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from asv_bench.errors import Refused
@@ -18,24 +20,32 @@ from asv_bench.packages import require_packages
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
 
+_PANEL = "Measure on many hosts"
 _HARDWARE = ("cpu", "cores", "gpu", "driver")
 """What hosts of one kind have in common, by the names of `MachineFacts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """What the user says of where lives run.
+    """What the user says of where lives run; without an address they run on this machine."""
 
-    Attributes
-    ----------
-    address
-        Of the cluster; see `ray_cluster.connected`. None: lives run on this machine.
-    kind
-        Measure on hosts of this kind only.
-    """
-
-    address: str | None = None
-    kind: str | None = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--fleet",
+            metavar="ADDRESS",
+            help="Spread lives over the hosts of a Ray cluster: HOST:PORT of its head, auto for "
+            "that of $RAY_ADDRESS or of this machine, local for this machine alone.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="Only on hosts of this kind, as records name machines (default: all).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.address is None:

@@ -7,7 +7,7 @@ harmless commits and one commit that slows the decode step by a known time, or n
 
 from __future__ import annotations
 
-import json as json_format
+import json
 import random
 import subprocess
 import sys
@@ -20,7 +20,8 @@ from typing import Annotated, Any
 
 import typer
 
-from asv_bench.cli.options import CsvPath, Devices, Margin, MarkdownPath, RecordPath
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Devices, Margin, Outputs
 from asv_bench.compare.bench_setup import set_up
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
@@ -28,7 +29,6 @@ from asv_bench.git.repository import Repository
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Cell, Column, Table, digits, percent
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.measured_process import Place
 
@@ -72,6 +72,7 @@ class Trial:
         return self.named == self.culprit
 
 
+@grouped
 def run(
     positions: Annotated[int, typer.Option(min=0, help="Trials with a culprit.")] = 3,
     nulls: Annotated[int, typer.Option(min=0, help="Trials without one.")] = 2,
@@ -80,9 +81,8 @@ def run(
     seed: Annotated[int, typer.Option(help="Of positions and harmless changes.")] = 0,
     devices: Devices = None,
     margin: Margin = 100 * DEFAULT_MARGIN,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Run the trials, print who was right, and write the record after each.
 
@@ -90,7 +90,7 @@ def run(
     """
     if not positions + nulls:
         raise Refused("--positions 0 --nulls 0 leaves nothing to search.")
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     setup = set_up(REPOSITORY, [STEP_TIME], devices)
     settings = {"positions": positions, "nulls": nulls, "commits": commits, "effect": effect}
     settings |= {"seed": seed, "margin": margin}
@@ -116,7 +116,7 @@ def run(
                 record.samples.append(asdict(trial) | {"is_right": trial.is_right})
                 files.console.print(f"trial {number}: {trial.outcome}")
         record.results["right"] = sum(one.is_right for one in trials)
-        path = record.write(json)
+        path = record.write(files.record)
     files.show(trial_table(trials))
     files.console.print(f"record: {path}")
     if record.notes:
@@ -183,7 +183,7 @@ def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> dict[s
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     results: dict[str, Any] = {}
     if path.is_file():
-        results = json_format.loads(path.read_text("utf-8"))["results"]
+        results = json.loads(path.read_text("utf-8"))["results"]
     if results.get("finding") is None:
         raise MeasurementFailed(f"bisect gave no answer in {root}: {done.stdout}{done.stderr}")
     return results

@@ -17,7 +17,8 @@ import numpy as np
 import scipy
 import typer
 
-from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Outputs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many
@@ -26,7 +27,6 @@ from asv_bench.lab.calibration.situations import SITUATIONS, NoiseSource
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits, percent
-from asv_bench.output.table_files import TableFiles
 
 EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.3)
 SEVERAL = 10
@@ -169,6 +169,7 @@ def simulate(
     return _together(parts)
 
 
+@grouped
 def run(
     runs: Annotated[
         int, typer.Option(min=1, help="Comparisons for each effect and noise.")
@@ -183,12 +184,11 @@ def run(
             "too; may be given several times.",
         ),
     ] = None,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Simulate every effect under every noise, and several benchmarks at once."""
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     plan = ComparisonPlan()
     noises: dict[str, NoiseSource] = dict(SITUATIONS)
     for path in replay or []:
@@ -216,7 +216,7 @@ def run(
         "tallies": [{**asdict(tally), "broken": tally.broken(plan)} for tally in tallies],
     }
     files.show(tally_table(tallies, noises, plan))
-    files.console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    files.console.print(f"record: {record.write(files.record)}", highlight=False, soft_wrap=True)
 
 
 def tally_table(

@@ -17,13 +17,13 @@ import typer
 from asv_bench.bisect.finding import Finding, Outcome, Probe, Shape, Stage
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Outputs
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import NOISES, Noise
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits
-from asv_bench.output.table_files import TableFiles
 
 GOOD = "good"
 _STEPS = 1_000
@@ -197,15 +197,15 @@ def bisect_often(
     }
 
 
+@grouped
 def run(
     runs: Annotated[int, typer.Option(min=1, help="Bisections for each range.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Bisect simulated ranges of 64 commits, and count how often the answer was right."""
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     record = Record("simulate_bisect", {"runs": runs, "seed": seed, "plan": SearchPlan().to_json()})
     rows: list[dict[str, Any]] = []
     total = runs * len(SCENARIOS)
@@ -215,7 +215,7 @@ def run(
             rows.append(bisect_often(scenario, runs, seed, progress.advance))
     record.results = {"rows": rows}
     files.show(bisect_table(rows))
-    files.console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    files.console.print(f"record: {record.write(files.record)}", highlight=False, soft_wrap=True)
 
 
 def bisect_table(rows: Sequence[dict[str, Any]]) -> Table:

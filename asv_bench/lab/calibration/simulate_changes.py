@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Outputs
 from asv_bench.history.change_points import Change, changes_in
 from asv_bench.lab.calibration.simulated_histories import (
     HistoryKind,
@@ -22,7 +23,6 @@ from asv_bench.lab.calibration.simulated_histories import (
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits, percent
-from asv_bench.output.table_files import TableFiles
 
 QUIET = 0.003
 TWO_MODES = Modes(share=0.3, more=0.05)
@@ -128,15 +128,15 @@ def _asv_ranges(history: SimulatedHistory) -> list[tuple[int, int]]:
     return [(begin - 2, begin + 1) for begin, *_ in steps[1:]]
 
 
+@grouped
 def run(
     runs: Annotated[int, typer.Option(min=1, help="Histories of each kind.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the first history of each kind.")] = 0,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Judge simulated histories, flat ones and ones with a step."""
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     record = Record("simulate_changes", {"runs": runs, "seed": seed})
     rates: list[Rates] = []
     with Progress(
@@ -147,7 +147,7 @@ def run(
             rates.append(judge(kind, runs, seed, progress.advance))
     record.results = {"rates": [asdict(one) for one in rates]}
     files.show(rates_table(rates, runs))
-    files.console.print(f"record: {record.write(json)}", highlight=False, soft_wrap=True)
+    files.console.print(f"record: {record.write(files.record)}", highlight=False, soft_wrap=True)
 
 
 def rates_table(rates: Sequence[Rates], runs: int) -> Table:

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 import typer
 
-from asv_bench.cli.options import CsvPath, MarkdownPath, RecordPath
+from asv_bench.cli.grouped import grouped
+from asv_bench.cli.options import Outputs
 from asv_bench.history.asv_results import Results, read_results
 from asv_bench.output.record import Record, write_json
 from asv_bench.output.table import Column, Table, digits
-from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
 
 MACHINE, VERSION = "made-up", "1"
@@ -55,17 +55,17 @@ class Growth:
     parquet_series_s: float
 
 
+@grouped
 def run(
     commits: Annotated[list[int], typer.Option(min=1, help="Sizes to measure.")],
     benchmarks: Annotated[int, typer.Option(min=1, help="Figures of a commit.")] = 200,
     runs: Annotated[int, typer.Option(min=1, help="Of which the fastest counts.")] = 3,
-    json: RecordPath = None,
-    markdown: MarkdownPath = None,
-    csv: CsvPath = None,
+    *,
+    outputs: Outputs,
 ) -> None:
     """Measure each size, and write a record and a table."""
     require_packages("duckdb")
-    files = TableFiles.beside_record(json, markdown=markdown, csv=csv)
+    files = outputs.files()
     settings = {"commits": commits, "benchmarks": benchmarks, "samples": SAMPLES, "runs": runs}
     record = Record("store_growth", settings)
     record.look_around(files.console)
@@ -81,7 +81,7 @@ def run(
         "is of one commit. Parquet is read by DuckDB into Python values."
     )
     files.show(Table(COLUMNS, rows, "figures in asv's files and in columns", caption))
-    files.console.print(f"record: {record.write(json)}")
+    files.console.print(f"record: {record.write(files.record)}")
 
 
 def measure(folder: Path, commits: int, benchmarks: int, runs: int) -> Growth:
