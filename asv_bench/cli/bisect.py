@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,6 @@ from rich.console import Console
 from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import THOROUGH, SearchPlan
 from asv_bench.cli.bisecting import Bisecting
-from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.files import SearchingFiles
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
@@ -144,7 +142,7 @@ def bisect(
         searching = SearchingFiles(chosen, ends, direction, plan, files)
         with checkout_lock(WORKPLACE):
             code = searching.run(how.resume, require_quiet=how.require_quiet)
-        _end(searching, code, files.record, files.console)
+        searching.end(code)
         return
     if bad is None:
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
@@ -173,18 +171,7 @@ def bisect(
             code = bisecting.call_same()
         else:
             code = bisecting.run(how.resume, require_quiet=how.require_quiet)
-    _end(bisecting, code, files.record, files.console)
-
-
-def _end(
-    asking: Bisecting | SearchingFiles, code: ExitCode, json: Path | None, console: Console
-) -> None:
-    """Print the answer, write the record, and end with the code of the answer."""
-    asking.print_answer()
-    path = asking.write_record(json, code)
-    console.print(f"record: {path}")
-    if code:
-        raise typer.Exit(code)
+    bisecting.end(code)
 
 
 def _one_metric(subject: Subject, pattern: str | None) -> Metric:

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.files import next_question
+from asv_bench.cli.searching import Searching
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
-from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.verdict import Comparison
-from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import Fleet
-from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences
 from asv_bench.output.contradictions import processes_apart
-from asv_bench.output.issue_text import IssueText, described, environment_of, repeating
+from asv_bench.output.issue_text import IssueText, described, repeating
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import CommitUnusable, Pair
+from asv_bench.process.samples import Pair
 from asv_bench.subjects.declared import DeclaredSubject
 
 
-class Bisecting:
+class Bisecting(Searching):
     """One bisection from its first process to its record."""
 
     def __init__(
@@ -47,38 +44,16 @@ class Bisecting:
         options: Sequence[str],
         fleet: Fleet | None = None,
     ) -> None:
+        among = {"good": good, "commits": [commit.to_json() for commit in commits]}
+        super().__init__(subject, among, direction, plan, files, fleet)
         self._options = options
         self._why: list[str] = []
-        self._subject = subject
         self._words = words
         self._good = good
         self._commits = commits
         self._by_hash = {commit.hash: commit for commit in commits}
-        self._direction = direction
-        self._plan = plan
-        self._files = files
-        self._console = files.console
-        self._benchmark = subject.metrics[0].name
-        self._fleet = fleet
-        self._record = record_of(
-            "bisect",
-            {
-                "good": good,
-                "commits": [commit.to_json() for commit in commits],
-                "subject": subject.to_json(),
-                "fixed": subject.fixed,
-                "benchmark": self._benchmark,
-                "direction": str(direction),
-                "devices": list(subject.devices),
-                "plan": plan.to_json(),
-            },
-            fleet,
-        )
-        self._noise = NoisePools(self._record)
-        self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
         self._probes: list[Probe] = []
         self.finding: Finding | None = None
-        self.seconds = 0.0
 
     def call_same(self) -> ExitCode:
         """Answer without measuring: what is measured is the same at both ends."""
@@ -90,24 +65,20 @@ class Bisecting:
 
     def run(self, resume: bool | None, *, require_quiet: bool = False) -> ExitCode:
         """Measure until there is an answer, an interruption or a failure."""
-        kept = KeptFile.of_record(self._record, resume)
         first, last = self._commits[0].short, self._commits[-1].short
         range_sentence = (
             f"bisecting {len(self._commits)} {kind_of(self._good)}s, {first} to {last}, for "
             f"{self._direction.phrase}"
         )
-        sentences = [self._subject.sentence(), *kept.sentences(), *self._noise.complaints]
-        print_sentences(self._console, [range_sentence, *sentences])
-        look_around(
-            self._record, self._console, self._subject, self._fleet, require_quiet=require_quiet
-        )
-        begun = time.monotonic()
+        kept = self._begin([range_sentence], self._noise, resume, require_quiet=require_quiet)
         lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
-        try:
+
+        def search() -> Outcome:
             with termination_as_interrupt(), self._subject.pairs() as source, lines:
 
                 def on_probe(probe: Probe) -> None:
                     self._probes.append(probe)
+                    self._record.samples.append(probe.to_json())
                     lines.show(probe, is_kept=len(self._probes) <= kept.restored)
 
                 self.finding = Search(
@@ -120,22 +91,10 @@ class Bisecting:
                     pool=self._pool,
                     on_probe=on_probe,
                 ).run()
-        except KeyboardInterrupt:
-            self._record.notes.append("Interrupted; the same command goes on with these pairs.")
-            return ExitCode.INTERRUPTED
-        except MeasurementFailed as error:
-            self._record.notes.append(str(error))
-            if not isinstance(error, CommitUnusable):
-                return ExitCode.FAILED
-            # An end cannot be measured: that is the answer, and the next command tries anew.
-            kept.finish()
-            return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
-        finally:
-            self.seconds = time.monotonic() - begun
-            self._record.notes += kept.complaints
-        kept.finish()
-        self._add_noise()
-        return BY_OUTCOME[self.finding.outcome]
+            self._add_noise()
+            return self.finding.outcome
+
+        return self._ended(kept, search)
 
     def _add_noise(self) -> None:
         """Keep what each of the comparisons showed within a commit for the next ones."""
@@ -211,31 +170,18 @@ class Bisecting:
             f"**{short(self._good)}**, up to {described(self._commits[-1])}",
             tables=[commit_table(self.finding, self._commits)],
             remarks=remarks,
-            environment=environment_of(
-                self._record,
-                self._subject.sentence(),
-                self._subject.devices,
-                with_torch=isinstance(self._subject, BenchSetup),
-                seconds=self.seconds,
-            ),
+            environment=self._environment(),
             command=repeating(sys.argv[1:], names),
         ).render()
 
-    def write_record(self, path: Path | None, code: ExitCode) -> Path:
-        """Write every probe with its samples, and the finding; return where."""
+    def results(self) -> dict[str, Any]:
+        """See `Question`."""
         finding = self.finding
-        self._record.notes += self._subject.remarks
-        self._record.results = {
-            "exit_code": int(code),
-            "outcome": self._direction if code is ExitCode.REGRESSION else code.name.lower(),
-            "seconds": self.seconds,
+        return {
             "pairs": {
                 str(stage): sum(probe.stage is stage for probe in self._probes) for stage in Stage
             },
             "pool": len(self._pool),
             "why": self._why,
             "finding": None if finding is None else finding.to_json(),
-            **hosts_json(self._fleet),
         }
-        self._record.samples = [probe.to_json() for probe in self._probes]
-        return self._record.write(path)

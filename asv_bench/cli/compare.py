@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import ExitCode, parse_gate
+from asv_bench.cli.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import EngineOptions, ListBenchmarks, MeasuringOptions, Outputs
+from asv_bench.cli.options import EngineOptions, ListBenchmarks, MeasuringOptions, Outputs, ends_of
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
-from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
-from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
@@ -74,7 +72,7 @@ def compare(
             "--gate",
             help="Verdicts that end with an exit code of their own, separated by commas, or none.",
         ),
-    ] = f"{Verdict.SLOWER},{Verdict.INCONCLUSIVE}",
+    ] = gate_text(GATES),
     how: MeasuringOptions,
     hosts: FleetOptions,
     outputs: Outputs,
@@ -98,31 +96,26 @@ def compare(
     choice = asked.choice(words, benchmark, require_gpu=how.require_gpu, is_elsewhere=is_elsewhere)
     chosen = choice.subject("compare")
     refuse_hopeless(plan, len(chosen.metrics))
-    known = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
     with checkout_lock(WORKPLACE):
-        # The working tree's snapshot is a file of the checkout too.
-        older, newer = (known.get(name) or chosen.resolve(name) for name in names)
-        given = list(zip(names, (older, newer), strict=True))
-        is_same = not how.anyway and chosen.are_same(older.hash, newer.hash)
+        given = ends_of(chosen, names)
+        hashes = [commit.hash for _, commit in given]
+        is_same = not how.anyway and chosen.are_same(*hashes)
         with opened_fleet(
             FleetOptions() if is_same else hosts,
             chosen,
-            [older.hash, newer.hash],
+            hashes,
             files.console,
             require_quiet=how.require_quiet,
         ) as opened:
             options = choice.words()
-            comparing = Comparing(chosen, given, plan, files, options=options, fleet=opened)
+            comparing = Comparing(
+                chosen, given, plan, files, options=options, fleet=opened, gate=closing
+            )
             if is_same:
                 comparing.call_same()
             else:
                 comparing.run(how.resume, require_quiet=how.require_quiet)
-    code = ExitCode.INTERRUPTED if comparing.is_interrupted else comparing.exit_code(closing)
-    comparing.print_answer()
-    path = comparing.write_record(files.record, gate, code)
-    files.console.print(f"record: {path}")
-    if code:
-        raise typer.Exit(code)
+    comparing.end(comparing.code())
 
 
 def plan_of(pairs: int | None, quick: bool, flag: str = "--pairs") -> ComparisonPlan:

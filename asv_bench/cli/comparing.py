@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from asv_bench.cli.exit_codes import ExitCode, exit_code
+from asv_bench.cli.exit_codes import ExitCode, exit_code, gate_text
+from asv_bench.cli.question import Question
 from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.compare.clock_findings import clock_findings
 from asv_bench.compare.comparison import CommitComparison, Progress
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
+from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
@@ -25,14 +25,12 @@ from asv_bench.compare.tables import (
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import Fleet
-from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import Verbosity, print_sentences, verbosity
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import (
     IssueText,
     described,
-    environment_of,
     lasting_names,
     place_of,
     repeating,
@@ -47,7 +45,7 @@ from asv_bench.subjects.swap import SwapSubject
 from asv_bench.subjects.three_cells import ThreeCells
 
 
-class Comparing:
+class Comparing(Question[Subject]):
     """One comparison from its first process to its record."""
 
     def __init__(
@@ -63,35 +61,28 @@ class Comparing:
         # nothing is said of that.
         options: Sequence[str] | None = None,
         fleet: Fleet | None = None,
+        # Verdicts that end with an exit code of their own.
+        gate: Collection[Verdict] = (),
     ) -> None:
         self._options = options
         self._why: list[str] = []
-        self._subject = subject
         self._given = given
         self._base, self._head = base, head = given[0][1], given[-1][1]
         self._plan = plan
-        self._files = files
-        self._console = files.console
+        self._gate = gate
         self._names = [metric.name for metric in subject.metrics]
         self._units = {metric.name: metric.unit for metric in subject.metrics}
         margins = {
             metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
         }
-        self._fleet = fleet
-        self._record = record_of(
-            command,
-            {
-                "base": base.to_json(),
-                "head": head.to_json(),
-                "subject": subject.to_json(),
-                "fixed": subject.fixed,
-                "benchmarks": self._names,
-                "devices": list(subject.devices),
-                "margins": margins,
-                "plan": plan.to_json(),
-            },
-            fleet,
-        )
+        settings = {
+            "base": base.to_json(),
+            "head": head.to_json(),
+            "benchmarks": self._names,
+            "margins": margins,
+            "plan": plan.to_json(),
+        }
+        super().__init__(command, settings, subject, files, fleet)
         self._noise = NoisePools(self._record)
         self._pools = self._noise.of(self._names)
         self._margins = margins
@@ -100,7 +91,6 @@ class Comparing:
         )
         self.comparisons: list[Comparison] = []
         self.is_interrupted = False
-        self.seconds = 0.0
 
     def call_same(self) -> None:
         """Answer without measuring: nothing that is measured differs."""
@@ -110,12 +100,7 @@ class Comparing:
     def run(self, resume: bool | None, *, require_quiet: bool = False) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
         self._print_commits()
-        self._console.print(self._subject.sentence())
-        kept = KeptFile.of_record(self._record, resume)
-        print_sentences(self._console, [*kept.sentences(), *self._noise.complaints])
-        look_around(
-            self._record, self._console, self._subject, self._fleet, require_quiet=require_quiet
-        )
+        kept = self._begin([], self._noise, resume, require_quiet=require_quiet)
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
         bar = Bar(self._console, "warming up, both commits run once", plan.cap, "pairs at most")
@@ -141,9 +126,11 @@ class Comparing:
         self.seconds = time.monotonic() - begun
         self._record.notes += kept.complaints
 
-    def exit_code(self, gate: frozenset[Verdict]) -> ExitCode:
+    def code(self) -> ExitCode:
         """The exit code that the verdicts call for."""
-        return exit_code([comparison.verdict for comparison in self.comparisons], gate)
+        if self.is_interrupted:
+            return ExitCode.INTERRUPTED
+        return exit_code([comparison.verdict for comparison in self.comparisons], self._gate)
 
     def print_answer(self) -> None:
         """Show the table, the reasons and the answer in a line."""
@@ -183,11 +170,9 @@ class Comparing:
 
     def _page(self) -> str:
         """The comparison as text for an issue or a pull request."""
-        subject = self._subject
         shown = worst_first(self.comparisons)
         reasons = [f"{one.benchmark}: {one.reason}" for one in shown if one.reason]
         interruption = ["Interrupted before its end."] if self.is_interrupted else []
-        is_declared = isinstance(subject, DeclaredSubject | SwapSubject | ThreeCells)
         return IssueText(
             heading=self.heading(),
             commits=self._versus(described),
@@ -200,40 +185,20 @@ class Comparing:
                 *interruption,
                 *self._why,
             ],
-            environment=environment_of(
-                self._record,
-                subject.sentence(),
-                subject.devices,
-                with_torch=not is_declared,
-                seconds=self.seconds,
-            ),
+            environment=self._environment(),
             command=repeating(sys.argv[1:], self._lasting_names()),
         ).render()
 
-    def write_record(self, path: Path | None, gate: str, code: ExitCode) -> Path:
-        """Write every pair with its samples, and the verdicts; return where."""
-        self._record.notes += self._subject.remarks
-        self._record.results = {**self.results(), **self._outcome(gate, code)}
-        return self._record.write(path)
-
     def results(self) -> dict[str, Any]:
-        """What the record says of the answer."""
+        """See `Question`."""
         return {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "cells": {end: cell.to_json() for end, cell in self._cells().items()},
             "others": self._others(),
             "why": self._why,
             "pools": {name: len(pool) for name, pool in self._pools.items()},
-        }
-
-    def _outcome(self, gate: str, code: ExitCode) -> dict[str, Any]:
-        return {
-            "gate": gate,
-            "exit_code": int(code),
-            "outcome": code.name.lower(),
+            "gate": gate_text(self._gate),
             "interrupted": self.is_interrupted,
-            "seconds": self.seconds,
-            **hosts_json(self._fleet),
         }
 
     @property

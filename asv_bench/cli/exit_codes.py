@@ -71,6 +71,11 @@ def parse_gate(text: str) -> frozenset[Verdict]:
     return frozenset(Verdict(name) for name in names)
 
 
+def gate_text(gate: Collection[Verdict]) -> str:
+    """What `parse_gate` takes for these verdicts."""
+    return ",".join(name for name in GATES if name in gate) or NO_GATE
+
+
 def exit_code(verdicts: Collection[Verdict], gate: Collection[Verdict]) -> ExitCode:
     """The code for these verdicts; a proven regression outweighs a failure elsewhere.
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import NO_GATE, ExitCode
+from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import EngineOptions, Metrics, Outputs
+from asv_bench.cli.options import EngineOptions, Metrics, Outputs, ends_of
+from asv_bench.cli.question import Question
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, Refused
@@ -24,15 +26,13 @@ from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import STANDARD_OUTPUT
-from asv_bench.output.issue_text import environment_of, lasting_names, repeating
+from asv_bench.output.issue_text import lasting_names, repeating
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import RUNS, WORKPLACE, Record
+from asv_bench.output.record import RUNS, WORKPLACE
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable
-from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.engine_runs import EngineRuns
 
 Explained: TypeAlias = DeclaredSubject | BenchSetup
 """Subjects that have ends to look at."""
@@ -98,52 +98,37 @@ def explain(
     files = outputs.files()
     choice = asked.choice(command, metric)
     with checkout_lock(WORKPLACE), termination_as_interrupt():
+        chosen = choice.subject("explain")
+        ends = ends_of(chosen, (base, head))
         if compare:
-            record = _compared(choice, (base, head), files)
-        explaining = Explaining(choice, (base, head), record, files)
+            record = _compared(chosen, ends, files)
+        explaining = Explaining(chosen, ends, choice.words(), record, files)
         code = explaining.run(traces, anyway=anyway)
-    explaining.print_answer()
-    files.console.print(f"record: {explaining.write_record(files.record, code)}")
-    if code:
-        raise typer.Exit(code)
+    explaining.end(code)
 
 
-def _chosen(choice: Choice, names: tuple[str, str]) -> tuple[Explained, Commit, Commit]:
-    """The subject and its two ends."""
-    chosen = choice.subject("explain")
-    if not isinstance(chosen, DeclaredSubject | BenchSetup):
-        raise Refused("explain looks at two commits, or two labels, of one subject.")
-    known = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
-    # The working tree's snapshot is a file of the checkout too: it comes last.
-    base, head = (known.get(name) or chosen.resolve(name) for name in names)
-    return chosen, base, head
-
-
-def _compared(choice: Choice, names: tuple[str, str], files: TableFiles) -> Path:
+def _compared(subject: Explained, ends: Sequence[tuple[str, Commit]], files: TableFiles) -> Path:
     """Compare the two as `compare` does; where the record is."""
-    chosen, base, head = _chosen(choice, names)
     beside = TableFiles(record=STANDARD_OUTPUT if STANDARD_OUTPUT in files else None)
-    given = list(zip(names, (base, head), strict=True))
-    comparing = Comparing(chosen, given, ComparisonPlan(), beside)
+    comparing = Comparing(subject, ends, ComparisonPlan(), beside)
     comparing.run(None)
     if comparing.is_interrupted:
         raise KeyboardInterrupt
     comparing.print_answer()
-    code = comparing.exit_code(frozenset())
-    path = comparing.write_record(None, NO_GATE, code)
+    path = comparing.write_record(None, comparing.code())
     files.console.print(f"record: {path}")
     return path
 
 
-class Explaining:
+class Explaining(Question[Explained]):
     """One explanation from its first look to its record.
 
     Parameters
     ----------
-    choice
-        What the user says of the subject.
-    names
-        The ends, as the user names them.
+    ends
+        What the user calls base and head, and what they are.
+    options
+        Those that name the subject.
     record
         Of the comparison to explain; None: the newest stored one.
     files
@@ -152,39 +137,25 @@ class Explaining:
 
     def __init__(
         self,
-        choice: Choice,
-        names: tuple[str, str],
+        subject: Explained,
+        ends: Sequence[tuple[str, Commit]],
+        options: Sequence[str],
         record: Path | None,
         files: TableFiles,
     ) -> None:
-        self._subject, self._base, self._head = _chosen(choice, names)
-        self._files = files
-        self._console = files.console
-        self._asked = shlex.join([*self._names(names), *choice.words()])
+        (_, self._base), (_, self._head) = self._ends = ends
+        settings = {
+            "base": self._base.to_json(),
+            "head": self._head.to_json(),
+            "benchmarks": [metric.name for metric in subject.metrics],
+        }
+        super().__init__("explain", settings, subject, files)
+        # The ends as anybody can name them, wherever HEAD is.
+        names = [name if name == WORKING_TREE else end.short for name, end in ends]
+        self._asked = shlex.join([*names, *options])
         self._effect = self._find_effect(record)
-        self._given = names
         self._found: Explanation | None = None
-        self._seconds = 0.0
         self._failure = ""
-        self._record = Record(
-            "explain",
-            {
-                "base": self._base.to_json(),
-                "head": self._head.to_json(),
-                "subject": self._subject.to_json(),
-                "fixed": self._subject.fixed,
-                "benchmarks": [metric.name for metric in self._subject.metrics],
-                "devices": list(self._subject.devices),
-            },
-        )
-
-    def _names(self, given: tuple[str, str]) -> list[str]:
-        """The ends as anybody can name them, wherever HEAD is."""
-        ends = (self._base, self._head)
-        return [
-            name if name == WORKING_TREE else end.short
-            for name, end in zip(given, ends, strict=True)
-        ]
 
     def _find_effect(self, record: Path | None) -> Effect | None:
         ends, subject = (self._base.hash, self._head.hash), self._subject
@@ -209,11 +180,13 @@ class Explaining:
         begun = time.monotonic()
         try:
             self._found = looking.run(anyway=anyway)
-            self._seconds = time.monotonic() - begun
+            self.seconds = time.monotonic() - begun
         except MeasurementFailed as error:
             self._failure = str(error)
+            self._record.notes.append(self._failure)
             is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
             return ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
+        self._record.notes += self._found.notes
         return ExitCode.GOOD
 
     def _progress(self, what: str, total: int, unit: str) -> Progress:
@@ -233,27 +206,8 @@ class Explaining:
 
     def _page(self, found: Explanation) -> str:
         """The explanation as text for an issue or a pull request."""
-        machine, subject = self._record.machine, self._subject
-        has_engine = isinstance(subject, EngineRuns | BenchSetup)
-        environment = environment_of(
-            self._record,
-            subject.sentence(),
-            machine.gpu or f"{machine.cpu}, {machine.cores} cores",
-            with_torch=has_engine,
-            seconds=self._seconds,
-        )
-        ends = zip(self._given, (self._base, self._head), strict=True)
-        return found.page(environment, repeating(sys.argv[1:], lasting_names(ends)))
+        return found.page(self._environment(), repeating(sys.argv[1:], lasting_names(self._ends)))
 
-    def write_record(self, path: Path | None, code: ExitCode) -> Path:
-        """Write what was found; return where."""
-        self._record.notes += [*self._subject.remarks, *([self._failure] if self._failure else [])]
-        found = self._found
-        self._record.notes += found.notes if found is not None else []
-        self._record.results = {
-            "exit_code": int(code),
-            "outcome": code.name.lower(),
-            "seconds": self._seconds,
-            **(found.to_json() if found is not None else {}),
-        }
-        return self._record.write(path)
+    def results(self) -> dict[str, Any]:
+        """See `Question`."""
+        return {} if self._found is None else self._found.to_json()

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from asv_bench.bisect.file_account import FileWords
 from asv_bench.bisect.file_finding import FileFinding, FileTry
 from asv_bench.bisect.file_search import ROLES, FileSearch
-from asv_bench.bisect.finding import Direction
+from asv_bench.bisect.finding import Direction, Outcome
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.searching import Searching
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.comparison import Progress
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
-from asv_bench.compare.noise_pools import NoisePools
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.compare.kept_pairs import KeptPairs
+from asv_bench.errors import Refused
 from asv_bench.git.file_changes import FileChange, Parts, changes_between
 from asv_bench.git.repository import Commit, kind_of
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import (
     IssueText,
     described,
-    environment_of,
     lasting_names,
     repeating,
 )
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import CommitUnusable, Pair
+from asv_bench.process.samples import Pair
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.three_cells import three_cells
 
 
-class SearchingFiles:
+class SearchingFiles(Searching):
     """One search among the files of a change, from its first process to its record.
 
     Parameters
@@ -57,46 +55,31 @@ class SearchingFiles:
     ) -> None:
         if isinstance(subject, DeclaredSubject) and subject.labels:
             raise Refused("labels have no files of their own: --files takes commits.")
-        self._subject = subject
         self._ends = ends
         (_, self._good), (_, self._bad) = ends
-        self._direction = direction
-        self._plan = plan
-        self._files = files
-        self._console = files.console
-        self._metric = subject.metrics[0]
         self._scratch = ExitStack()
         self._commits: dict[tuple[int, ...], str] = {}
-        self._changes, self._left_out = self._find_changes()
+        self._changes, self._left_out = self._find_changes(subject)
         self._words = FileWords(self._changes, self._bad)
-        self._record = Record(
-            "bisect",
-            {
-                "good": self._good.to_json(),
-                "bad": self._bad.to_json(),
-                "files": [change.label for change in self._changes],
-                "subject": subject.to_json(),
-                "fixed": subject.fixed,
-                "benchmark": self._metric.name,
-                "direction": str(direction),
-                "devices": list(subject.devices),
-                "plan": plan.to_json(),
-            },
-        )
+        among = {
+            "good": self._good.to_json(),
+            "bad": self._bad.to_json(),
+            "files": [change.label for change in self._changes],
+        }
+        super().__init__(subject, among, direction, plan, files)
         self.finding: FileFinding | None = None
-        self.seconds = 0.0
 
-    def _find_changes(self) -> tuple[list[FileChange], int]:
+    def _find_changes(self, subject: DeclaredSubject | BenchSetup) -> tuple[list[FileChange], int]:
         """The changes that matter to what is measured, and how many do not."""
-        repository = self._subject.repository_of(self._good.hash)
+        repository = subject.repository_of(self._good.hash)
         all_changes = changes_between(self._good.hash, self._bad.hash, repository)
         scratch = self._scratch.enter_context(tempfile.TemporaryDirectory(prefix="kvtrail-"))
         self._parts = Parts(self._good.hash, repository, Path(scratch))
         found = []
         for change in all_changes:
             commit = self._parts.commit([change])
-            self._subject.add(commit, self._parts.repository)
-            if not self._subject.are_same(self._good.hash, commit):
+            subject.add(commit, self._parts.repository)
+            if not subject.are_same(self._good.hash, commit):
                 found.append(change)
         return found, len(all_changes) - len(found)
 
@@ -117,25 +100,18 @@ class SearchingFiles:
         with self._scratch:
             if len(self._changes) < 2:
                 return ExitCode.GOOD
-            begun = time.monotonic()
-            try:
-                return self._search(resume, require_quiet=require_quiet)
-            finally:
-                self.seconds = time.monotonic() - begun
+            return self._search(resume, require_quiet=require_quiet)
 
     def _search(self, resume: bool | None, *, require_quiet: bool) -> ExitCode:
-        kept = KeptFile.of_record(self._record, resume)
-        noise = NoisePools(self._record)
-        name = self._metric.name
         what = (
             f"searching {len(self._changes)} files of {self._bad.short} for "
             f"{self._direction.phrase}"
         )
-        sentences = [*self._apart(), self._subject.sentence(), *kept.sentences(), *noise.complaints]
-        print_sentences(self._console, [what, *sentences])
-        self._record.look_around(self._console, self._subject.devices, require_quiet=require_quiet)
+        said = [what, *self._apart()]
+        kept = self._begin(said, self._noise, resume, require_quiet=require_quiet)
         bar = Bar(self._console, "warming up, both ends run once", None, "pairs")
-        try:
+
+        def search() -> Outcome:
             with termination_as_interrupt(), self._subject.pairs() as source, bar:
                 rounds = three_cells(source, self._subject.metrics, self._bad.hash, ROLES)
 
@@ -154,26 +130,16 @@ class SearchingFiles:
                     self._good.hash,
                     self._bad.hash,
                     len(self._changes),
-                    name,
+                    self._benchmark,
                     direction=self._direction,
                     plan=self._plan,
-                    pool=noise.of([name]).get(name, []),
+                    pool=self._pool,
                     on_pair=on_pair,
                     on_try=on_try,
                 ).run()
-        except KeyboardInterrupt:
-            self._record.notes.append("Interrupted; the same command goes on with these pairs.")
-            return ExitCode.INTERRUPTED
-        except MeasurementFailed as error:
-            self._record.notes.append(str(error))
-            if not isinstance(error, CommitUnusable):
-                return ExitCode.FAILED
-            kept.finish()
-            return ExitCode.NOTHING_MEASURED if error.is_lacking else ExitCode.FAILED
-        finally:
-            self._record.notes += kept.complaints
-        kept.finish()
-        return BY_OUTCOME[self.finding.outcome]
+            return self.finding.outcome
+
+        return self._ended(kept, search)
 
     def print_answer(self) -> None:
         """Print the parts that were compared, and the answer."""
@@ -204,31 +170,17 @@ class SearchingFiles:
         """The answer as text for an issue."""
         assert self.finding is not None
         return IssueText(
-            heading=f"{self._metric.name}: {answers[0]}",
+            heading=f"{self._benchmark}: {answers[0]}",
             commits=f"{described(self._bad)} against {described(self._good)}",
             tables=[self._words.table(self.finding)],
             remarks=[*answers[1:], *self._apart(), *self._record.warnings],
-            environment=environment_of(
-                self._record,
-                self._subject.sentence(),
-                self._subject.devices,
-                with_torch=isinstance(self._subject, BenchSetup),
-                seconds=self.seconds,
-            ),
+            environment=self._environment(),
             command=repeating(sys.argv[1:], lasting_names(self._ends)),
         ).render()
 
-    def write_record(self, path: Path | None, code: ExitCode) -> Path:
-        """Write every pair with its samples, and the finding; return where."""
-        self._record.notes += self._subject.remarks
-        finding = None if self.finding is None else self.finding.to_json()
-        self._record.results = {
-            "exit_code": int(code),
-            "outcome": self._direction if code is ExitCode.REGRESSION else code.name.lower(),
-            "seconds": self.seconds,
-            "finding": finding,
-        }
-        return self._record.write(path)
+    def results(self) -> dict[str, Any]:
+        """See `Question`."""
+        return {"finding": None if self.finding is None else self.finding.to_json()}
 
 
 def next_question(

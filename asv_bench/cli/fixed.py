@@ -18,6 +18,7 @@ from asv_bench.cli.options import (
     ListBenchmarks,
     MeasuringOptions,
     Outputs,
+    ends_of,
     parent_of,
 )
 from asv_bench.compare.bench_setup import BenchSetup
@@ -26,7 +27,6 @@ from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.repair import Repair, State, repair_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
@@ -104,19 +104,11 @@ def fixed(
     if is_alone:
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
     refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
-    given = {name: chosen.resolve(name) for name in names if name != WORKING_TREE}
     with checkout_lock(WORKPLACE):
-        # The working tree's snapshot is a file of the checkout too.
-        three = [(name, given.get(name) or chosen.resolve(name)) for name in names]
-        fixing = Fixing(chosen, three, plan, files, is_alone=is_alone)
+        fixing = Fixing(chosen, ends_of(chosen, names), plan, files, is_alone=is_alone)
         if how.anyway or not fixing.call_known():
             fixing.run(how.resume, require_quiet=how.require_quiet)
-    code = fixing.code()
-    fixing.print_answer()
-    path = fixing.write_record(files.record, "none", code)
-    files.console.print(f"record: {path}")
-    if code:
-        raise typer.Exit(code)
+    fixing.end(fixing.code())
 
 
 class Fixing(Comparing):

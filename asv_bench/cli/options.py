@@ -14,6 +14,7 @@ from asv_bench.compare.catalog import select
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.repository import Commit
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
@@ -250,6 +251,13 @@ class Outputs:
     def files(self) -> TableFiles:
         """The files, each tried."""
         return TableFiles.beside_record(self.json, markdown=self.markdown, csv=self.csv)
+
+
+def ends_of(subject: Subject, names: Sequence[str]) -> list[tuple[str, Commit]]:
+    """Commits or labels beside what the user calls them."""
+    # The working tree's snapshot is a file of the checkout, too: it comes last.
+    known = {name: subject.resolve(name) for name in sorted(names, key=WORKING_TREE.__eq__)}
+    return [(name, known[name]) for name in names]
 
 
 def parent_of(subject: Subject, name: str) -> str:

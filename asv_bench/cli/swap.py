@@ -7,20 +7,27 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import ExitCode, exit_code
+from asv_bench.cli.exit_codes import GATES
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Devices, Margin, Outputs, RequireQuiet, Resume, SubjectPath
+from asv_bench.cli.options import (
+    Devices,
+    Margin,
+    Outputs,
+    RequireQuiet,
+    Resume,
+    SubjectPath,
+    ends_of,
+)
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
-from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.swap import SwapSubject, belongs_to
+from asv_bench.subjects.swap import SwapSubject, belonging
 
 
 @grouped
@@ -67,17 +74,18 @@ def swap(
         raise Refused(f"{old} is both the old and the new label; give two of them.")
     swapped = SwapSubject(chosen, (old, new))
     with checkout_lock(WORKPLACE):
-        ends = [(name, swapped.resolve(name)) for name in (base, head)]
-        comparing = Comparing(swapped, ends, plan, files)
+        ends = ends_of(swapped, (base, head))
+        comparing = Swapping(swapped, ends, plan, files, gate=GATES)
         comparing.run(resume, require_quiet=require_quiet)
-    gate = frozenset({Verdict.SLOWER, Verdict.INCONCLUSIVE})
-    verdicts = [comparison.verdict for comparison in comparing.comparisons]
-    code = ExitCode.INTERRUPTED if comparing.is_interrupted else exit_code(verdicts, gate)
-    comparing.print_answer()
-    if all(verdict not in (Verdict.FAILED, Verdict.NOT_MEASURED) for verdict in verdicts):
-        answers = [belongs_to(comparing.comparisons, one.name) for one in chosen.metrics]
-        print_sentences(files.console, answers, "bold")
-    path = comparing.write_record(files.record, "slower,inconclusive", code)
-    files.console.print(f"record: {path}")
-    if code:
-        raise typer.Exit(code)
+    comparing.end(comparing.code())
+
+
+class Swapping(Comparing):
+    """The question which of the two a change belongs to."""
+
+    def answers(self) -> list[str]:
+        """See `Comparing`."""
+        verdicts = {comparison.verdict for comparison in self.comparisons}
+        if verdicts & {Verdict.FAILED, Verdict.NOT_MEASURED}:
+            return super().answers()
+        return [*super().answers(), *belonging(self.comparisons)]

@@ -7,7 +7,7 @@ how far the one depends on the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,9 +134,15 @@ class SwapSubject:
         return {**self._subject.to_json(), "labels": list(self._labels)}
 
 
-def belongs_to(comparisons: Sequence[Comparison], metric: str) -> str:
-    """A sentence that says which axis the change of a metric belongs to."""
+def belonging(comparisons: Sequence[Comparison]) -> list[str]:
+    """A sentence a metric that says which axis its change belongs to."""
     verdicts = {comparison.benchmark: comparison.verdict for comparison in comparisons}
+    ends = named("", BY_BOTH)
+    metrics = [name.removesuffix(ends) for name in verdicts if name.endswith(ends)]
+    return [_belongs_to(metric, verdicts) for metric in metrics]
+
+
+def _belongs_to(metric: str, verdicts: Mapping[str, Verdict]) -> str:
     differs = {
         contrast: verdicts[named(metric, contrast)] in (Verdict.SLOWER, Verdict.FASTER)
         for contrast in CONTRASTS

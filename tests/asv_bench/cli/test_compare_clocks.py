@@ -62,7 +62,7 @@ def test_a_clock_that_the_head_lowers_is_said_before_the_verdict_and_recorded(
     comparing = Comparing(OnGpu(), ends, ComparisonPlan(), TableFiles.beside_record(record))
     comparing.run(resume=False)
     comparing.print_answer()
-    comparing.write_record(record, "slower", ExitCode.GOOD)
+    comparing.write_record(record, ExitCode.GOOD)
     said = " ".join(capsys.readouterr().out.split())
     finding = "1980 MHz for the base, 1920 MHz for the head (-3.0 %"
     assert said.index(finding) < said.index("b: slower")
