@@ -39,10 +39,9 @@ from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.subjects.cell import Cell, differences
+from asv_bench.subjects.contrasted import Contrasted
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
-from asv_bench.subjects.swap import SwapSubject
-from asv_bench.subjects.three_cells import ThreeCells
 
 
 class Comparing(Question[Subject]):
@@ -207,7 +206,7 @@ class Comparing(Question[Subject]):
 
     def _cells(self) -> Mapping[str, Cell]:
         subject = self._subject
-        if isinstance(subject, DeclaredSubject | SwapSubject | ThreeCells):
+        if isinstance(subject, DeclaredSubject | Contrasted):
             return subject.cells
         return {}
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.git.repository import Commit
 from asv_bench.subjects.axis import Variant
+from asv_bench.subjects.contrasted import Contrasted
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.rounds import Layout, Rounds, named
-from asv_bench.subjects.subject import Metric
 
 BY_COMMITS, BY_LABELS, BY_BOTH = "by commits", "by labels", "by both together"
 CONTRASTS = (BY_COMMITS, BY_LABELS, BY_BOTH)
@@ -53,8 +52,8 @@ class Cells:
         return Layout((order,), contrasts)
 
 
-class SwapSubject:
-    """A subject whose metrics are the three contrasts of each metric of another one.
+class SwapSubject(Contrasted[DeclaredSubject]):
+    """A subject that is measured at two commits under two labels in every round.
 
     Parameters
     ----------
@@ -65,47 +64,12 @@ class SwapSubject:
     """
 
     def __init__(self, subject: DeclaredSubject, labels: tuple[str, str]) -> None:
-        self._subject = subject
+        super().__init__(subject, CONTRASTS)
         self._labels = labels
-        self.name = subject.name
-        self.cells = subject.cells
-        self.others: dict[str, dict[str, list[float]]] = {}
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        """See `Subject`."""
-        return [
-            replace(metric, name=named(metric.name, contrast))
-            for metric in self._subject.metrics
-            for contrast in CONTRASTS
-        ]
-
-    @property
-    def fixed(self) -> str:
-        """See `Subject`."""
-        return self._subject.fixed
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """See `Subject`."""
-        return self._subject.devices
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """See `Subject`."""
-        return self._subject.remarks
-
-    def resolve(self, revision: str) -> Commit:
-        """See `Subject`."""
-        return self._subject.resolve(revision)
 
     def are_same(self, base: str, head: str) -> bool:
         """See `Subject`: never, since the labels differ."""
         return False
-
-    def between(self, base: str, head: str) -> list[Commit]:
-        """See `Subject`."""
-        return self._subject.between(base, head)
 
     @contextmanager
     def pairs(self) -> Iterator[Rounds]:
@@ -118,7 +82,6 @@ class SwapSubject:
             return [_named(commit, label) for label in self._labels]
 
         with self._subject.pairs_of(self._variant) as lives:
-            self.cells = self._subject.cells
             yield Rounds(lives, self._subject.metrics, layout, cells_of, CONTRASTS)
 
     def _variant(self, name: str) -> Variant:

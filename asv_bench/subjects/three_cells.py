@@ -5,16 +5,16 @@ A round is one life of each, so that every two of them are compared by pairs of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.git.repository import Commit
-from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.contrasted import Contrasted
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.rounds import Layout, Rounds, RoundSource, named
+from asv_bench.subjects.rounds import Layout, Rounds, RoundSource
 from asv_bench.subjects.subject import Metric
 
 
@@ -47,8 +47,8 @@ class Roles:
         return self.first_step, self.whole_way, self.second_step
 
 
-class ThreeCells:
-    """A subject whose metrics are the three contrasts of each metric of another one.
+class ThreeCells(Contrasted[DeclaredSubject | BenchSetup]):
+    """A subject that is measured at three commits in every round.
 
     Parameters
     ----------
@@ -63,51 +63,13 @@ class ThreeCells:
     def __init__(
         self, subject: DeclaredSubject | BenchSetup, between: Commit, roles: Roles
     ) -> None:
-        self._subject = subject
+        super().__init__(subject, roles.contrasts)
         self._between = between
         self.roles = roles
-        self.name = subject.name
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        """See `Subject`."""
-        return [
-            replace(metric, name=named(metric.name, contrast))
-            for metric in self._subject.metrics
-            for contrast in self.roles.contrasts
-        ]
-
-    @property
-    def fixed(self) -> str:
-        """See `Subject`."""
-        return self._subject.fixed
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """See `Subject`."""
-        return self._subject.devices
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """See `Subject`."""
-        return self._subject.remarks
-
-    @property
-    def cells(self) -> Mapping[str, Cell]:
-        """What each commit ran with, by hash or label."""
-        return self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
-
-    def resolve(self, revision: str) -> Commit:
-        """See `Subject`."""
-        return self._subject.resolve(revision)
 
     def are_same(self, base: str, head: str) -> bool:
         """See `Subject`."""
         return self._subject.are_same(base, head)
-
-    def between(self, base: str, head: str) -> list[Commit]:
-        """See `Subject`."""
-        return self._subject.between(base, head)
 
     @contextmanager
     def pairs(self) -> Iterator[Rounds]:
