@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.codegen.compiled import target
@@ -23,7 +24,7 @@ from asv_bench.lab.counters.pretend_cuda import HOPPER, Launch, Traffic, pretend
 if TYPE_CHECKING:
     from kernels.tiles.variants import KernelVariant
 
-MODEL, DTYPE = "random:gpt2", "fp16"
+MODEL, DTYPE = "gpt2", "fp16"
 AMPERE = (8, 0)
 BATCH_SIZES = (256, 1)
 """Engines to build: one with every bucket of `wide`, and that of `single`, whose rows are aligned
@@ -283,12 +284,15 @@ def _step_launches(
 def _launches(batch_size: int, gpu: tuple[int, int]) -> Iterator[tuple[Launch, int | None]]:
     """Launches of an engine's captures, fused and not, and of a prefill, with their buckets."""
     from engine import Engine, EngineConfig, SamplingParams
+    from engine.models.registry import RANDOM_CONFIGS
 
-    with _pretended(gpu) as traffic:
+    # A layer behind another launches what all behind it do.
+    few_layers = replace(RANDOM_CONFIGS[MODEL], num_layers=2)
+    with _pretended(gpu) as traffic, patch.dict(RANDOM_CONFIGS, {MODEL: few_layers}):
         for fuse in (True, False):
             engine = Engine(
                 EngineConfig(
-                    model=MODEL,
+                    model=f"random:{MODEL}",
                     device="cuda",
                     dtype="float16",
                     max_batch_size=batch_size,

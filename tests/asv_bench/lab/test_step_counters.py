@@ -59,9 +59,8 @@ def planted(tmp_path: Path, file: str, before: str, after: str) -> Path:
 
 
 def changed(
-    good: dict[str, dict[str, Any]], root: Path, names: Sequence[str]
+    good: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
 ) -> dict[tuple[str, str], Difference]:
-    after = count(root, names)
     before = {name: good[name] for name in after}
     return {(one.what, one.counter): one for one in differences(before, after)}
 
@@ -96,7 +95,7 @@ def test_one_more_operator_in_each_layer_is_seen(
         "attended = attend(layer, q, k, v)",
         "attended = attend(layer, q, k, v).neg()",
     )
-    found = changed(good, root, ["cpu-8", "plain-8"])
+    found = changed(good, count(root, ["cpu-8", "plain-8"]))
     for path in ("cpu", "plain"):
         one = found[f"{path}, batch 8, step", "operators"]
         assert one.after - one.before == 2, "one for each of the two layers"
@@ -147,14 +146,14 @@ def test_a_copy_between_host_and_device_in_a_step_is_seen(
     counter: str,
 ) -> None:
     root = planted(tmp_path, file, before, after)
-    found = changed(good, root, ["graph-8", "graph-64"])
+    after = count(root, ["graph-8", "graph-64"])
+    found = changed(good, after)
     one = found["graph, batch 8, step", counter]
     assert one.after > one.before
     if counter.startswith("copies"):
         assert one.change == "+1"
-        counted = {**good, **count(root, ["graph-8", "graph-64"])}
         direction = "the device" if counter == "copies_to_device" else "the host"
-        (sentence,) = broken_rules(counted)
+        (sentence,) = broken_rules({**good, **after})
         assert f"a steady step copies to {direction}" in sentence
 
 
@@ -190,7 +189,7 @@ def test_another_launch_is_seen(tmp_path: Path, good: dict[str, dict[str, Any]])
         "        self._run_once(*arguments)\n\n"
         "    def _run_once(\n",
     )
-    found = changed(good, root, ["fused-8"])
+    found = changed(good, count(root, ["fused-8"]))
     assert found["fused, batch 8, step", "launches"].change == "+10"
 
 
