@@ -8,7 +8,7 @@ import pytest
 from mutants import __main__ as command
 from mutants.catalog import MUTANTS
 from mutants.mutant import Mutant, MutantError
-from mutants.runner import Outcome, run_mutants, unmutated_failure
+from mutants.runner import Outcome, Result, run_mutants, unmutated_failure
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = "kernels/toy.py"
@@ -86,28 +86,25 @@ def test_an_endless_mutant_is_noticed(toy: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_tests_that_fail_anyway_prove_nothing(toy: Path) -> None:
-    assert unmutated_failure(toy, [KILLED]) is None
     (toy / "tests" / "test_toy.py").write_text("def test_it():\n    assert not 'this'\n")
     assert "assert not 'this'" in (unmutated_failure(toy, [KILLED]) or "")
 
 
 @pytest.mark.parametrize(
-    ("mutants", "code", "said"),
+    ("results", "code", "said"),
     [
-        ((KILLED, SURVIVING), 1, "UNUSED = 3 -> UNUSED = 4"),
-        ((KILLED, SURVIVING, MISSING), 2, "3 mutants: 1 noticed, 1 survived, 1 in error"),
+        (("killed", "survived"), 1, "UNUSED = 3 -> UNUSED = 4"),
+        (("killed", "survived", "error"), 2, "3 mutants: 1 noticed, 1 survived, 1 in error"),
     ],
 )
 def test_the_command_ends_as_its_mutants_do(
-    toy: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    mutants: tuple[Mutant, ...],
+    results: tuple[Result, ...],
     code: int,
     said: str,
 ) -> None:
-    monkeypatch.setattr(command, "MUTANTS", mutants)
-    assert command.main(["--no-gpu", "--jobs", "1"], toy) == code
+    outcomes = [Outcome(SURVIVING, result, "", 0.0) for result in results]
+    assert command.report(outcomes, 1.0) == code
     assert said in capsys.readouterr().out
 
 
