@@ -46,6 +46,13 @@ def pytest_sessionstart() -> None:
             )
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep tests that share a fixture of their module in one process, which makes it once."""
+    scopes = {one.scope for same in item._fixtureinfo.name2fixturedefs.values() for one in same}
+    if "module" in scopes and not item.get_closest_marker("xdist_group"):
+        item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Give back what a test had of a GPU's memory: tests in other processes share the GPU."""

@@ -26,7 +26,6 @@ RANGES = "page.plots.map((one) => [one.plot.scales.x.min, one.plot.scales.x.max]
 
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(chromium() is None, reason="there is no Chromium here to look at pages"),
 ]
 
