@@ -309,3 +309,26 @@ def test_the_tiles_in_use_repeat_bit_for_bit(gpu: torch.device, rows: int, name:
         graph.replay()
         differing += (y != first[0]).sum() + (stats != first[1]).sum()
     assert int(differing) == 0
+
+
+def test_no_row_is_scaled_by_what_a_barrier_holds(gpu: torch.device) -> None:
+    """What the norm exchanges among threads must not lie where copies are still being counted."""
+    _skip_unless_hopper(gpu)
+    rows, out_features, in_features = 64, 6144, 4096
+    tile = LinearTile(64, 64, 128, split_k=2, stages=3, tma=True)
+    make = {"dtype": torch.bfloat16, "device": gpu}
+    x = _tensor(rows, in_features, seed=1, **make)
+    weight = _tensor(out_features, in_features, seed=2, **make) * in_features**-0.5
+    linear = fold_rms_norm(weight, None, None, EPSILON)
+    stats = reference_statistics(x, 64).float()
+    workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], gpu)
+    y = torch.zeros(rows, out_features, **make)
+    differing = torch.zeros((), dtype=torch.int64, device=gpu)
+    first: torch.Tensor | None = None
+    for _ in range(100):
+        fused_linear(x, linear, y, tile, workspace, x_stats=stats)
+        first = y.clone() if first is None else first
+        differing += (y != first).sum()
+    assert int(differing) == 0
+    expected = F.rms_norm(x.double(), (in_features,), None, EPSILON) @ weight.double().t()
+    assert float((y.double() - expected).norm() / expected.norm()) < 1e-2

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|cp\.reduce)(?:\.\w+(?:::\w+)*)*\.b?f(?:16|32|64)")
 """In PTX: in machine code, that of a single half is a loop that compares and swaps whole words."""
 
+_SUM = re.compile(r"add\.s32\s+(%r\d+), %r\d+, (\d+);")
+_PLACE = r"\[\s*(%r\d+)(?:\s*\+\s*(\d+))?\s*\]"
+_BARRIER = re.compile(r"mbarrier\.init\.shared::cta\.b64 " + _PLACE)
+_SHARED_STORE = re.compile(r"\bst\.shared[.\w]*\s+" + _PLACE)
+
 
 @dataclass(frozen=True, slots=True)
 class KernelFigures:
@@ -52,6 +57,7 @@ class KernelFigures:
     accesses_before_wait: int
     consumer_releases: int
     float_atomics: int
+    stores_on_barriers: int
     cubin_sha256: str
     compile_s: float
 
@@ -96,9 +102,25 @@ def compile_launched(kernel: LaunchedKernel) -> KernelFigures:
         accesses_before_wait=early.count(sass.GLOBAL_LOAD) + early.count(sass.GLOBAL_STORE),
         consumer_releases=code.count(sass.CONSUMER_RELEASE),
         float_atomics=len(FLOAT_ATOMIC.findall(compiled.asm["ptx"])),
+        stores_on_barriers=stores_on_barriers(compiled.asm["ptx"]),
         cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         compile_s=round(seconds, 3),
     )
+
+
+def stores_on_barriers(ptx: str) -> int:
+    """Stores to shared memory that begin where a barrier of the kernel lies.
+
+    The compiler gives memory to something else after its last use that it knows of. A barrier's
+    may be changed later: values that were exchanged there have come back wrong.
+    """
+    sums = {register: int(constant) for register, constant in _SUM.findall(ptx)}
+
+    def begin(pattern: re.Pattern[str]) -> list[int]:
+        return [sums.get(base, 0) + int(offset or 0) for base, offset in pattern.findall(ptx)]
+
+    barriers = set(begin(_BARRIER))
+    return sum(place in barriers for place in begin(_SHARED_STORE))
 
 
 def target() -> Any:

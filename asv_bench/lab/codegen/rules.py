@@ -76,6 +76,11 @@ def _common_violations(figures: KernelFigures) -> Iterator[str]:
             f"adds floating-point numbers atomically ({figures.float_atomics} instructions), so "
             "that results do not repeat"
         )
+    if figures.stores_on_barriers:
+        yield (
+            f"stores values where its barriers lie ({figures.stores_on_barriers} instructions): "
+            "keep the barriers alive until the end"
+        )
 
 
 def _attention_violations(figures: KernelFigures) -> Iterator[str]:

@@ -249,7 +249,8 @@ def linear_stream(
         mean, rstd = combine_statistics(
             sums, squares, stats_tile, epsilon, K, X_TILES, NORM, by_row
         )
-    accumulator = warpgroup_mma_wait(0, deps=(accumulator,))
+    # Operands and barriers live until here: what is exchanged above must not lie in their memory.
+    accumulator, _, _, _ = warpgroup_mma_wait(0, deps=(accumulator, w_chunks, x_chunks, ready))
 
     result = accumulator
     if SPLIT_K > 1:

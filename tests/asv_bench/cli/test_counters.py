@@ -49,6 +49,7 @@ KERNEL = KernelFigures(
     accesses_before_wait=0,
     consumer_releases=1,
     float_atomics=0,
+    stores_on_barriers=0,
     cubin_sha256="ab" * 32,
     compile_s=0.5,
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from asv_bench.lab.codegen.compiled import FLOAT_ATOMIC, KernelFigures
+from asv_bench.lab.codegen.compiled import FLOAT_ATOMIC, KernelFigures, stores_on_barriers
 from asv_bench.lab.codegen.rules import MAX_COMPILE_S, violations
 from asv_bench.lab.codegen.sass import (
     ASYNC_COPY,
@@ -47,6 +47,7 @@ ATTENTION = KernelFigures(
     accesses_before_wait=0,
     consumer_releases=0,
     float_atomics=0,
+    stores_on_barriers=0,
     cubin_sha256="0" * 64,
     compile_s=0.5,
 )
@@ -85,6 +86,21 @@ ROWS = dataclasses.replace(VECTOR, name="rows-x", family="rows", widest_load=8, 
 GOOD = [ATTENTION, APPEND, FLOAT32, LINEAR, HEAD, VECTOR, ROWS]
 
 
+def test_stores_that_begin_at_a_barrier_are_counted() -> None:
+    ptx = """
+        mov.b32 \t%r9, global_smem;
+        add.s32 \t%r2, %r9, 98304;
+        @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+        @%p1 mbarrier.init.shared::cta.b64 [%r2+8], 1;
+        st.shared.v2.b32 \t[%r7+98304], {%r1, %r3};
+        add.s32 \t%r8, %r7, 98312;
+        st.shared.b32 [ %r8 + 0 ], { %r1 };
+        st.shared.b32 \t[%r7+98320], %r1;
+        st.shared.b32 \t[%r7], %r1;
+    """
+    assert stores_on_barriers(ptx) == 2
+
+
 @pytest.mark.parametrize("figures", GOOD, ids=lambda one: f"{one.family}-{one.dtype}")
 def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
     assert violations(figures) == []
@@ -116,6 +132,7 @@ def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
         (LINEAR, {"dependency_waits": 0}, "never waits for them (no ACQBULK)"),
         (HEAD, {"consumer_releases": 0}, "never lets the kernel after it start"),
         (ROWS, {"float_atomics": 1}, "adds floating-point numbers atomically"),
+        (LINEAR, {"stores_on_barriers": 2}, "stores values where its barriers lie"),
     ],
 )
 def test_each_rule_is_a_sentence(

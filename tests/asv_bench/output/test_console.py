@@ -131,6 +131,7 @@ def test_the_widest_tables_fit_a_file() -> None:
         accesses_before_wait=0,
         consumer_releases=0,
         float_atomics=0,
+        stores_on_barriers=0,
         compile_s=12.34,
         cubin_sha256="0123456789abcdef",
     )
