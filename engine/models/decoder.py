@@ -106,7 +106,7 @@ class Decoder:
         x = F.embedding(token_ids, self.token_embedding)  # [T, E]
         if self.position_embedding is not None:
             x = x + F.embedding(positions, self.position_embedding)
-        turn = None if self._turns is None else Turn.at(positions, self._turns)
+        turn = None if self._turns is None else Turn(positions, self._turns)
         normed = self.blocks[0].attention_norm(x)
         for layer, block in enumerate(self.blocks):
             attended = self._attention(block, layer, normed, turn, attend)
@@ -154,11 +154,8 @@ class Decoder:
             q, k, v = heads.split_with_sizes((queries, keys, keys), 1)  # [T, H, D] each
         else:
             turned, v = heads.split_with_sizes((queries + keys, keys), 1)
-            if block.head_norm is not None:
-                # In float32, so that what is turned and stored has been rounded once.
-                normed = F.rms_norm(turned.float(), (config.head_dim,), None, config.norm_epsilon)
-                turned = normed * block.head_norm
-            q, k = turn(turned).to(x.dtype).split_with_sizes((queries, keys), 1)
+            turned = turn.heads(turned, block.head_norm, config.norm_epsilon)
+            q, k = turned.split_with_sizes((queries, keys), 1)
         attended = attend(layer, q, k, v)  # [T, H_q, D]
         return block.attention_out(attended.reshape(-1, queries * config.head_dim))  # [T, E]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.models.activations import Activation, gelu_tanh
 from kernels.linear.folded import packed_halves
+from kernels.linear.gate import silu_gate
 from kernels.linear.norm import add_layer_norm, add_rms_norm
 
 
@@ -92,5 +93,7 @@ class FeedForward:
         if not self.is_gated:
             return self.out(self.into.activated(x, self.activation))
         mapped = self.into(x)  # [T, 2 F]
+        if self.activation is F.silu:
+            return self.out(silu_gate(mapped, is_packed=self.is_packed))
         gate, gated = packed_halves(mapped) if self.is_packed else mapped.chunk(2, dim=1)
         return self.out((self.activation(gate) * gated).flatten(1))

@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 
+from kernels.backend import device_of, uses_triton
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Turn:
-    """Cosines and signed sines [T, 1, D] of the positions of T tokens, float32."""
+    """How far every pair of a head turns at the positions [T] of T tokens.
 
-    cosines: torch.Tensor
-    sines: torch.Tensor
+    `table` float32 [P, D] has the cosines and sines of every position, as `Rotation` has it.
+    """
 
-    @classmethod
-    def at(cls, positions: torch.Tensor, table: torch.Tensor) -> Turn:
-        """Of `positions` [T], from a table [P, D] as `Rotation` has it."""
-        cosines, sines = F.embedding(positions, table)[:, None].chunk(2, dim=2)
-        return cls(torch.cat((cosines, cosines), 2), torch.cat((sines.neg(), sines), 2))
+    positions: torch.Tensor
+    table: torch.Tensor
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Turn every head of x [T, H, D]; the result is float32."""
-        halves_swapped = x.roll(x.shape[2] // 2, dims=2)
-        return torch.addcmul(x * self.cosines, halves_swapped, self.sines)
+    def heads(
+        self, heads: torch.Tensor, norm: torch.Tensor | None = None, epsilon: float = 0.0
+    ) -> torch.Tensor:
+        """Heads of queries and keys normed, where there is a `norm`, and turned.
+
+        Parameters
+        ----------
+        heads : torch.Tensor
+            ``[T, H, D]``; a row's heads one after another, rows may be strided. A Triton kernel
+            leaves the result there.
+        norm, epsilon
+            As `Rotation` has them, for H heads.
+
+        Returns
+        -------
+        torch.Tensor
+            ``[T, H, D]``, the dtype of `heads`: in float32 from the norm on, so rounded once.
+        """
+        if uses_triton(heads):
+            from kernels.attention.turn_kernel import launch_turn
+
+            with device_of(heads):
+                launch_turn(heads, self.positions, self.table, norm, epsilon)
+            return heads
+        normed = heads.float()
+        if norm is not None:
+            normed = F.rms_norm(normed, heads.shape[2:], None, epsilon) * norm
+        cosines, sines = self._factors
+        halves_swapped = normed.roll(normed.shape[2] // 2, dims=2)
+        return torch.addcmul(normed * cosines, halves_swapped, sines).to(heads.dtype)
+
+    @cached_property
+    def _factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines [T, 1, D], float32."""
+        cosines, sines = F.embedding(self.positions, self.table)[:, None].chunk(2, dim=2)
+        return torch.cat((cosines, cosines), 2), torch.cat((sines.neg(), sines), 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +82,5 @@ class Rotation:
     epsilon: float = 0.0
 
     def turned(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Heads of queries and keys [B, H_q + H_kv, D] at `positions` [B], in their own dtype.
-
-        In float32 from the norm on, so that they are rounded once.
-        """
-        normed = heads.float()
-        if self.norm is not None:
-            normed = F.rms_norm(normed, heads.shape[2:], None, self.epsilon) * self.norm
-        return Turn.at(positions, self.table)(normed).to(heads.dtype)
+        """Heads of queries and keys [B, H_q + H_kv, D] at `positions` [B], in their own dtype."""
+        return Turn(positions, self.table).heads(heads, self.norm, self.epsilon)

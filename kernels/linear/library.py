@@ -17,16 +17,9 @@ from kernels.dependent_launch import (
 )
 from kernels.errors import KernelArgumentError
 from kernels.linear.folded import LAYER_NORM, FoldedLinear
+from kernels.linear.gate_kernel import launch_gate, row_and_factor
 from kernels.linear.row_statistics import store_tile_statistics
 from kernels.tiles.launch import padded
-
-
-@triton.jit
-def _row_and_factor(x, row, epsilon, E: tl.constexpr, E_PAD: tl.constexpr):
-    """One row of x [rows, E], float32 and zero beyond E, and what its RMS norm multiplies it by."""
-    column = tl.arange(0, E_PAD)
-    values = tl.load(x + row * E + column, mask=column < E, other=0.0).to(tl.float32)
-    return values, tl.rsqrt(tl.sum(values * values, axis=0) / E + epsilon)
 
 
 @triton.jit
@@ -35,41 +28,9 @@ def rms_norm_rows(x, y, epsilon, E: tl.constexpr, E_PAD: tl.constexpr, PDL: tl.c
     release_consumers(PDL)
     row = tl.program_id(0).to(tl.int64)
     await_producers(PDL)
-    values, factor = _row_and_factor(x, row, epsilon, E, E_PAD)
+    values, factor = row_and_factor(x, row, epsilon, E, E_PAD)
     column = tl.arange(0, E_PAD)
     tl.store(y + row * E + column, (values * factor).to(y.dtype.element_ty), mask=column < E)
-
-
-@triton.jit
-def gated_rows(
-    mapped,
-    x,
-    y,
-    epsilon,
-    N: tl.constexpr,
-    BLOCK: tl.constexpr,
-    E: tl.constexpr,
-    E_PAD: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """BLOCK values of one row of y [rows, N / 2], of what a packed map made, `mapped` [rows, N].
-
-    It made them of x [rows, E], whose RMS norm follows here; of None where none is to follow.
-    """
-    release_consumers(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = n < N // 2
-    place = mapped + row * N + n // 8 * 16 + n % 8
-    await_producers(PDL)
-    gate = tl.load(place, mask=mask, other=0.0).to(tl.float32)
-    other = tl.load(place + 8, mask=mask, other=0.0).to(tl.float32)
-    if x is not None:
-        _, factor = _row_and_factor(x, row, epsilon, E, E_PAD)
-        gate *= factor
-        other *= factor
-    gated = gate / (1.0 + tl.exp(-gate)) * other
-    tl.store(y + row * (N // 2) + n, gated.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -126,10 +87,7 @@ def launch_library(
     else:
         torch.mm(source, weight, out=made)
     if is_gated:
-        block = min(4096, padded(y.shape[1]))
-        gated_rows[(rows, triton.cdiv(y.shape[1], block))](
-            made, unnormed, y, linear.epsilon, N=linear.out_features, BLOCK=block, **whole_row
-        )
+        launch_gate(made, y, is_packed=True, x=unnormed, epsilon=linear.epsilon)
     if is_residual and y_stats is not None:
         tiles = y_stats.shape[2]
         statistics_rows[(rows,)](

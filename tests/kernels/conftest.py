@@ -73,7 +73,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """The implementation that the public operations use in this test."""
     chosen: Implementation = request.param
     if chosen.name == "torch":
-        for module in ("attention.plans", "linear.norm"):
+        for module in ("attention.plans", "attention.rotation", "linear.norm", "linear.gate"):
             monkeypatch.setattr(f"kernels.{module}.uses_triton", lambda tensor: False)
     return chosen
 

@@ -12,11 +12,36 @@ WORKSPACE, WORKSPACE_TESTS = (
 FUSED = "kernels/attention/decode_append.py"
 FUSED_TESTS = ("tests/kernels/attention/test_fused.py",)
 ROTATION_TESTS = ("tests/kernels/attention/test_rotation.py",)
+TURN = "kernels/attention/turn_kernel.py"
 DISPATCH = "kernels/attention/fused.py"
 LAUNCH = "kernels/tiles/launch.py"
 DECODE_TESTS = ("tests/kernels/attention/test_decode.py",)
 
 MUTANTS = (
+    Mutant(
+        TURN,
+        "second * cosines + first * sines",
+        "second * cosines - first * sines",
+        "half of every pair is turned backwards",
+        ROTATION_TESTS,
+        "alone",
+    ),
+    Mutant(
+        TURN,
+        "mask = (head < H) & (pair < half)",
+        "mask = (head < H + 1) & (pair < half)",
+        "what lies behind the heads is turned, too",
+        ROTATION_TESTS,
+        "alone",
+    ),
+    Mutant(
+        TURN,
+        "first *= rstd * tl.load(weights,",
+        "first *= rstd * tl.load(weights + half,",
+        "a head's first half is normed with the weights of its second",
+        ROTATION_TESTS,
+        "alone",
+    ),
     Mutant(
         FUSED,
         "swapped_dim = (dim + D // 2) % D",

@@ -10,6 +10,7 @@ LINEAR, LINEAR_TESTS = (
 )
 VECTOR = "kernels/linear/vector.py"
 FOLDED = "kernels/linear/folded.py"
+GATE = "kernels/linear/gate_kernel.py"
 LIBRARY = "kernels/linear/library.py"
 STATISTICS = "kernels/linear/row_statistics.py"
 CONFIGS = "kernels/tiles/table.py"
@@ -242,15 +243,15 @@ MUTANTS = (
         "every_tile",
     ),
     Mutant(
-        LIBRARY,
-        "place = mapped + row * N + n // 8 * 16 + n % 8",
-        "place = mapped + row * N + n",
+        GATE,
+        "(n // 8 * 16 + n % 8 if PACKED else n)",
+        "n",
         "gates meet what they do not gate",
         LINEAR_TESTS,
         "library",
     ),
     Mutant(
-        LIBRARY,
+        GATE,
         "gated = gate / (1.0 + tl.exp(-gate)) * other",
         "gated = other / (1.0 + tl.exp(-other)) * gate",
         "what is gated gates",
@@ -258,7 +259,7 @@ MUTANTS = (
         "library",
     ),
     Mutant(
-        LIBRARY,
+        GATE,
         "        other *= factor\n",
         "",
         "what is gated is not normed",

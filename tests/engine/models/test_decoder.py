@@ -135,7 +135,7 @@ def test_heads_are_turned_by_their_positions_alone() -> None:
 
     def score(query_at: int, key_at: int) -> torch.Tensor:
         turned = [
-            Turn.at(torch.tensor([place]), table)(head)
+            Turn(torch.tensor([place]), table).heads(head.clone())
             for place, head in ((query_at, query), (key_at, key))
         ]
         return (turned[0] * turned[1]).sum()

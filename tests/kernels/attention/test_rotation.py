@@ -15,7 +15,7 @@ from kernels import KernelArgumentError
 from kernels.attention.arguments import FusedArguments
 from kernels.attention.fused import fused_attention, split_heads
 from kernels.attention.reference import reference_decode, reference_rotation
-from kernels.attention.rotation import Rotation
+from kernels.attention.rotation import Rotation, Turn
 from kernels.tiles.launch import SPLIT_TOKENS
 
 EPSILON = 1e-3
@@ -193,3 +193,24 @@ def test_tables_that_do_not_fit_are_refused_by_name() -> None:
         out = torch.empty(2, problem.num_columns)
         with pytest.raises(KernelArgumentError, match=what):
             fused_attention(*problem.arguments, out, scale=1.0, rotation=wrong)
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize(("count", "head_dim"), [(1, 64), (11, 128), (3, 80)])
+def test_heads_of_many_tokens_are_turned_alone(
+    implementation: Any, dtype: torch.dtype, count: int, head_dim: int, has_norm: bool
+) -> None:
+    """Those behind them, values say, stay as they are."""
+    device = implementation.device
+    positions = torch.tensor([7, 0, 3, 3], device=device)
+    angles = random_tensor(8, head_dim // 2, seed=1).to(device)
+    table = torch.cat((angles.cos(), angles.sin()), 1)
+    qkv = random_tensor(4, count + 2, head_dim, seed=2).to(dtype).to(device)
+    norm = (1 + 0.5 * random_tensor(count, head_dim, seed=3)).to(dtype).to(device)
+    norm_or_none = norm if has_norm else None
+    expected = reference_rotation(qkv[:, :count], positions, table, norm_or_none, EPSILON)
+    behind = qkv[:, count:].clone()
+    turned = Turn(positions, table).heads(qkv[:, :count], norm_or_none, EPSILON)
+    unit = torch.finfo(dtype).eps
+    assert float(((turned.double() - expected).abs() / (1 + expected.abs())).max()) <= 2 * unit
+    assert same_bits(qkv[:, count:], behind)
