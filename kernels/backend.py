@@ -59,7 +59,7 @@ def ring_serves(
         and capability(k_cache.device) == (9, 0)
         and k_cache.dtype in (torch.float16, torch.bfloat16)
         and (group <= 4 if head_dim == 64 else append and head_dim == 128 and group <= 16)
-        and block_size % (ring or ring_tile(head_dim)).block_n == 0
+        and block_size % (ring or ring_tile(head_dim, group)).block_n == 0
         and _can_be_copied(k_cache)
         and _can_be_copied(v_cache)
         # The copy engine counts rows in 32 bits.

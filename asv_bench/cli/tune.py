@@ -147,7 +147,7 @@ def chosen_slots(
             raise Refused(f"--rows has {size!r}; buckets are measured at {', '.join(sizes)} rows.")
     return [
         slot
-        for slot in slots_of(table, config.head_dim, shapes)
+        for slot in slots_of(table, config.head_dim, shapes, config.group)
         if (slot.role or RING) in named
         and (slot.role is None or str(slot.points[0].rows) in wanted)
     ]

@@ -249,7 +249,7 @@ class FusedDecode:
                 buffers.attended,
                 scale=block.scale,
                 pdl=True,
-                ring=self._table.ring(self._model.config.head_dim),
+                ring=self._table.ring(self._model.config.head_dim, self._model.config.group),
                 rotation=block.rotation,
             )
 

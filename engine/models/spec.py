@@ -128,6 +128,11 @@ class DecoderSpec:
         activation_function(self.activation)
 
     @property
+    def group(self) -> int:
+        """Query heads that share a head of keys and values."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
     def longest_sequence(self) -> int:
         """Tokens of the longest sequence that every layer attends to as a whole."""
         return min(self.max_positions, self.sliding_window or self.max_positions)

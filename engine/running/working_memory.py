@@ -9,7 +9,7 @@ import torch
 from engine.fused.weights import folding_bytes
 from engine.models.spec import DecoderSpec
 from engine.running.prefill_graphs import prefill_bucket_sizes, sampled_bucket_sizes
-from kernels.tiles.launch import SPLIT_TOKENS
+from kernels.tiles.launch import ring_tile, split_tokens
 
 _FLOAT32 = 4
 
@@ -112,8 +112,9 @@ def _bytes_a_token(spec: DecoderSpec, size: int) -> int:
 
 def _split_bytes(spec: DecoderSpec, rows: int, max_model_len: int) -> int:
     pairs = min(rows * spec.num_kv_heads, _MOST_SPLIT_PAIRS)
-    group = spec.num_heads // spec.num_kv_heads
-    parts = pairs * group * -(-max_model_len // SPLIT_TOKENS) * (2 * spec.head_dim + _PART_HEADER)
+    group = spec.group
+    split = split_tokens(max_model_len, ring_tile(spec.head_dim, group))
+    parts = pairs * group * -(-max_model_len // split) * (2 * spec.head_dim + _PART_HEADER)
     inner = 2 * spec.inner_size if spec.is_gated else spec.inner_size
     sums = rows * max(inner, spec.hidden_size) * _PARTS_OF_A_SUM
     return _FLOAT32 * (parts + sums)

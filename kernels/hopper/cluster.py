@@ -19,13 +19,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels.errors import KernelArgumentError
-from kernels.hopper.limits import MOST_SHARED_BYTES
+from kernels.hopper.limits import GIVEN_SHARED_BYTES, MOST_SHARED_BYTES
 
 _BARRIER_BYTES = 16
 # A thread sends and receives four float32 at a time.
 _VECTOR = 4
-# Triton lets a kernel have more than this only where it needs more by its own account.
-_GIVEN_SHARED_BYTES = 48 * 1024
 
 
 @gluon.constexpr_function
@@ -220,7 +218,7 @@ def launch_clusters(
         own = compiled.metadata.shared
         inbox_at = -(-own // 16) * 16
         shared = inbox_at + inbox
-        if shared > (MOST_SHARED_BYTES if own > _GIVEN_SHARED_BYTES else _GIVEN_SHARED_BYTES):
+        if shared > (MOST_SHARED_BYTES if own > GIVEN_SHARED_BYTES else GIVEN_SHARED_BYTES):
             raise KernelArgumentError(
                 f"the tile must leave {inbox} bytes of a program's shared "
                 f"memory to what it receives from its cluster of {programs}, but takes {own} bytes"

@@ -12,3 +12,5 @@ MOST_SHARED_BYTES = SHARED_BYTES - RESERVED_BYTES
 """Shared memory that one program can have."""
 CLUSTER_SIZES = (1, 2, 4, 8)
 """Programs of a cluster: powers of two, and no more than every Hopper GPU takes."""
+GIVEN_SHARED_BYTES = 48 * 1024
+"""Shared memory that a launch can have without the kernel's asking."""

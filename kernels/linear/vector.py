@@ -20,9 +20,6 @@ from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
 from kernels.tiles.table import LinearTile
 
-LEAST_CHUNK = 256
-"""Columns of the smallest chunk of a row; tiles of fewer hold whole rows."""
-
 
 @triton.jit
 def load_strip(weight, n, k, K: tl.constexpr):
@@ -129,10 +126,9 @@ def linear_row(
 
 def chunk_constants(tile: LinearTile, in_features: int) -> dict[str, int]:
     """The constants by which a program of a tile of one row takes rows of weights."""
-    in_chunks = tile.block_k >= LEAST_CHUNK and in_features % tile.block_k == 0
-    # Chunks that do not divide a row would read beyond it.
-    if in_chunks and tile.block_k < in_features:
-        return {"CHUNK": tile.block_k, "STAGES": tile.stages}
+    chunk = tile.chunk(in_features)
+    if chunk is not None:
+        return {"CHUNK": chunk, "STAGES": tile.stages}
     return {"CHUNK": padded(in_features), "STAGES": 1}
 
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from kernels.hopper.limits import RESERVED_BYTES, SHARED_BYTES, SHARED_UNIT
+from kernels.hopper.limits import (
+    GIVEN_SHARED_BYTES,
+    RESERVED_BYTES,
+    SHARED_BYTES,
+    SHARED_UNIT,
+)
 from kernels.tiles.table import RingTile, committed_table
 
 # Tokens of one split of a decode context. Fixed: a count of splits taken from the batch would make
@@ -30,8 +35,14 @@ WIDE_PAIRS_PER_MULTIPROCESSOR = 0.54
 # have before there are fewer.
 GATHERING_PROGRAMS = (8, 4)
 GATHERING_EACH = 6
-# 16 splits of one head of 64: more, or wider, were not tried.
-MOST_GATHERED_WORDS = 16 * (64 + 16)
+# Splits beyond which they become longer, see `split_tokens`.
+MOST_SPLITS = 16
+
+# Beside a ring: what the compiler exchanges in.
+_SMALL_BYTES = 1024
+
+# Of the parts of a pair, which its cluster's first program receives beside a ring.
+MOST_GATHERED_WORDS = 12 * 1024
 
 # Rows up to which `kv_append` has a program for each with all its heads; of more, each has a few
 # heads of four rows.
@@ -142,6 +153,17 @@ def gathering_programs(batch: int, kv_heads: int, words: int, multiprocessors: i
     return wide if fit else narrow
 
 
+def inbox_spare(own: int, inbox: int) -> int:
+    """Bytes of shared memory that a program leaves unused, so that an inbox behind them fits.
+
+    Triton lets a program have more than `GIVEN_SHARED_BYTES` only where it needs more by its own
+    account, in which inboxes are not.
+    """
+    if own + inbox + _SMALL_BYTES <= GIVEN_SHARED_BYTES or own > GIVEN_SHARED_BYTES:
+        return 0
+    return GIVEN_SHARED_BYTES + 8 - own
+
+
 def filling_pairs(head_dim: int) -> float:
     """Pairs a multiprocessor that fill the device in paged decode attention."""
     return WIDE_PAIRS_PER_MULTIPROCESSOR if head_dim > 64 else PAIRS_PER_MULTIPROCESSOR
@@ -158,9 +180,21 @@ def fused_attention_tile(element_bytes: int, head_dim: int, group: int) -> Tile:
 
 
 @cache
-def ring_tile(head_dim: int) -> RingTile:
-    """The committed ring for one head shape."""
-    return committed_table().ring(head_dim)
+def ring_tile(head_dim: int, group: int = 1) -> RingTile:
+    """The committed ring for heads of `head_dim`, of which `group` share keys and values."""
+    return committed_table().ring(head_dim, group)
+
+
+def split_tokens(max_context: int, ring: RingTile) -> int:
+    """Tokens of a split of contexts in tables of so many.
+
+    As many as the ring says, or as leave `MOST_SPLITS`: one program adds a pair's parts one after
+    another. But never more than `SPLIT_TOKENS`.
+    """
+    split = ring.split
+    while split < SPLIT_TOKENS and max_context > MOST_SPLITS * split:
+        split *= 2
+    return split
 
 
 def ring_stages(

@@ -37,6 +37,8 @@ HEAD_PART = 128
 MOST_HEAD_PARTS = 3
 """More would leave a thread no registers beside their logits."""
 LEAST_STAGES = 2
+LEAST_CHUNK = 256
+"""Columns of the smallest chunk of a row; tiles of one row and fewer columns hold whole rows."""
 # Beside operands: barriers, and what the compiler reduces and exchanges in.
 _SMALL_BYTES = 1024
 
@@ -100,6 +102,14 @@ class LinearTile:
             and self.block_m // self.split_k >= LEAST_HOPPER_ROWS
             and self.block_n % LEFT_OPERAND_ROWS == 0
         )
+
+    def chunk(self, in_features: int) -> int | None:
+        """Of a tile of one row: columns of weights that it holds at a time; None for whole rows.
+
+        Chunks that do not divide a row would read beyond it.
+        """
+        in_chunks = LEAST_CHUNK <= self.block_k < in_features and in_features % self.block_k == 0
+        return self.block_k if in_chunks else None
 
     def portable(self) -> LinearTile:
         """The same tile in less than 64 KB of shared memory and without the Hopper kernel."""
@@ -287,11 +297,20 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The ring for heads of up to `most_dim`, with figures by point, `B=rows`, once tuned."""
+    """The ring for heads of up to `most_dim`, of which up to `most_group` share keys and values.
+
+    `measured` has figures by point, `B=rows`, once tuned.
+    """
 
     most_dim: int
     tile: RingTile
     measured: Mapping[str, Measured]
+    most_group: float = math.inf
+
+    @property
+    def most(self) -> tuple[int, float]:
+        """The largest head and group that it serves."""
+        return self.most_dim, self.most_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +361,20 @@ class ConfigTable:
         )
         return replace(self, buckets=(*self.buckets, *own))
 
-    def ring(self, head_dim: int) -> RingTile:
-        """The ring for one head shape; it depends on nothing else."""
-        return next(ring.tile for ring in self.rings if head_dim <= ring.most_dim)
+    def ring_place(self, head_dim: int, group: int = 1) -> int:
+        """The number of the ring for heads of `head_dim`, of which `group` share keys and values.
+
+        It depends on nothing else.
+        """
+        return next(
+            place
+            for place, ring in enumerate(self.rings)
+            if head_dim <= ring.most_dim and group <= ring.most_group
+        )
+
+    def ring(self, head_dim: int, group: int = 1) -> RingTile:
+        """That ring."""
+        return self.rings[self.ring_place(head_dim, group)].tile
 
     def with_tile(
         self, place: int, role: str, tile: LinearTile, measured: Measured | None = None
@@ -387,11 +417,11 @@ def read_table(text: str) -> ConfigTable:
     groups = dict.fromkeys(bucket.group for bucket in buckets)
     if (None, 0) not in groups:
         raise ValueError("buckets must serve every step, some without shapes and least_weights.")
-    bounds: list[tuple[str, list[float], float]] = [
+    bounds: list[tuple[str, list[Any], Any]] = [
         ("buckets", [one.most_rows for one in buckets if one.group == group], math.inf)
         for group in groups
     ]
-    bounds.append(("rings", [ring.most_dim for ring in rings], MOST_HEAD_DIM))
+    bounds.append(("rings", [ring.most for ring in rings], (MOST_HEAD_DIM, math.inf)))
     for what, limits, end in bounds:
         if limits != sorted(set(limits)) or limits[-1:] != [end]:
             raise ValueError(f"{what} must ascend and end at {end}; they reach {limits}.")
@@ -448,14 +478,14 @@ def _read_shapes(entry: dict[str, Any]) -> StepShapes | None:
 
 
 def _read_ring(entry: dict[str, Any]) -> Ring:
-    most_dim = _taken(entry, "most_dim")
+    most_dim, most_group = _taken(entry, "most_dim"), entry.pop("most_group", math.inf)
     figures = {
         point: Measured(**figure) for point, figure in dict(entry.pop("measured", {})).items()
     }
     depths = {"depths": _read_depths(_taken(entry, "depths"))}
     if "cluster_depths" in entry:
         depths["cluster_depths"] = _read_depths(entry.pop("cluster_depths"))
-    return Ring(most_dim, _made(RingTile, entry | depths, "ring"), figures)
+    return Ring(most_dim, _made(RingTile, entry | depths, "ring"), figures, most_group)
 
 
 def _read_depths(bands: list[dict[str, Any]]) -> tuple[tuple[float, int], ...]:

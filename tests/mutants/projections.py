@@ -203,9 +203,9 @@ MUTANTS = (
         "chunks",
     ),
     Mutant(
-        VECTOR,
-        "in_chunks = tile.block_k >= LEAST_CHUNK and in_features % tile.block_k == 0",
-        "in_chunks = tile.block_k >= LEAST_CHUNK",
+        CONFIGS,
+        " and in_features % self.block_k == 0",
+        "",
         "the last chunk of a row is read beyond it",
         LINEAR_TESTS,
         "chunks",

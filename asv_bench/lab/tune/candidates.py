@@ -66,7 +66,14 @@ _HOPPER_HEAD = {
     "block_k": (32, 64, 128),
     "stages": (2, 3, 4, 5, 6, 7, 8),
 }
-_ROWWISE = {"block_n": (1, 2, 4, 8, 16, 32), "warps": (1, 2, 4, 8)}
+_ROWWISE = {
+    "block_n": (1, 2, 4, 8, 16, 32),
+    "block_k": (16, 512, 1024, 2048),
+    "stages": (3, 4),
+    "warps": (1, 2, 4, 8),
+}
+# Weights that a thread of a tile of one row holds.
+_MOST_ROWWISE_WEIGHTS = 128
 _MOST_ROWWISE_ROWS = 2
 _RING = {"block_n": (16, 32, 64), "tail": (8, 16, 32, 64), "split": (64, 128, 256, 512)}
 _RING_STAGES = (2, 3, 4, 5, 6, 8)
@@ -111,7 +118,9 @@ class Slot:
         return table.with_tile(self.place, str(self.role), choice)
 
 
-def slots_of(table: ConfigTable, head_dim: int, shapes: StepShapes | None = None) -> list[Slot]:
+def slots_of(
+    table: ConfigTable, head_dim: int, shapes: StepShapes | None = None, group: int = 1
+) -> list[Slot]:
     """Every slot that steps of a model with such heads and maps use; the ring comes last.
 
     All batches share the ring, so it is judged at the points of all their buckets.
@@ -119,7 +128,7 @@ def slots_of(table: ConfigTable, head_dim: int, shapes: StepShapes | None = None
     buckets = {place: table.buckets[place] for place in table.places(shapes)}
     points = {place: Point(bucket.rows, bucket.context) for place, bucket in buckets.items()}
     slots = [Slot(place, role, (point,)) for place, point in points.items() for role in ROLES]
-    ring = table.rings.index(next(ring for ring in table.rings if head_dim <= ring.most_dim))
+    ring = table.ring_place(head_dim, group)
     return [*slots, Slot(ring, None, tuple(points.values()))]
 
 
@@ -150,8 +159,8 @@ def candidates(slot: Slot, table: ConfigTable, shapes: StepShapes) -> list[Choic
 
 def _tiles(present: LinearTile, role: str, rows: int) -> Iterator[LinearTile]:
     if present.block_m == 1:
-        for block_n, warps in product(_ROWWISE["block_n"], _ROWWISE["warps"]):
-            yield replace(present, block_n=block_n, warps=warps)
+        for block_n, block_k, stages, warps in product(*_ROWWISE.values()):
+            yield LinearTile(1, block_n, block_k, stages=stages, warps=warps)
         yield from (LinearTile(16, n, 128, stages=4) for n in (16, 32, 64))
         return
     hopper = _HOPPER_HEAD if role == "head" else _HOPPER
@@ -203,8 +212,14 @@ def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterato
 
 def _fits(tile: LinearTile, role: str, sizes: tuple[int, int]) -> bool:
     if role == "head":
-        return tile.split_k == 1 and tile.fitted_head(*sizes) == tile
-    return tile.is_possible and tile.fitted(*sizes) == tile
+        return tile.split_k == 1 and tile.fitted_head(*sizes) == tile and _holds(tile, sizes[1])
+    return _holds(tile, sizes[1]) and tile.is_possible and tile.fitted(*sizes) == tile
+
+
+def _holds(tile: LinearTile, in_features: int) -> bool:
+    """Whether the threads of a tile of one row have registers for the weights that it holds."""
+    held = tile.block_n * (tile.chunk(in_features) or in_features)
+    return tile.block_m > 1 or held <= _MOST_ROWWISE_WEIGHTS * 32 * tile.warps
 
 
 def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:
@@ -212,7 +227,8 @@ def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:
     if tile.library:
         return LinearTile(64, tile.block_n, 64, library=True)
     if tile.block_m == 1:
-        return LinearTile(1, tile.block_n, 16, warps=tile.warps)
+        in_chunks = tile.chunk(in_features) is not None
+        return tile if in_chunks else LinearTile(1, tile.block_n, 16, warps=tile.warps)
     if tile.tma and role == "head":
         return replace(tile, warps=4, prefetch=True)
     if tile.tma:

@@ -63,7 +63,7 @@ def _ring(ring: Ring) -> dict[str, Any]:
     for depths in ("depths", "cluster_depths"):
         tile[depths] = [{"most_programs": most, "stages": stages} for most, stages in tile[depths]]
     figures = {f'measured."{point}"': _figures(one) for point, one in ring.measured.items()}
-    return {"most_dim": ring.most_dim, **tile, **figures}
+    return {"most_dim": ring.most_dim, "most_group": ring.most_group, **tile, **figures}
 
 
 def _changed(tile: LinearTile) -> dict[str, Any]:

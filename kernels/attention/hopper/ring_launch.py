@@ -19,10 +19,12 @@ from kernels.tiles.launch import (
     decode_is_serial,
     filling_pairs,
     gathering_programs,
+    inbox_spare,
     padded,
     ring_spare,
     ring_stages,
     ring_tile,
+    split_tokens,
 )
 from kernels.tiles.table import RingTile
 
@@ -87,9 +89,10 @@ def _launch(
     if batch == 0:
         return
     group = out.shape[1] // kv_heads
-    tile = ring or ring_tile(head_dim)
+    tile = ring or ring_tile(head_dim, group)
     max_context = block_tables.shape[1] * block_size
-    splits = max(1, triton.cdiv(max_context, tile.split))
+    split = split_tokens(max_context, tile) if append else tile.split
+    splits = max(1, triton.cdiv(max_context, split))
     pairs = batch * kv_heads
     processors = multiprocessors(query.device)
     if serial is None:
@@ -111,6 +114,8 @@ def _launch(
         late = tile.appends_late(programs / processors)
         if serial:
             spare = ring_spare(head_dim, stages, pairs, processors, tile)
+        elif shared:
+            spare = inbox_spare(stages * tile.stage_bytes(head_dim), gathered_bytes(words))
     layout = gl.NVMMASharedLayout.get_default_for(
         [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
     )
@@ -156,7 +161,7 @@ def _launch(
         TAIL=tile.tail,
         STAGES=stages,
         SPARE=spare,
-        SPLIT=tile.split,
+        SPLIT=split,
         SERIAL=serial,
         CLUSTER=cluster,
         APPEND=append,

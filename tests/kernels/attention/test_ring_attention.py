@@ -322,7 +322,7 @@ def test_the_rule_that_chooses_it(hopper: torch.device) -> None:
     assert not serves(torch.float16, 64, 8)
     assert not serves(torch.float16, 64, 64, group=5)
     assert not serves(torch.float16, 128, 64, group=17)
-    assert not serves(torch.float16, 128, 32), "a tile of 64 tokens is more than a page"
+    assert not serves(torch.float16, 128, 16), "a tile of 32 tokens is more than a page"
     wide = torch.empty(4, 2, 64, 128, dtype=torch.float16, device=hopper)
     assert ring_serves(wide[..., :64], wide[..., 64:], 1, append=True)
     assert not ring_serves(wide[:, :1, :, :64], wide[:, 1:, :, :64], 1, append=True)

@@ -6,7 +6,14 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from kernels.tiles.launch import gathering_programs, ring_spare, ring_stages, ring_tile
+from kernels.tiles.launch import (
+    gathering_programs,
+    inbox_spare,
+    ring_spare,
+    ring_stages,
+    ring_tile,
+    split_tokens,
+)
 from kernels.tiles.table import RingTile
 
 
@@ -16,7 +23,25 @@ def test_a_batch_of_few_pairs_gathers_its_parts_in_clusters() -> None:
     of = partial(gathering_programs, kv_heads=12, multiprocessors=132)
     programs = {rows: of(rows, words=words) for rows in (1, 2, 8, 9, 16)}
     assert programs == {1: 8, 2: 8, 8: 8, 9: 4, 16: 4}
-    assert of(2, words=words + 80) == of(1, words=words + 80) == 1
+    assert of(2, words=12 * 1024) == 8
+    assert of(2, words=12 * 1024 + 80) == of(1, words=12 * 1024 + 80) == 1
+
+
+def test_long_contexts_have_longer_splits_rather_than_many() -> None:
+    """One program adds up all parts of a context, one after another."""
+    ring = replace(ring_tile(64), split=64)
+    contexts = (1, 64, 1024, 1025, 2048, 2049, 131072)
+    assert [split_tokens(most, ring) for most in contexts] == [64, 64, 64, 128, 128, 256, 256]
+
+
+def test_an_inbox_behind_a_ring_is_within_what_the_ring_asks_for() -> None:
+    """A launch gets more than 48 KB only where the kernel itself, without its inbox, needs more."""
+    for own in (1000, 33040, 49152, 49160):
+        for inbox in (0, 8000, 41488):
+            spare = inbox_spare(own, inbox)
+            assert spare % 8 == 0
+            assert own + spare + inbox <= 227 * 1024
+            assert own + spare > 48 * 1024 or own + inbox <= 48 * 1024
 
 
 def test_shallower_rings_let_more_programs_run_at_once() -> None:
