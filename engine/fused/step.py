@@ -176,6 +176,9 @@ class FusedDecode:
     ) -> None:
         """One block; the map of tile `reader` reads what it makes."""
         tiles, workspace = buffers.tiles, self._workspace
+        # The library takes no statistics, and leaves none where it need not.
+        are_read = not (tiles.attention_out.library and tiles.feed_forward_in.library)
+        are_read_after = not (tiles.feed_forward_out.library and reader.library)
         self._attend(block, buffers, positions, remaining, block_tables)
         fused_linear(
             buffers.attended,
@@ -184,7 +187,7 @@ class FusedDecode:
             tiles.attention_out,
             workspace,
             epilogue=RESIDUAL,
-            y_stats=_read(buffers.attention_stats, tiles.attention_out, tiles.feed_forward_in),
+            y_stats=buffers.attention_stats if are_read else None,
         )
         fused_linear(
             buffers.x,
@@ -202,7 +205,7 @@ class FusedDecode:
             tiles.feed_forward_out,
             workspace,
             epilogue=RESIDUAL,
-            y_stats=_read(buffers.block_stats, tiles.feed_forward_out, reader),
+            y_stats=buffers.block_stats if are_read_after else None,
         )
 
     def _attend(
@@ -312,8 +315,3 @@ class FusedDecode:
                 tile_token=by_tile(self._tile_token),
             )
         return self._buffers[num_rows]
-
-
-def _read(stats: torch.Tensor, producer: LinearTile, reader: LinearTile) -> torch.Tensor | None:
-    """The statistics, or None: the library takes none, and leaves none where it need not."""
-    return None if producer.library and reader.library else stats

@@ -284,8 +284,8 @@ MUTANTS = (
     ),
     Mutant(
         STEP,
-        "return None if producer.library and reader.library else stats",
-        "return None if producer.library else stats",
+        "not (tiles.feed_forward_out.library and reader.library)",
+        "not tiles.feed_forward_out.library",
         "nobody leaves the statistics that the next map reads",
         STEP_TESTS,
         "library",
