@@ -5,29 +5,31 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count, groupby
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Outputs, RequireQuiet
 from asv_bench.compare.bench_setup import termination_as_interrupt
-from asv_bench.errors import MeasurementFailed, NothingMeasured
+from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
+from asv_bench.fleet.fleet import Fleet
+from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
+from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record
 from asv_bench.packages import require_packages
 from asv_bench.peers.catalog import find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask
-from asv_bench.peers.contest import Contest
+from asv_bench.peers.contest import Contest, label_of
+from asv_bench.peers.rounds import PeerRounds, peers_subject
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
-from asv_bench.process.machine import chosen_device
+from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
 
@@ -71,6 +73,18 @@ def peers(
     quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
     require_quiet: RequireQuiet = False,
     *,
+    hosts: FleetOptions,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            file_okay=False,
+            exists=True,
+            writable=True,
+            help="A folder that all hosts see, for the models meanwhile (default: a temporary one, "
+            "which only this machine sees).",
+        ),
+    ] = None,
     outputs: Outputs,
     svg: Annotated[
         Path | None,
@@ -103,41 +117,59 @@ def peers(
         for one in workloads_named(workloads)
     ]
     found = find_peers(peer or ())
-    record = Record(
-        "peers",
-        {
-            "workloads": [asdict(task) for task in tasks],
-            "engines": list(found.interpreters),
-            "rounds": rounds,
-            "windows": windows,
-        },
-    )
-    record.notes += found.absent
     print_sentences(files.console, found.absent)
-    if len(found.interpreters) < 2:
+    engines = found.interpreters
+    if len(engines) < 2:
         raise NothingMeasured(
             "none of these engines is here; name its Python with --peer NAME=PYTHON."
         )
-    record.look_around(files.console, [device], require_quiet=require_quiet)
-    lives = len(tasks) * len(found.interpreters) * (rounds + 1)
-    rows, begun = [], count()
-    path = files.record or record.default_path()
-    with termination_as_interrupt(), Progress(files.console, "peers", lives, "lives") as progress:
-        for (name, words), same in groupby(tasks, lambda task: (task.model, task.dtype)):
-            with checkpoint_on_disk(name, words, device) as checkpoint:
-                for task in same:
-                    contest = Contest(task.workload, name, checkpoint, found.interpreters, windows)
-                    contest.measure(rounds, lambda what: progress.show(next(begun), what))
-                    rows += contest.rows
-                    record.notes += contest.notes
-                    record.samples.append(contest.to_json())
-                    record.results = {"rows": rows}
-                    if rows:
-                        # Lives take minutes: what is over stays where the rest is interrupted.
-                        record.write(path)
-                    print_sentences(files.console, contest.notes, "yellow")
+    settings = {
+        "workloads": [asdict(task) for task in tasks],
+        "engines": list(engines),
+        "rounds": rounds,
+        "windows": windows,
+    }
+    lives = len(tasks) * len(engines) * rounds
+    begun = count()
+    with (
+        tempfile.TemporaryDirectory(prefix="kvtrail-", dir=folder) as scratch,
+        termination_as_interrupt(),
+    ):
+        place = Path(scratch).absolute()
+        subject = peers_subject(
+            [label_of(task.workload, name) for task in tasks for name in engines], place
+        )
+        with (
+            opened_fleet(
+                hosts, subject, subject.labels, files.console, require_quiet=require_quiet
+            ) as opened,
+            subject.pairs() as source,
+        ):
+            _require_this_kind(opened)
+            record = record_of("peers", settings, opened)
+            record.notes += found.absent
+            look_around(record, files.console, subject, opened, require_quiet=require_quiet)
+            contests = _contests(tasks, engines, windows, place, device)
+            path = files.record or record.default_path()
+            rows: list[dict[str, Any]] = []
+
+            def keep(contest: Contest) -> None:
+                rows.extend(contest.rows(subject.others))
+                record.notes += contest.notes
+                record.samples.append(contest.to_json(subject.cells))
+                record.results = {"rows": rows, **hosts_json(opened)}
+                if rows:
+                    # Lives take minutes: what is over stays where the rest is interrupted.
+                    record.write(path)
+                print_sentences(files.console, contest.notes, "yellow")
+
+            with Progress(files.console, "peers", lives, "lives") as progress:
+                measuring = PeerRounds(source, lambda what: progress.show(next(begun), what), keep)
+                measuring.measure(contests, rounds)
+    record.notes += subject.remarks
     if not rows:
         raise NothingMeasured("no engine could be measured: see the sentences above.")
+    record.write(path)
     title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
     files.show(speed_table(rows, title), rest_table(rows))
     if svg is not None:
@@ -158,20 +190,50 @@ def _shaped(
     )
 
 
-@contextmanager
-def checkpoint_on_disk(model: str, dtype: str, device: str) -> Iterator[Checkpoint]:
-    """The model in a folder that every engine can read, gone afterwards if it was made.
+def _contests(
+    tasks: Sequence[Task],
+    engines: Mapping[str, str],
+    windows: int,
+    place: Path,
+    device: str,
+) -> list[Contest]:
+    """A contest for each task, in a folder of its own; each model is on disk once."""
+    checkpoints: dict[tuple[str, str], Checkpoint] = {}
+    contests = []
+    for number, task in enumerate(tasks):
+        model = task.model, task.dtype
+        if model not in checkpoints:
+            checkpoints[model] = checkpoint_in(place / f"model-{number}", *model, device)
+        folder = place / task.workload.name
+        contests.append(
+            Contest(task.workload, task.model, checkpoints[model], engines, windows, folder)
+        )
+        contests[-1].write_task()
+    return contests
+
+
+def _require_this_kind(fleet: Fleet | None) -> None:
+    """Refuse hosts unlike this machine, which writes the models and measures the bandwidth."""
+    here = machine_facts().name
+    if fleet is not None and (kind := fleet.hosts[0].machine.name) != here:
+        raise Refused(
+            f"peers measures the bandwidth of the hosts' memory on this machine, whose kind is "
+            f"{here}, not {kind}: start it on one of the hosts."
+        )
+
+
+def checkpoint_in(folder: Path, model: str, dtype: str, device: str) -> Checkpoint:
+    """The model in a folder that every engine can read: this one where it is written.
 
     Raises
     ------
     MeasurementFailed
         If there is no such model, or it cannot be written.
     """
-    with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
-        task = CheckpointTask(model=model, dtype=dtype, device=device, folder=f"{folder}/model")
-        told = Path(folder) / "checkpoint.json"
-        words = (sys.executable, "-m", "asv_bench.peers.checkpoint")
-        done = run_apart([*words, json.dumps(asdict(task)), str(told)])
-        if done.returncode:
-            raise MeasurementFailed(f"{model} cannot be put on disk: {last_words(done.stderr)}")
-        yield Checkpoint(**json.loads(told.read_text()))
+    task = CheckpointTask(model=model, dtype=dtype, device=device, folder=str(folder))
+    told = folder.with_suffix(".json")
+    words = (sys.executable, "-m", "asv_bench.peers.checkpoint")
+    done = run_apart([*words, json.dumps(asdict(task)), str(told)])
+    if done.returncode:
+        raise MeasurementFailed(f"{model} cannot be put on disk: {last_words(done.stderr)}")
+    return Checkpoint(**json.loads(told.read_text()))

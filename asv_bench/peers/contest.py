@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from asv_bench.output.record import REPOSITORY
 from asv_bench.peers.catalog import KINDS, KVTRAIL
 from asv_bench.peers.checkpoint import Checkpoint
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.process.samples import CommitUnusable, LifeSource, Reading, SampleFailed
+from asv_bench.process.samples import Reading
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
-from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject_file import AxisTable, MetricTable, SubjectTable, SubjectText
+from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.subject_file import MetricTable
 from asv_bench.workloads.named import Workload
 
 WARMUPS = 2
 """Of a life: the first compiles, the second records what it replays."""
 CONFIDENCE = 0.95
-_METRICS = {
+METRICS = {
     "step_ms": MetricTable(path="step_ms", unit="ms"),
     "tokens_per_s": MetricTable(path="tokens_per_s", unit="tokens/s", better="higher"),
     "ttft_ms": MetricTable(path="ttft_ms", unit="ms"),
     "tpot_ms": MetricTable(path="tpot_ms", unit="ms"),
     "startup_s": MetricTable(path="startup_s", unit="s"),
 }
-_PLACE = "PEERS_FOLDER"
+
+
+def label_of(workload: Workload, engine: str) -> str:
+    """What lives of an engine on a workload are asked for by."""
+    return f"{workload.name}/{engine}"
 
 
 @dataclass(slots=True)
@@ -48,12 +49,13 @@ class Contest:
         Of each engine, by name.
     windows
         Of a life.
+    folder
+        Gets the task, the engines' interpreters and what is no figure; wherever lives run, they
+        see it.
     readings
-        By engine and metric: a value for each life.
-    notes
-        Why an engine is missing.
-    rows
-        The figures of each engine that ran, medians over its lives.
+        By engine and round, of each metric.
+    failed
+        Why an engine is left out.
     """
 
     workload: Workload
@@ -61,85 +63,47 @@ class Contest:
     checkpoint: Checkpoint
     interpreters: Mapping[str, str]
     windows: int
-    readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    cells: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def _subject(self, folder: Path) -> DeclaredSubject:
-        """The engines as labels of one subject, whose life is `peers.lives.life`.
-
-        `folder` gets the task, the engines' interpreters and what is no figure.
-        """
-        life = '"$KVTRAIL_TREE/asv_bench/peers/lives/life.py"'
-        table = SubjectTable(
-            name=f"peers-{self.workload.name}",
-            measure=f'exec "${_PLACE}/$KVTRAIL_LABEL/python" {life} "${_PLACE}/task.json"',
-            timeout_s=3600.0,
-            devices=1 if has_cuda_gpu() else None,
-            # Nothing is to be fetched: the model is a folder. Nor is anything to be reported: vLLM
-            # looks at the machine for that, in a thread beside what is measured.
-            env={
-                _PLACE: str(folder),
-                "HF_HUB_OFFLINE": "1",
-                "DO_NOT_TRACK": "1",
-                "OMP_NUM_THREADS": "1",
-            },
-        )
-        axis = AxisTable("labels", tuple(self.interpreters))
-        return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=_METRICS, axis=axis))
-
-    def measure(self, rounds: int, on_life: Callable[[str], None]) -> None:
-        """Measure so many lives of each engine, interleaved, after one that does not count.
-
-        Rounds go back and forth. An engine that fails is left out from then on. `on_life` is told
-        of each life before it begins.
-        """
-        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-            folder = Path(scratch)
-            self._write_task(folder)
-            subject = self._subject(folder)
-            with subject.pairs() as lives:
-                self._live(lives, rounds, on_life)
-            self.cells = {name: cell.to_json() for name, cell in subject.cells.items()}
-            self.rows = [
-                self._row(name, folder, subject.others)
-                for name in self.interpreters
-                if name in self.readings
-            ]
-
-    def _live(self, lives: LifeSource, rounds: int, on_life: Callable[[str], None]) -> None:
-        for name in self.interpreters:
-            on_life(f"{name} on {self.workload.name}, first life")
-            self._try(name, partial(lives.prepare, name))
-        for number in range(rounds):
-            engines = list(self.interpreters) if number % 2 == 0 else [*self.interpreters][::-1]
-            for name in engines:
-                on_life(f"{name} on {self.workload.name}, round {number + 1}")
-                if name not in self._failed:
-                    self._try(name, partial(self._keep, name, lives))
+    folder: Path
+    readings: dict[str, dict[int, Mapping[str, Reading]]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
-    def _failed(self) -> set[str]:
-        return {note.partition(" on ")[0] for note in self.notes}
+    def notes(self) -> list[str]:
+        """Why engines are missing, in sentences."""
+        return [
+            f"{name} on {self.workload.name} is left out: {reason}"
+            for name, reason in self.failed.items()
+        ]
 
-    def _try(self, name: str, do: Callable[[], Any]) -> None:
-        try:
-            do()
-        except (CommitUnusable, SampleFailed) as error:
-            self.notes.append(f"{name} on {self.workload.name} is left out: {error.reason}")
-            self.readings.pop(name, None)
+    @property
+    def ran(self) -> list[str]:
+        """The engines that gave figures and never failed."""
+        return [name for name in self.interpreters if name in self.readings.keys() - self.failed]
 
-    def _keep(self, name: str, lives: LifeSource) -> None:
-        kept = self.readings.setdefault(name, {metric: [] for metric in _METRICS})
-        for metric, reading in lives.life(name).items():
-            kept[metric].append(reading)
+    def order(self, number: int) -> list[str]:
+        """The engines of a round, numbered from 0 on. Rounds go back and forth."""
+        engines = [name for name in self.interpreters if name not in self.failed]
+        return engines if number % 2 == 0 else engines[::-1]
 
-    def _write_task(self, folder: Path) -> None:
+    def add(self, number: int, readings: Mapping[str, Mapping[str, Reading]]) -> None:
+        """Take what a round gave by engine."""
+        for name, of_engine in readings.items():
+            self.readings.setdefault(name, {})[number] = of_engine
+
+    def values(self, name: str, metric: str) -> list[float]:
+        """An engine's figures in the order of rounds."""
+        return [of_round[metric].value for _, of_round in sorted(self.readings[name].items())]
+
+    def label(self, name: str) -> str:
+        """What lives of an engine are asked for by."""
+        return label_of(self.workload, name)
+
+    def write_task(self) -> None:
+        """Put into the folder what lives of the engines read."""
         workload, checkpoint = self.workload, self.checkpoint
         for name, interpreter in self.interpreters.items():
-            program = folder / name / "python"
-            program.parent.mkdir()
+            program = self.folder / name / "python"
+            program.parent.mkdir(parents=True)
             # Not a link: an environment is known by where its interpreter lies.
             program.write_text(f'#!/bin/sh\nexec "{interpreter}" "$@"\n')
             program.chmod(0o755)
@@ -157,24 +121,26 @@ class Contest:
             "drivers": {kind.name: kind.driver for kind in KINDS},
             "warmups": WARMUPS,
             "windows": self.windows,
-            "facts": str(folder),
+            "facts": str(self.folder),
         }
-        (folder / "task.json").write_text(json.dumps(task))
+        (self.folder / "task.json").write_text(json.dumps(task))
 
-    def _row(
-        self, name: str, folder: Path, others: Mapping[str, Mapping[str, list[float]]]
-    ) -> dict[str, Any]:
+    def rows(self, others: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
+        """The figures of each engine that ran, medians over its lives.
+
+        `others` are figures besides those of readings, by metric and label.
+        """
+        return [self._row(name, others) for name in self.ran]
+
+    def _row(self, name: str, others: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
         workload, checkpoint = self.workload, self.checkpoint
-        values = {
-            metric: [reading.value for reading in readings]
-            for metric, readings in self.readings[name].items()
-        }
+        values = {metric: self.values(name, metric) for metric in METRICS}
         step_ms = statistics.median(values["step_ms"])
         floor = checkpoint.floor_ms(workload.resident, workload.mean_context)
         peaks = {
-            metric: max(of_engine[name])
-            for metric, of_engine in others.items()
-            if name in of_engine
+            metric: max(of_label[self.label(name)])
+            for metric, of_label in others.items()
+            if self.label(name) in of_label
         }
         return {
             "workload": workload.name,
@@ -187,7 +153,7 @@ class Contest:
             "times": self._times(name),
             **{
                 metric: statistics.median(values[metric])
-                for metric in _METRICS
+                for metric in METRICS
                 if metric != "step_ms"
             },
             "floor_ms": floor,
@@ -195,17 +161,14 @@ class Contest:
             "peak_gpu_bytes": peaks.get("peak_gpu_bytes"),
             "peak_rss_bytes": peaks.get("peak_rss_bytes"),
             "lives": len(values["step_ms"]),
-            **_facts(name, folder),
+            **_facts(name, self.folder),
         }
 
     def _times(self, name: str) -> dict[str, Any] | None:
         """Step time over kvtrail's of the same round, with an interval; None without those."""
-        ours, theirs = (
-            [reading.value for reading in self.readings.get(one, {}).get("step_ms", ())]
-            for one in (KVTRAIL, name)
-        )
-        if name == KVTRAIL or not ours or len(ours) != len(theirs):
+        if name == KVTRAIL or KVTRAIL in self.failed:
             return None
+        ours, theirs = (self.values(one, "step_ms") for one in (KVTRAIL, name))
         ratios = np.log(np.array(theirs) / np.array(ours))
         low, high, confidence = shift_interval(ratios, CONFIDENCE)
         return {
@@ -215,19 +178,22 @@ class Contest:
             "confidence": confidence,
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """What the record keeps beside the rows."""
+    def to_json(self, cells: Mapping[str, Cell]) -> dict[str, Any]:
+        """What the record keeps beside the rows; `cells` are what each label ran with."""
+        labels = {name: self.label(name) for name in self.interpreters}
         return {
             "workload": asdict(self.workload),
             "model": self.model,
             "checkpoint": {**asdict(self.checkpoint), "folder": Path(self.checkpoint.folder).name},
-            "cells": self.cells,
+            "cells": {
+                name: cells[label].to_json() for name, label in labels.items() if label in cells
+            },
             "lives": {
-                name: {
-                    metric: [list(reading.samples) for reading in readings]
-                    for metric, readings in of_engine.items()
-                }
-                for name, of_engine in self.readings.items()
+                name: [
+                    {metric: reading.to_json() for metric, reading in of_round.items()}
+                    for _, of_round in sorted(self.readings[name].items())
+                ]
+                for name in self.ran
             },
         }
 

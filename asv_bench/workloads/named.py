@@ -269,8 +269,8 @@ def workload_named(name: str) -> Workload:
 
 
 def workloads_named(names: str) -> list[Workload]:
-    """The workloads that a comma-separated list names."""
-    return [workload_named(name.strip()) for name in names.split(",")]
+    """The workloads that a comma-separated list names, each once."""
+    return [workload_named(name) for name in dict.fromkeys(map(str.strip, names.split(",")))]
 
 
 def _in_words(lengths: tuple[int, ...]) -> str:

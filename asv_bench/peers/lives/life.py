@@ -1,8 +1,8 @@
 """One life of an engine on a workload: it loads, warms up, and runs so many windows.
 
-Run as `python life.py TASK`, by the engine's own interpreter. Which engine it is stands in
-$KVTRAIL_LABEL; figures go to $KVTRAIL_RESULT. In a window all requests run twice: for one new token
-each, which is the time to first token, and for all their tokens.
+Run as `python life.py TASK`, by the engine's own interpreter. Which engine it is stands behind the
+slash of $KVTRAIL_LABEL; figures go to $KVTRAIL_RESULT. In a window all requests run twice: for one
+new token each, which is the time to first token, and for all their tokens.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -154,11 +155,14 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
 
 def main() -> None:
     """Live once, as the engine that the environment names."""
-    label = os.environ["KVTRAIL_LABEL"]
+    label = Path(os.environ["KVTRAIL_LABEL"]).name
     task = Task(**json.loads(Path(sys.argv[1]).read_text()))
     figures, facts = live(label, task)
     Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps(figures))
-    Path(task.facts, f"{label}.json").write_text(json.dumps(facts))
+    # In one piece: other lives of this engine may end at the same time.
+    written = Path(task.facts, f"{label}-{uuid.uuid4().hex}")
+    written.write_text(json.dumps(facts))
+    written.replace(Path(task.facts, f"{label}.json"))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,6 +19,7 @@ from asv_bench.peers.catalog import KINDS, find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask, write_checkpoint
 from asv_bench.peers.contest import Contest
 from asv_bench.peers.lives.life import Task, live
+from asv_bench.peers.rounds import Lived, PeerRounds, Round
 from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
 
@@ -243,17 +242,16 @@ def test_engines_that_are_all_absent_are_a_sentence() -> None:
 def test_workloads_that_are_over_stay_where_a_later_one_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def checkpoint_of(*_: str) -> Iterator[Checkpoint]:
-        yield Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
+    checkpoint = Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
 
-    def measure(contest: Contest, *_: Any) -> None:
-        if contest.workload.name == "wide-quick":
+    def live(rounds: PeerRounds, one: Round, device: str) -> Lived:
+        if one.contest.workload.name == "wide-quick":
             raise KeyboardInterrupt
-        contest.rows = [{"workload": contest.workload.name}]
+        return Lived()
 
-    monkeypatch.setattr("asv_bench.cli.peers.checkpoint_on_disk", checkpoint_of)
-    monkeypatch.setattr(Contest, "measure", measure)
+    monkeypatch.setattr("asv_bench.cli.peers.checkpoint_in", lambda *_: checkpoint)
+    monkeypatch.setattr(PeerRounds, "_live", live)
+    monkeypatch.setattr(Contest, "rows", lambda self, _: [{"workload": self.workload.name}])
     record = tmp_path / "peers.json"
     arguments = ["--workloads", "single,wide", "--peer", "torch", "--json", str(record)]
     CliRunner().invoke(build_app(), ["peers", "--quick", *arguments])
@@ -287,10 +285,10 @@ def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(
     assert note.startswith("vllm on single-quick is left out: it ended with exit code 1: ")
     assert "no such architecture" in done.output
     (sample,) = told["samples"]
-    assert [len(life) for life in sample["lives"]["torch"]["step_ms"]] == [2, 2]
+    assert [len(life["step_ms"]["samples"]) for life in sample["lives"]["torch"]] == [2, 2]
     cell = sample["cells"]["torch"]
     assert cell["packages"]["torch"]
     assert cell["variables"]["DO_NOT_TRACK"] == "1"
     assert page.read_text().count("| single-quick | torch |") == 2
     assert ">torch<" in drawing.read_text()
-    assert sample["checkpoint"]["folder"] == "model"
+    assert sample["checkpoint"]["folder"] == "model-0"

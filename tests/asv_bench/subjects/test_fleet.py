@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from declared_repository import DeclaredRepository
 from asv_bench.errors import Refused
 from asv_bench.fleet import opening
 from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.peers.checkpoint import Checkpoint
 from asv_bench.subjects.lives import Place
 
 ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
@@ -229,3 +231,61 @@ def test_a_bisection_probes_several_commits_at_once(
         for device, begun, ended in spans
         for other, begun_there, ended_there in spans
     )
+
+
+def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
+    kvtrail, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that are scripts; one host is lost in the middle."""
+    log, note = log_in(tmp_path)
+    engine = tmp_path / "python"
+    figures = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms", "startup_s")
+    engine.write_text(
+        f"""#!/bin/sh
+        [ "$1" = -P ] && exit 0
+        {note}
+        sleep 0.2
+        case $KVTRAIL_LABEL in */torch) step=2;; *) step=1;; esac
+        printf '{{"settings": "", "versions": {{}}, "token_ids": [[1]]}}' \\
+            > "$PEERS_FOLDER/$KVTRAIL_LABEL.json"
+        printf '{{{", ".join(f'"{name}": %d' for name in figures)}}}' \\
+            $step $step $step $step $step > "$KVTRAIL_RESULT"
+        """
+    )
+    engine.chmod(0o755)
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, bench(5))
+    monkeypatch.setattr("asv_bench.peers.rounds.REPOSITORY", toy.root)
+    model = Checkpoint("model", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
+    monkeypatch.setattr("asv_bench.cli.peers.checkpoint_in", lambda *_: model)
+    arguments = ["peers", "--fleet", cluster.address, "--kind", KIND, "--rounds", "4", "--quick"]
+    arguments += ["--workloads", "single,wide"]
+    for name in ("kvtrail", "torch"):
+        arguments += ["--peer", f"{name}={engine}"]
+    with pytest.raises(Refused, match=f"not {KIND}: start it on one of the hosts"):
+        kvtrail(toy.toy, *arguments)
+    monkeypatch.setenv("KVTRAIL_MACHINE", KIND)
+    losing = when(lambda: len(lives(log)) > 8, cluster.lose_one)
+    said = kvtrail(toy.toy, *arguments)
+    losing.join()
+    assert said.code == 0, said.text
+    hosts = said.record["results"]["hosts"]
+    left = {f"{name}/0" for name, host in hosts.items() if not host["taken_out"]}
+    assert len(left) == len(hosts) - 1
+    assert said.record["machine"]["name"] == KIND
+    spans = []
+    for contest in said.record["samples"]:
+        rounds = list(zip(*contest["lives"].values(), strict=True))
+        assert len(rounds) == 4
+        for number, (ours, theirs) in enumerate(rounds):
+            readings = [one["step_ms"] for one in (ours, theirs)]
+            assert [one["value"] for one in readings] == [1, 2]
+            [device] = {one["device"] for one in readings}
+            first, last = readings if number % 2 == 0 else readings[::-1]
+            spans.append((device, first["started_at"], last["started_at"] + last["process_s"]))
+    # Every host had rounds, and none of them holds anything of another one.
+    assert {device for device, *_ in spans} >= left
+    for (device, begun, ended), (other, begun_there, ended_there) in combinations(spans, 2):
+        assert device != other or ended <= begun_there or ended_there <= begun
+    rows = said.record["results"]["rows"]
+    assert [row["lives"] for row in rows] == [4] * 4
+    assert [row["times"] and row["times"]["estimate"] for row in rows] == [None, 2, None, 2]
