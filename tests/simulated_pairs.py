@@ -70,7 +70,7 @@ class ScriptedPairs:
     most_busy: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         if commit in self.unusable:
             raise CommitUnusable(commit, self.unusable[commit])
         self.prepared.append(commit)

@@ -145,10 +145,11 @@ class CommitComparison:
             If one of the commits cannot be measured.
         """
         self._on_pair = on_pair
-        for commit in (self._base, self._head):
-            for name, absence in source.prepare(commit).items():
-                self._leave_out(name, commit, absence)
         pool = PairPool(source)
+        absences = pool.prepare((self._base, self._head))
+        for commit in (self._base, self._head):
+            for name, absence in absences[commit].items():
+                self._leave_out(name, commit, absence)
         for number, look in enumerate(self._plan.looks):
             if not self._open():
                 break

@@ -169,12 +169,12 @@ class KeptPairs:
         """Those of the source."""
         return self._source.devices
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource.prepare`; a commit that was prepared before is when it is measured."""
         absences = self._kept.absences(commit)
         if absences is None:
             try:
-                absences = self._source.prepare(commit)
+                absences = self._source.prepare(commit, device)
             except CommitUnusable as error:
                 self._kept.keep_unusable(error)
                 raise

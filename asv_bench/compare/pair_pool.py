@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from asv_bench.process.device_pool import DevicePool
-from asv_bench.process.samples import Pair, PairSource
+from asv_bench.process.samples import Absence, Pair, PairSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,15 @@ class PairPool:
         self._source = source
         # Devices start in turn with either order, so that few pairs on many are balanced too.
         self._turns = {device: 2 * index for index, device in enumerate(source.devices)}
+
+    def prepare(self, commits: Sequence[str]) -> dict[str, Mapping[str, Absence]]:
+        """Prepare commits, on as many devices at the same time; see `PairSource.prepare`."""
+        left = deque(commits)
+        done: dict[str, Future[Mapping[str, Absence]]] = {}
+        pool = DevicePool(self._source, self._source.prepare)
+        # A commit that cannot be measured is raised behind the pool, which would stop the source.
+        pool.run(lambda *_: left.popleft() if left else None, done.__setitem__, left.appendleft)
+        return {commit: done[commit].result() for commit in commits}
 
     def measure(self, next_pair: NextPair, take: TakePair) -> None:
         """Measure until `next_pair` wants nothing more and every pair is taken.

@@ -88,12 +88,12 @@ class ProcessPairs:
         """See `PairSource`; the source measures nothing from then on."""
         self._runner.stop()
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource`: unpack the commit, and run everything once without measuring.
 
         That process compiles the kernels, which stay on disk, for GPUs of this kind.
         """
-        return self._prepare(commit, self._places[self.devices[0]])
+        return self._prepare(commit, self._places[device or self.devices[0]])
 
     def pair(
         self,

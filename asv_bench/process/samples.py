@@ -174,7 +174,7 @@ class LifeSource(Protocol):
         ...
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `PairSource.prepare`; what that takes runs on a device, by default the first."""
+        """See `PairSource.prepare`."""
         ...
 
     def life(
@@ -200,13 +200,17 @@ class PairSource(Protocol):
         """Where it measures; a pair at a time on each, and pairs of different ones together."""
         ...
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """Make a commit ready to be measured; return the benchmarks that it has no figure of.
+
+        What that takes runs on a device, by default the first.
 
         Raises
         ------
         CommitUnusable
             If it can give a figure of none.
+        DeviceLost
+            As from `pair`.
         """
         ...
 

@@ -97,11 +97,11 @@ class Rounds:
         """See `PairSource`."""
         self._lives.stop()
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource`: all cells of a base, or of a head."""
         absences: dict[str, Absence] = {}
         for cell in self._cells_of(commit):
-            absences |= self._lives.prepare(cell)
+            absences |= self._lives.prepare(cell, device)
         return {
             named(metric, contrast): absence
             for metric, absence in absences.items()

@@ -53,7 +53,7 @@ class SimulatedCommits:
         """The names that were given."""
         return self._devices
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """Raise CommitUnusable unless the commit has a time."""
         if commit not in self._log_times:
             raise CommitUnusable(commit, "the simulation has no time for it")

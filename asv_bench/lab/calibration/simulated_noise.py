@@ -136,7 +136,7 @@ class SimulatedPairs:
             name: noise.figures(random) for name, random in zip(effects, streams, strict=True)
         }
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource`: nothing is lacking."""
         return {}
 

@@ -72,7 +72,7 @@ class RungPairs:
         """See `PairSource`."""
         return tuple(self._places)
 
-    def prepare(self, commit: str) -> Mapping[str, Absence]:
+    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource`: rungs are of one tree, and there is nothing to make ready."""
         return {}
 

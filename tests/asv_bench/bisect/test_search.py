@@ -52,8 +52,8 @@ class Parts:
             def __init__(self) -> None:
                 self._devices = tuple(machine.devices)
 
-            def prepare(self, commit: str):
-                return machine.prepare(commit)
+            def prepare(self, commit: str, device: str | None = None):
+                return machine.prepare(commit, device)
 
             def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
                 asked.append((base, head))

@@ -87,10 +87,10 @@ class Project:
         @contextmanager
         def pairs_of(benchmarks):
             class Recorded(NoisyPairs):
-                def prepare(self, commit: str):
+                def prepare(self, commit: str, device: str | None = None):
                     if project.unusable:
                         raise CommitUnusable(commit, project.unusable)
-                    return super().prepare(commit)
+                    return super().prepare(commit, device)
 
                 def pair(self, base: str, head: str, **options):
                     if len(project.compared) == project.interrupted_at:

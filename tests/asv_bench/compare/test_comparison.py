@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -108,6 +109,19 @@ def test_each_device_alternates_and_none_waits_for_another() -> None:
         assert orders in ([False, True, True][: len(orders)], [True, False, False][: len(orders)])
     # Devices begin in turn with either order.
     assert min(Counter(asked.head_first for asked in source.asked).values()) >= 2
+
+
+def test_both_commits_are_prepared_at_once_on_two_devices() -> None:
+    both = threading.Barrier(2, timeout=5)
+
+    class Meeting(ScriptedPairs):
+        def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
+            both.wait()
+            return super().prepare(commit, device)
+
+    source = Meeting(ratio_of({"b": 0.0}), devices=("gpu0", "gpu1"))
+    CommitComparison(BASE, HEAD, ["b"]).run(source)
+    assert sorted(source.prepared) == sorted([BASE, HEAD])
 
 
 def test_discarded_pairs_are_replaced_and_never_judged_by() -> None:

@@ -32,7 +32,7 @@ class DrawnPairs:
     def __init__(self, drawn: Drawn, run: int) -> None:
         self._drawn, self._run, self._number = drawn, run, 0
 
-    def prepare(self, commit: str) -> dict:
+    def prepare(self, commit: str, device: str | None = None) -> dict:
         return {}
 
     def stop(self) -> None:
