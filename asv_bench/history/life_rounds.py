@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured
@@ -47,11 +47,26 @@ class LifeRounds:
     def first_life(self) -> float:
         """How many seconds a life of the newest commit takes that can be measured.
 
+        Meanwhile every other device prepares one of the first commits.
+
         Raises
         ------
         NothingMeasured, MeasurementFailed
             If none can be; the latter where one should.
         """
+        others = list(zip(self.source.devices, self.commits, strict=False))[1:]
+        with ThreadPoolExecutor(len(others) or 1) as pool:
+            for device, commit in others:
+                # What fails is asked for again when it is to be measured.
+                pool.submit(self.source.prepare, commit, device)
+            try:
+                return self._first_life()
+            except BaseException:
+                # Leaving the pool waits for its threads, and these for processes.
+                self.source.stop()
+                raise
+
+    def _first_life(self) -> float:
         for commit in reversed(self.commits):
             readings = None
             try:

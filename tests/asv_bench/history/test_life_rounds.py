@@ -94,6 +94,24 @@ def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
     assert max(told) < 2 * ROUNDS * len(COMMITS)
 
 
+def test_devices_prepare_commits_while_the_first_life_is_timed() -> None:
+    together = threading.Barrier(3, timeout=5)
+    prepared: list[tuple[str, str | None]] = []
+
+    class Meeting(Machines):
+        def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
+            together.wait()
+            prepared.append((commit, device))
+            return {}
+
+        def life(self, commit: str, **_: Any) -> Mapping[str, Reading]:
+            together.wait()
+            return {"step": Reading(commit, "step", 1.0, (1.0,), "a/0", 0.0, 2.5)}
+
+    assert rounds_on(Meeting({"a/0": 9, "a/1": 9, "a/2": 9})).first_life() == 2.5
+    assert sorted(prepared) == [(COMMITS[1], "a/1"), (COMMITS[2], "a/2")]
+
+
 def test_one_device_goes_back_and_forth() -> None:
     machines = Machines({"a/0": 999})
     rounds_on(machines).measure(2, lambda done, what: None)
