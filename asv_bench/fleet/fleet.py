@@ -185,8 +185,9 @@ class Fleet:
                 return self._asked(self.devices[0], method, commits, *arguments)
         host, slot = self._of_device[device]
         with self._slots[device]:
-            answer = self._answer(host, method, slot, True, *arguments)
-            if answer.disturbances and answer.value is None and answer.error is None:
+            # To look takes seconds, and the last host is used whatever is seen.
+            answer = self._answer(host, method, slot, not host.is_warned_of, *arguments)
+            if answer.disturbances:
                 why = f"is disturbed: {' '.join(answer.disturbances)}"
                 if self._take_out(host, why, spares_last=self._spares_last):
                     raise DeviceLost(f"{host.name} {why}")

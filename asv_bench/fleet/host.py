@@ -69,7 +69,7 @@ class Answer:
     error
         Why not.
     disturbances
-        What disturbed the host before, in sentences.
+        What disturbs the host, in sentences, for which reason nothing was measured.
     cells, others, remarks
         What there is of these since the last answer; see `DeclaredSubject`.
     """
@@ -141,10 +141,9 @@ class Host:
             is_alone = not self._busy
             self._busy.add(slot)
         try:
-            disturbances = tuple(self._look(place, is_alone))
-            if disturbances and may_leave:
-                return Answer(disturbances=disturbances)
-            answer = Answer(disturbances=disturbances)
+            if may_leave and (found := self._look(place, is_alone)):
+                return Answer(disturbances=tuple(found))
+            answer = Answer()
             try:
                 answer.value = dict(measure(place.device))
             except MeasurementFailed as error:
