@@ -36,9 +36,9 @@ from asv_bench.subjects.processes import Processes
 from asv_bench.subjects.subject_file import SubjectTable
 from asv_bench.subjects.trees import Trees
 
-Look = Callable[[Place, bool], Sequence[str]]
-"""Given a place where nothing of ours runs, and whether nothing of ours runs on all of the host,
-says in sentences what disturbs it."""
+Look = Callable[[Place, Callable[[], bool]], Sequence[str]]
+"""Given a place where nothing of ours runs, and what says whether nothing of ours runs on the whole
+host now, says in sentences what disturbs it."""
 LOOKS, PAUSE_SECONDS = 3, 1.0
 """What disturbs is still there when it is looked at again: a GPU counts as busy for a while after
 the life that was busy there."""
@@ -138,10 +138,9 @@ class Host:
         """Measure in a slot, unless the host is disturbed and may be left out."""
         place = self._places[slot]
         with self._lock:
-            is_alone = not self._busy
             self._busy.add(slot)
         try:
-            if may_leave and (found := self._look(place, is_alone)):
+            if may_leave and (found := self._look(place, lambda: self._busy == {slot})):
                 return Answer(disturbances=tuple(found))
             answer = Answer()
             try:
@@ -161,7 +160,7 @@ class Host:
         return answer
 
 
-def disturbances(place: Place, is_alone: bool) -> list[str]:
+def disturbances(place: Place, is_alone: Callable[[], bool]) -> list[str]:
     """What disturbs a place: load, or somebody else on its GPUs.
 
     Load is judged where it is not ours. Clocks that follow the load are the machine's own.
@@ -171,7 +170,8 @@ def disturbances(place: Place, is_alone: bool) -> list[str]:
         if number:
             time.sleep(PAUSE_SECONDS)
         seen = look_around(place.gpus or [place.device])
-        busy = seen.busy_cores if is_alone else None
+        # Asked afterwards: a life of another slot may have begun meanwhile.
+        busy = seen.busy_cores if is_alone() else None
         sentences = replace(seen, busy_cores=busy, governors=()).sentences()
         if not sentences:
             break

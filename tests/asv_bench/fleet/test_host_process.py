@@ -154,15 +154,15 @@ def test_a_place_is_disturbed_by_what_lasts_and_is_not_ours(
     monkeypatch.setattr(host, "PAUSE_SECONDS", 0.0)
     # The GPU was busy with the life before.
     looks += [seen(0.0, gpu_percent=90), seen(0.0)]
-    assert disturbances(place, True) == []
+    assert disturbances(place, lambda: True) == []
     looks += [seen(9.0)] * host.LOOKS
-    [sentence] = disturbances(place, True)
+    [sentence] = disturbances(place, lambda: True)
     assert "9.0 of 16 cores" in sentence
-    # Another slot's life is ours.
-    looks += [seen(9.0)]
-    assert disturbances(place, False) == []
+    # Another slot's life is ours, also one that begins while the host is looked at.
+    looks += [seen(9.0)] * 2
+    assert disturbances(place, lambda: len(looks) == 1) == []
     looks += [seen(0.0, gpu_percent=90)] * host.LOOKS
-    [sentence] = disturbances(place, False)
+    [sentence] = disturbances(place, lambda: False)
     assert "GPU-a is busy 90 %" in sentence
     assert looks == []
 

@@ -18,9 +18,9 @@ from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
 from asv_bench.fleet import opening
+from asv_bench.fleet.host import Look
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.peers.checkpoint import Checkpoint
-from asv_bench.subjects.lives import Place
 
 ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
 
@@ -206,7 +206,7 @@ def test_a_comparison_is_spread_over_hosts_and_a_disturbed_one_is_taken_out(
     assert said.record["warnings"]
 
 
-def disturbance_of(device: str) -> Callable[[Place, bool], list[str]]:
+def disturbance_of(device: str) -> Look:
     """What finds one host disturbed."""
     return lambda place, is_alone: ["other load"] if place.device == device else []
 
