@@ -95,7 +95,7 @@ def _count(path: str, batch: int) -> dict[str, float]:
 
 def _compile() -> dict[str, float]:
     from asv_bench.lab.codegen.check import fresh_compiler
-    from asv_bench.lab.codegen.compiled import compile_launched
+    from asv_bench.lab.codegen.compiled import compile_launched, figures_of
     from asv_bench.lab.codegen.launched_kernels import launched_kernels
 
     with fresh_compiler():
@@ -104,7 +104,7 @@ def _compile() -> dict[str, float]:
         except MeasurementFailed as error:
             # Engines of older commits launch kernels that today's rules do not name.
             raise SkipNotImplemented(str(error)) from error
-        compiled = [compile_launched(kernel) for kernel in launched]
+        compiled = figures_of([compile_launched(kernel) for kernel in launched])
     return {
         "instructions": sum(one.instructions for one in compiled),
         "most_registers": max(one.registers for one in compiled),

@@ -188,14 +188,14 @@ def engine_lines(folder: str) -> Iterator[tuple[Counter[str], Counter[str]]]:
 
 def _add_kernels(counts: Counts, task: Task) -> None:
     from asv_bench.lab.codegen.check import fresh_compiler
-    from asv_bench.lab.codegen.compiled import compile_launched
+    from asv_bench.lab.codegen.compiled import compile_launched, figures_of
     from asv_bench.lab.codegen.launched_kernels import launched_kernels
 
     with fresh_compiler():
-        for kernel in launched_kernels(batch_sizes=(KERNEL_BATCH,)):
-            counts.kernels[kernel.name] = _identity(kernel)
-            if kernel.name in task.compiled:
-                counts.figures[kernel.name] = asdict(compile_launched(kernel))
+        kernels = launched_kernels(batch_sizes=(KERNEL_BATCH,))
+        counts.kernels |= {kernel.name: _identity(kernel) for kernel in kernels}
+        wanted = [compile_launched(kernel) for kernel in kernels if kernel.name in task.compiled]
+        counts.figures |= {one.name: asdict(one) for one in figures_of(wanted)}
 
 
 def _identity(kernel: LaunchedKernel) -> str:

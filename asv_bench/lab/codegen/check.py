@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +26,7 @@ from rich.progress import track
 from asv_bench.cli.options import CsvPath, MarkdownPath
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
 from asv_bench.lab.codegen import launched_kernels as launched
-from asv_bench.lab.codegen.compiled import KernelFigures, compile_launched
+from asv_bench.lab.codegen.compiled import KernelFigures, compile_launched, figures_of
 from asv_bench.lab.codegen.rules import violations
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
@@ -103,24 +104,30 @@ def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigur
             len(os.sched_getaffinity(0)), get_context("fork"), _known.extend, (pending,)
         ) as workers:
             # They start here, before the thread that shows progress, which a fork would cut off.
-            results = workers.map(_compile, range(len(pending)))
-            compiled = list(
-                track(results, "compiling", len(pending), console=console, transient=True)
-            )
-        figures = [one for one in compiled if isinstance(one, KernelFigures)]
-        return figures, [one for one in compiled if isinstance(one, str)]
+            parts = [range(len(pending))[at : at + _PART] for at in range(0, len(pending), _PART)]
+            results = workers.map(_compile, parts)
+            done = list(track(results, "compiling", len(parts), console=console, transient=True))
+        figures, failures = zip(*done, strict=True)
+        return [*chain.from_iterable(figures)], [*chain.from_iterable(failures)]
+
+
+_PART = 8
+"""Kernels whose machine code is read at once."""
 
 
 _known: list[launched.LaunchedKernel] = []
 """In a worker: every kernel."""
 
 
-def _compile(place: int) -> KernelFigures | str:
-    """The figures of a kernel, or a sentence where it does not compile."""
-    try:
-        return compile_launched(_known[place])
-    except MeasurementFailed as error:
-        return str(error)
+def _compile(places: range) -> tuple[list[KernelFigures], list[str]]:
+    """The figures of kernels, and a sentence about each that does not compile."""
+    compiled, failures = [], []
+    for place in places:
+        try:
+            compiled.append(compile_launched(_known[place]))
+        except MeasurementFailed as error:
+            failures.append(str(error))
+    return figures_of(compiled), failures
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from asv_bench.errors import MeasurementFailed, Refused
@@ -89,46 +89,68 @@ class Disassembly:
         return replace(self, instructions=wanted)
 
 
-def disassemble(cubin: bytes) -> Disassembly:
-    """Read a cubin with the cuobjdump that Triton brings."""
+def disassemble(cubins: Sequence[bytes]) -> list[Disassembly]:
+    """Read cubins with the tools that Triton brings.
+
+    The disassembler, which starts for longer than it reads a kernel, reads the code of all in one
+    run. So addresses go on from one kernel to the next.
+    """
+    codes = [_code_of(cubin) for cubin in cubins]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(cubin)
-        sass = _cuobjdump("--dump-sass", path)
-        resources = _RESOURCES.search(_cuobjdump("--dump-resource-usage", path))
-    instructions = parse_sass(sass)
-    if resources is None or not instructions:
-        raise MeasurementFailed(
-            "cuobjdump must print a kernel's instructions and resource usage, in a form known here"
-        )
-    registers, stack_bytes, _, local_bytes = map(int, resources.groups())
-    return Disassembly(instructions, registers, stack_bytes, local_bytes)
+        path = Path(folder, "kernels")
+        path.write_bytes(b"".join(codes))
+        instructions = parse_sass(_run("nvdisasm", "--binary", "SM90", path)) if codes else ()
+        found = []
+        end = 0
+        for cubin, code in zip(cubins, codes, strict=True):
+            start, end = end, end + len(code)
+            own = tuple(one for one in instructions if start <= one.address < end)
+            path.write_bytes(cubin)
+            resources = _RESOURCES.search(_run("cuobjdump", "--dump-resource-usage", path))
+            if resources is None or not own:
+                raise MeasurementFailed(
+                    "Triton's tools must print a kernel's instructions and resource usage, in a "
+                    "form known here"
+                )
+            registers, stack_bytes, _, local_bytes = map(int, resources.groups())
+            found.append(Disassembly(own, registers, stack_bytes, local_bytes))
+    return found
+
+
+def _code_of(cubin: bytes) -> bytes:
+    """The machine code of the one kernel in a cubin, which is an ELF file of 64 bits."""
+    table = struct.unpack_from("<Q", cubin, 0x28)[0]
+    count, names = struct.unpack_from("<HH", cubin, 0x3C)
+    sections = [struct.unpack_from("<I20xQQ", cubin, table + 64 * place) for place in range(count)]
+    base = sections[names][1]
+    [code] = [
+        cubin[offset : offset + size]
+        for name, offset, size in sections
+        if cubin.startswith(b".text.", base + name)
+    ]
+    return code
 
 
 def parse_sass(text: str) -> tuple[Instruction, ...]:
-    """The instructions in a listing of cuobjdump."""
+    """The instructions in a listing of nvdisasm."""
     return tuple(
         Instruction(int(address, 16), name, operands.strip())
         for address, name, operands in _INSTRUCTION.findall(text)
     )
 
 
-def _cuobjdump(option: str, path: Path) -> str:
-    command = [str(_cuobjdump_path()), option, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MeasurementFailed(f"cuobjdump {option} failed: {done.stderr.strip()}")
-    return done.stdout
-
-
-@cache
-def _cuobjdump_path() -> Path:
+def _run(tool: str, *words: str | Path) -> str:
     import triton
 
-    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
     if not path.exists():
         raise Refused(
-            "the installed Triton must bring cuobjdump, as its Linux wheels do, but has none at "
+            f"the installed Triton must bring {tool}, as its Linux wheels do, but has none at "
             f"backends/nvidia/bin ({triton.__version__})"
         )
-    return path
+    done = subprocess.run(
+        [str(path), *map(str, words)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise MeasurementFailed(f"{tool} {words[0]} failed: {done.stderr.strip()}")
+    return done.stdout

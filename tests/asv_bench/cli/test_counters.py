@@ -204,7 +204,7 @@ def test_the_locked_versions_have_a_baseline() -> None:
 SPILLING = """
 import dataclasses, json
 from asv_bench.lab.codegen.check import fresh_compiler
-from asv_bench.lab.codegen.compiled import compile_launched
+from asv_bench.lab.codegen.compiled import compile_launched, figures_of
 from asv_bench.lab.codegen.launched_kernels import described_kernel
 from asv_bench.cli.counters import kernel_counters
 from kernels.tiles.variants import kernel_variants
@@ -212,7 +212,7 @@ with fresh_compiler():
     good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")
     huge = {**good.constants, "BLOCK_N": 256}
     bad = dataclasses.replace(good, constants=huge, num_warps=1)
-    figures = [compile_launched(described_kernel(variant)) for variant in (good, bad)]
+    figures = figures_of([compile_launched(described_kernel(one)) for one in (good, bad)])
     print(json.dumps([kernel_counters([one]) for one in figures]))
 """
 
