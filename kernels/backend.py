@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from kernels.tiles.launch import ring_tile
-from kernels.tiles.table import RingTile
+from kernels.tiles.tile import RingTile
 
 _TRUE = frozenset({"1", "true", "yes", "on", "y"})
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from asv_bench.lab.tune.candidates import Choice, Point, Timer, slots_of
 from engine.fused.weights import step_shapes
 from engine.models.registry import RANDOM_CONFIGS
-from kernels.tiles.table import ConfigTable, LinearTile, RingTile, committed_table
+from kernels.tiles.table import ConfigTable, committed_table
+from kernels.tiles.tile import LinearTile, RingTile
 
 GPT2 = RANDOM_CONFIGS["gpt2"]
 SHAPES = step_shapes(GPT2)

@@ -131,7 +131,7 @@ def chosen_slots(
     """The slots that were asked for. Raises Refused if a role or a bucket does not exist."""
     from asv_bench.lab.tune.candidates import slots_of
     from engine.fused.weights import step_shapes
-    from kernels.tiles.table import ROLES
+    from kernels.tiles.tile import ROLES
 
     known = (*ROLES, RING)
     named = known if roles is None else [name.strip() for name in roles.split(",")]

@@ -46,7 +46,8 @@ from kernels.linear.folded import SplitWorkspace
 from kernels.linear.head import best_of_tiles
 from kernels.linear.projections import GATED, GELU, RESIDUAL, fused_linear, runs_stream
 from kernels.step.rows import begin_step, finish_step
-from kernels.tiles.table import ROLES, ConfigTable, LinearTile, StepTiles, committed_table
+from kernels.tiles.table import ConfigTable, committed_table
+from kernels.tiles.tile import ROLES, LinearTile, StepTiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from engine.models.layers import Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from kernels.attention.rotation import Rotation
 from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
-from kernels.tiles.table import HEAD_PART, MOST_HEAD_DIM, ROLES, StepShapes
+from kernels.tiles.table import MOST_HEAD_DIM
+from kernels.tiles.tile import HEAD_PART, ROLES, StepShapes
 
 _GELUS = ("gelu_new", "gelu_pytorch_tanh")
 _SILUS = ("silu", "swish")

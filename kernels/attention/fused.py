@@ -18,7 +18,7 @@ from kernels.attention.rotation import Rotation
 from kernels.attention.torch_ops import TorchAppend, TorchDecode
 from kernels.attention.value_checks import used_blocks
 from kernels.backend import device_of, ring_serves, uses_triton
-from kernels.tiles.table import RingTile
+from kernels.tiles.tile import RingTile
 
 
 def fused_attention(

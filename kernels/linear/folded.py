@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.errors import KernelArgumentError
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 NO_NORM, LAYER_NORM, RMS_NORM = 0, 1, 2
 """What a kernel does to its rows first: the constant `NORM`."""

@@ -25,7 +25,7 @@ from kernels.linear.row_statistics import (
 )
 from kernels.linear.vector import chunk_constants, load_strip, times_long_row, times_row
 from kernels.tiles.launch import padded
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 
 @triton.jit

@@ -34,7 +34,7 @@ from kernels.linear.row_statistics import (
 )
 from kernels.linear.vector import launch_rows
 from kernels.tiles.launch import padded
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 PLAIN, GELU, RESIDUAL, GATED = 0, 1, 2, 3
 

@@ -18,7 +18,7 @@ from kernels.dependent_launch import (
 )
 from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 
 @triton.jit

@@ -16,7 +16,8 @@ from kernels.hopper.limits import (
     SHARED_BYTES,
     SHARED_UNIT,
 )
-from kernels.tiles.table import RingTile, committed_table
+from kernels.tiles.table import committed_table
+from kernels.tiles.tile import RingTile
 
 # Tokens of one split of a decode context. Fixed: a count of splits taken from the batch would make
 # a sequence's result depend on its neighbours.

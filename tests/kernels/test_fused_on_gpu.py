@@ -19,7 +19,8 @@ from kernels.linear.folded import (
 from kernels.linear.head import best_of_tiles
 from kernels.linear.projections import GATED, GELU, PLAIN, RESIDUAL, fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
-from kernels.tiles.table import LinearTile, committed_table
+from kernels.tiles.table import committed_table
+from kernels.tiles.tile import LinearTile
 
 HALVES = [torch.float16, torch.bfloat16]
 EPSILON = 1e-5

@@ -13,7 +13,7 @@ FOLDED = "kernels/linear/folded.py"
 GATE = "kernels/linear/gate_kernel.py"
 LIBRARY = "kernels/linear/library.py"
 STATISTICS = "kernels/linear/row_statistics.py"
-CONFIGS = "kernels/tiles/table.py"
+CONFIGS = "kernels/tiles/tile.py"
 HEAD, ROWS_TESTS = "kernels/linear/head.py", ("tests/kernels/step/test_rows.py",)
 STEP, STEP_TESTS = "engine/fused/step.py", ("tests/engine/fused/test_step.py",)
 

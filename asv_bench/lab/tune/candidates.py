@@ -14,14 +14,14 @@ from typing import Any, Protocol, TypeAlias
 
 from asv_bench.errors import BenchError
 from kernels.hopper.limits import CLUSTER_SIZES
-from kernels.tiles.table import (
+from kernels.tiles.table import ConfigTable
+from kernels.tiles.tile import (
     HEAD_PART,
     HEAD_ROWS,
     LEAST_HOPPER_ROWS,
     LEAST_PLAIN_ROWS,
     MOST_HEAD_PARTS,
     ROLES,
-    ConfigTable,
     LinearTile,
     RingTile,
     StepShapes,

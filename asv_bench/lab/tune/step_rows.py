@@ -19,7 +19,7 @@ from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
 from engine.transport.token_slots import TokenSlots
 from kernels import kv_append, paged_attention_decode
 from kernels.linear.reference import reference_best_of_tiles
-from kernels.tiles.table import HEAD_PART
+from kernels.tiles.tile import HEAD_PART
 
 if TYPE_CHECKING:
     from engine.fused.step import FusedDecode

@@ -6,18 +6,12 @@ import math
 from dataclasses import asdict, fields
 from typing import Any
 
-from kernels.tiles.table import (
-    ROLES,
-    Bucket,
-    ConfigTable,
-    LinearTile,
-    Measured,
-    Ring,
-)
+from kernels.tiles.table import Bucket, ConfigTable, Measured, Ring
+from kernels.tiles.tile import ROLES, LinearTile
 
 _HEADER = """\
 # How the kernels of a fused decode step are cut, and the measurement that chose it.
-# Written by `nox -s tune`; read by kernels/tiles/table.py, which says what each field means.
+# Written by `nox -s tune`; read by kernels/tiles, which says what each field means.
 #
 # step_us is the time of the whole captured step at `rows` sequences of `context` tokens, GPT-2 124M
 # in half precision: of a bucket as it stood when its last choice was made, of a choice beside

@@ -26,7 +26,7 @@ from kernels.tiles.launch import (
     ring_tile,
     split_tokens,
 )
-from kernels.tiles.table import RingTile
+from kernels.tiles.tile import RingTile
 
 _ELEMENTS = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 

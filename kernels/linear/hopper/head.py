@@ -29,7 +29,7 @@ from kernels.linear.hopper.projections import (
     statistics_layout,
 )
 from kernels.tiles.launch import padded
-from kernels.tiles.table import HEAD_PART, LinearTile
+from kernels.tiles.tile import HEAD_PART, LinearTile
 
 
 @gluon.jit

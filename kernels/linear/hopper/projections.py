@@ -29,7 +29,7 @@ from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, sum
 from kernels.hopper.names import copy_tile, program_barrier
 from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 MOST_UNROLLED = gl.constexpr(32)
 """Chunks of K that are written out one after another."""

@@ -16,14 +16,8 @@ from asv_bench.errors import Refused
 from asv_bench.lab.tune.search import Decision, Trial
 from asv_bench.lab.tune.table_text import table_text
 from asv_bench.output.record import write_json
-from kernels.tiles.table import (
-    TABLE_FILE,
-    LinearTile,
-    Measured,
-    RingTile,
-    committed_table,
-    read_table,
-)
+from kernels.tiles.table import TABLE_FILE, Measured, committed_table, read_table
+from kernels.tiles.tile import LinearTile, RingTile
 from tests.tuned_steps import HEAD, RING, TABLE, FakeBench, optimum
 
 

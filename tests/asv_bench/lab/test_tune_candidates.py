@@ -8,7 +8,7 @@ import pytest
 
 from asv_bench.cli.tune import chosen_slots
 from asv_bench.lab.tune.candidates import Slot, candidates, slots_of
-from kernels.tiles.table import ROLES, LinearTile, RingTile
+from kernels.tiles.tile import ROLES, LinearTile, RingTile
 from tests.tuned_steps import BUCKETS, GPT2, HEAD, RING, SHAPES, SLOTS, TABLE
 
 

@@ -11,7 +11,8 @@ import pytest
 from asv_bench.cli.tune import decision_table
 from asv_bench.lab.tune.candidates import Choice, Point, Rejected, Timer, candidates
 from asv_bench.lab.tune.search import decide, tune
-from kernels.tiles.table import ConfigTable, LinearTile, Measured
+from kernels.tiles.table import ConfigTable, Measured
+from kernels.tiles.tile import LinearTile
 from tests.tuned_steps import (
     BUCKETS,
     HEAD,

@@ -22,7 +22,8 @@ from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
 from kernels.backend import interpreting
 from kernels.linear.reference import reference_best_of_tiles
-from kernels.tiles.table import ROLES, LinearTile, committed_table
+from kernels.tiles.table import committed_table
+from kernels.tiles.tile import ROLES, LinearTile
 
 ON_GPU = torch.cuda.is_available() and not interpreting()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")

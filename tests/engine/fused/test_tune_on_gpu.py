@@ -10,7 +10,8 @@ import torch
 from asv_bench.lab.tune.candidates import Point, Rejected
 from asv_bench.lab.tune.step_bench import StepBench
 from engine.models.registry import RANDOM_CONFIGS
-from kernels.tiles.table import LinearTile, committed_table
+from kernels.tiles.table import committed_table
+from kernels.tiles.tile import LinearTile
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA GPU: run `nox -s kernels` on one"

@@ -23,7 +23,7 @@ from kernels.attention.fused import fused_attention
 from kernels.attention.reference import reference_decode
 from kernels.backend import ring_serves
 from kernels.tiles.launch import SPLIT_TOKENS, ring_tile
-from kernels.tiles.table import RingTile
+from kernels.tiles.tile import RingTile
 
 HALVES = [torch.float16, torch.bfloat16]
 S = SPLIT_TOKENS

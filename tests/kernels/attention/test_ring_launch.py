@@ -14,7 +14,7 @@ from kernels.tiles.launch import (
     ring_tile,
     split_tokens,
 )
-from kernels.tiles.table import RingTile
+from kernels.tiles.tile import RingTile
 
 
 def test_a_batch_of_few_pairs_gathers_its_parts_in_clusters() -> None:

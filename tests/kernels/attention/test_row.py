@@ -17,7 +17,7 @@ from kernels.errors import KernelArgumentError
 from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear
 from kernels.linear.projections import RESIDUAL, fused_linear
 from kernels.linear.reference import reference_linear
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 HALVES = [torch.float16, torch.bfloat16]
 ROW_TILE = LinearTile(block_m=1, block_n=2, block_k=16, warps=1)

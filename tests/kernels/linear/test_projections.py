@@ -36,7 +36,7 @@ from kernels.linear.projections import (
     fused_linear,
 )
 from kernels.linear.reference import reference_linear, reference_statistics
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 EPSILON = 1e-5
 SHAPES = [

@@ -24,7 +24,7 @@ from kernels.linear.reference import (
     reference_statistics,
 )
 from kernels.step.rows import begin_step, finish_step
-from kernels.tiles.table import LinearTile
+from kernels.tiles.tile import LinearTile
 
 ALL_DTYPES = [torch.float32, *half_dtypes()]
 EPSILON = 1e-5

@@ -13,7 +13,8 @@ from asv_bench.lab.tune.step_rows import StepRows
 from engine.models.decoder import Decoder
 from engine.models.gpt2 import gpt2
 from engine.models.random_weights import random_weights
-from kernels.tiles.table import LinearTile, committed_table
+from kernels.tiles.table import committed_table
+from kernels.tiles.tile import LinearTile
 
 CONFIG = gpt2(
     vocab_size=200,

@@ -13,17 +13,8 @@ import pytest
 
 from asv_bench.lab.tune.table_text import table_text
 from kernels.tiles.launch import ring_stages, ring_tile
-from kernels.tiles.table import (
-    ROLES,
-    TABLE_FILE,
-    ConfigTable,
-    LinearTile,
-    Measured,
-    RingTile,
-    StepShapes,
-    committed_table,
-    read_table,
-)
+from kernels.tiles.table import TABLE_FILE, ConfigTable, Measured, committed_table, read_table
+from kernels.tiles.tile import ROLES, LinearTile, RingTile, StepShapes
 
 TEXT = TABLE_FILE.read_text("utf-8")
 SAMPLE = """
