@@ -107,15 +107,15 @@ def _launch(
         workspace = reserved_workspace(query.device, pairs * words, pairs)
         partials, counters = workspace.partials, workspace.counters
     stages, spare, late = tile.alone, 0, False
+    shared = cluster > 1
     if append:
-        shared = cluster > 1
         programs = pairs * (cluster if shared else splits)
         stages = ring_stages(head_dim, programs, processors, tile, in_clusters=shared)
         late = tile.appends_late(programs / processors)
         if serial:
             spare = ring_spare(head_dim, stages, pairs, processors, tile)
-        elif shared:
-            spare = inbox_spare(stages * tile.stage_bytes(head_dim), gathered_bytes(words))
+    if shared:
+        spare = inbox_spare(stages * tile.stage_bytes(head_dim), gathered_bytes(words))
     layout = gl.NVMMASharedLayout.get_default_for(
         [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
     )

@@ -64,7 +64,14 @@ def test_every_draw_is_that_of_a_sorted_vocabulary(
     # The rows lie further apart than they are long, and what lies between is the largest of all.
     whole[:, size:] = 1e4
     drawn = launch(whole.to(triton_device)[:, :size], *(one.to(triton_device) for one in settings))
-    assert drawn.tolist() == expected.tolist()
+    differing = (drawn.cpu() != expected).nonzero().flatten().tolist()
+    # A GPU's exponential rounds otherwise than the CPU's, which may move an end by one token.
+    assert len(differing) <= (0 if interpreting() else rows // 100)
+    for row in differing:
+        weights = (whole[row, :size].double() / settings[0][row].double()).softmax(0)
+        order = weights.argsort(descending=True, stable=True)
+        first, last = sorted(int((order == one[row]).nonzero()) for one in (drawn.cpu(), expected))
+        assert float(weights[order[first + 1 : last]].sum()) <= 1e-5
 
 
 def test_rows_that_are_no_numbers_and_infinite_ones_disturb_no_other(
