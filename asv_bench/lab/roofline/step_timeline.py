@@ -8,6 +8,7 @@ step exactly.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,13 @@ KERNEL_ROLES = {
 
 LINEAR_KERNELS = ("linear_row", "linear_tiles", "linear_stream")
 """Kernels of its linear maps, whose role follows from their place."""
+
+_PRODUCTS = re.compile(r"nvjet|gemm|xmma|cutlass", re.IGNORECASE)
+"""In names of the library's kernels that do the same."""
+
+_BEFORE_A_MAP = re.compile(r"rms_norm_rows|memset", re.IGNORECASE)
+_BEHIND_A_MAP = re.compile(r"gated_rows|statistics_rows|splitKreduce", re.IGNORECASE)
+"""What the library's maps take beside their products; it counts as theirs."""
 
 _FIRST, _LAST = Role.EMBED, Role.PICK
 _AFTER_ATTENTION = (
@@ -112,13 +120,16 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
             opened, idle, gap = [], idle + gap, 0.0
             place = len(_AFTER_ATTENTION) - 1
         if role is None:
-            if event["name"] not in LINEAR_KERNELS:
-                raise MeasurementFailed(
-                    f"the step holds a kernel {event['name']!r} whose role is not known; name it "
-                    f"in asv_bench/lab/roofline/step_timeline.py."
-                )
-            role = _AFTER_ATTENTION[place % len(_AFTER_ATTENTION)]
-            place += 1
+            name = str(event["name"])
+            behind = _BEHIND_A_MAP.search(name) is not None
+            role = _AFTER_ATTENTION[(place - behind) % len(_AFTER_ATTENTION)]
+            if not (behind or _BEFORE_A_MAP.search(name)):
+                if name not in LINEAR_KERNELS and not _PRODUCTS.search(name):
+                    raise MeasurementFailed(
+                        f"the step holds a kernel {name!r} whose role is not known; name it in "
+                        f"asv_bench/lab/roofline/step_timeline.py."
+                    )
+                place += 1
         elif role in (Role.ATTENTION, Role.WHOLE_ATTENTION):
             place = 0
         opened.append(StepKernel(str(event["name"]), role, float(event["dur"]), own, gap))

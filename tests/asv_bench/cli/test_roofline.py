@@ -142,6 +142,17 @@ def test_one_kernel_for_a_whole_attention_has_its_role() -> None:
     assert [one.role for one in step.kernels] == [Role.EMBED, *layer, *layer, Role.HEAD, Role.PICK]
 
 
+def test_what_the_librarys_maps_take_beside_their_products_is_theirs() -> None:
+    into = ("rms_norm_rows", "nvjet_sm90_tst_96x64")
+    out = ("Memset (Device)", "void cublasLt::splitKreduce_kernel<32>", "nvjet_sm90_tst_64x64")
+    layer = (*into, "ring_attention", out[0], out[2], out[1], "nvjet_h_bz", "gated_rows", "nvjet_v")
+    names = ("embed_rows", *layer, "statistics_rows", "head_stream", "pick_tokens")
+    [step] = timed_steps(steps_of(2, names=names))
+    roles = [Role.ATTENTION_IN] * 2 + [Role.ATTENTION] + [Role.ATTENTION_OUT] * 3
+    roles += [Role.FEED_FORWARD_IN] * 2 + [Role.FEED_FORWARD_OUT] * 2
+    assert [one.role for one in step.kernels] == [Role.EMBED, *roles, Role.HEAD, Role.PICK]
+
+
 def test_the_named_kernels_exist() -> None:
     """A kernel that is renamed must be renamed in the ruler too."""
     source = "\n".join(path.read_text() for path in (ROOT / "kernels").rglob("*.py"))
