@@ -75,6 +75,7 @@ CHECKS = (
             "tests/kernels/attention/test_append.py",
             "tests/kernels/attention/test_decode.py",
             "tests/kernels/attention/test_prefill.py",
+            "tests/kernels/linear/test_gate.py",
             "tests/kernels/linear/test_norm.py",
             "tests/kernels/attention/test_fused.py",
             "tests/kernels/attention/test_rotation.py",
