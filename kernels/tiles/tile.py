@@ -191,8 +191,8 @@ class RingTile:
         Tokens of the pieces in which a tile is copied that the context ends in; `block_n` where
         pieces of a stage do not stand one after another in shared memory.
     split
-        Tokens of one split. Short ones cost nothing in a full batch, and let more programs share a
-        single context.
+        Tokens of one split, or more in long tables (`kernels.tiles.launch.split_tokens`). Short
+        ones cost nothing in a full batch, and let more programs share a single context.
     depths
         Stages of the ring by programs for each multiprocessor: (most programs, stages), ascending,
         the last for any number. No result depends on them.

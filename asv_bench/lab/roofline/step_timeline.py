@@ -33,11 +33,11 @@ LINEAR_KERNELS = ("linear_row", "linear_tiles", "linear_stream")
 """Kernels of its linear maps, whose role follows from their place."""
 
 _PRODUCTS = re.compile(r"nvjet|gemm|xmma|cutlass", re.IGNORECASE)
-"""In names of the library's kernels that do the same."""
+"""What names of cuBLAS's kernels for such maps hold."""
 
 _BEFORE_A_MAP = re.compile(r"rms_norm_rows|memset", re.IGNORECASE)
 _BEHIND_A_MAP = re.compile(r"gated_rows|statistics_rows|splitKreduce", re.IGNORECASE)
-"""What the library's maps take beside their products; it counts as theirs."""
+"""Launches beside a product of cuBLAS's: their time is that of the map after them, or before."""
 
 _FIRST, _LAST = Role.EMBED, Role.PICK
 _AFTER_ATTENTION = (
