@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels.backend import device_of, uses_triton
+from kernels.errors import KernelArgumentError
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,17 @@ class Turn:
         -------
         torch.Tensor
             ``[T, H, D]``, the dtype of `heads`: in float32 from the norm on, so rounded once.
+
+        Raises
+        ------
+        KernelArgumentError
+            A row's heads do not lie one after another.
         """
+        if heads.stride()[1:] != (heads.shape[2], 1):
+            raise KernelArgumentError(
+                f"the heads of a row must lie one after another; they are {list(heads.shape)} with "
+                f"strides {heads.stride()}."
+            )
         if uses_triton(heads):
             from kernels.attention.turn_kernel import launch_turn
 

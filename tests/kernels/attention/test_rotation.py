@@ -214,3 +214,10 @@ def test_heads_of_many_tokens_are_turned_alone(
     unit = torch.finfo(dtype).eps
     assert float(((turned.double() - expected).abs() / (1 + expected.abs())).max()) <= 2 * unit
     assert same_bits(qkv[:, count:], behind)
+
+
+def test_heads_that_do_not_lie_one_after_another_are_refused(implementation: Any) -> None:
+    heads = torch.zeros(4, 16, 3, device=implementation.device).transpose(1, 2)
+    positions = torch.zeros(4, dtype=torch.int32, device=implementation.device)
+    with pytest.raises(KernelArgumentError, match="one after another"):
+        Turn(positions, torch.zeros(1, 16, device=implementation.device)).heads(heads)
