@@ -54,6 +54,20 @@ def test_the_decode_report_has_the_figures_of_the_record_and_names_its_commit() 
     assert f"[headline.json](headline.json), at {commit[:7]}" in text
 
 
+def test_the_decode_report_has_families_figures_of_their_record() -> None:
+    rows = json.loads((ROOT / "reports/headline-h100.json").read_text("utf-8"))["rows"]
+    steps = {row["workload"]: f"{row['step_ms']:.3f}" for row in rows}
+    text = (ROOT / "reports/decode.md").read_text("utf-8")
+    section = text[text.index("## Llama and Qwen") : text.index("## What each idea")]
+    model, found = "", {}
+    pattern = r"^\|(?: ([\w.-]+),[^|]*)? \| (\d+) \| .* \| \*\*([\d.]+)\*\* \|"
+    for name, batch, step in re.findall(pattern, section, re.MULTILINE):
+        model = name or model
+        found[f"{model}-{batch}"] = step
+    assert len(found) == 8
+    assert found == {name: steps[name] for name in found}
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "reports").glob("headline*.json")), ids=str)
 def test_the_table_beside_a_record_is_of_its_rows(path: Path) -> None:
     table = headline_table(json.loads(path.read_text("utf-8"))["rows"], "").to_markdown()
