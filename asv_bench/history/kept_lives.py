@@ -32,6 +32,11 @@ class Lived:
     readings: Mapping[str, Reading]
     failed: tuple[str, ...] = ()
 
+    @property
+    def seconds(self) -> float:
+        """How long it ran."""
+        return max((reading.process_s for reading in self.readings.values()), default=0.0)
+
 
 class KeptLives:
     """The lives of one session, each at most once.

@@ -20,6 +20,7 @@ from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import Reading
+from asv_bench.stats.offsets import device_factors
 from asv_bench.subjects.declared import DeclaredSubject
 
 ENVIRONMENT = "host"
@@ -54,10 +55,37 @@ class LifeResults:
         """Note that a life gave none of these."""
         self.failed.setdefault(commit, set()).update(metrics)
 
+    def factors(self) -> dict[str, dict[str, float] | None]:
+        """By metric that several devices measured, `device_factors` of it."""
+        return {
+            metric: device_factors(by_device)
+            for metric, by_device in self._by_device().items()
+            if len(by_device) > 1
+        }
+
+    def remarks(self) -> list[str]:
+        """What is done, or cannot be, about differences between devices."""
+        devices = {metric: len(of_metric) for metric, of_metric in self._by_device().items()}
+        return [
+            _sentence(metric, devices[metric], factors)
+            for metric, factors in self.factors().items()
+        ]
+
+    def _by_device(self) -> dict[str, dict[str, dict[str, list[float]]]]:
+        """Figures by metric, by device and by commit."""
+        found: dict[str, dict[str, dict[str, list[float]]]] = {}
+        for commit, of_commit in self.readings.items():
+            for metric, readings in of_commit.items():
+                for reading in readings:
+                    of_device = found.setdefault(metric, {}).setdefault(reading.device, {})
+                    of_device.setdefault(commit, []).append(reading.value)
+        return found
+
     def file(self) -> Results:
         """Write everything in asv's format beside what is stored, and return it.
 
-        A metric counts as failed at a commit only where no life gave it.
+        A metric counts as failed at a commit only where no life gave it. What several devices
+        measured is divided by their factors.
         """
         self.histories.folder.mkdir(parents=True, exist_ok=True)
         self._configure()
@@ -70,8 +98,9 @@ class LifeResults:
             write_json(session / self.machine.name / "machine.json", description)
             commits = list(dict.fromkeys([*self.readings, *self.failed]))
             dates = self._dates(commits)
+            factors = self.factors()
             for commit in commits:
-                self._save(commit, dates[commit], benchmarks, facts, session)
+                self._save(commit, dates[commit], benchmarks, facts, session, factors)
             filed = file_results(session, self.histories.results)
         return self.histories.named(filed)
 
@@ -125,6 +154,7 @@ class LifeResults:
         benchmarks: Mapping[str, dict[str, Any]],
         facts: dict[str, str],
         session: Path,
+        factors: Mapping[str, Mapping[str, float] | None],
     ) -> None:
         # An extra's, and slow to load.
         from asv.results import Results as AsvResults
@@ -135,7 +165,8 @@ class LifeResults:
         measured = self.readings.get(commit, {})
         for metric in dict.fromkeys([*measured, *sorted(self.failed.get(commit, ()))]):
             readings = measured.get(metric, [])
-            values = [reading.value for reading in readings]
+            factor_of = factors.get(metric) or {}
+            values = [one.value / factor_of.get(one.device, 1.0) for one in readings]
             started = max((reading.started_at for reading in readings), default=None)
             life_s = statistics.fmean(reading.process_s for reading in readings) if readings else 0
             results.add_result(
@@ -154,3 +185,18 @@ class LifeResults:
                 record_samples=True,
             )
         results.save(str(session))
+
+
+def _sentence(metric: str, devices: int, factors: Mapping[str, float] | None) -> str:
+    if factors is None:
+        return (
+            f"{metric}: of {devices} devices some have measured no commit in common, so what "
+            f"differs between devices looks like a difference between commits; more --rounds tell "
+            f"them apart."
+        )
+    low, high = (pick(factors, key=factors.__getitem__) for pick in (min, max))
+    return (
+        f"{metric}: the {devices} devices read between {100 * (factors[low] - 1):+.2f} % ({low}) "
+        f"and {100 * (factors[high] - 1):+.2f} % ({high}) of their mean, and each figure is "
+        f"divided by its device's share of it."
+    )

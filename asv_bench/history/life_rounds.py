@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.repository import short
@@ -27,6 +28,8 @@ class LifeRounds:
         Gives lives, on each of its devices at the same time; the first of a commit is not measured.
     commits
         Full hashes, or labels, in their order.
+    rounds
+        So many lives of each commit are measured.
     results
         Where figures go, by the kind of machine.
     kind_of
@@ -39,89 +42,110 @@ class LifeRounds:
 
     source: LifeSource
     commits: Sequence[str]
+    rounds: int
     results: Mapping[str, LifeResults]
     kind_of: Callable[[str], str]
     kept: KeptLives | None = None
     unusable: dict[str, CommitUnusable] = field(default_factory=dict)
+    _left: dict[str, deque[Cell]] = field(init=False)
+    _given: set[tuple[str, str]] = field(init=False, default_factory=set)
 
-    def first_life(self) -> float:
-        """How many seconds a life of the newest commit takes that can be measured.
+    def __post_init__(self) -> None:
+        self._left = {
+            kind: deque(cell for cell in self._cells(kind) if not self._restore(cell))
+            for kind in self.results
+        }
 
-        Meanwhile every other device prepares one of the first commits.
+    def first_lives(self) -> float:
+        """Measure a life on each device; returns how many seconds the longest took.
 
         Raises
         ------
         NothingMeasured, MeasurementFailed
-            If none can be; the latter where one should.
+            If no commit can be measured; the latter where one should.
         """
-        others = list(zip(self.source.devices, self.commits, strict=False))[1:]
-        with ThreadPoolExecutor(len(others) or 1) as pool:
-            for device, commit in others:
-                # What fails is asked for again when it is to be measured.
-                pool.submit(self.source.prepare, commit, device)
-            try:
-                return self._first_life()
-            except BaseException:
-                # Leaving the pool waits for its threads, and these for processes.
-                self.source.stop()
-                raise
+        seconds: dict[str, float] = {}
 
-    def _first_life(self) -> float:
-        for commit in reversed(self.commits):
-            readings = None
-            try:
-                readings = self.source.life(commit)
-            except CommitUnusable as error:
-                self._give_up(commit, error)
-            except SampleFailed as error:
+        def next_cell(device: str, running: Sequence[Cell]) -> Cell | None:
+            return None if device in seconds else self._next(device)
+
+        def take(cell: Cell, future: Future[Lived]) -> None:
+            if isinstance(error := future.exception(), SampleFailed):
                 raise MeasurementFailed(f"nothing was measured: {error}") from None
-            if readings:
-                return max(reading.process_s for reading in readings.values())
+            self._take(cell, future)
+            if error is None and (readings := future.result().readings):
+                device = next(iter(readings.values())).device
+                seconds[device] = future.result().seconds
+
+        self._run(next_cell, take)
+        restored = self.kept.lives.values() if self.kept else ()
+        if seconds or restored:
+            return max([*seconds.values(), *(lived.seconds for lived in restored)])
         reasons = [str(error) for error in self.unusable.values()]
         is_lacking = all(error.is_lacking for error in self.unusable.values())
         failure = NothingMeasured if is_lacking else MeasurementFailed
         raise failure(f"nothing was measured: {reasons[0]}")
 
-    def measure(self, rounds: int, on_life: Callable[[int, str], None]) -> None:
-        """Measure so many lives of each commit on each kind of machine, interleaved.
+    def measure(self, on_life: Callable[[int, str], None]) -> None:
+        """Measure the lives that are left, interleaved.
 
         Rounds go back and forth, so that a machine that grows slower meanwhile favours no commit.
-        `on_life` is told before each life how many are over, and what follows.
+        A device is given commits that it has not measured before, as long as a round has any: from
+        commits that several devices have measured, a device that always reads more is told from a
+        commit that takes more. `on_life` is told before each life how many are over, and what
+        follows.
 
         Raises
         ------
         MeasurementFailed
             If the last device of a kind is lost before the end.
         """
-        left = {kind: deque(self._cells(kind, rounds)) for kind in self.results}
-        over = sum(map(self._restore, [cell for cells in left.values() for cell in cells]))
-        left = {
-            kind: deque(cell for cell in cells if self.kept is None or cell not in self.kept.lives)
-            for kind, cells in left.items()
-        }
+        total = len(self.results) * self.rounds * len(self.commits)
 
         def next_cell(device: str, running: Sequence[Cell]) -> Cell | None:
-            cells = left.get(self.kind_of(device))
-            while cells and cells[0].commit in self.unusable:
-                cells.popleft()
-            if not cells:
-                return None
-            unfinished = sum(map(len, left.values())) + len(running)
-            on_life(over + total - unfinished, f"measuring {short(cells[0].commit)}")
-            return cells.popleft()
+            unfinished = sum(map(len, self._left.values())) + len(running)
+            cell = self._next(device)
+            if cell is not None:
+                on_life(total - unfinished, f"measuring {short(cell.commit)}")
+            return cell
 
-        total = sum(map(len, left.values()))
-        pool = DevicePool(self.source, self._measure)
-        pool.run(next_cell, self._take, lambda cell: left[cell.kind].appendleft(cell))
-        for kind, cells in left.items():
+        self._run(next_cell, self._take)
+        for kind, cells in self._left.items():
             if cells:
                 raise MeasurementFailed(
                     f"{len(cells)} lives on {kind} are not measured, as its last host is lost."
                 )
 
-    def _cells(self, kind: str, rounds: int) -> Iterator[Cell]:
-        for number in range(rounds):
-            for commit in self.commits if number % 2 == 0 else reversed(self.commits):
+    def _run(
+        self,
+        next_cell: Callable[[str, Sequence[Cell]], Cell | None],
+        take: Callable[[Cell, Future[Lived]], None],
+    ) -> None:
+        pool = DevicePool(self.source, self._measure)
+        pool.run(next_cell, take, lambda cell: self._left[cell.kind].appendleft(cell))
+
+    def _next(self, device: str) -> Cell | None:
+        """What a device measures next; None where nothing is left for its kind."""
+        cells = self._left.get(self.kind_of(device), deque())
+        while cells and cells[0].commit in self.unusable:
+            cells.popleft()
+        if not cells:
+            return None
+        of_round = takewhile(lambda cell: cell.round == cells[0].round, cells)
+        is_new = (
+            cell
+            for cell in of_round
+            if (device, cell.commit) not in self._given and cell.commit not in self.unusable
+        )
+        chosen = next(is_new, cells[0])
+        cells.remove(chosen)
+        self._given.add((device, chosen.commit))
+        return chosen
+
+    def _cells(self, kind: str) -> Iterator[Cell]:
+        """In their order: the newest commit first, which most likely can be measured."""
+        for number in range(self.rounds):
+            for commit in self.commits if number % 2 else reversed(self.commits):
                 yield Cell(kind, commit, number)
 
     def _restore(self, cell: Cell) -> bool:
@@ -129,6 +153,7 @@ class LifeRounds:
         lived = None if self.kept is None else self.kept.lives.get(cell)
         if lived is not None:
             self._add(cell, lived)
+            self._given |= {(one.device, cell.commit) for one in lived.readings.values()}
         return lived is not None
 
     def _add(self, cell: Cell, lived: Lived) -> None:

@@ -98,12 +98,15 @@ class SubjectSession:
                 for kind, machine in machines_of(record, fleet).items()
             }
             kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
-            session = LifeRounds(source, commits[::-1], results, kind_of, kept)
+            session = LifeRounds(source, commits[::-1], self.rounds, results, kind_of, kept)
             filed = self._measure(session, console, is_kept=kept is not None, yes=yes)
             if kept is not None:
                 kept.remove()
             record.results |= hosts_json(fleet)
-        record.notes += subject.remarks
+        about_devices = [one for of_kind in results.values() for one in of_kind.remarks()]
+        print_sentences(console, about_devices)
+        record.notes += [*subject.remarks, *about_devices]
+        record.results["device_factors"] = {kind: one.factors() for kind, one in results.items()}
         record.results["cells"] = {name: cell.to_json() for name, cell in subject.cells.items()}
         self.reasons = {commit: error.reason for commit, error in session.unusable.items()}
         good = tuple(figure for figure in filed if not figure.failed)
@@ -127,7 +130,7 @@ class SubjectSession:
         expected = Estimate(
             count * kinds,
             self.rounds + 1,
-            session.first_life(),
+            session.first_lives(),
             "as the first took",
             len(at_once),
         )
@@ -136,7 +139,7 @@ class SubjectSession:
         try:
             total = self.rounds * count * kinds
             with Progress(console, "measuring", total, unit="lives") as bar:
-                session.measure(self.rounds, bar.show)
+                session.measure(bar.show)
             is_over = True
         finally:
             if session.kept is not None and not is_over:

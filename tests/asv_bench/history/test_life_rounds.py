@@ -15,7 +15,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.history.kept_lives import Cell, KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
-from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Reading
+from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Reading, SampleFailed
 from asv_bench.subjects.subject import Metric
 
 COMMITS = [f"{number:040x}" for number in range(12)]
@@ -65,7 +65,7 @@ def rounds_on(machines: Machines, kept: KeptLives | None = None) -> LifeRounds:
     nothing: Any = None
     kinds = dict.fromkeys(map(kind_of, machines.lasts))
     results = {kind: LifeResults(subject, nothing, nothing) for kind in kinds}
-    return LifeRounds(machines, COMMITS, results, kind_of, kept)
+    return LifeRounds(machines, COMMITS, ROUNDS, results, kind_of, kept)
 
 
 def assert_complete(rounds: LifeRounds) -> None:
@@ -87,37 +87,59 @@ def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
     machines = Machines({"a/0": 999, "a/1": 4, "a/2": 1, "b/0": 7, "b/1": 999})
     rounds = rounds_on(machines)
     told: list[int] = []
-    rounds.measure(ROUNDS, lambda done, what: told.append(done))
+    rounds.measure(lambda done, what: told.append(done))
     assert_complete(rounds)
     counted = Counter((kind_of(device), commit) for device, commit in machines.lived)
     assert set(counted.values()) == {ROUNDS}
     assert max(told) < 2 * ROUNDS * len(COMMITS)
 
 
-def test_devices_prepare_commits_while_the_first_life_is_timed() -> None:
+def test_all_devices_begin_at_once_and_their_first_lives_count() -> None:
     together = threading.Barrier(3, timeout=5)
-    prepared: list[tuple[str, str | None]] = []
 
     class Meeting(Machines):
-        def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-            together.wait()
-            prepared.append((commit, device))
-            return {}
+        def life(
+            self,
+            commit: str,
+            *,
+            benchmarks: Collection[str] | None = None,
+            device: str | None = None,
+        ) -> Mapping[str, Reading]:
+            if not together.broken and len(self.lived) < 3:
+                together.wait()
+            return super().life(commit, benchmarks=benchmarks, device=device)
 
+    machines = Meeting({"a/0": 999, "a/1": 999, "a/2": 999})
+    rounds = rounds_on(machines)
+    assert rounds.first_lives() == 1.0
+    assert sorted(device for device, _ in machines.lived) == ["a/0", "a/1", "a/2"]
+    together.abort()
+    rounds.measure(lambda done, what: None)
+    assert_complete(rounds)
+    assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1)
+
+
+def test_nothing_is_measured_where_a_life_of_a_first_commit_fails() -> None:
+    class Failing(Machines):
         def life(self, commit: str, **_: Any) -> Mapping[str, Reading]:
-            together.wait()
-            return {"step": Reading(commit, "step", 1.0, (1.0,), "a/0", 0.0, 2.5)}
+            raise SampleFailed(commit, ("step",), "it printed no number")
 
-    assert rounds_on(Meeting({"a/0": 9, "a/1": 9, "a/2": 9})).first_life() == 2.5
-    assert sorted(prepared) == [(COMMITS[1], "a/1"), (COMMITS[2], "a/2")]
+    with pytest.raises(MeasurementFailed, match=r"nothing was measured: .*it printed no number"):
+        rounds_on(Failing({"a/0": 9, "a/1": 9})).first_lives()
 
 
 def test_one_device_goes_back_and_forth() -> None:
     machines = Machines({"a/0": 999})
-    rounds_on(machines).measure(2, lambda done, what: None)
-    lived = [commit for _, commit in machines.lived]
-    assert lived[:11] == [commit for commit in COMMITS if commit != UNUSABLE]
-    assert lived[11:] == lived[:11][::-1]
+    rounds_on(machines).measure(lambda done, what: None)
+    usable = [commit for commit in COMMITS if commit != UNUSABLE]
+    assert [commit for _, commit in machines.lived] == usable[::-1] + usable + usable[::-1]
+
+
+def test_each_device_measures_each_commit_before_any_measures_one_twice() -> None:
+    machines = Machines({"a/0": 999, "a/1": 999, "a/2": 999})
+    rounds_on(machines).measure(lambda done, what: None)
+    # The last that is left of a round goes to whichever device is idle.
+    assert len(set(machines.lived)) >= 0.8 * len(machines.lived)
 
 
 def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
@@ -126,7 +148,7 @@ def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
     path = tmp_path / "kept.jsonl"
     with pytest.raises(MeasurementFailed, match="on b are not measured"):
         rounds_on(Machines({"a/0": 999, "b/0": 7}), KeptLives(path)).measure(
-            ROUNDS, lambda done, what: None
+            lambda done, what: None
         )
     with path.open("a") as file:
         file.write('{"kind": "b", "commit"')  # as a process leaves it that is killed
@@ -135,11 +157,11 @@ def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
     assert len(before) == ROUNDS * (len(COMMITS) - 1) + 7
     machines = Machines({"a/0": 999, "b/0": 999})
     rounds = rounds_on(machines, kept)
-    rounds.measure(ROUNDS, lambda done, what: None)
+    rounds.measure(lambda done, what: None)
     assert_complete(rounds)
     assert {kind_of(device) for device, _ in machines.lived} == {"b"}
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1) - 7
     assert len(KeptLives(path).lives) == 2 * ROUNDS * (len(COMMITS) - 1)
-    assert Cell("b", COMMITS[0], 0) in before
+    assert Cell("b", COMMITS[-1], 0) in before
     kept.remove()
     assert not path.exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,9 +96,9 @@ def test_commits_are_measured_in_rounds_and_stored_as_asv_does(
     assert stored["step_ms"][hashes[0]].median == pytest.approx(5.5, rel=0.003)
     assert stored["throughput"][hashes[1]].better == "higher"
     assert stored["throughput"][hashes[1]].unit == "tok/s"
-    # The second round goes back, so the oldest commit is the last one that is measured.
+    # The second round goes back, so the newest commit is the last one that is measured.
     newest, oldest = (stored["step_ms"][one].started_ms for one in (hashes[-1], hashes[0]))
-    assert oldest > newest
+    assert newest > oldest
     assert "change 2" in said.text
     assert set(said.record["results"]["cells"]) == set(hashes)
 
@@ -206,7 +208,34 @@ def test_what_was_measured_before_an_interruption_is_filed(
     monkeypatch.setattr(Lives, "life", interrupted)
     said = kvtrail(toy, "history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"))
     assert said.code == 130
-    assert len(figures_in(tmp_path / "k")["step_ms"]) == 2
+    assert len(figures_in(tmp_path / "k")["step_ms"]) == 3
+
+
+def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
+    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = itertools.count()
+    whole = Lives.life
+
+    def on_two(self: Lives, commit: str, **options):
+        device, factor = (("left", 1.0), ("right", 1.1))[next(count) % 2]
+        readings = whole(self, commit, **options)
+        return {
+            name: replace(one, device=device, value=factor * one.value)
+            for name, one in readings.items()
+        }
+
+    monkeypatch.setattr(Lives, "life", on_two)
+    said = kvtrail(
+        toy, "history", "HEAD~4..HEAD", "--rounds", "2", "--results", str(tmp_path / "k")
+    )
+    assert "(left) and" in said.text
+    of_commit = figures_in(tmp_path / "k")["step_ms"].values()
+    assert all(max(one.samples) < 1.01 * min(one.samples) for one in of_commit)
+    said = kvtrail(
+        toy, "history", "HEAD~2..HEAD", "--rounds", "1", "--results", str(tmp_path / "l")
+    )
+    assert "have measured no commit in common" in said.text
 
 
 def test_a_second_session_stands_beside_the_first(

@@ -1,0 +1,38 @@
+"""The factors of devices, fitted to what several have measured."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from asv_bench.stats.offsets import device_factors
+
+TRUE = {"a": 1.007, "b": 0.994, "c": 1.001}
+
+
+def test_devices_are_told_from_what_they_measured() -> None:
+    chance = random.Random(5)
+    readings: dict[str, dict[str, list[float]]] = {device: {} for device in TRUE}
+    for number in range(60):
+        level = 1.0 if number < 30 else 1.05
+        for device in chance.sample(sorted(TRUE), 2):
+            value = level * TRUE[device] * math.exp(chance.gauss(0, 0.001))
+            readings[device].setdefault(str(number), []).append(value)
+    readings["a"]["0"] = [3.0]  # as a disturbed life
+    found = device_factors(readings)
+    assert found is not None
+    assert found == pytest.approx(TRUE, rel=0.001)
+
+
+def test_devices_are_linked_by_way_of_others() -> None:
+    readings = {"a": {"x": [2.0]}, "b": {"x": [1.0], "y": [10.0]}, "c": {"y": [20.0]}}
+    found = device_factors(readings)
+    assert found is not None
+    assert found["a"] / found["b"] == pytest.approx(2)
+    assert found["c"] / found["b"] == pytest.approx(2)
+
+
+def test_devices_that_share_nothing_have_no_factors() -> None:
+    assert device_factors({"a": {"x": [2.0]}, "b": {"y": [1.0]}}) is None
