@@ -169,9 +169,10 @@ def disturbances(place: Place, is_alone: Callable[[], bool]) -> list[str]:
     for number in range(LOOKS):
         if number:
             time.sleep(PAUSE_SECONDS)
+        was_alone = is_alone()
         seen = look_around(place.gpus or [place.device])
-        # Asked afterwards: a life of another slot may have begun meanwhile.
-        busy = seen.busy_cores if is_alone() else None
+        # A life of another slot may have ended meanwhile, or begun.
+        busy = seen.busy_cores if was_alone and is_alone() else None
         sentences = replace(seen, busy_cores=busy, governors=()).sentences()
         if not sentences:
             break
