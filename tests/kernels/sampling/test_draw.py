@@ -65,13 +65,15 @@ def test_every_draw_is_that_of_a_sorted_vocabulary(
     whole[:, size:] = 1e4
     drawn = launch(whole.to(triton_device)[:, :size], *(one.to(triton_device) for one in settings))
     differing = (drawn.cpu() != expected).nonzero().flatten().tolist()
+    # So near the end of the sum its rounding decides, which depends on the order of its terms; each
+    # term rounds by 2**-53 of the sum at most.
+    largest_rounding = size * 2**-53
     for row in differing:
-        # So near the end of the sum its rounding decides, which depends on the order of its terms.
         assert float(settings[3][row]) == 1 - 2**-53
         weights = (whole[row, :size].double() / settings[0][row].double()).softmax(0)
         order = weights.argsort(descending=True, stable=True)
         first, last = sorted(int((order == one[row]).nonzero()) for one in (drawn.cpu(), expected))
-        assert float(weights[order[first + 1 : last + 1]].sum()) <= 1e-13
+        assert float(weights[order[first + 1 : last + 1]].sum()) <= largest_rounding
     assert len(differing) <= rows // 20
 
 
