@@ -10,6 +10,7 @@ import numpy as np
 
 from asv_bench.process.measured_process import Place, ProcessFailed
 from asv_bench.process.samples import GpuConditions
+from asv_bench.process.turns import TURNS_VARIABLE
 from asv_bench.studies.ladder.claims import FIGURES
 from asv_bench.studies.ladder.rung_counters import COUNTERS
 from asv_bench.studies.ladder.rung_process import RungAnswer
@@ -35,8 +36,16 @@ class FakeProcesses:
         self._lock = threading.Lock()
 
     def measure(
-        self, rung: Rung, workloads: Sequence[str], place: Place, *, check: bool = False
+        self,
+        rung: Rung,
+        workloads: Sequence[str],
+        place: Place,
+        *,
+        check: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> RungAnswer:
+        own_turns = TURNS_VARIABLE in (variables or {})
+        assert own_turns != check, "rungs of a pair take turns, and no other"
         with self._lock:
             self.ran.append((place.device, rung.number, tuple(workloads), check))
             factor = float(np.exp(self.noise * self._random.standard_normal()))

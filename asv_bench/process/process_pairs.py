@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from asv_bench.git.commit_sources import CommitSources
@@ -15,7 +14,7 @@ from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
-from asv_bench.process.turns import shared_turns
+from asv_bench.process.turns import in_turns
 
 MEASURED_SECONDS = 2.0
 """A process without a GPU repeats a benchmark that is shorter, as the least of several figures is
@@ -205,18 +204,11 @@ class ProcessPairs:
     def _measure_in_turns(
         self, commits: Sequence[str], names: Sequence[str], place: Place
     ) -> list[dict[str, Reading]]:
-        """Two processes at the same time, of which one at a time works."""
-
-        def measure(number: int) -> dict[str, Reading]:
-            try:
-                variables = turns.variables[number]
-                return self._measure(commits[number], names, place, variables=variables)
-            finally:
-                turns.leave(number)
-
-        with shared_turns() as turns, ThreadPoolExecutor(1) as pool:
-            second = pool.submit(measure, 1)
-            return [measure(0), second.result()]
+        return in_turns(
+            lambda number, variables: self._measure(
+                commits[number], names, place, variables=variables
+            )
+        )
 
     def _measure(
         self,

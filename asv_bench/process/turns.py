@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
+
+Measured = TypeVar("Measured")
 
 TURNS_VARIABLE = "KVTRAIL_TURNS"
 """Names a process's own pipe and that of the other. Unset: it works alone."""
@@ -89,3 +93,21 @@ def shared_turns() -> Iterator[SharedTurns]:
             yield turns
         finally:
             turns.close()
+
+
+def in_turns(measure: Callable[[int, Mapping[str, str]], Measured]) -> list[Measured]:
+    """What two processes measure at the same time, of which one at a time works.
+
+    `measure` is called with 0 for the process that works first and 1 for the other, in two threads,
+    and with the variables that the process needs; it returns when the process has ended.
+    """
+
+    def run(number: int) -> Measured:
+        try:
+            return measure(number, turns.variables[number])
+        finally:
+            turns.leave(number)
+
+    with shared_turns() as turns, ThreadPoolExecutor(1) as pool:
+        second = pool.submit(run, 1)
+        return [run(0), second.result()]

@@ -13,6 +13,7 @@ from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import Devices, RequireGpu, insist_on_gpu
 from asv_bench.compare.bench_setup import devices_named, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.progress import Progress
@@ -24,11 +25,8 @@ from asv_bench.process.process_pairs import shared_out
 from asv_bench.process.threads import threads_text
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.studies.ladder.findings import (
-    PAIRS,
     QUICK_PAIRS,
-    Finding,
     FoundClaim,
-    ladder_plan,
 )
 from asv_bench.studies.ladder.ladder_page import PAGE, PREFIX, title_of, write_page
 from asv_bench.studies.ladder.ladder_run import (
@@ -68,7 +66,7 @@ def run(
     ] = None,
     pairs: Annotated[
         int | None,
-        typer.Option(help=f"Pairs of processes for each claim at most (default: {PAIRS})."),
+        typer.Option(help="Pairs of processes for each claim at most (default: 30)."),
     ] = None,
     quick: Annotated[
         bool,
@@ -117,8 +115,8 @@ def run(
     trials = trials_here(wanted_claims, climbed, device)
     tried = [trial.claim for trial in trials]
     untried = [claim.seed for claim in wanted_claims if claims and claim not in tried]
-    wanted = QUICK_PAIRS if quick and pairs is None else pairs or PAIRS
-    plan = ladder_plan(wanted)
+    wanted = QUICK_PAIRS if quick and pairs is None else pairs
+    plan = ComparisonPlan() if wanted is None else ComparisonPlan.with_cap(wanted)
     facts = machine_facts()
     is_whole = rungs is None and claims is None and not quick
     target = _target(facts, machine, output, is_whole=is_whole)
@@ -233,9 +231,10 @@ class Climb:
 
     def exit_code(self, *, has_untried: bool) -> ExitCode:
         """The code that the claims call for; a failure outweighs what could not be tried."""
-        if any(claim.finding is Finding.FAILED for claim in self._claims):
+        comparisons = [claim.comparison for claim in self._claims]
+        if any(one.verdict is Verdict.FAILED for one in comparisons):
             return ExitCode.FAILED
-        if has_untried or not all(claim.pairs for claim in self._claims):
+        if has_untried or not all(one.pairs_used for one in comparisons):
             return ExitCode.NOTHING_MEASURED
         return ExitCode.GOOD
 
@@ -253,11 +252,13 @@ class Climb:
                 soft_wrap=True,
             )
         if claims:
-            print_table(self._console, claim_table(claims, "the write-ups' claims, tried here"))
+            print_table(
+                self._console, claim_table(claims, self._plan.to_json(), "the write-ups' claims")
+            )
         for claim in self._claims:
-            if claim.reason:
+            if reason := claim.comparison.reason:
                 self._console.print(
-                    f"{claim.trial.claim.seed}: {claim.reason}", highlight=False, soft_wrap=True
+                    f"{claim.trial.claim.seed}: {reason}", highlight=False, soft_wrap=True
                 )
 
 
@@ -295,8 +296,8 @@ def found_line(claim: FoundClaim) -> str:
     """A claim's finding in a line."""
     figure = claim.figures[0]
     return (
-        f"{claim.trial.claim.seed} {claim.trial.claim.what}: {claim.finding}, decode throughput "
-        f"{percent(figure.change)} after {claim.pairs} pairs; reported "
+        f"{claim.trial.claim.seed} {claim.trial.claim.what}: {claim.comparison.verdict}, decode "
+        f"throughput {percent(figure.change)} after {claim.comparison.pairs_used} pairs; reported "
         f"{percent(figure.reported.change)}"
     )
 

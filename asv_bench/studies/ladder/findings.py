@@ -1,38 +1,19 @@
-"""What a run found of a claim: effect, interval, verdict, and what it could have seen."""
+"""What a run found of a claim: effects, intervals and the verdict."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-import numpy as np
-
 from asv_bench.compare.comparison import summarize_pairs
-from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
-from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.errors import Refused
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Comparison
 from asv_bench.process.samples import Pair
-from asv_bench.stats.paired import hodges_lehmann, location_p, smallest_p
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Reported, Trial
 
-ALPHA = 0.01
-PAIRS = 12
 QUICK_PAIRS = 8
-_LEAST_FOR_AN_EARLY_LOOK = 16
-_SEARCHED = 2.0  # as a logarithm: a factor of seven
-_STEPS = 60
-
-
-class Finding(StrEnum):
-    """What the pairs say of a claim."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    NOT_RESOLVED = "not resolved"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,33 +65,19 @@ class FoundClaim:
     ----------
     trial
         The claim and its rungs here.
-    finding
-        The verdict, about decode throughput.
+    comparison
+        The answer about decode throughput.
     figures
         Every reported figure.
-    pairs
-        How many it rests on.
-    p, level
-        Of the pairs, and what it had to stay below.
-    smallest_change
-        The smallest gain in throughput that pairs with this noise would have shown; None where
-        so few could show none.
-    reason
-        A sentence where the finding needs one, else "".
     """
 
     trial: Trial
-    finding: Finding
+    comparison: Comparison
     figures: tuple[FoundFigure, ...]
-    pairs: int
-    p: float | None
-    level: float
-    smallest_change: float | None
-    reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON-ready values."""
-        claim = self.trial.claim
+        claim, comparison = self.trial.claim, self.comparison
         return {
             "seed": claim.seed,
             "what": claim.what,
@@ -118,40 +85,12 @@ class FoundClaim:
             "base": self.trial.base.label,
             "head": self.trial.head.label,
             "as_claimed": self.trial.is_as_claimed,
-            "finding": str(self.finding),
+            "finding": str(comparison.verdict),
             "figures": [figure.to_json() for figure in self.figures],
-            "pairs": self.pairs,
-            "p": self.p,
-            "level": self.level,
-            "smallest_change": self.smallest_change,
-            "reason": self.reason,
+            "pairs": comparison.pairs_used,
+            "p": comparison.p,
+            "reason": comparison.reason,
         }
-
-
-def ladder_plan(pairs: int) -> ComparisonPlan:
-    """The compare procedure's plan for one claim: any difference counts, however small.
-
-    From 16 pairs on there is a look at ten sixteenths of them, for claims that are plain.
-
-    Raises
-    ------
-    Refused
-        If so few pairs could never be significant.
-    """
-    if smallest_p(pairs) > ALPHA:
-        raise Refused(
-            f"--pairs is {pairs}: their smallest p-value is {smallest_p(pairs):.2g}, and nothing "
-            f"could be significant at {ALPHA}; take at least {math.ceil(1 - math.log2(ALPHA))}."
-        )
-    early = () if pairs < _LEAST_FOR_AN_EARLY_LOOK else (2 * round(pairs * 5 / 16),)
-    looks = tuple(Look(at, Criterion.LOCATION) for at in (*early, pairs))
-    return ComparisonPlan(
-        alpha=ALPHA,
-        minimum_effect=0.0,
-        margin=0.0,
-        looks=looks,
-        max_discarded=max(4, pairs // 2),
-    )
 
 
 def find(
@@ -167,57 +106,15 @@ def find(
     trial, comparison
         The claim and the answer about its decode seconds per token.
     pairs
-        The figures of every pair that was handed out; of the kept ones as many are used as the
-        answer used.
+        The figures of every pair that was measured; of the kept ones as many are used as the answer
+        used.
     plan
         The procedure's.
     """
     kept = [pair for pair in pairs if pair[SECONDS_PER_TOKEN].discarded is None]
     used = kept[: comparison.pairs_used]
     figures = tuple(_figure(trial, reported, used, plan) for reported in trial.claim.reported)
-    # What the last look asks for, whichever look it ended at: the run had its chance there.
-    level = 2 * plan.difference_level(len(plan.looks) - 1, 1)
-    ratios = [pair[SECONDS_PER_TOKEN].log_ratio for pair in used]
-    return FoundClaim(
-        trial=trial,
-        finding=_finding(comparison.verdict),
-        figures=figures,
-        pairs=len(used),
-        p=comparison.p,
-        level=level,
-        smallest_change=smallest_change(ratios, level),
-        reason=comparison.reason,
-    )
-
-
-def smallest_change(log_ratios: Sequence[float], level: float) -> float | None:
-    """The smallest gain in throughput, as a fraction, that pairs as noisy as these would show.
-
-    The pairs are moved to where their centre is 0, and from there towards faster until the test of
-    the procedure rejects at `level`. None where it never does.
-    """
-    if not log_ratios or smallest_p(len(log_ratios)) > level:
-        return None
-    noise = np.asarray(log_ratios) - hodges_lehmann(log_ratios)
-    unseen, seen = 0.0, _SEARCHED
-    if location_p(noise - seen, "two-sided") > level:
-        return None
-    # The farther they are moved, the fewer and lower ranks are left on the other side.
-    for _ in range(_STEPS):
-        middle = (unseen + seen) / 2
-        if location_p(noise - middle, "two-sided") > level:
-            unseen = middle
-        else:
-            seen = middle
-    return math.expm1(seen)
-
-
-def _finding(verdict: Verdict) -> Finding:
-    if verdict is Verdict.FASTER:
-        return Finding.FASTER
-    if verdict is Verdict.SLOWER:
-        return Finding.SLOWER
-    return Finding.FAILED if verdict is Verdict.FAILED else Finding.NOT_RESOLVED
+    return FoundClaim(trial, comparison, figures)
 
 
 def _figure(

@@ -27,7 +27,7 @@ Five write-ups of one inference project are where this one comes from. Each chan
 a token is decoded. The ladder runs every step of that way on this project's model and kernels, from
 the first write-up's starting point to today's engine: each rung changes one thing from the rung
 before, and has to generate the first one's tokens. Two rungs are compared as two commits are: fresh
-processes in pairs, one after the other, exact tests on the log-ratios.
+processes in pairs, exact tests on the log-ratios.
 
 `nox -s ladder` measures it on your machine. This page is made from the records beside it.
 """
@@ -130,7 +130,8 @@ def _section(machine: str, record: Json) -> str:
         f"{agreement(results['rungs'])}\n",
     ]
     if results["claims"]:
-        lines += ["### Claims\n", claim_table(results["claims"], "").to_markdown()]
+        table = claim_table(results["claims"], record["settings"]["plan"], "")
+        lines += ["### Claims\n", table.to_markdown()]
     if any(not claim["as_claimed"] for claim in results["claims"]):
         lines.append(STAND_IN)
     lines += [f"{note}\n" for note in record["notes"]]

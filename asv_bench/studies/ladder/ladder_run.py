@@ -25,7 +25,13 @@ class Processes(Protocol):
     """What measures and counts rungs: `rung_process.RungProcesses`, or a test's stand-in."""
 
     def measure(
-        self, rung: Rung, workloads: Sequence[str], place: Place, *, check: bool = False
+        self,
+        rung: Rung,
+        workloads: Sequence[str],
+        place: Place,
+        *,
+        check: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> RungAnswer: ...
 
     def count(self, rungs: Sequence[Rung]) -> dict[str, dict[str, int]]: ...
@@ -196,7 +202,6 @@ def try_claims(
 
         ends = trial.base.label, trial.head.label
         [comparison] = CommitComparison(*ends, [seed], plan).run(source, on_pair)
-        source.close(seed)
         found.append(find(trial, comparison, source.pairs[seed], plan))
         watcher.found(found[-1])
     return found
@@ -204,8 +209,7 @@ def try_claims(
 
 def processes_expected(rungs: Sequence[Rung], trials: Sequence[Trial], pairs: int) -> int:
     """How many measured processes a run takes at most, replaced pairs left out."""
-    in_a_round = {rung for trial in trials for rung in (trial.base, trial.head)}
-    return len(rungs) + pairs * len(in_a_round)
+    return len(rungs) + 2 * pairs * len(trials)
 
 
 def _measured(

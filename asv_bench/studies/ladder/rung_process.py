@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,9 +98,17 @@ class RungProcesses:
         self._measured = sources.checkout(sources.resolve(WORKING_TREE).hash)
 
     def measure(
-        self, rung: Rung, workloads: Sequence[str], place: Place, *, check: bool = False
+        self,
+        rung: Rung,
+        workloads: Sequence[str],
+        place: Place,
+        *,
+        check: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> RungAnswer:
         """Measure a rung on some workloads in one process, after the token check if asked.
+
+        Its environment has `variables`, too, such as those of `SharedTurns`.
 
         Raises
         ------
@@ -113,7 +121,7 @@ class RungProcesses:
             self._ruler / _SCRIPT,
             {**self._common(), **job},
             place,
-            self._variables(),
+            {**self._variables(), **(variables or {})},
             is_watched=True,
         )
         return RungAnswer(

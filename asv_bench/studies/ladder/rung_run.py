@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from asv_bench.process.turns import own_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN
+from asv_bench.studies.ladder.engine_in_turns import EngineInTurns
 from asv_bench.studies.ladder.rungs import Rung
 from asv_bench.workloads.drive import run_workload
 from asv_bench.workloads.named import BLOCK_SIZE, WORKLOADS, Workload
@@ -68,7 +70,7 @@ def workload_of(name: str, *, quick: bool) -> Workload:
 def measure_rung(
     rung: Rung, workload: Workload, *, model: str, device: str, dtype: str, repeats: int | None
 ) -> RungFigures:
-    """Run a workload on a rung, after a shorter run that is not measured.
+    """Run a workload on a rung, after a shorter run that is not measured, in this process's turns.
 
     Parameters
     ----------
@@ -88,6 +90,8 @@ def measure_rung(
     """
     from asv_bench.studies.ladder.rung_build import build_rung
 
+    turns = own_turns()
+    turns.wait()
     engine: Any = build_rung(rung, workload.engine_config(model, device=device, dtype=dtype))
     vocab_size = engine.model_config.vocab_size
     warmup = replace(
@@ -96,11 +100,15 @@ def measure_rung(
         new_tokens=min(workload.new_tokens, WARMUP_TOKENS),
     )
     run_workload(engine, warmup, vocab_size, mode="online")
-    samples = [run_workload(engine, workload, vocab_size, mode="online")]
+    turned = EngineInTurns(engine, turns)
+    samples = [run_workload(turned, workload, vocab_size, mode="online")]
     wanted = repeats_for(samples[0].wall_s) if repeats is None else repeats
     while len(samples) < wanted:
-        samples.append(run_workload(engine, workload, vocab_size, mode="online"))
+        samples.append(run_workload(turned, workload, vocab_size, mode="online"))
+    turns.pass_on()
     engine.check_integrity()
+    for sample in samples:
+        turned.take_waits_out(sample)
     runs = [run_figures(sample) for sample in samples]
     least_disturbed = min(runs, key=lambda run: run[STEP_TIME])
     return RungFigures(least_disturbed, runs, request_digests(samples[0]))

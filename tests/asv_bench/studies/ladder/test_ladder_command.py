@@ -28,7 +28,7 @@ SECONDS = {0: 4e-3, 1: 3e-3, 2: 1e-3, 5: 1e-3, 6: 1.2e-3, 7: 0.5e-3}
 @pytest.fixture
 def processes(monkeypatch):
     """Stand in for the real ones; a rung takes what `SECONDS` says, within half a per cent."""
-    fake = FakeProcesses(SECONDS, noise=0.005)
+    fake = FakeProcesses(SECONDS, noise=0.002)
     monkeypatch.setattr(command, "RungProcesses", lambda settings: fake)
     monkeypatch.setattr(command, "devices_named", lambda devices: (CPU,))
     return fake
@@ -48,20 +48,22 @@ def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, t
     times = re.search(r"to 7-shared-table a step became (\S+) times", done.output)[1]
     assert float(times) == pytest.approx(8, rel=0.03)
     assert "036 block-table rows cached: faster" in done.output
-    assert "ladder: 46 processes or so" in done.output
+    assert "ladder: 70 processes or so" in done.output
     record = json.loads((tmp_path / "ladder-mine.json").read_text())
     assert [rung["rung"] for rung in record["results"]["rungs"]] == [
         rung.label for rung in RUNGS if rung.needs == "any"
     ]
     findings = {claim["seed"]: claim["finding"] for claim in record["results"]["claims"]}
     assert findings == {
-        "036": "faster", "038": "faster", "064": "not resolved", "065": "slower",
+        "036": "faster", "038": "faster", "064": "equivalent", "065": "slower",
     }  # fmt: skip
     assert record["commit"]
     assert record["settings"]["plan"]["looks"][-1]["pairs"] == 8
-    # 6 rungs once; of 5 rungs in a round, 8 rounds.
-    assert len(processes.ran) == 6 + 8 * 5
-    assert sum("log_ratio" in sample for sample in record["samples"]) == 8 * (2 + 2 + 3 + 2)
+    pairs = {claim["seed"]: claim["pairs"] for claim in record["results"]["claims"]}
+    assert len(processes.ran) == 6 + 2 * sum(pairs.values())
+    # Figures of each claim.
+    ratios = sum(pairs[seed] * count for seed, count in zip(pairs, (2, 2, 3, 2), strict=True))
+    assert sum("log_ratio" in sample for sample in record["samples"]) == ratios
     page = (tmp_path / "ladder.md").read_text()
     assert r"| 2 → 5 \* |" in page
     assert "stands in for it" in page
@@ -69,7 +71,7 @@ def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, t
     assert "![Waterfall of the rungs on mine](ladder-mine.svg)" in page
     svg = ElementTree.parse(tmp_path / "ladder-mine.svg").getroot()
     assert "0 rebuild" in "".join(svg.itertext())
-    assert re.search(r"0\.(50|49)\d* ms  -5\d %", "".join(svg.itertext()))
+    assert re.search(r"0\.(5|49)\d* ms  -5\d %", "".join(svg.itertext()))
 
 
 def test_rendering_again_changes_nothing(processes, tmp_path):
@@ -84,9 +86,7 @@ def test_rendering_again_changes_nothing(processes, tmp_path):
 def test_quick_runs_say_so_and_try_with_fewer_pairs(processes, tmp_path):
     done = _run("--output", tmp_path, "--rungs", "0-2", "--claims", "036", "--quick")
     assert "Quick: a tenth of each workload" in done.output
-    assert [number for _, number, _, check in processes.ran if not check] == [
-        *(0, 1, 1, 0, 1, 0, 0, 1) * 2
-    ]
+    assert 0 < sum(not check for *_, check in processes.ran) <= 2 * 8
 
 
 def test_claims_may_be_left_out(processes, tmp_path):
@@ -99,7 +99,7 @@ def test_claims_may_be_left_out(processes, tmp_path):
 def test_claims_whose_processes_fail_end_with_a_code_of_their_own(processes, tmp_path, monkeypatch):
     measure = processes.measure
 
-    def fails_in_pairs(rung, workloads, place, *, check=False):
+    def fails_in_pairs(rung, workloads, place, *, check=False, variables=None):
         if not check:
             raise ProcessFailed("it ended with exit code 1: no such thing")
         return measure(rung, workloads, place, check=check)
@@ -158,7 +158,7 @@ def test_other_tokens_end_the_run(processes, tmp_path):
         (["--rungs", "3-4"], "none of --rungs 3-4 runs on cpu"),
         (["--rungs", "0-11"], "--rungs is '0-11'"),
         (["--claims", "1"], "--claims names '1'"),
-        (["--pairs", "5"], "take at least 8"),
+        (["--pairs", "5"], "take at least 6"),
         (["--quick", "--output", command.REPORTS], "whole ladders of the reference machines"),
         (["--render", "--output", "/nowhere"], "holds no ladder-MACHINE.json"),
     ],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from fake_rungs import FakeProcesses
 
 from asv_bench.process.measured_process import Place
 from asv_bench.process.samples import SampleFailed
+from asv_bench.process.turns import TURNS_VARIABLE, Turns
 from asv_bench.studies.ladder.claims import CLAIMS, SECONDS_PER_TOKEN, trials_here
 from asv_bench.studies.ladder.rung_pairs import RungPairs
 from asv_bench.studies.ladder.rungs import RUNGS
@@ -23,58 +26,39 @@ def _labels(trial):
     return trial.base.label, trial.head.label
 
 
-def test_a_round_runs_every_rung_once_in_order_with_its_workloads():
+def test_a_pair_is_of_the_two_rungs_of_a_claim_on_its_workload():
     processes = FakeProcesses(SECONDS)
     source = _source(processes)
-    pair = source.pair(*_labels(ON_GPU[0]), head_first=False, benchmarks=["036"])["036"]
-    assert [(number, workloads) for _, number, workloads, _ in processes.ran] == [
-        (0, ("scheduler",)),
-        (1, ("scheduler",)),
-        (2, ("scheduler",)),
-        (3, ("streaming",)),
-        (4, ("streaming", "streaming-small")),
-        (5, ("streaming-small",)),
-        (6, ("streaming-small",)),
+    pair = source.pair(*_labels(ON_GPU[2]), head_first=False, benchmarks=["062"])["062"]
+    assert sorted(processes.ran) == [
+        ("one", 3, ("streaming",), False),
+        ("one", 4, ("streaming",), False),
     ]
-    assert (pair.base.commit, pair.head.commit) == ("0-rebuild", "1-row-cache")
-    assert (pair.base.value, pair.head.value) == (1e-3, 2e-3)
+    assert (pair.base.commit, pair.head.commit) == ("3-triton-append", "4-identity-append")
+    assert (pair.base.value, pair.head.value) == (4e-3, 5e-3)
     assert not pair.head_first
+    assert source.pair(*_labels(ON_GPU[2]), head_first=True, benchmarks=["062"])["062"].head_first
 
 
-def test_where_the_head_goes_first_the_round_runs_backwards():
-    processes = FakeProcesses(SECONDS)
-    source = _source(processes)
-    pair = source.pair(*_labels(ON_GPU[1]), head_first=True, benchmarks=["038"])["038"]
-    assert [number for _, number, _, _ in processes.ran] == [6, 5, 4, 3, 2, 1, 0]
-    assert pair.head_first
-    assert (pair.base.value, pair.head.value) == (2e-3, 3e-3)
+def test_the_first_rung_of_a_pair_works_first():
+    first = []
+
+    class Waiting(FakeProcesses):
+        def measure(self, rung, workloads, place, *, check=False, variables=None):
+            mine, _, theirs = variables[TURNS_VARIABLE].partition(os.pathsep)
+            turns = Turns((mine, theirs))
+            turns.wait()
+            first.append(rung.number)
+            turns.pass_on()
+            return super().measure(rung, workloads, place, check=check, variables=variables)
+
+    source = _source(Waiting(SECONDS))
+    for head_first in (False, True):
+        source.pair(*_labels(ON_GPU[0]), head_first=head_first, benchmarks=["036"])
+    assert first == [0, 1, 1, 0]
 
 
-def test_other_claims_take_their_pairs_from_the_same_round():
-    processes = FakeProcesses(SECONDS)
-    source = _source(processes)
-    for trial in ON_GPU:
-        seed = trial.claim.seed
-        pair = source.pair(*_labels(trial), head_first=False, benchmarks=[seed])[seed]
-        assert pair.base.commit == trial.base.label
-        assert pair.head.value == SECONDS[trial.head.number]
-        assert set(source.pairs[seed][0]) == {one.figure for one in trial.claim.reported}
-    assert len(processes.ran) == 7
-    source.pair(*_labels(ON_GPU[0]), head_first=True, benchmarks=["036"])
-    assert len(processes.ran) == 14, "a pair in the other order is another round's"
-
-
-def test_no_pair_is_handed_out_twice():
-    processes = FakeProcesses(SECONDS, noise=0.1)
-    source = _source(processes)
-    values = [
-        source.pair(*_labels(ON_GPU[0]), head_first=False, benchmarks=["036"])["036"].log_ratio
-        for _ in range(4)
-    ]
-    assert len(set(values)) == 4
-
-
-def test_devices_have_rounds_of_their_own():
+def test_a_pair_stays_on_its_device():
     processes = FakeProcesses(SECONDS)
     source = _source(processes, devices=("one", "two"))
     for device in ("one", "two"):
@@ -82,26 +66,11 @@ def test_devices_have_rounds_of_their_own():
             *_labels(ON_GPU[0]), head_first=False, benchmarks=["036"], device=device
         )["036"]
         assert pair.base.device == pair.head.device == device
-    assert [device for device, *_ in processes.ran] == ["one"] * 7 + ["two"] * 7
-
-
-def test_a_claim_with_an_answer_is_measured_no_more():
-    processes = FakeProcesses(SECONDS)
-    source = _source(processes)
-    source.close("036")
-    source.close("062")
-    source.pair(*_labels(ON_GPU[1]), head_first=False, benchmarks=["038"])
-    assert [(number, workloads) for _, number, workloads, _ in processes.ran] == [
-        (1, ("scheduler",)),
-        (2, ("scheduler",)),
-        (4, ("streaming-small",)),
-        (5, ("streaming-small",)),
-        (6, ("streaming-small",)),
-    ]
+    assert [device for device, *_ in processes.ran] == ["one"] * 2 + ["two"] * 2
 
 
 def test_a_process_that_fails_is_said_to_the_claim_that_asked():
-    source = _source(FakeProcesses(SECONDS, fails={5}))
+    source = _source(FakeProcesses(SECONDS, fails={1}))
     with pytest.raises(SampleFailed, match="no such thing") as caught:
         source.pair(*_labels(ON_GPU[0]), head_first=False, benchmarks=["036"])
     assert caught.value.benchmarks == ("036",)
