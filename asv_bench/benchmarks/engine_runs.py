@@ -172,7 +172,7 @@ def prefill_tokens(workload: Workload) -> int | None:
 def repeated(
     engine: Engine, workload: Workload, prompt_ids: int, effort: Effort
 ) -> list[RunSample]:
-    """Runs one after the other, each in this process's turn."""
+    """Runs one after the other, each in this process's turn, which it has already."""
     from asv_bench.workloads.drive import run_workload
 
     turns = own_turns()
@@ -223,14 +223,17 @@ def windowed(
     """Figures of several runs of a workload on a new engine, among them "step_time".
 
     All are of the least disturbed run on a CPU. On a GPU, or in turns with another process, each is
-    the median over the runs.
+    the median over the runs. Processes in turns make their engines at the same time, and none
+    measures before both have.
     """
     turns = own_turns()
-    on_cpu = PLACES[model][0] == "cpu"
-    on_gpu = TRIAL_ON_GPU if os.environ.get(TRIAL_VARIABLE) else ON_GPU
-    effort = IN_TURNS if turns.are_shared else ON_CPU if on_cpu else on_gpu
+    if PLACES[model][0] == "cpu":
+        effort = IN_TURNS if turns.are_shared else ON_CPU
+    else:
+        effort = TRIAL_ON_GPU if os.environ.get(TRIAL_VARIABLE) else ON_GPU
+    engine = make_engine()
     turns.wait()
-    samples = repeated(make_engine(), workload, PROMPT_IDS[model], effort)
+    samples = repeated(engine, workload, PROMPT_IDS[model], effort)
     turns.pass_on()
     windows = [figures_of(sample) for sample in samples]
     least = min(windows, key=itemgetter("step_time"))

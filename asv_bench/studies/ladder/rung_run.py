@@ -90,8 +90,6 @@ def measure_rung(
     """
     from asv_bench.studies.ladder.rung_build import build_rung
 
-    turns = own_turns()
-    turns.wait()
     engine: Any = build_rung(rung, workload.engine_config(model, device=device, dtype=dtype))
     vocab_size = engine.model_config.vocab_size
     warmup = replace(
@@ -100,6 +98,11 @@ def measure_rung(
         new_tokens=min(workload.new_tokens, WARMUP_TOKENS),
     )
     run_workload(engine, warmup, vocab_size, mode="online")
+    # Passed on once before any measures: both rungs are built then.
+    turns = own_turns()
+    turns.wait()
+    turns.pass_on()
+    turns.wait()
     turned = EngineInTurns(engine, turns)
     samples = [run_workload(turned, workload, vocab_size, mode="online")]
     wanted = repeats_for(samples[0].wall_s) if repeats is None else repeats
