@@ -1,8 +1,8 @@
 """Bisect planted slowdowns on this machine, and see whether `bisect` is right.
 
 `python -m asv_bench.lab.calibration.bisect_trials` makes a scratch clone for each trial, with
-harmless commits and one commit that slows the decode step by a known time, or none, and runs
-`bisect` there. This repository's own history is only read.
+harmless commits and some that change the decode step by a known time, or none, and runs `bisect`
+there. This repository's own history is only read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from asv_bench.bisect.finding import Outcome, Shape
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Devices, Margin, Outputs
 from asv_bench.compare.bench_setup import set_up
@@ -28,55 +30,82 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.output.record import REPOSITORY, Record
-from asv_bench.output.table import Cell, Column, Table, digits, percent
+from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.measured_process import Place
 
 STEP_TIME = r"^scheduler\.Scheduler\.track_step_time"
 COLUMNS = (
     Column("place", "trial", kind="text"),
-    Column("planted", "planted", show=percent(1, signed=True)),
-    Column("measured", "measured", show=percent(2, signed=True)),
-    Column("outcome", "bisect"),
+    Column("planted", "planted", kind="text"),
+    Column("measured", "ends differ by", show=percent(2, signed=True)),
+    Column("said", "bisect"),
     Column("pairs", "pairs"),
     Column("seconds", "seconds", show=digits(0)),
 )
+SLOPE_COMMITS = 15
+
+
+class Kind(StrEnum):
+    """What is planted in a range: all of the effect at one commit; a part of it taken back at a
+    later one; a little at each of several neighbours; nothing."""
+
+    STEP = "step"
+    TWO = "two"
+    SLOPE = "slope"
+    NOTHING = "nothing"
+
+
+TAKEN_BACK = 0.6
+"""Of the first of two steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One range with a culprit, or without one, and what `bisect` said of it.
+    """One range, and what `bisect` said of it.
 
-    `place` counts from 1; `planted_s` is what the culprit adds to a step. Both are None without.
-    `named` is the only commit that bisect suspects; None if there are several, or none.
+    Attributes
+    ----------
+    places, effects
+        The commits that change the step, counted from 1, and by which fraction each.
+    culprits, named
+        The commits that change it at once, and those that `bisect` confirmed: full hashes.
+    shape, outcome
+        See `bisect.finding`.
+    measured
+        How far the ends differ, as a fraction.
     """
 
     seed: int
+    kind: Kind
     commits: int
-    place: int | None
-    planted_s: float | None
-    planted: float | None
-    culprit: str | None
-    named: str | None
+    places: tuple[int, ...]
+    effects: tuple[float, ...]
+    culprits: tuple[str, ...]
+    named: tuple[str, ...]
+    shape: str
     outcome: str
     measured: float | None
-    probability: float | None
     pairs: int
     seconds: float
 
     @property
     def is_right(self) -> bool:
-        """Whether the answer names the culprit; where there is none, whether it says so."""
-        if self.culprit is None:
-            return self.named is None and self.outcome == "none"
-        return self.named == self.culprit
+        """Whether exactly the culprits are named, and a slope, or nothing, is called so."""
+        if self.kind is Kind.SLOPE:
+            return not self.named and self.shape == Shape.SLOPE
+        if self.kind is Kind.NOTHING:
+            return not self.named and self.outcome == Outcome.NONE
+        return set(self.named) == set(self.culprits) and self.outcome == Outcome.FOUND
 
 
 @grouped
 def run(
-    positions: Annotated[int, typer.Option(min=0, help="Trials with a culprit.")] = 3,
-    nulls: Annotated[int, typer.Option(min=0, help="Trials without one.")] = 2,
-    commits: Annotated[int, typer.Option(min=2, help="Commits in each range.")] = 32,
+    kinds: Annotated[
+        str,
+        typer.Option(help="What to plant, separated by commas: step, two, slope or nothing."),
+    ] = "step,step,two,slope,nothing",
+    commits: Annotated[int, typer.Option(min=SLOPE_COMMITS, help="Commits in each range.")] = 32,
     effect: Annotated[float, typer.Option(help="What is planted, as a fraction.")] = 0.03,
     seed: Annotated[int, typer.Option(help="Of positions and harmless changes.")] = 0,
     devices: Devices = None,
@@ -88,11 +117,10 @@ def run(
 
     Raises typer.Exit with 1 where a trial had no answer, which the record notes.
     """
-    if not positions + nulls:
-        raise Refused("--positions 0 --nulls 0 leaves nothing to search.")
+    wanted = kinds_named(kinds)
     files = outputs.files()
     setup = set_up(REPOSITORY, [STEP_TIME], devices)
-    settings = {"positions": positions, "nulls": nulls, "commits": commits, "effect": effect}
+    settings = {"kinds": wanted, "commits": commits, "effect": effect}
     settings |= {"seed": seed, "margin": margin}
     measured = {"benchmark": setup.benchmarks, "devices": list(setup.devices)}
     record = Record("bisect_trials", {**settings, **measured})
@@ -102,19 +130,20 @@ def run(
     step_s = record.results["step_s"] = (pair.base.value + pair.head.value) / 2
     options = ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])]
     trials: list[Trial] = []
-    for number in range(positions + nulls):
-        planted_s = effect * step_s if number < positions else None
+    for number, kind in enumerate(wanted):
         with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as scratch:
             clone = ScratchClone(Path(scratch) / "clone", Place(setup.devices[0]))
             try:
-                trial = run_trial(clone, seed + number, commits, planted_s, effect, options)
+                trial = run_trial(clone, seed + number, kind, commits, effect, step_s, options)
             except MeasurementFailed as error:
                 record.notes.append(f"Trial {number}: {error}")
                 files.console.print(record.notes[-1])
             else:
                 trials.append(trial)
                 record.samples.append(asdict(trial) | {"is_right": trial.is_right})
-                files.console.print(f"trial {number}: {trial.outcome}")
+                files.console.print(
+                    f"trial {number}, {kind}: {'right' if trial.is_right else 'wrong'}"
+                )
         record.results["right"] = sum(one.is_right for one in trials)
         path = record.write(files.record)
     files.show(trial_table(trials))
@@ -123,47 +152,70 @@ def run(
         raise typer.Exit(1)
 
 
+def kinds_named(text: str) -> list[Kind]:
+    """The kinds that "step,nothing" names. Raises Refused if there is no such kind, or none."""
+    try:
+        return [Kind(part.strip()) for part in text.split(",")]
+    except ValueError:
+        raise Refused(f"--kinds is {text!r}; there are {', '.join(Kind)}.") from None
+
+
 def run_trial(
     clone: ScratchClone,
     seed: int,
+    kind: Kind,
     commits: int,
-    planted_s: float | None,
     effect: float,
+    step_s: float,
     options: Sequence[str],
 ) -> Trial:
     """Make one range in a fresh clone and bisect it. Raises MeasurementFailed without an answer."""
     choices = random.Random(seed)
-    place = choices.randint(1, commits) if planted_s is not None else None
-    # The good end has the planted work too, of no length: its own cost is not the culprit's.
+    changes = planted_changes(kind, commits, effect, choices)
+    # The good end has the planted work too, of no length: its own cost is no culprit's.
     good = clone.plant(0.0).hash
-    culprit = None
+    changed: list[str] = []
     for number in range(1, commits + 1):
-        if number == place and planted_s is not None:
-            planted = clone.plant(planted_s)
-            culprit, planted_s = planted.hash, planted.seconds
+        if number in changes:
+            so_far = sum(change for place, change in changes.items() if place <= number)
+            changed.append(clone.plant(so_far * step_s).hash)
         else:
             clone.commit(_change_nothing(clone.root, number, choices))
     bad = Repository(clone.root).line("rev-parse", "--verify", "HEAD")
     begun = time.monotonic()
     results = bisect_in(clone.root, good, bad, options)
     finding = results["finding"]
-    suspects = finding["suspects"] if finding["outcome"] == "found" else []
-    named = suspects[0] if len(suspects) == 1 else None
-    compared = {one["head"]: one for one in finding["confirmations"]}
     return Trial(
         seed=seed,
+        kind=kind,
         commits=commits,
-        place=place,
-        planted_s=planted_s,
-        planted=effect if culprit else None,
-        culprit=culprit,
-        named=named,
+        places=tuple(changes),
+        effects=tuple(changes.values()),
+        culprits=() if kind is Kind.SLOPE else tuple(changed),
+        named=tuple(step["commit"] for step in finding["steps"] if step["confirmed"]),
+        shape=finding["shape"],
         outcome=finding["outcome"],
-        measured=(compared[named] if named else finding["gate"])["effect"],
-        probability=finding["probability"],
+        measured=finding["gate"]["effect"],
         pairs=sum(results["pairs"].values()),
         seconds=time.monotonic() - begun,
     )
+
+
+def planted_changes(
+    kind: Kind, commits: int, effect: float, choices: random.Random
+) -> dict[int, float]:
+    """By which fraction of the good end's step the commits change it, by their place from 1 on."""
+    match kind:
+        case Kind.STEP:
+            return {choices.randint(1, commits): effect}
+        case Kind.TWO:
+            first, second = sorted(choices.sample(range(1, commits + 1), 2))
+            return {first: effect, second: -TAKEN_BACK * effect}
+        case Kind.SLOPE:
+            first = choices.randint(1, commits - SLOPE_COMMITS + 1)
+            return dict.fromkeys(range(first, first + SLOPE_COMMITS), effect / SLOPE_COMMITS)
+        case Kind.NOTHING:
+            return {}
 
 
 def _change_nothing(root: Path, number: int, choices: random.Random) -> str:
@@ -191,14 +243,29 @@ def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> dict[s
 
 def trial_table(trials: Sequence[Trial]) -> Table:
     """A row for each trial."""
-    rows = []
-    for one in trials:
-        where = "nothing planted" if one.place is None else f"commit {one.place}"
-        said = f"{'right' if one.is_right else 'wrong'}, {one.outcome}"
-        place = Cell(one.place, text=f"{where} of {one.commits}")
-        rows.append((place, one.planted, one.measured, said, one.pairs, one.seconds))
-    caption = "Right: it names the culprit, or says that there is none where none was planted."
-    return Table(COLUMNS, rows, "bisection of planted slowdowns", caption)
+    rows = [
+        (
+            f"{one.kind}{_places(one)} of {one.commits} commits",
+            ", ".join(f"{100 * effect:+.2g} %" for effect in dict.fromkeys(one.effects)) or None,
+            one.measured,
+            f"{'right' if one.is_right else 'wrong'}: {one.shape}",
+            one.pairs,
+            one.seconds,
+        )
+        for one in trials
+    ]
+    caption = (
+        "Right: exactly the commits are named that change the step at once, and a slope is called "
+        "so, as is nothing."
+    )
+    return Table(COLUMNS, rows, "bisection of planted changes", caption)
+
+
+def _places(trial: Trial) -> str:
+    """Where in the range the step changes."""
+    if trial.kind is Kind.SLOPE:
+        return f" from {trial.places[0]} to {trial.places[-1]}"
+    return f" at {' and '.join(map(str, trial.places))}" if trial.places else ""
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.calibration import bisect_trials
-from asv_bench.lab.calibration.bisect_trials import Trial, run_trial, trial_table
+from asv_bench.lab.calibration.bisect_trials import Kind, Trial, kinds_named, run_trial, trial_table
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.process.measured_process import CPU, Place
 
@@ -30,12 +30,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str, str]]:
         return {
             "finding": {
                 "outcome": "found",
-                "suspects": [bad],
-                "confirmations": [
-                    {"head": bad, "effect": 0.03},
-                    {"head": good, "effect": -0.02},
+                "shape": "one step",
+                "steps": [
+                    {"commit": good, "confirmed": False},
+                    {"commit": bad, "confirmed": True},
                 ],
-                "probability": 0.99,
+                "gate": {"effect": 0.03},
             },
             "pairs": {good: 5, bad: 15},
         }
@@ -49,59 +49,120 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def lengths(root: Path, commits: list[str]) -> list[float]:
+    """What is planted in each commit, in units of 0.1 ms."""
+    texts = (git(root, "show", f"{commit}:{PLANTED_IN}") for commit in commits)
+    ends = (text.rpartition("_plant(")[2].rpartition(", ")[2] for text in texts)
+    return [round(1e4 * float(end.rstrip(")")), 3) for end in ends]
+
+
 def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -> None:
     clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, 6, 1e-4, 0.03, ())
+    trial = run_trial(clone, 4, Kind.STEP, 6, 0.1, 1e-3, ())
     [(root, good, bad)] = asked
-    assert trial.place == random.Random(4).randint(1, 6)
+    [place] = trial.places
+    assert place == random.Random(4).randint(1, 6)
     listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
     assert len(listed) == 6
-    assert trial.culprit == listed[trial.place - 1]
+    assert trial.culprits == (listed[place - 1],)
     # The planted work is of no length at the good end and before the culprit, and of full after.
-    lengths = [
-        git(root, "show", f"{commit}:{PLANTED_IN}").rpartition("_plant(")[2].rpartition(", ")[2]
-        for commit in (good, *listed)
-    ]
-    assert lengths == ["0.0)"] * trial.place + ["0.0001)"] * (7 - trial.place)
-    changed = git(root, "show", "--format=", "--name-only", trial.culprit)
+    assert lengths(root, [good, *listed]) == [0.0] * place + [1.0] * (7 - place)
+    changed = git(root, "show", "--format=", "--name-only", *trial.culprits)
     assert changed == str(PLANTED_IN)
-    others = {commit for commit in listed if commit != trial.culprit}
+    others = {commit for commit in listed if commit not in trial.culprits}
     for commit in others:
         added = git(root, "show", "--format=", "--unified=0", commit).splitlines()[5:]
         assert {line.rstrip() for line in added} <= {"+", added[-1]}
         assert added[-1].startswith("+# Remark ")
-    assert trial.is_right == (trial.culprit == bad)
-    assert (trial.named, trial.measured, trial.pairs) == (bad, 0.03, 20)
+    assert trial.is_right == (trial.culprits == (bad,))
+    assert (trial.named, trial.measured, trial.pairs) == ((bad,), 0.03, 20)
+
+
+def test_of_two_steps_the_second_takes_a_part_back(tmp_path: Path, asked) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    trial = run_trial(clone, 1, Kind.TWO, 5, 0.1, 1e-3, ())
+    [(root, good, bad)] = asked
+    planted = lengths(root, git(root, "rev-list", "--reverse", f"{good}..{bad}").split())
+    assert sorted(set(planted), key=planted.index)[-2:] == [1.0, 0.4]
+    assert len(trial.culprits) == 2
+    assert not trial.is_right, "one of them is not named"
+    assert replace(trial, named=trial.culprits[::-1]).is_right
+
+
+def test_a_slope_rises_a_little_at_each_of_its_commits_and_has_no_culprit(
+    tmp_path: Path, asked
+) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    trial = run_trial(clone, 2, Kind.SLOPE, 16, 0.15, 1e-3, ())
+    [(root, good, bad)] = asked
+    planted = lengths(root, git(root, "rev-list", "--reverse", f"{good}..{bad}").split())
+    rising = planted[trial.places[0] - 1 : trial.places[-1]]
+    assert rising == pytest.approx([0.1 * number for number in range(1, 16)])
+    assert trial.culprits == ()
+    assert not trial.is_right
+    assert replace(trial, named=(), shape="slope", outcome="inconclusive").is_right
 
 
 def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path, asked) -> None:
     trees = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run_trial(ScratchClone(tmp_path / name, Place(CPU)), seed, 5, 1e-4, 0.03, ())
+        clone = ScratchClone(tmp_path / name, Place(CPU))
+        run_trial(clone, seed, Kind.STEP, 5, 0.1, 1e-3, ())
         trees.append(git(tmp_path / name, "rev-parse", "HEAD^{tree}"))
     assert trees[0] == trees[1] != trees[2]
 
 
 def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) -> None:
     clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, 3, None, 0.03, ())
-    assert trial.culprit is None
-    assert trial.place is None
+    trial = run_trial(clone, 4, Kind.NOTHING, 3, 0.1, 1e-3, ())
+    assert trial.culprits == ()
+    assert trial.places == ()
     assert not trial.is_right
-    assert replace(trial, named=None, outcome="none").is_right
-    assert not replace(trial, named=None, outcome="inconclusive").is_right
+    assert replace(trial, named=(), outcome="none").is_right
+    assert not replace(trial, named=(), outcome="inconclusive").is_right
 
 
-RIGHT = Trial(0, 32, 7, 1e-5, 0.03, "c", "c", "found", 0.031, 0.995, 40, 60.0)
+def test_kinds_that_there_are_not_are_refused() -> None:
+    assert kinds_named("step, two") == [Kind.STEP, Kind.TWO]
+    with pytest.raises(Refused, match="--kinds is 'steps'; there are step, two, slope, nothing"):
+        kinds_named("steps")
+
+
+RIGHT = Trial(
+    seed=0,
+    kind=Kind.STEP,
+    commits=32,
+    places=(7,),
+    effects=(0.03,),
+    culprits=("c",),
+    named=("c",),
+    shape="one step",
+    outcome="found",
+    measured=0.031,
+    pairs=40,
+    seconds=60.0,
+)
 
 
 def test_the_table_says_who_was_right() -> None:
-    wrong = replace(RIGHT, named="d")
-    nothing = Trial(1, 32, None, None, None, None, None, "none", 0.001, 0.99, 24, 9.0)
-    page = trial_table([RIGHT, wrong, nothing]).to_markdown()
-    assert "| commit 7 of 32 | +3.0 % | +3.10 % | right, found | 40 | 60 |" in page
-    assert "| wrong, found |" in page
-    assert "| nothing planted of 32 | - | +0.10 % | right, none | 24 | 9 |" in page
+    wrong = replace(RIGHT, named=("d",))
+    slope = replace(
+        RIGHT,
+        kind=Kind.SLOPE,
+        places=tuple(range(4, 19)),
+        effects=(0.002,) * 15,
+        culprits=(),
+        named=(),
+        shape="slope",
+        outcome="inconclusive",
+    )
+    nothing = replace(slope, kind=Kind.NOTHING, places=(), effects=(), shape="nothing", pairs=24)
+    nothing = replace(nothing, outcome="none", measured=0.001)
+    page = trial_table([RIGHT, wrong, slope, nothing]).to_markdown()
+    assert "| step at 7 of 32 commits | +3 % | +3.10 % | right: one step | 40 | 60 |" in page
+    assert "| wrong: one step |" in page
+    assert "| slope from 4 to 18 of 32 commits | +0.2 % | +3.10 % | right: slope |" in page
+    assert "| nothing of 32 commits | - | +0.10 % | right: nothing | 24 | 60 |" in page
 
 
 def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
@@ -125,7 +186,7 @@ def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
     monkeypatch.setattr(bisect_trials, "ScratchClone", lambda *_: None)
     path = tmp_path / "bisect-trials-here.json"
     with pytest.raises(typer.Exit):
-        bisect_trials.run(positions=2, nulls=0, json=path, devices=None)
+        bisect_trials.run(kinds="step,step", json=path, devices=None)
     written = json.loads(path.read_text())
     assert [sample["seed"] for sample in written["samples"]] == [1]
     assert written["notes"] == ["Trial 0: bisect gave no answer."]
