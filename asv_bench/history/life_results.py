@@ -55,7 +55,7 @@ class LifeResults:
         """Note that a life gave none of these."""
         self.failed.setdefault(commit, set()).update(metrics)
 
-    def factors(self) -> dict[str, dict[str, float] | None]:
+    def factors(self) -> dict[str, dict[str, float]]:
         """By metric that several devices measured, `device_factors` of it."""
         return {
             metric: device_factors(by_device)
@@ -67,8 +67,9 @@ class LifeResults:
         """What is done, or cannot be, about differences between devices."""
         devices = {metric: len(of_metric) for metric, of_metric in self._by_device().items()}
         return [
-            _sentence(metric, devices[metric], factors)
+            sentence
             for metric, factors in self.factors().items()
+            for sentence in _sentences(metric, devices[metric], factors)
         ]
 
     def _by_device(self) -> dict[str, dict[str, dict[str, list[float]]]]:
@@ -154,7 +155,7 @@ class LifeResults:
         benchmarks: Mapping[str, dict[str, Any]],
         facts: dict[str, str],
         session: Path,
-        factors: Mapping[str, Mapping[str, float] | None],
+        factors: Mapping[str, Mapping[str, float]],
     ) -> None:
         # An extra's, and slow to load.
         from asv.results import Results as AsvResults
@@ -165,7 +166,7 @@ class LifeResults:
         measured = self.readings.get(commit, {})
         for metric in dict.fromkeys([*measured, *sorted(self.failed.get(commit, ()))]):
             readings = measured.get(metric, [])
-            factor_of = factors.get(metric) or {}
+            factor_of = factors.get(metric, {})
             values = [one.value / factor_of.get(one.device, 1.0) for one in readings]
             started = max((reading.started_at for reading in readings), default=None)
             life_s = statistics.fmean(reading.process_s for reading in readings) if readings else 0
@@ -187,16 +188,19 @@ class LifeResults:
         results.save(str(session))
 
 
-def _sentence(metric: str, devices: int, factors: Mapping[str, float] | None) -> str:
-    if factors is None:
-        return (
-            f"{metric}: of {devices} devices some have measured no commit in common, so what "
-            f"differs between devices looks like a difference between commits; more --rounds tell "
-            f"them apart."
+def _sentences(metric: str, devices: int, factors: Mapping[str, float]) -> list[str]:
+    found = []
+    if factors:
+        low, high = (pick(factors, key=factors.__getitem__) for pick in (min, max))
+        found.append(
+            f"{metric}: {len(factors)} devices read between {100 * (factors[low] - 1):+.2f} % "
+            f"({low}) and {100 * (factors[high] - 1):+.2f} % ({high}) of their mean, and each "
+            f"figure is divided by its device's share of it."
         )
-    low, high = (pick(factors, key=factors.__getitem__) for pick in (min, max))
-    return (
-        f"{metric}: the {devices} devices read between {100 * (factors[low] - 1):+.2f} % ({low}) "
-        f"and {100 * (factors[high] - 1):+.2f} % ({high}) of their mean, and each figure is "
-        f"divided by its device's share of it."
-    )
+    if len(factors) < devices:
+        found.append(
+            f"{metric}: {devices - len(factors)} of {devices} devices have measured no commit "
+            f"that others have, so what differs between devices looks like a difference between "
+            f"commits; more --rounds tell them apart."
+        )
+    return found

@@ -13,7 +13,7 @@ Readings = Mapping[str, Mapping[str, Sequence[float]]]
 """By device and by what was measured: positive figures."""
 
 
-def device_factors(readings: Readings) -> dict[str, float] | None:
+def device_factors(readings: Readings) -> dict[str, float]:
     """What each device reads as a multiple of what all read in the geometric mean.
 
     Every figure is taken as the product of a factor of its device and of what was measured. Both
@@ -22,12 +22,14 @@ def device_factors(readings: Readings) -> dict[str, float] | None:
 
     Returns
     -------
-    dict of str to float or None
-        By device; None where some devices cannot be compared, not even by way of others, as they
-        measured nothing in common.
+    dict of str to float
+        By device, of the largest group whose devices have measured something in common, if only by
+        way of others: no other can be compared with them. Empty where no two have.
     """
-    if not _are_linked(readings):
-        return None
+    devices = max(_linked(readings), key=len, default=set())
+    if len(devices) < 2:
+        return {}
+    readings = {device: readings[device] for device in readings if device in devices}
     rows = [
         (device, subject, math.log(value))
         for device, of_device in readings.items()
@@ -53,11 +55,17 @@ def _medians(rows: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in by_name.items()}
 
 
-def _are_linked(readings: Readings) -> bool:
-    """Whether all devices are reached from the first by what two have both measured."""
-    left = {device: set(of_device) for device, of_device in readings.items()}
-    reached: set[str] = left.pop(next(iter(left)), set()) if left else set()
-    while near := [device for device, subjects in left.items() if subjects & reached]:
-        for device in near:
-            reached |= left.pop(device)
-    return not left
+def _linked(readings: Readings) -> list[set[str]]:
+    """Groups of devices that have measured something in common, if only by way of others."""
+    groups: list[tuple[set[str], set[str]]] = []
+    for device, of_device in readings.items():
+        devices, subjects = {device}, set(of_device)
+        apart = []
+        for group in groups:
+            if group[1] & set(of_device):
+                devices |= group[0]
+                subjects |= group[1]
+            else:
+                apart.append(group)
+        groups = [*apart, (devices, subjects)]
+    return [devices for devices, _ in groups]

@@ -22,17 +22,28 @@ def test_devices_are_told_from_what_they_measured() -> None:
             readings[device].setdefault(str(number), []).append(value)
     readings["a"]["0"] = [3.0]  # as a disturbed life
     found = device_factors(readings)
-    assert found is not None
     assert found == pytest.approx(TRUE, rel=0.001)
 
 
 def test_devices_are_linked_by_way_of_others() -> None:
     readings = {"a": {"x": [2.0]}, "b": {"x": [1.0], "y": [10.0]}, "c": {"y": [20.0]}}
     found = device_factors(readings)
-    assert found is not None
     assert found["a"] / found["b"] == pytest.approx(2)
     assert found["c"] / found["b"] == pytest.approx(2)
 
 
 def test_devices_that_share_nothing_have_no_factors() -> None:
-    assert device_factors({"a": {"x": [2.0]}, "b": {"y": [1.0]}}) is None
+    assert device_factors({}) == {}
+    assert device_factors({"a": {"x": [2.0]}, "b": {"y": [1.0]}}) == {}
+
+
+def test_a_device_apart_leaves_the_others_theirs() -> None:
+    readings = {
+        "alone": {"z": [7.0]},
+        "a": {"x": [2.0]},
+        "b": {"y": [1.0]},
+        "both": {"x": [1.0], "y": [1.0]},
+    }
+    found = device_factors(readings)
+    assert set(found) == {"a", "b", "both"}
+    assert found["a"] / found["b"] == pytest.approx(2)
