@@ -10,14 +10,15 @@ import numpy as np
 
 from asv_bench.process.turns import Turns
 from asv_bench.workloads.drive import EngineFace
+from asv_bench.workloads.named import BLOCK_SIZE
 from asv_bench.workloads.run_sample import RunSample
 
 if TYPE_CHECKING:
     from engine import TokenEvent
 
-TURN_SECONDS = 0.05
-"""A turn ends with the first step that ends later: what else a machine does changes within seconds,
-and a step takes milliseconds."""
+TURN_STEPS = BLOCK_SIZE
+"""Steps of a turn, tens of milliseconds: what else a machine does changes within seconds. A block
+has as many tokens, so a sequence gets one block in each turn, and turns do alike work."""
 
 
 class EngineInTurns:
@@ -32,7 +33,7 @@ class EngineInTurns:
     def __init__(self, engine: EngineFace, turns: Turns) -> None:
         self._engine = engine
         self._turns = turns
-        self._began = time.perf_counter()
+        self._steps = 0
         self.waits: list[tuple[float, float]] = []
 
     def submit(self, prompt: Any, params: Any = None) -> int:
@@ -46,20 +47,32 @@ class EngineInTurns:
 
     def step(self) -> Sequence[TokenEvent]:
         """See `EngineFace`; waits before, where this process's turn is over."""
-        now = time.perf_counter()
-        if self._turns.are_shared and now - self._began >= TURN_SECONDS:
+        if self._turns.are_shared and self._steps and self._steps % TURN_STEPS == 0:
+            begun = time.perf_counter()
             self._turns.pass_on()
             self._turns.wait()
-            self._began = time.perf_counter()
-            self.waits.append((now, self._began))
+            self.waits.append((begun, time.perf_counter()))
+        self._steps += 1
         return self._engine.step()
 
-    def take_waits_out(self, sample: RunSample) -> None:
-        """Move the tokens of a run to when they would have come without the waits."""
+    def take_waits_out(self, sample: RunSample) -> float | None:
+        """Move the tokens of a run to when they would have come without the waits.
+
+        Returns
+        -------
+        float or None
+            Seconds a token in the median turn from the first token to the last; None without a
+            whole turn. What disturbs single turns does not move it.
+        """
         if not self.waits:
-            return
+            return None
         begins, ends = np.array(self.waits).T
         waited = np.concatenate([[0.0], np.cumsum(ends - begins)])
         for trace in sample.traces:
             times = np.asarray(trace.token_times_s)
             trace.token_times_s = (times - waited[np.searchsorted(ends, times)]).tolist()
+        times = np.sort(np.concatenate([trace.token_times_s for trace in sample.traces]))
+        edges = ends - waited[1:]
+        edges = edges[(edges >= times[0]) & (edges <= times[-1])]
+        tokens = np.diff(np.searchsorted(times, edges, side="right"))
+        return float(np.median(np.diff(edges) / tokens)) if len(tokens) else None

@@ -39,23 +39,34 @@ class Counting:
 
 
 def test_tokens_come_when_they_would_have_without_the_waits(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_in_turns, "TURN_SECONDS", 0.025)
+    monkeypatch.setattr(engine_in_turns, "TURN_STEPS", 3)
     engine = EngineInTurns(Counting(), Other())
     assert engine.submit([1]) == 7
-    times = [engine.step()[0] for _ in range(9)]
-    assert 2 <= len(engine.waits) <= 4
-    trace = RequestTrace(0.0, list(range(9)), list(times))
-    engine.take_waits_out(RunSample("online", 0.0, 1.0, 8, [trace]))
+    times = [engine.step()[0] for _ in range(12)]
+    assert len(engine.waits) == 3
+    trace = RequestTrace(0.0, list(range(12)), list(times))
+    of_turn = engine.take_waits_out(RunSample("online", 0.0, 1.0, 11, [trace]))
+    assert 0.01 <= of_turn < 0.05
     assert times[-1] - times[0] > 0.4
-    assert 0.08 <= trace.token_times_s[-1] - trace.token_times_s[0] < 0.2
+    assert 0.11 <= trace.token_times_s[-1] - trace.token_times_s[0] < 0.4
     assert trace.itl_s.max() < 0.1
     assert trace.token_times_s[0] == times[0], "nothing was waited before the first"
 
 
 def test_alone_an_engine_never_waits(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_in_turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(engine_in_turns, "TURN_STEPS", 1)
     monkeypatch.delenv("KVTRAIL_TURNS", raising=False)
     engine = EngineInTurns(SimpleNamespace(step=list, has_unfinished=False), own_turns())
-    assert engine.step() == []
+    assert engine.step() == engine.step() == []
     assert not engine.waits
     assert not engine.has_unfinished
+
+
+def test_a_disturbed_turn_does_not_move_the_throughput(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_in_turns, "TURN_STEPS", 2)
+    engine = EngineInTurns(Counting(), Other())
+    # Turns of two tokens a second apart, of which the second turn takes ten times as long.
+    moments = [1.0, 2.0, 12.0, 22.0, 23.0, 24.0, 25.0, 26.0]
+    engine.waits = [(2.0, 2.0), (22.0, 22.0), (24.0, 24.0), (26.0, 26.0)]
+    trace = RequestTrace(0.0, list(range(8)), moments)
+    assert engine.take_waits_out(RunSample("online", 0.0, 26.0, 7, [trace])) == 1.0
