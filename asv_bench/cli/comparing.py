@@ -107,7 +107,6 @@ class Comparing(Question[Subject]):
             with termination_as_interrupt(), self._subject.pairs() as source, bar:
 
                 def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
-                    self._record.samples.extend(pair.to_json() for pair in measured.values())
                     if verbosity() is Verbosity.VERBOSE:
                         lines = (pair_line(now.measured, pair) for pair in measured.values())
                         print_sentences(self._console, lines)
@@ -119,6 +118,8 @@ class Comparing(Question[Subject]):
         except (KeyboardInterrupt, CommitUnusable) as error:
             self.is_interrupted = isinstance(error, KeyboardInterrupt)
             self.comparisons = comparison.answers_after(error)
+        # Not pair by pair: an interruption would leave out one that the answer rests on.
+        self._record.samples = [pair.to_json() for pair in comparison.pairs()]
         if not self.is_interrupted:
             kept.finish()
             self._noise.add({name: comparison.kept_pairs(name) for name in self._names})

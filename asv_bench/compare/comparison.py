@@ -174,6 +174,11 @@ class CommitComparison:
         """The pairs of a benchmark that were not discarded, in the order they came in."""
         return self._cases[benchmark].kept
 
+    def pairs(self) -> Sequence[Pair]:
+        """All pairs of all benchmarks, discarded ones included, in the order they began in."""
+        found = [pair for case in self._cases.values() for pair in (*case.kept, *case.discarded)]
+        return sorted(found, key=lambda pair: min(pair.base.started_at, pair.head.started_at))
+
     def _leave_out(self, name: str, commit: str, absence: Absence) -> None:
         case = self._cases.get(name)
         if case is not None and case.answer is None:
