@@ -24,14 +24,15 @@ from asv_bench.process.measured_process import CPU
 from asv_bench.process.process_pairs import shared_out
 from asv_bench.process.threads import threads_text
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
+from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
 from asv_bench.studies.ladder.findings import (
     QUICK_PAIRS,
     FoundClaim,
 )
 from asv_bench.studies.ladder.ladder_page import PAGE, PREFIX, title_of, write_page
 from asv_bench.studies.ladder.ladder_run import (
+    CountingProcesses,
     MeasuredRung,
-    Processes,
     measure_waterfall,
     processes_expected,
     try_claims,
@@ -176,7 +177,7 @@ class Climb:
 
     def __init__(
         self,
-        processes: Processes,
+        processes: CountingProcesses,
         rungs: list[Rung],
         trials: list[Trial],
         devices: tuple[str, ...],
@@ -312,7 +313,10 @@ def _rungs_here(text: str | None, device: str) -> tuple[list[Rung], list[Rung]]:
 
 
 def _notes(left_out: list[Rung], *, quick: bool, device: str) -> list[str]:
-    notes = []
+    notes = [
+        f"The two rungs of a pair took turns of {TURN_STEPS} steps; the throughput of a process is "
+        f"that of its median turn."
+    ]
     if left_out:
         names = ", ".join(rung.label for rung in left_out)
         notes.append(f"Left out on this device, since they need a GPU: {names}.")

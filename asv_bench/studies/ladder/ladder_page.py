@@ -27,8 +27,7 @@ Five write-ups of one inference project are where this one comes from. Each chan
 a token is decoded. The ladder runs every step of that way on this project's model and kernels, from
 the first write-up's starting point to today's engine: each rung changes one thing from the rung
 before, and has to generate the first one's tokens. Two rungs are compared as two commits are: fresh
-processes in pairs, exact tests on the log-ratios. The two of a pair take turns of as many steps as
-a block has tokens; the throughput of a process is that of its median turn.
+processes in pairs, exact tests on the log-ratios.
 
 `nox -s ladder` measures it on your machine. This page is made from the records beside it.
 """

@@ -15,28 +15,16 @@ from asv_bench.process.measured_process import Place
 from asv_bench.process.samples import Pair
 from asv_bench.studies.ladder.claims import Trial
 from asv_bench.studies.ladder.findings import FoundClaim, find
-from asv_bench.studies.ladder.rung_pairs import RungPairs
+from asv_bench.studies.ladder.rung_pairs import Processes, RungPairs
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME, WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import Rung
 
 
-class Processes(Protocol):
+class CountingProcesses(Processes, Protocol):
     """What measures and counts rungs: `rung_process.RungProcesses`, or a test's stand-in."""
 
-    def measure(
-        self,
-        rung: Rung,
-        workloads: Sequence[str],
-        place: Place,
-        *,
-        check: bool = False,
-        variables: Mapping[str, str] | None = None,
-    ) -> RungAnswer: ...
-
     def count(self, rungs: Sequence[Rung]) -> dict[str, dict[str, int]]: ...
-
-    def stop(self) -> None: ...
 
 
 class Watcher(Protocol):
@@ -99,7 +87,7 @@ class MeasuredRung:
 
 
 def measure_waterfall(
-    processes: Processes,
+    processes: CountingProcesses,
     rungs: Sequence[Rung],
     places: Sequence[Place],
     watcher: Watcher,
