@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine import TokenEvent
 
 TURN_STEPS = BLOCK_SIZE
-"""Steps of a turn, tens of milliseconds: what else a machine does changes within seconds. A block
+"""Steps of a turn, a fraction of a second: what else a machine does changes within seconds. A block
 has as many tokens, so a sequence gets one block in each turn, and turns do alike work."""
 
 
