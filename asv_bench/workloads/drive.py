@@ -214,10 +214,15 @@ class _Run:
 
 @contextmanager
 def settled_garbage() -> Iterator[None]:
-    """Hide existing objects from the garbage collector, so that collections stay short."""
+    """Hide existing objects from the garbage collector, so that collections stay short.
+
+    Those that were hidden before stay so, and with them these: nothing uncovers only some.
+    """
+    has_hidden = bool(gc.get_freeze_count())
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not has_hidden:
+            gc.unfreeze()

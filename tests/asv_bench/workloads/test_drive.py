@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import operator
 import threading
@@ -185,6 +186,18 @@ def test_the_clock_of_a_request_runs_while_a_worker_encodes_it(clock: FakeClock)
     sample = run_requests(engine, ["abc"], params(1), mode="online", feed=feed, encode=encode)
     assert engine.submitted == [(104.0, [3])]
     assert sample.ttft_s == pytest.approx([5.0])
+
+
+def test_what_was_hidden_from_the_collector_stays_so(clock: FakeClock) -> None:
+    run(FakeEngine(clock), 1)
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        hidden = gc.get_freeze_count()
+        run(FakeEngine(clock), 1)
+        assert gc.get_freeze_count() >= hidden
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("mode", ["naive", "online", "offline"])
