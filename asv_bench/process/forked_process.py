@@ -26,10 +26,12 @@ SHARED_MODULES = (
     "numpy.typing",
     "torch",
     "triton.experimental.gluon",
+    "triton.runtime.cache:triton_key",
     "asv_runner.discovery",
     "asv_runner.benchmarks",
 )
-"""What the process of a benchmark imports first; the measured packages never."""
+"""What the process of a benchmark imports first; the measured packages never. Behind a colon is
+a function that is called once, as it remembers its answer: Triton hashes its own files in it."""
 
 _SCRIPT = Path(__file__).with_name("forkserver.py")
 _SECONDS_TO_END = 10.0
@@ -134,7 +136,7 @@ class Forkserver:
         cores
             CPU cores that it may use; empty: all.
         shared
-            Modules to be imported by the forking process, if they are not yet.
+            What the forking process is to have done, as in `SHARED_MODULES`, if it has not yet.
         """
         ours, theirs = socket.socketpair()
         life = {

@@ -39,7 +39,7 @@ class Life:
     cores
         CPU cores that it may use; empty: all.
     shared
-        Modules that it may find imported.
+        Modules that it may find imported, and functions, behind a colon, that it may find called.
     unshared
         Packages that it must import itself.
     """
@@ -94,6 +94,7 @@ class Forkserver:
         self._lives: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._ended, self._ends = os.pipe()
+        self._shared: set[str] = set()
 
     def serve(self) -> Life | None:
         """Serve until the control socket is closed. Return None; in a life, return what it is."""
@@ -126,7 +127,7 @@ class Forkserver:
             connection.close()
             return None
         life = Life(**json.loads(line))
-        _share(life.shared)
+        self._share(life.shared)
         self.is_like_scratch = _is_like_scratch(life.unshared)
         process = os.fork()
         if process == 0:
@@ -137,6 +138,21 @@ class Forkserver:
         self._lives[process] = connection
         self._selector.register(connection, selectors.EVENT_READ, process)
         return None
+
+    def _share(self, shared: Sequence[str]) -> None:
+        """Do what is not done yet, and keep it out of the lives' garbage collections."""
+        wanted = [name for name in shared if name not in self._shared]
+        for name in wanted:
+            module, _, function = name.partition(":")
+            # A life that needs it says what is wrong with it.
+            with contextlib.suppress(Exception):
+                imported = importlib.import_module(module)
+                if function:
+                    getattr(imported, function)()
+        if wanted:
+            self._shared.update(wanted)
+            gc.collect()
+            gc.freeze()
 
     def _leave(self, connection: socket.socket) -> None:
         """In a life: give up all that is the server's."""
@@ -167,18 +183,6 @@ class Forkserver:
     def _end_all(self) -> None:
         for process in list(self._lives):
             self._tell_end(process)
-
-
-def _share(modules: Sequence[str]) -> None:
-    """Import what is not imported yet, and keep it out of the lives' garbage collections."""
-    wanted = [name for name in modules if name not in sys.modules]
-    for name in wanted:
-        # A life that needs it says what is wrong with it.
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    if wanted:
-        gc.collect()
-        gc.freeze()
 
 
 def _is_like_scratch(unshared: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -112,6 +113,12 @@ def test_a_fork_generates_the_tokens_of_a_process_from_scratch(told: Callable[..
     assert (scratch["had_torch"], scratch["own"]) == (False, [])
     # The engine of one life is not in the next.
     assert forked == [{**scratch, "had_torch": True}] * 2
+
+
+def test_forks_find_what_a_function_remembers(told: Callable[..., Any]) -> None:
+    code = "import tempfile\nfacts = tempfile.tempdir"
+    assert told(code, shared=["tempfile"]) is None
+    assert told(code, shared=["tempfile", "tempfile:gettempdir"]) == tempfile.gettempdir()
 
 
 @pytest.mark.parametrize(
