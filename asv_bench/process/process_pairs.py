@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from asv_bench.git.commit_sources import CommitSources
@@ -14,6 +15,7 @@ from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
+from asv_bench.process.threads import measured_threads
 from asv_bench.process.turns import in_turns
 
 MEASURED_SECONDS = 2.0
@@ -204,9 +206,10 @@ class ProcessPairs:
     def _measure_in_turns(
         self, commits: Sequence[str], names: Sequence[str], place: Place
     ) -> list[dict[str, Reading]]:
+        shared = for_turns(place)
         return in_turns(
             lambda number, variables: self._measure(
-                commits[number], names, place, variables=variables
+                commits[number], names, shared, variables=variables
             )
         )
 
@@ -265,6 +268,18 @@ def shared_out(devices: Sequence[str]) -> list[Place]:
         Place(device, tuple(cores[index * share % len(cores) :][:share]))
         for index, device in enumerate(devices)
     ]
+
+
+def for_turns(place: Place) -> Place:
+    """Where two processes take turns: on a CPU, on the same cores, as many as either has threads.
+
+    Cores differ for as long as a neighbour works beside one of them. Were each process on a core of
+    its own, one would have the slower in all its turns.
+    """
+    if place.is_gpu:
+        return place
+    cores = place.cores or tuple(sorted(os.sched_getaffinity(0)))
+    return replace(place, cores=cores[-measured_threads() :])
 
 
 def _why_unusable(outcome: Outcome) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Place, ProcessFailed
 from asv_bench.process.samples import Absence, Pair, Reading, SampleFailed
+from asv_bench.process.process_pairs import for_turns
 from asv_bench.process.turns import in_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Trial
 from asv_bench.studies.ladder.rung_process import RungAnswer
@@ -91,7 +92,7 @@ class RungPairs:
         """See `PairSource`: a pair of one claim."""
         [seed] = benchmarks or self._trials
         trial = self._trials[seed]
-        place = self._places[device or self.devices[0]]
+        place = for_turns(self._places[device or self.devices[0]])
         rungs = (trial.head, trial.base) if head_first else (trial.base, trial.head)
 
         def measure(number: int, variables: Mapping[str, str]) -> RungAnswer:

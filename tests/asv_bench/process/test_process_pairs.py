@@ -27,7 +27,7 @@ from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.gpu import GpuState
 from asv_bench.process.gpu_watch import conditions_of, why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
-from asv_bench.process.process_pairs import ProcessPairs, repeats_for, shared_out
+from asv_bench.process.process_pairs import ProcessPairs, for_turns, repeats_for, shared_out
 from asv_bench.process.samples import CommitUnusable, GpuConditions, SampleFailed
 from asv_bench.process.turns import TURNS_VARIABLE
 
@@ -158,6 +158,9 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
     assert len(pairs["b.time(1)"].base.samples) == 5
     first, second = (turns for turns in runner.turns if turns is not None)
     assert first != second
+    places = [asked.place.cores for asked in runner.asked if "a.step" in asked.benchmarks]
+    assert places[-1] == places[-2]
+    assert len(places[-1]) == 1
     # On a GPU processes run one after the other, unless told otherwise.
     for in_turns, shared in ((None, 0), (True, 2)):
         on_gpu = InTurns(change=windowed)
@@ -372,6 +375,18 @@ def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.cores, second.cores, third.cores) == ((2, 3, 4), (5, 6, 7), (8, 9, 10))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     assert [place.cores for place in shared_out(["a", "b", "c"])] == [(0,), (1,), (0,)]
+
+
+def test_processes_in_turns_share_as_many_cores_as_they_have_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5, 9})
+    for threads, cores in (("1", (9,)), ("2", (5, 9)), ("8", (2, 5, 9))):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        assert for_turns(Place("cpu")).cores == cores
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert for_turns(Place("cpu", (3, 4))).cores == (4,)
+    assert for_turns(Place("GPU-a", (3, 4))).cores == (3, 4)
 
 
 def test_devices_by_number_uuid_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
