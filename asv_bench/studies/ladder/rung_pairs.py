@@ -7,8 +7,8 @@ from typing import Protocol
 
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Place, ProcessFailed
-from asv_bench.process.samples import Absence, Pair, Reading, SampleFailed
 from asv_bench.process.process_pairs import for_turns
+from asv_bench.process.samples import Absence, Pair, Reading, SampleFailed
 from asv_bench.process.turns import in_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Trial
 from asv_bench.studies.ladder.rung_process import RungAnswer
