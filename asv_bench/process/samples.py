@@ -117,7 +117,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Readings of one benchmark by two processes, one after the other on one device.
+    """Readings of one benchmark by two processes on one device, one after the other or in turns.
 
     `discarded` is a sentence that says why the pair must not be judged by; None where it may.
     `higher_is_better` says which way the values are judged.
@@ -140,6 +140,13 @@ class Pair:
         """The head's cost less the base's: positive where the head is slower."""
         base, head = self.costs
         return head - base
+
+    @property
+    def seconds(self) -> float:
+        """From the begin of the first process to the end of the last."""
+        both = self.base, self.head
+        ended = max(reading.started_at + reading.process_s for reading in both)
+        return ended - min(reading.started_at for reading in both)
 
     def to_json(self) -> dict[str, Any]:
         """The pair as JSON-ready values."""

@@ -114,7 +114,7 @@ def noise_of(
         On which pairs are measured at the same time.
     """
     pairs = [pair for comparison in comparisons for pair in comparison]
-    pair_s = statistics.median(pair.base.process_s + pair.head.process_s for pair in pairs)
+    pair_s = statistics.median(pair.seconds for pair in pairs)
     ratios = np.array([pair.log_ratio for pair in pairs])
     reaches: list[Reach] = []
     if len(pairs) >= LEAST_PAIRS:

@@ -59,11 +59,7 @@ def run(
         ratios = [pair.log_ratio for pair in measured_pairs]
         spread = math.sqrt(statistics.fmean(ratio**2 for ratio in ratios))
         typical = statistics.median(map(abs, ratios))
-        seconds = statistics.fmean(
-            max(reading.started_at + reading.process_s for reading in (pair.base, pair.head))
-            - min(reading.started_at for reading in (pair.base, pair.head))
-            for pair in measured_pairs
-        )
+        seconds = statistics.fmean(pair.seconds for pair in measured_pairs)
         print(
             f"{kind}: equal processes differ by {100 * spread:.2f} % (root mean square), "
             f"{100 * typical:.2f} % (median), {seconds:.1f} s a pair"

@@ -19,17 +19,20 @@ PLAN = ComparisonPlan()
 METRIC = "a metric"
 
 
-def measured(deviation: float, count: int) -> list[Pair]:
-    """Pairs of a commit with itself, of 10 s each, whose processes vary by so much."""
+def measured(deviation: float, count: int, *, in_turns: bool = False) -> list[Pair]:
+    """Pairs of a commit with itself, of 10 s each, whose processes vary by so much.
+
+    In turns, both processes take that long.
+    """
     made = Made(process=deviation, drift=0.0, outliers=0.0)
     source = SimulatedPairs({METRIC: 0.0}, made, seed=3)
     pairs = [
         source.pair(BASE, BASE, head_first=number % 4 in (1, 2))[METRIC] for number in range(count)
     ]
+    spans = ((0.0, 9.5), (0.5, 9.5)) if in_turns else ((0.0, 4.0), (4.0, 6.0))
+    base, head = ({"started_at": begun, "process_s": seconds} for begun, seconds in spans)
     return [
-        replace(
-            pair, base=replace(pair.base, process_s=4.0), head=replace(pair.head, process_s=6.0)
-        )
+        replace(pair, base=replace(pair.base, **base), head=replace(pair.head, **head))
         for pair in pairs
     ]
 
@@ -62,6 +65,7 @@ def test_pairs_fit_into_minutes_up_to_the_cap() -> None:
     assert "In 1 minute there is time for 5 pairs, and no change can be shown" in sentence
     assert "In 15 minutes compare measures 30 pairs, the most that it takes" in sentence
     assert "15 minutes" not in noise(pairs, devices=2).sentence(PLAN)
+    assert noise(measured(0.01, 40, in_turns=True)).pair_s == 10
 
 
 def test_more_noise_fewer_pairs_and_more_metrics_find_less() -> None:
