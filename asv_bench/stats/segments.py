@@ -22,10 +22,12 @@ PENALTY = 5.0
 """What another segment costs, times the logarithm of the number of values."""
 
 
-def segment_ends(values: Floats, sessions: Labels, session_sd: float, least: int) -> list[int]:
+def segment_ends(
+    values: Floats, sessions: Labels, session_sd: float, least: int, penalty: float = PENALTY
+) -> list[int]:
     """Where each segment ends, the last one at the end of the series.
 
-    The squared errors that no segmentation lowers further, at a penalty of `PENALTY` ln n for each
+    The squared errors that no segmentation lowers further, at a penalty of `penalty` ln n for each
     segment; found by dynamic programming over all places (Jackson et al. 2005). What a session adds
     is drawn anew in each segment, so costs of segments add up. A step within a session thus counts
     in full; one between two sessions counts only as far as sessions do not differ as much.
@@ -38,6 +40,8 @@ def segment_ends(values: Floats, sessions: Labels, session_sd: float, least: int
         In the same units.
     least
         The fewest values of a segment. Only with 1 can the newest value be seen to differ.
+    penalty
+        For values whose errors are independent; more where neighbours share theirs.
     """
     count = len(values)
     costs = _Costs(values - np.mean(values), sessions, session_sd**2)
@@ -49,7 +53,7 @@ def segment_ends(values: Floats, sessions: Labels, session_sd: float, least: int
         if end >= least:
             totals = best[: end - least + 1] + of_last[: end - least + 1]
             begin[end] = int(np.argmin(totals))
-            best[end] = totals[begin[end]] + PENALTY * math.log(count)
+            best[end] = totals[begin[end]] + penalty * math.log(count)
     ends = [count]
     while begin[ends[-1]] > 0:
         ends.append(int(begin[ends[-1]]))

@@ -45,6 +45,8 @@ KINDS = (
     HistoryKind("a step", step=0.03),
     HistoryKind("a step", step=0.05),
     HistoryKind("a step, 20 commits", step=0.03, commits=20),
+    HistoryKind("a step, one process", step=0.03, processes=1),
+    HistoryKind("a step, one process, 20 commits", step=0.03, commits=20, processes=1),
     HistoryKind("a step at the newest commit", step=0.05, is_newest=True),
     HistoryKind("a step, two modes", step=0.05, noise=QUIET, modes=TWO_MODES),
     HistoryKind(
