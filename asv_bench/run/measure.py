@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe, fraction_of_floor
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.stats.percentiles import Summary, summarize
-from asv_bench.workloads.drive import require_complete, run_requests
+from asv_bench.workloads.drive import require_complete, run_requests, settled_garbage
 from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms
 from asv_bench.workloads.token_stream import TokenStream
 
@@ -108,17 +109,20 @@ class Measurement:
     def run_mode(self, mode: Mode, on_run: Callable[[RunSample | None], None]) -> ModeResult:
         """Warm up, then measure one mode; `on_run` gets each run, or None for a warm-up run."""
         flags = self._settings.flags
-        for _ in range(flags.warmup_runs):
-            self.run_once(mode)
-            on_run(None)
         samples: list[RunSample] = []
         streams: list[TokenStream] = []
-        for _ in range(flags.repeat_runs):
-            stream = self._stream()
-            samples.append(self.run_once(mode, stream))
-            if stream is not None:
-                streams.append(stream)
-            on_run(samples[-1])
+        # Hidden for all runs, what there is is not searched again before each. An engine that is
+        # made anew for each run must not stay hidden: its memory would never be free.
+        with nullcontext() if self._settings.fresh_engine_per_run else settled_garbage():
+            for _ in range(flags.warmup_runs):
+                self.run_once(mode)
+                on_run(None)
+            for _ in range(flags.repeat_runs):
+                stream = self._stream()
+                samples.append(self.run_once(mode, stream))
+                if stream is not None:
+                    streams.append(stream)
+                on_run(samples[-1])
         step = statistics.median(sample.step_ms(self._settings.workload) for sample in samples)
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         floor = None if mode == "naive" else self._floor_ms()
