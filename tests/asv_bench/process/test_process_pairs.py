@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from toy_project import ToyProject, make_project
 
-from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
-from asv_bench.compare import bench_setup
-from asv_bench.compare.bench_setup import devices_named
-from asv_bench.compare.catalog import Entry, entries_of, select
-from asv_bench.compare.verdict import Verdict
-from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
-from asv_bench.process import gpu, gpu_watch, measured_process
+from asv_bench.process import measured_process
 from asv_bench.process.contract import TRIAL_VARIABLE
-from asv_bench.process.gpu import GpuState
-from asv_bench.process.gpu_watch import conditions_of, why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs, for_turns, repeats_for, shared_out
 from asv_bench.process.samples import CommitUnusable, GpuConditions, SampleFailed
@@ -251,84 +241,13 @@ def test_a_failure_after_the_first_process_is_one_samples(toy: ToyProject) -> No
         assert caught.value.benchmarks == ("a.step",)
 
 
-def conditions(clock: float, *events: str) -> GpuConditions:
-    return GpuConditions(clock, clock, clock, events, 60, 10)
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "sentence"),
-    [
-        (conditions(1980), conditions(1980), None),
-        # A commit may lower the clock, by the power that it draws: that is its doing.
-        (conditions(1980), conditions(1500), None),
-        (conditions(1755, "sw_power_cap"), conditions(1755, "sw_power_cap"), None),
-        (conditions(1980), conditions(1980, "sw_thermal_slowdown"), None),
-        (conditions(1980, "hw_slowdown"), conditions(1980), None),
-        (
-            conditions(1980, "hw_slowdown"),
-            conditions(1980, "sw_thermal_slowdown"),
-            "throttled during both processes (hw_slowdown, sw_thermal_slowdown)",
-        ),
-        (conditions(1980), conditions(1980, "hw_power_brake_slowdown"), "The host held the GPU"),
-        (conditions(1980, "hw_power_brake_slowdown"), None, "The host held the GPU back"),
-        (None, None, None),
-        (None, conditions(1980), None),
-    ],
-)
-def test_pairs_are_discarded_for_what_the_machine_does_and_no_commit(
-    base: GpuConditions | None, head: GpuConditions | None, sentence: str | None
-) -> None:
-    discarded = why_discarded(base, head)
-    assert (discarded is None) == (sentence is None)
-    assert (sentence or "") in (discarded or "")
-
-
 def test_a_spoilt_pair_carries_its_sentence(toy: ToyProject) -> None:
-    runner = ScriptedRunner(gpu=lambda number: conditions(1980, "hw_power_brake_slowdown"))
+    braked = GpuConditions(1980, 1980, 1980, ("hw_power_brake_slowdown",), 60, 10)
+    runner = ScriptedRunner(gpu=lambda number: braked)
     pairs = pairs_of(toy, runner, "GPU-a").pair(
         *toy.commits, head_first=False, benchmarks=["a.step"]
     )
     assert "The host held the GPU back" in (pairs["a.step"].discarded or "")
-
-
-def state(clock: int, *events: str) -> GpuState:
-    return GpuState(clock, 3201, events, 50 + clock // 100, 300.0)
-
-
-def test_moments_of_idleness_do_not_count() -> None:
-    idle = [state(345, "gpu_idle")] * 20
-    found = conditions_of([*idle, state(1980), state(1965, "sw_power_cap"), state(1980)])
-    assert found == GpuConditions(1980, 1965, 1980, ("sw_power_cap",), 69, 3)
-    assert conditions_of(idle) == GpuConditions(345, 345, 345, ("gpu_idle",), 53, 20)
-    assert conditions_of([]) is None
-
-
-def test_a_watch_reads_until_it_is_left_and_tells_moments_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clocks = itertools.count(1000)
-
-    @contextmanager
-    def reader(device: str) -> Iterator[Callable[[], GpuState]]:
-        assert device == "GPU-a"
-        yield lambda: state(next(clocks))
-
-    monkeypatch.setattr(gpu_watch, "gpu_reader", reader)
-    monkeypatch.setattr(gpu_watch, "POLL_SECONDS", 0.005)
-    begun = time.monotonic()
-    with gpu_watch.GpuWatch("GPU-a") as watch:
-        time.sleep(0.1)
-        middle = time.monotonic()
-        time.sleep(0.1)
-    early, late = watch.conditions(begun, middle), watch.conditions(middle, time.monotonic())
-    assert early is not None
-    assert late is not None
-    assert early.readings > 3
-    assert early.sm_clock_highest_mhz < late.sm_clock_lowest_mhz
-    assert watch.conditions(begun - 2, begun - 1) is None
-    taken = next(clocks)
-    time.sleep(0.05)
-    assert next(clocks) == taken + 1
 
 
 def test_stopping_ends_a_process_at_once_and_no_other_begins(tmp_path: Path) -> None:
@@ -387,92 +306,6 @@ def test_processes_in_turns_share_as_many_cores_as_they_have_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert for_turns(Place("cpu", (3, 4))).cores == (4,)
     assert for_turns(Place("GPU-a", (3, 4))).cores == (3, 4)
-
-
-def test_devices_by_number_uuid_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_setup, "has_cuda_gpu", lambda: True)
-    monkeypatch.setattr(gpu, "visible_gpus", lambda: ["GPU-a", "GPU-b", "GPU-c"])
-    assert devices_named(None) == ("GPU-a",)
-    assert devices_named("all") == ("GPU-a", "GPU-b", "GPU-c")
-    assert devices_named("2, GPU-a") == ("GPU-c", "GPU-a")
-    for wrong, complaint in (("3", "GPU '3'"), ("", "GPU ''"), ("0,GPU-a", "twice")):
-        with pytest.raises(Refused, match=complaint):
-            devices_named(wrong)
-
-
-def test_without_a_gpu_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_setup, "has_cuda_gpu", lambda: False)
-    assert devices_named(None) == devices_named("cpu") == devices_named("all") == ("cpu",)
-    with pytest.raises(Refused, match="names GPUs, and there is none"):
-        devices_named("0,1")
-
-
-def test_names_are_asvs_and_ids_are_its_runners() -> None:
-    described = [
-        {"name": "m.C.track_x", "params": [["'p'", "'q'"], ["1", "2"]], "unit": "seconds"},
-        {"name": "m.f", "params": [], "unit": "floors"},
-    ]
-    assert entries_of(described) == [
-        Entry("m.C.track_x('p', 1)", "m.C.track_x-0", "seconds"),
-        Entry("m.C.track_x('p', 2)", "m.C.track_x-1", "seconds"),
-        Entry("m.C.track_x('q', 1)", "m.C.track_x-2", "seconds"),
-        Entry("m.C.track_x('q', 2)", "m.C.track_x-3", "seconds"),
-        Entry("m.f", "m.f", "floors"),
-    ]
-
-
-def test_a_selection_is_of_what_this_machine_measures() -> None:
-    entries = [
-        Entry(name, name, "seconds")
-        for name in ("s.track_step('gpt2-tiny')", "s.track_step('gpt2')", "host.track_import")
-    ]
-    assert [entry.name for entry in select(entries, ["track_step", "import"], has_gpu=False)] == [
-        "s.track_step('gpt2-tiny')",
-        "host.track_import",
-    ]
-    assert [entry.name for entry in select(entries, ["track_step"], has_gpu=True)] == [
-        "s.track_step('gpt2')"
-    ]
-    with pytest.raises(Refused, match="measured on a GPU only"):
-        select(entries, [r"'gpt2'"], has_gpu=False)
-    with pytest.raises(Refused, match="found in none of the 3"):
-        select(entries, ["track_step", "typo"], has_gpu=False)
-
-
-def test_the_real_benchmarks_are_found_by_asvs_names() -> None:
-    folder = Path(bench_setup.__file__).parents[1] / "benchmarks"
-    names = {entry.name for entry in entries_of(ProcessRunner(folder, folder).discover())}
-    assert "scheduler.Scheduler.track_step_time('gpt2')" in names
-    assert "host.Startup.track_import" in names
-
-
-S, F, E, I, X, N = (  # noqa: E741
-    Verdict.SLOWER,
-    Verdict.FASTER,
-    Verdict.EQUIVALENT,
-    Verdict.INCONCLUSIVE,
-    Verdict.FAILED,
-    Verdict.NOT_MEASURED,
-)
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "gate", "code"),
-    [
-        ([E, F], "slower,inconclusive", ExitCode.GOOD),
-        ([E, S, X, I], "slower,inconclusive", ExitCode.REGRESSION),
-        ([E, I], "slower,inconclusive", ExitCode.INCONCLUSIVE),
-        ([E, I], "slower", ExitCode.GOOD),
-        ([S, I], "inconclusive", ExitCode.INCONCLUSIVE),
-        ([S, I], "none", ExitCode.GOOD),
-        ([E, X], "none", ExitCode.FAILED),
-        ([N, N], "none", ExitCode.NOTHING_MEASURED),
-        ([N, E], "slower,inconclusive", ExitCode.GOOD),
-    ],
-)
-def test_exit_codes(verdicts: list[Verdict], gate: str, code: ExitCode) -> None:
-    assert exit_code(verdicts, parse_gate(gate)) is code
-    assert len({int(entry) for entry in ExitCode}) == 7
 
 
 def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProject) -> None:
