@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -294,3 +295,16 @@ def test_the_table_and_the_record_have_the_percentiles(tmp_path: Path) -> None:
 def test_settings_of_the_engine_change_no_token(arguments: list[str], tmp_path: Path) -> None:
     plain = measured_stream(tmp_path)["samples"][0]["token_digest"]
     assert measured_stream(tmp_path, *arguments)["samples"][-1]["token_digest"] == plain
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_what_runs_share_is_hidden_from_the_collector_but_no_engine_of_one_run(
+    prefix_cache: bool,
+) -> None:
+    gc.unfreeze()  # what another test of this process has hidden
+    flags = RunFlags(**SMALL | {"prefix_cache": prefix_cache, "repeat_runs": 2})
+    measurement = Measurement(settle("scheduler", flags))
+    hidden: list[bool] = []
+    measurement.run_mode("offline", lambda _: hidden.append(gc.get_freeze_count() > 0))
+    assert hidden == [not prefix_cache] * 2
+    assert gc.get_freeze_count() == 0
