@@ -86,7 +86,9 @@ class Decoder:
         self.final_norm = _norm(config, weights, "final_norm")
         self._next_norms = self._norms_behind_blocks()
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, kept: Tensor | None = None
+    ) -> Tensor:
         """Run the tokens through all blocks.
 
         Parameters
@@ -97,11 +99,14 @@ class Decoder:
         attend
             Called once per layer, in order; see `Attend`. The factor on its scores is
             `config.attention_scale(layer)`.
+        kept
+            [N] int32 or int64: which of the tokens' states are asked for. Of the others the last
+            block computes what attention needs, and no more. None: all of them.
 
         Returns
         -------
         hidden
-            [T, E] after the final norm, in the model's dtype.
+            [N, E], or [T, E], after the final norm, in the model's dtype.
         """
         x = F.embedding(token_ids, self.token_embedding)  # [T, E]
         if self.position_embedding is not None:
@@ -110,7 +115,9 @@ class Decoder:
         normed = self.blocks[0].attention_norm(x)
         for layer, block in enumerate(self.blocks):
             attended = self._attention(block, layer, normed, turn, attend)
-            x, normed = block.feed_forward_norm.after(x, attended)
+            if kept is not None and layer == self.config.num_layers - 1:
+                x, attended = x.index_select(0, kept), attended.index_select(0, kept)
+            x, normed = block.feed_forward_norm.after(x, block.attention_out(attended))
             x, normed = self._next_norms[layer].after(x, block.feed_forward(normed))
         return normed
 
@@ -156,8 +163,7 @@ class Decoder:
             turned, v = heads.split_with_sizes((queries + keys, keys), 1)
             turned = turn.heads(turned, block.head_norm, config.norm_epsilon)
             q, k = turned.split_with_sizes((queries, keys), 1)
-        attended = attend(layer, q, k, v)  # [T, H_q, D]
-        return block.attention_out(attended.reshape(-1, queries * config.head_dim))  # [T, E]
+        return attend(layer, q, k, v).reshape(-1, queries * config.head_dim)  # [T, H_q D]
 
 
 def _folded(block: Block) -> Block:

@@ -197,8 +197,9 @@ class ModelRunner:
             inputs.context_lens,
             inputs.query_start_loc,
         )
-        hidden = self._forward(inputs.token_ids, inputs.positions, append, attend)
-        return hidden.index_select(0, inputs.sampled_tokens)
+        return self._forward(
+            inputs.token_ids, inputs.positions, append, attend, inputs.sampled_tokens
+        )
 
     def sample_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> bool:
         """Sample the first token of each prompt that the plan completes.
@@ -239,9 +240,14 @@ class ModelRunner:
         self._deliver(places, inputs.sampled_positions[:count], tokens)
 
     def _forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, append: Append, attend: Attend
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        append: Append,
+        attend: Attend,
+        kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Run all layers over T tokens [T]; their last hidden states [T, E]."""
+        """Run all layers over T tokens [T]; their last hidden states [T, E], or the kept ones'."""
 
         def append_and_attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -252,7 +258,7 @@ class ModelRunner:
             with span("attention"):
                 return attend(query, keys, values, scale, query.new_empty(query.shape))
 
-        return self._model.forward(token_ids, positions, append_and_attend)
+        return self._model.forward(token_ids, positions, append_and_attend, kept)
 
     def _draw(
         self, hidden: torch.Tensor, places: slice | torch.Tensor, positions: torch.Tensor

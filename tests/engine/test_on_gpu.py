@@ -261,9 +261,9 @@ def _logits_and_tokens(engine: Engine, prompt: list[int]) -> tuple[torch.Tensor,
     hidden_states: list[torch.Tensor] = []
     forward = engine.model.forward
 
-    def recorded(*args):
-        hidden_states.append(forward(*args))
-        return hidden_states[-1]
+    def recorded(token_ids, positions, attend, kept=None):
+        hidden_states.append(forward(token_ids, positions, attend))
+        return hidden_states[-1] if kept is None else hidden_states[-1].index_select(0, kept)
 
     engine.model.forward = recorded
     params = SamplingParams(max_new_tokens=40, ignore_eos=True)

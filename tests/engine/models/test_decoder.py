@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.errors import ModelError
 from engine.fused.weights import can_fuse, has_fused_parts
 from engine.models.decoder import Decoder
-from engine.models.layers import RMSNorm
+from engine.models.layers import FeedForward, RMSNorm
 from engine.models.random_weights import random_weights
 from engine.models.registry import RANDOM_CONFIGS, load_model
 from engine.models.rotary import Rotary
@@ -64,6 +64,33 @@ def test_forward_can_be_captured(name: str) -> None:
     assert "aten::embedding" in operations.names
     uncapturable = ("_local_scalar_dense", "lift_fresh", "_to_copy", "scalar_tensor", "nonzero")
     assert not {f"aten::{name}" for name in uncapturable} & operations.names
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", *TINY_MODELS])
+def test_kept_states_are_those_of_all_tokens_and_the_last_block_works_for_no_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _decoder(name)
+    token_ids, positions = torch.tensor([5, 6, 7, 5, 9]), torch.tensor([0, 1, 2, 0, 1])
+    attended: list[int] = []
+    mapped: list[int] = []
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        attended.append(len(k))
+        return q.cumsum(0)
+
+    def counted(self: FeedForward, x: torch.Tensor) -> torch.Tensor:
+        mapped.append(len(x))
+        return map_forward(self, x)
+
+    map_forward = FeedForward.__call__
+    monkeypatch.setattr(FeedForward, "__call__", counted)
+    kept = torch.tensor([4, 2, 4], dtype=torch.int32)
+    states = model.forward(token_ids, positions, attend, kept)
+    layers = model.config.num_layers
+    assert attended == [5] * layers
+    assert mapped == [5] * (layers - 1) + [3]
+    torch.testing.assert_close(states, model.forward(token_ids, positions, attend)[kept])
 
 
 @pytest.mark.parametrize("is_folded", [False, True], ids=["apart", "folded"])

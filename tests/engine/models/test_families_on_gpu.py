@@ -63,9 +63,9 @@ def test_logits_are_as_close_to_fp64_as_transformers(
     states: list[torch.Tensor] = []
     forward = engine.model.forward
 
-    def recorded(*arguments: Any) -> torch.Tensor:
-        states.append(forward(*arguments))
-        return states[-1]
+    def recorded(token_ids: Any, positions: Any, attend: Any, kept: Any = None) -> torch.Tensor:
+        states.append(forward(token_ids, positions, attend))
+        return states[-1] if kept is None else states[-1].index_select(0, kept)
 
     engine.model.forward = recorded  # type: ignore[method-assign]
     prompt = _prompts()[-1]
