@@ -219,7 +219,7 @@ class FusedDecode:
     ) -> None:
         """From the residual stream to what every head attended to."""
         keys, values, tiles = block.keys, block.values, buffers.tiles
-        if row_attention_serves(len(buffers.x), block.attention_in, keys, values):
+        if row_attention_serves(len(buffers.x), block.attention_in, keys, values, block.rotation):
             with span("attention"):
                 row_attention(
                     buffers.x,
@@ -232,6 +232,7 @@ class FusedDecode:
                     buffers.attended,
                     scale=block.scale,
                     pdl=True,
+                    rotation=block.rotation,
                 )
             return
         fused_linear(

@@ -79,9 +79,10 @@ _READ = gl.constexpr(
 )
 
 
-def gathered_bytes(words: int) -> int:
+@gluon.constexpr_function
+def gathered_bytes(words):
     """Shared memory of an inbox for so many words."""
-    return int(_BARRIER_BYTES.value + _WORD_BYTES.value * words)
+    return _BARRIER_BYTES.value + _WORD_BYTES.value * words
 
 
 @gluon.jit
@@ -163,3 +164,9 @@ def read_words(inbox, place, mask, other):
         is_pure=False,
         pack=1,
     )
+
+
+@gluon.jit
+def read_all(inbox, place):
+    """The words at `place`, without a mask."""
+    return read_words(inbox, place, place >= 0, 0.0)

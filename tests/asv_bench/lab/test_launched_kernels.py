@@ -109,6 +109,16 @@ gated = next(one for one in kernels if one.name.startswith("linear_stream-N16384
 constants = {gated.source.fn.arg_names[place[0]]: value
              for place, value in gated.source.constants.items()}
 assert (constants["NORM"], constants["EPILOGUE"]) == (2, 3), constants
+
+# A single row attends with its map where the weights of its heads fit.
+single = {model: family_kernels((model,), (1,)) for model in ("llama-3.2-1b", "qwen3-0.6b")}
+rows = {model: [one for one in kernels if one.name.startswith("row_attention")]
+        for model, kernels in single.items()}
+assert not rows["llama-3.2-1b"]
+[row] = rows["qwen3-0.6b"]
+types = row.source.signature
+assert (types["turns"], types["head_norm"]) == ("*fp32", "*bf16"), types
+assert not [one.name for one in single["qwen3-0.6b"] if one.name.startswith("ring_attention")]
 """
 
 

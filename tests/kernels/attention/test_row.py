@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +13,12 @@ from fused_cases import random_tensor
 from paged_cases import NAN, same_bits, side_by_side
 
 from kernels.attention.fused import fused_attention
-from kernels.attention.reference import reference_decode
+from kernels.attention.reference import reference_decode, reference_rotation
+from kernels.attention.rotation import Rotation
 from kernels.attention.row import row_attention, row_attention_serves
+from kernels.attention.row_plan import row_plan
 from kernels.errors import KernelArgumentError
-from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear
+from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear, fold_rms_norm
 from kernels.linear.projections import RESIDUAL, fused_linear
 from kernels.linear.reference import reference_linear
 from kernels.tiles.tile import LinearTile
@@ -36,15 +40,16 @@ def hopper(gpu: torch.device) -> torch.device:
 
 @dataclass(slots=True)
 class RowProblem:
-    """A row [1, K], the map to its query, key and value, and the cache that it appends to.
+    """A row [1, K], the map to its queries, key and value, and the cache that it appends to.
 
-    `exact_qkv` [1, 3 * H * D] is what the map makes of it in float64.
+    `exact_qkv` [1, (H_q + 2 H_kv) D] is what the map makes of it in float64, before it is turned.
     """
 
     x: torch.Tensor
     linear: FoldedLinear
     cache: FusedProblem
     exact_qkv: torch.Tensor
+    rotation: Rotation | None = None
 
     @property
     def arguments(self) -> tuple[torch.Tensor | FoldedLinear, ...]:
@@ -55,37 +60,72 @@ def row_problem(
     cached: int | None,
     *,
     heads: int = 2,
+    group: int = 1,
+    head_dim: int = 64,
     features: int = 256,
     block_size: int = 64,
     dtype: torch.dtype = torch.float16,
+    is_turned: bool = False,
+    has_head_norm: bool = True,
     seed: int = 0,
 ) -> RowProblem:
-    """A row with so many tokens in the cache; None: one that does not run."""
+    """A row with so many tokens in the cache; None: one that does not run.
+
+    Behind a LayerNorm; where `is_turned` behind an RMS norm, its heads turned and perhaps normed.
+    """
+    query_heads = group * heads
     cache = fused_problem(
-        [cached], heads=(heads, heads), head_dim=64, block_size=block_size, dtype=dtype, seed=seed
+        [cached],
+        heads=(query_heads, heads),
+        head_dim=head_dim,
+        block_size=block_size,
+        dtype=dtype,
+        seed=seed,
     )
-    made = 3 * heads * 64
+    made = (query_heads + 2 * heads) * head_dim
     weight = (random_tensor(made, features, seed=seed + 1) * features**-0.5).to(dtype)
     bias = random_tensor(made, seed=seed + 2).to(dtype)
     gain = (1 + random_tensor(features, seed=seed + 3) / 4).to(dtype)
-    shift = (random_tensor(features, seed=seed + 4) / 4).to(dtype)
     # Off the middle, so that a mean that is not taken out is seen.
     x = (2 * random_tensor(1, features, seed=seed + 5) + 1.5).to(dtype)
-    exact_qkv = reference_linear(x, weight, bias, gain=gain, shift=shift, epsilon=EPSILON)
-    linear = fold_linear(weight, bias, gain, shift, EPSILON)
-    return RowProblem(x, linear, cache, exact_qkv)
+    if not is_turned:
+        shift = (random_tensor(features, seed=seed + 4) / 4).to(dtype)
+        exact_qkv = reference_linear(x, weight, bias, gain=gain, shift=shift, epsilon=EPSILON)
+        linear = fold_linear(weight, bias, gain, shift, EPSILON)
+        return RowProblem(x, linear, cache, exact_qkv)
+    exact_qkv = reference_linear(x, weight, bias, gain=gain, epsilon=EPSILON)
+    angles = random_tensor((cached or 0) + 1, head_dim // 2, seed=seed + 6)
+    table = torch.cat((angles.cos(), angles.sin()), 1)
+    norm = (1 + random_tensor(query_heads + heads, head_dim, seed=seed + 7) / 2).to(dtype)
+    rotation = Rotation(table, norm if has_head_norm else None, EPSILON)
+    linear = fold_rms_norm(weight, bias, gain, EPSILON)
+    return RowProblem(x, linear, cache, exact_qkv, rotation)
+
+
+def wide_problem(cached: int | None, **settings: Any) -> RowProblem:
+    """Two heads of 128, each with two query heads, normed and turned."""
+    return row_problem(cached, **{"group": 2, "head_dim": 128, "is_turned": True, **settings})
 
 
 def moved(problem: RowProblem, device: torch.device) -> RowProblem:
-    linear = problem.linear
-    assert linear.column_sums is not None
+    linear, rotation = problem.linear, problem.rotation
+    sums = linear.column_sums
     there = replace(
         linear,
         weight=linear.weight.to(device),
         bias=linear.bias.to(device),
-        column_sums=linear.column_sums.to(device),
+        column_sums=None if sums is None else sums.to(device),
     )
-    return replace(problem, x=problem.x.to(device), linear=there, cache=problem.cache.on(device))
+    if rotation is not None:
+        norm = None if rotation.norm is None else rotation.norm.to(device)
+        rotation = replace(rotation, table=rotation.table.to(device), norm=norm)
+    return replace(
+        problem,
+        x=problem.x.to(device),
+        linear=there,
+        cache=problem.cache.on(device),
+        rotation=rotation,
+    )
 
 
 def two_kernels(problem: RowProblem) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,15 +135,21 @@ def two_kernels(problem: RowProblem) -> tuple[torch.Tensor, torch.Tensor]:
     workspace = SplitWorkspace.for_tiles(1, [(linear.out_features, ROW_TILE)], x.device)
     fused_linear(x, linear, qkv, ROW_TILE, workspace)
     cache = problem.cache.on(x.device)
-    out = torch.full((1, linear.out_features // 3), NAN, dtype=x.dtype, device=x.device)
-    fused_attention(qkv, *cache.arguments[1:], out, scale=cache.scale)
+    out = torch.full((1, cache.num_columns), NAN, dtype=x.dtype, device=x.device)
+    fused_attention(qkv, *cache.arguments[1:], out, scale=cache.scale, rotation=problem.rotation)
     return out, new_slot(cache)
 
 
 def exact(problem: RowProblem) -> tuple[torch.Tensor, torch.Tensor]:
-    """In float64 from the row on: what it attends to [1, H * D], and appends [2, H, D]."""
-    cache = problem.cache
-    query, key, value = problem.exact_qkv.view(3, -1, 64)
+    """In float64 from the row on: what it attends to [1, H_q D], and appends [2, H_kv, D]."""
+    cache, rotation = problem.cache, problem.rotation
+    _, kv_heads, _, head_dim = cache.k_cache.shape
+    turned, value = problem.exact_qkv.view(-1, head_dim).tensor_split([-kv_heads])
+    if rotation is not None:
+        [turned] = reference_rotation(
+            turned[None], cache.positions, rotation.table, rotation.norm, rotation.epsilon
+        )
+    query, key = turned.tensor_split([-kv_heads])
     keys, values = cache.k_cache.double(), cache.v_cache.double()
     block_size, at = keys.shape[2], int(cache.positions[0])
     block = int(cache.block_tables[0, at // block_size])
@@ -124,8 +170,14 @@ def new_slot(cache: FusedProblem) -> torch.Tensor:
 def attended(problem: RowProblem, *, pdl: bool = False) -> torch.Tensor:
     """The kernel's result, in the middle of memory that must stay as it was."""
     x = problem.x
-    around = torch.full((3, problem.linear.out_features // 3), NAN, dtype=x.dtype, device=x.device)
-    result = row_attention(*problem.arguments, around[1:2], scale=problem.cache.scale, pdl=pdl)  # type: ignore[arg-type]
+    around = torch.full((3, problem.cache.num_columns), NAN, dtype=x.dtype, device=x.device)
+    result = row_attention(
+        *problem.arguments,  # type: ignore[arg-type]
+        around[1:2],
+        scale=problem.cache.scale,
+        pdl=pdl,
+        rotation=problem.rotation,
+    )
     assert around[::2].isnan().all()
     return result
 
@@ -154,6 +206,34 @@ def test_rows_and_pages_of_other_sizes(
     assert_right(problem, hopper)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("cached", CONTEXTS)
+@pytest.mark.parametrize("beside", [False, True], ids=["apart", "side by side"])
+def test_grouped_heads_that_are_normed_and_turned(
+    hopper: torch.device, beside: bool, cached: int, dtype: torch.dtype
+) -> None:
+    assert_right(wide_problem(cached, dtype=dtype, seed=cached), hopper, beside=beside)
+
+
+@pytest.mark.parametrize(
+    ("heads", "settings"),
+    [
+        (8, {"features": 1024}),
+        (1, {"features": 512, "has_head_norm": False}),
+        (3, {"features": 768, "block_size": 128}),
+        (4, {"features": 1024, "group": 1}),
+        (2, {"group": 1, "is_turned": False}),
+        (2, {"is_turned": False}),
+        (12, {"features": 768, "group": 1, "head_dim": 64}),
+    ],
+    ids=["qwen3", "no head norm", "pages", "own heads", "layer norm", "grouped", "narrow"],
+)
+def test_other_heads(hopper: torch.device, heads: int, settings: dict[str, Any]) -> None:
+    """As many dimensions and query heads as there are plans for, each with and without a turn."""
+    problem = wide_problem(600, heads=heads, dtype=torch.bfloat16, seed=heads, **settings)
+    assert_right(problem, hopper)
+
+
 def assert_right(problem: RowProblem, device: torch.device, *, beside: bool = False) -> None:
     """At most twice the two kernels' own error, appended tokens too; the cache else as it was."""
     there = moved(problem, device)
@@ -179,8 +259,11 @@ def assert_right(problem: RowProblem, device: torch.device, *, beside: bool = Fa
     assert changed == written.numel()
 
 
-def test_a_row_that_does_not_run_gets_zeros_and_appends_nothing(hopper: torch.device) -> None:
-    problem = moved(row_problem(None), hopper)
+@pytest.mark.parametrize("make", [row_problem, wide_problem])
+def test_a_row_that_does_not_run_gets_zeros_and_appends_nothing(
+    hopper: torch.device, make: Callable[..., RowProblem]
+) -> None:
+    problem = moved(make(None), hopper)
     before = problem.cache.on(hopper)
     problem.x.fill_(NAN)
     assert not attended(problem).any()
@@ -211,8 +294,9 @@ def test_scores_beyond_what_an_exponential_holds(hopper: torch.device, sign: int
     assert float(error) <= 2 * float(own) + torch.finfo(torch.float16).eps
 
 
-def test_200_repeats_are_bit_equal(hopper: torch.device) -> None:
-    problem = moved(row_problem(700, heads=12, features=768), hopper)
+@pytest.mark.parametrize("make", [row_problem, wide_problem])
+def test_200_repeats_are_bit_equal(hopper: torch.device, make: Callable[..., RowProblem]) -> None:
+    problem = moved(make(700, heads=8, features=768), hopper)
     first = attended(problem).clone()
     differing = torch.zeros((), dtype=torch.int64, device=hopper)
     for _ in range(200):
@@ -279,7 +363,10 @@ def test_the_rule_that_chooses_it(hopper: torch.device) -> None:
     linear, keys, values = problem.linear, problem.cache.k_cache, problem.cache.v_cache
     assert row_attention_serves(1, linear, keys, values)
     assert not row_attention_serves(2, linear, keys, values)
-    assert not row_attention_serves(1, replace(linear, column_sums=None), keys, values)
+    assert not row_attention_serves(1, replace(linear, column_sums=None), keys, values), "no norm"
+    assert row_attention_serves(
+        1, replace(linear, column_sums=None, has_rms_norm=True), keys, values
+    )
     assert not row_attention_serves(1, linear, keys.float(), values.float())
     assert not row_attention_serves(1, linear, keys[:, :1].contiguous(), values[:, :1].contiguous())
     assert not row_attention_serves(1, linear, keys[:, :, :32], values[:, :, :32])
@@ -307,3 +394,41 @@ def test_what_it_does_not_serve_is_refused() -> None:
         row_attention(*problem.arguments, out, scale=0.0)  # type: ignore[arg-type]
     with pytest.raises(KernelArgumentError, match="out must have"):
         row_attention(*problem.arguments, out[:, :100], scale=0.125)  # type: ignore[arg-type]
+    rotation = Rotation(torch.zeros(11, 32))
+    with pytest.raises(KernelArgumentError, match=r"rotation.table must be \[11, 64\]"):
+        row_attention(*problem.arguments, out, scale=0.125, rotation=rotation)  # type: ignore[arg-type]
+
+
+def test_the_heads_that_there_are_plans_for() -> None:
+    """Every program has a dimension of each head for each warp, and weights that fit registers."""
+    served = {
+        (group, head_dim, features)
+        for group in (1, 2, 3, 4, 8)
+        for head_dim in (32, 64, 96, 128, 256)
+        for features in (0, 128, 256, 768, 1000, 1024, 1280, 1536, 2048)
+        if row_plan(group, head_dim, features, torch.bfloat16) is not None
+    }
+    assert served == {
+        *((1, 64, features) for features in (256, 768, 1024, 1280)),
+        *((group, 128, features) for group in (1, 2) for features in (256, 768, 1024)),
+    }
+    for group, head_dim, features in served:
+        for dtype in HALVES:
+            plan = row_plan(group, head_dim, features, dtype)
+            assert plan is not None
+            share = head_dim // plan.cluster
+            assert share >= plan.warps
+            weights = (group + 2) * share * features // 2
+            assert weights <= 128 * 32 * plan.warps
+            assert plan.registers * 32 * plan.warps <= 1 << 16
+            assert not plan.merges(group, head_dim) or group * head_dim >= 32 * plan.warps
+
+
+def test_an_inbox_holds_the_words_that_are_sent_to_it() -> None:
+    """Whole queries and key, the own value; of every part the own dimensions and two more."""
+    kernel = pytest.importorskip("kernels.attention.hopper.row_attention")
+    barriers = 2 * 16
+    own_heads = (64 + 64 + 8) + 8 * 4 * (8 + 2)
+    assert kernel.inbox_bytes(1, 64, 8, 4, False) == barriers + 4 * own_heads
+    grouped = (2 * 128 + 128 + 16) + 8 * 2 * (16 + 2)
+    assert kernel.inbox_bytes(2, 128, 8, 8, True) == barriers + 4 * grouped
