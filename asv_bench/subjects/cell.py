@@ -32,7 +32,7 @@ class Cell:
     Attributes
     ----------
     interpreter
-        The Python that ran, if one did.
+        The Python that ran, if one did; below a folder of the commit's own, from that on.
     packages
         Its distributions and their versions, as `pip freeze` has them.
     variables
@@ -73,7 +73,7 @@ def cell_of(
             packages = json.loads(processes.run(asking, 60.0).said)
         except (LifeFailed, ValueError):
             interpreter = None
-    return Cell(interpreter, packages, variables)
+    return Cell(interpreter and _named(interpreter, folders), packages, variables)
 
 
 def differences(base: Cell, head: Cell) -> list[str]:
@@ -91,7 +91,7 @@ def differences(base: Cell, head: Cell) -> list[str]:
 
 
 def _named(value: str, folders: Mapping[str, str]) -> str:
-    """A variable's text with the variable of each folder in place of the folder."""
+    """A text with the variable of each folder in place of the folder."""
     for name, folder in folders.items():
         value = value.replace(folder, f"${name}") if folder else value
     return value

@@ -69,6 +69,9 @@ def test_a_suite_is_compared(kvtrail, tmp_path: Path) -> None:
     answer = said.answers["bench_toy.Suite.track_value(1)"]
     assert answer["base_value"] == pytest.approx(10, rel=0.01)
     assert " things" in said.text
+    # Each commit runs in an environment of its own, which is no difference.
+    assert "1 file differs: bench.py" in said.text
+    assert "runs in place of" not in said.text
     with pytest.raises(Refused, match=r"there are 3, such as bench_toy"):
         kvtrail(made.toy, "compare", "HEAD~1", "HEAD", *named, "-b", "nowhere")
     (made.root / "asv" / "suite" / "bench_toy.py").write_text("import no_such_module")
