@@ -163,7 +163,8 @@ class Decoder:
             turned, v = heads.split_with_sizes((queries + keys, keys), 1)
             turned = turn.heads(turned, block.head_norm, config.norm_epsilon)
             q, k = turned.split_with_sizes((queries, keys), 1)
-        return attend(layer, q, k, v).reshape(-1, queries * config.head_dim)  # [T, H_q D]
+        attended = attend(layer, q, k, v)  # [T, H_q, D]
+        return attended.reshape(-1, queries * config.head_dim)
 
 
 def _folded(block: Block) -> Block:
