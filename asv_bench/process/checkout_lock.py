@@ -12,6 +12,7 @@ import os
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,6 +25,9 @@ from asv_bench.output.stored_json import UnreadableFile, read_stored, text
 
 LOCK_VARIABLE = "KVTRAIL_LOCK"
 """Tells the processes that a session starts that they belong to it: "PID LOCK-FILE"."""
+
+_WRITING_S = 1.0
+"""The longest that a session takes from the lock until the file says whose it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,9 @@ def _parse(content: dict[str, Any]) -> Holder:
 
 
 def _refusal(root: Path, path: Path) -> str:
-    holder = _holder(path)
+    until = time.monotonic() + _WRITING_S
+    while (holder := _holder(path)) is None and time.monotonic() < until:
+        time.sleep(0.01)
     who = "another session" if holder is None else holder.sentence()
     return (
         f"{who} measures in {root}, and two sessions at once disturb each other's figures: wait "

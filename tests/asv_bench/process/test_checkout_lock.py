@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,18 @@ def test_a_second_session_is_told_who_holds_it_since_when(holder, tmp_path: Path
     assert str(tmp_path) in sentence
     with checkout_lock(tmp_path / "another checkout"):
         pass
+
+
+def test_a_session_that_has_just_begun_is_named_too(holder, tmp_path: Path) -> None:
+    """The lock is taken a moment before the file says whose it is."""
+    path = tmp_path / ".asv" / "lock"
+    whose = path.read_text()
+    path.write_text("")
+    writing = threading.Timer(0.2, path.write_text, [whose])
+    writing.start()
+    with pytest.raises(Refused, match=rf"process {holder.pid} on"), checkout_lock(tmp_path):
+        pass
+    writing.join()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
