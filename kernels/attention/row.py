@@ -25,8 +25,8 @@ def row_attention_serves(
     """Whether one Hopper kernel makes and attends to a step's queries, rather than two.
 
     It takes a single row of half precision behind a LayerNorm or an RMS norm, and evenly spaced
-    slots in pages of whole tiles: heads of 64 with keys of their own, or of 128 with keys of their
-    own or that two share, normed and turned or not, as far as weights fit into registers
+    slots in pages of whole tiles: query heads of 64 with keys of their own, or of 128 of which two
+    share keys, normed and turned or not, as far as weights fit into registers
     (`kernels.attention.row_plan`). More rows would each read the weights anew.
     """
     if rows != 1 or not k_cache.is_cuda or capability(k_cache.device) != (9, 0):
@@ -47,10 +47,11 @@ def row_attention_serves(
 def _cut(linear: FoldedLinear, k_cache: torch.Tensor) -> tuple[int, RowPlan | None]:
     """Query heads of each KV head, and how they are cut; None where the map makes no such heads."""
     _, kv_heads, _, head_dim = k_cache.shape
-    group, rest = divmod(linear.out_features, kv_heads * head_dim)
-    if rest or group < 3:
+    heads, rest = divmod(linear.out_features, kv_heads * head_dim)
+    group = heads - 2
+    if rest or group < 1:
         return 0, None
-    return group - 2, row_plan(group - 2, head_dim, linear.in_features, k_cache.dtype)
+    return group, row_plan(group, head_dim, linear.in_features, k_cache.dtype)
 
 
 def row_attention(

@@ -44,7 +44,7 @@ class RowPlan:
 
 _OWN_HEADS = RowPlan(cluster=8, warps=4, tile=64, registers=200, most_features=1280)
 _WIDE_HEADS = RowPlan(cluster=8, warps=8, tile=32, registers=255, most_features=1024)
-_PLANS = {(1, 64): _OWN_HEADS, (1, 128): _WIDE_HEADS, (2, 128): _WIDE_HEADS}
+_PLANS = {(1, 64): _OWN_HEADS, (2, 128): _WIDE_HEADS}
 """By query heads of a KV head, and dimensions of a head."""
 
 

@@ -221,12 +221,10 @@ def test_grouped_heads_that_are_normed_and_turned(
         (8, {"features": 1024}),
         (1, {"features": 512, "has_head_norm": False}),
         (3, {"features": 768, "block_size": 128}),
-        (4, {"features": 1024, "group": 1}),
-        (2, {"group": 1, "is_turned": False}),
         (2, {"is_turned": False}),
         (12, {"features": 768, "group": 1, "head_dim": 64}),
     ],
-    ids=["qwen3", "no head norm", "pages", "own heads", "layer norm", "grouped", "narrow"],
+    ids=["qwen3", "no head norm", "pages", "layer norm", "narrow"],
 )
 def test_other_heads(hopper: torch.device, heads: int, settings: dict[str, Any]) -> None:
     """As many dimensions and query heads as there are plans for, each with and without a turn."""
@@ -410,7 +408,7 @@ def test_the_heads_that_there_are_plans_for() -> None:
     }
     assert served == {
         *((1, 64, features) for features in (256, 768, 1024, 1280)),
-        *((group, 128, features) for group in (1, 2) for features in (256, 768, 1024)),
+        *((2, 128, features) for features in (256, 768, 1024)),
     }
     for group, head_dim, features in served:
         for dtype in HALVES:
@@ -421,7 +419,6 @@ def test_the_heads_that_there_are_plans_for() -> None:
             weights = (group + 2) * share * features // 2
             assert weights <= 128 * 32 * plan.warps
             assert plan.registers * 32 * plan.warps <= 1 << 16
-            assert not plan.merges(group, head_dim) or group * head_dim >= 32 * plan.warps
 
 
 def test_an_inbox_holds_the_words_that_are_sent_to_it() -> None:
