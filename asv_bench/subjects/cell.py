@@ -32,7 +32,8 @@ class Cell:
     Attributes
     ----------
     interpreter
-        The Python that ran, if one did; below a folder of the commit's own, from that on.
+        The Python that ran, if one did. Folders of the commit are named by their variables, as in
+        `$KVTRAIL_OUT/env/bin/python`: they differ between any two commits.
     packages
         Its distributions and their versions, as `pip freeze` has them.
     variables

@@ -164,7 +164,7 @@ class Decoder:
             turned = turn.heads(turned, block.head_norm, config.norm_epsilon)
             q, k = turned.split_with_sizes((queries, keys), 1)
         attended = attend(layer, q, k, v)  # [T, H_q, D]
-        return attended.reshape(-1, queries * config.head_dim)
+        return attended.reshape(-1, queries * config.head_dim)  # [T, H_q D]
 
 
 def _folded(block: Block) -> Block:
