@@ -216,8 +216,9 @@ def row_attention(
     head, dim = own_heads(G, SHARE), own_dims(SHARE)
     place = (kv_head * G + head)[:, None] * D + rank * SHARE + dim[None, :]
     gl.store(out + place, result.to(out.dtype.element_ty))
-    # Until here nothing else is given its memory.
-    mbarrier.invalidate(named.index(0))
+    if MERGE:
+        # Until here nothing else is given its memory; without a merge, nothing else needs any.
+        mbarrier.invalidate(named.index(0))
 
 
 @gluon.jit
