@@ -169,6 +169,11 @@ class KeptPairs:
         """Those of the source."""
         return self._source.devices
 
+    @property
+    def prepares_together(self) -> bool:
+        """See `PairSource`."""
+        return self._source.prepares_together
+
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource.prepare`; a commit that was prepared before is when it is measured."""
         absences = self._kept.absences(commit)

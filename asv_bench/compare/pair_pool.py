@@ -39,10 +39,11 @@ class PairPool:
         self._turns = {device: 2 * index for index, device in enumerate(source.devices)}
 
     def prepare(self, commits: Sequence[str]) -> dict[str, Mapping[str, Absence]]:
-        """Prepare commits, on as many devices at the same time; see `PairSource.prepare`."""
+        """Prepare commits, as many at the same time as the source can; see `PairSource`."""
         left = deque(commits)
         done: dict[str, Future[Mapping[str, Absence]]] = {}
-        pool = DevicePool(self._source, self._source.prepare)
+        at_once = len(commits) if self._source.prepares_together else 1
+        pool = DevicePool(self._source, self._source.prepare, at_once)
         # A commit that cannot be measured is raised behind the pool, which would stop the source.
         pool.run(lambda *_: left.popleft() if left else None, done.__setitem__, left.appendleft)
         return {commit: done[commit].result() for commit in commits}

@@ -91,6 +91,8 @@ class Fleet:
         Whether the last host is used with a warning though it is disturbed.
     """
 
+    prepares_together = False
+
     def __init__(
         self,
         hosts: Sequence[FleetHost],

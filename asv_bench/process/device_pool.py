@@ -1,4 +1,4 @@
-"""Handing out work to devices, of which each does a piece at a time, and any may be lost."""
+"""Handing out work to devices, each of which does a piece at a time or several."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ class DevicePool(Generic[Request, Result]):
     source
         Has the devices.
     work
-        Does one piece on a device, in a thread of that device.
+        Does one piece on a device, in a thread of its own.
+    at_once
+        Pieces that a device does at the same time.
     """
 
     source: Devices
     work: Callable[[Request, str], Result]
+    at_once: int = 1
 
     def run(
         self,
@@ -66,7 +69,7 @@ class DevicePool(Generic[Request, Result]):
             If all devices are lost.
         """
         running: dict[Future[Result], tuple[str, Request]] = {}
-        idle = list(self.source.devices)
+        idle = list(self.source.devices) * self.at_once
         if not idle:
             raise MeasurementFailed("there is nothing left to measure on.")
         with ThreadPoolExecutor(len(idle)) as pool:

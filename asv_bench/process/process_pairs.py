@@ -85,6 +85,11 @@ class ProcessPairs:
         """See `PairSource`."""
         return tuple(self._places)
 
+    @property
+    def prepares_together(self) -> bool:
+        """See `PairSource`: not on a CPU, where that first run says how often to repeat one."""
+        return self._places[self.devices[0]].is_gpu
+
     def stop(self) -> None:
         """See `PairSource`; the source measures nothing from then on."""
         self._runner.stop()

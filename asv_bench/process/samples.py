@@ -207,6 +207,11 @@ class PairSource(Protocol):
         """Where it measures; a pair at a time on each, and pairs of different ones together."""
         ...
 
+    @property
+    def prepares_together(self) -> bool:
+        """Whether a device can make the two commits of a pair ready at the same time."""
+        ...
+
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """Make a commit ready to be measured; return the benchmarks that it has no figure of.
 

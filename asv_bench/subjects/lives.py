@@ -64,6 +64,9 @@ class Lives:
     Metrics of a life that `work` does not name are kept in `others`.
     """
 
+    prepares_together = False
+    """Two lives at once might not fit a device, or want one port."""
+
     def __init__(
         self, work: Work, places: Sequence[Place], trees: Trees, processes: Processes
     ) -> None:

@@ -72,6 +72,8 @@ class Rounds:
         Names of the contrasts.
     """
 
+    prepares_together = False
+
     def __init__(
         self,
         lives: RoundSource,

@@ -31,6 +31,8 @@ class SimulatedCommits:
         By commit: how many times as far its processes lie from where they should.
     """
 
+    prepares_together = False
+
     def __init__(
         self,
         log_times: Mapping[str, float],

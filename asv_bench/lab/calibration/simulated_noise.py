@@ -128,6 +128,7 @@ class SimulatedPairs:
     """
 
     devices: Sequence[str] = ("simulated",)
+    prepares_together = False
 
     def __init__(self, effects: Mapping[str, float], noise: Noise, seed: int) -> None:
         self._effects = dict(effects)

@@ -54,6 +54,8 @@ class RungPairs:
         they were measured.
     """
 
+    prepares_together = False
+
     def __init__(
         self,
         processes: Processes,

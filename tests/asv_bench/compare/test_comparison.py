@@ -111,7 +111,12 @@ def test_each_device_alternates_and_none_waits_for_another() -> None:
     assert min(Counter(asked.head_first for asked in source.asked).values()) >= 2
 
 
-def test_both_commits_are_prepared_at_once_on_two_devices() -> None:
+@pytest.mark.parametrize(
+    ("devices", "prepares_together"), [(("gpu0", "gpu1"), False), (("gpu0",), True)]
+)
+def test_both_commits_are_prepared_at_once(
+    devices: tuple[str, ...], prepares_together: bool
+) -> None:
     both = threading.Barrier(2, timeout=5)
 
     class Meeting(ScriptedPairs):
@@ -119,7 +124,7 @@ def test_both_commits_are_prepared_at_once_on_two_devices() -> None:
             both.wait()
             return super().prepare(commit, device)
 
-    source = Meeting(ratio_of({"b": 0.0}), devices=("gpu0", "gpu1"))
+    source = Meeting(ratio_of({"b": 0.0}), devices=devices, prepares_together=prepares_together)
     CommitComparison(BASE, HEAD, ["b"]).run(source)
     assert sorted(source.prepared) == sorted([BASE, HEAD])
 

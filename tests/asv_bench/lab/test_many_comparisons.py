@@ -29,6 +29,8 @@ class DrawnPairs:
 
     devices = ("simulated",)
 
+    prepares_together = False
+
     def __init__(self, drawn: Drawn, run: int) -> None:
         self._drawn, self._run, self._number = drawn, run, 0
 
