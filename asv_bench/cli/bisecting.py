@@ -19,7 +19,7 @@ from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.git.repository import Commit, kind_of, short
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import IssueText, described, repeating
 from asv_bench.output.progress import Progress
@@ -118,15 +118,19 @@ class Bisecting(Searching):
         )
         doubts = processes_apart(readings)
         first, *others = answer_lines(self.finding, self._by_hash)
-        self._look_why(self.finding)
-        others += [*self._next_question(), *self._why]
+        others += self._next_question()
+        table = commit_table(self.finding, self._commits)
         if self._probes:
-            page = self._page(first, [*others, *self._record.warnings, *doubts])
-            self._files.show(commit_table(self.finding, self._commits), page=page)
+            print_table(self._console, table)
         self._record.warn(self._console, doubts)
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
         print_sentences(self._console, [*others, took])
+        self._look_why(self.finding)
+        print_sentences(self._console, self._why)
+        if self._probes:
+            page = self._page(first, [*others, *self._why, *self._record.warnings])
+            self._files.write(table, page=page)
 
     def _look_why(self, finding: Finding) -> None:
         """Find out what differs besides time at the commits that are named."""

@@ -26,7 +26,7 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.git.repository import Commit
-from asv_bench.output.console import Verbosity, print_sentences, verbosity
+from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import (
     IssueText,
@@ -140,8 +140,7 @@ class Comparing(Question[Subject]):
             self._console.print(sentence, style="yellow")
             self._record.warnings.append(sentence)
         table = comparison_table(self.comparisons, self._units, title, self._plan, self._margins)
-        self._look_why()
-        self._files.show(table, page=self._page())
+        print_table(self._console, table)
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
@@ -150,7 +149,9 @@ class Comparing(Question[Subject]):
             lines = others_lines(self._others(), self._ends, units)
             print_sentences(self._console, lines)
         print_sentences(self._console, self.answers(), "bold")
+        self._look_why()
         print_sentences(self._console, self._why)
+        self._files.write(table, page=self._page())
 
     def _look_why(self) -> None:
         """Find out what differs besides time, where the head is slower."""
@@ -180,7 +181,6 @@ class Comparing(Question[Subject]):
             remarks=[
                 *(answer for answer in self.answers() if answer != self.heading()),
                 *self._record.warnings,
-                *self._contradictions(),
                 *reasons,
                 *interruption,
                 *self._why,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -79,10 +81,12 @@ def count_ends(
     on_end
         Called after each end.
     """
+    task = partial(_counted, paths=paths, model=model, has_kernels=has_kernels)
     sides = []
-    for folder in (base, head):
-        sides.append(_counted(folder, paths=paths, model=model, has_kernels=has_kernels))
-        on_end()
+    with ThreadPoolExecutor(2) as pool:
+        for side in pool.map(task, (base, head)):
+            sides.append(side)
+            on_end()
     found = EngineCounts()
     for end, side in zip(("base", "head"), sides, strict=True):
         found.notes += [

@@ -53,12 +53,16 @@ class TableFiles:
         return (path for path in named if path is not None)
 
     def show(self, *tables: Table, page: str | None = None) -> None:
-        """Print tables and write them to the files; `page` is the Markdown if it is more than they.
+        """Print tables and write them to the files, as `write` does."""
+        for table in tables:
+            print_table(self.console, table)
+        self.write(*tables, page=page)
+
+    def write(self, *tables: Table, page: str | None = None) -> None:
+        """Write tables to the files; `page` is the Markdown if it is more than they.
 
         Raises WrittenElsewhere if a file could not be written.
         """
-        for table in tables:
-            print_table(self.console, table)
         if self.markdown is not None:
             text = "\n".join(table.to_markdown() for table in tables) if page is None else page
             write_text(self.markdown, text, suffix=".md")

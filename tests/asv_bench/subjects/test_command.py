@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -64,6 +65,22 @@ def test_a_slower_command_is_found(toy: ToyRepository) -> None:
         f"Why: kvtrail explain {ends} -- sh bench.sh",
     ]
     assert record["results"]["why"][-1] in said
+
+
+def test_the_verdict_is_told_before_what_differs_is_looked_for(
+    toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def look(*asked: object, **options: object) -> list[str]:
+        sys.stdout.flush()
+        told.append(sys.stdout.buffer.getvalue().decode())
+        return []
+
+    monkeypatch.setattr("asv_bench.cli.comparing.why", look)
+    compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    (before,) = told
+    assert "wall_s: slower" in before
 
 
 def test_a_record_on_standard_output_is_alone_there(toy: ToyRepository) -> None:
