@@ -54,7 +54,7 @@ class FakeProcesses:
         value = self.seconds.get(rung.number, 1e-3) * factor
         figures = dict.fromkeys((STEP_TIME, *FIGURES), value)
         digests = list(self.digests.get(rung.number, ["a", "b"]))
-        measured = {"figures": figures, "runs": [figures], "digests": digests}
+        measured = {"figures": figures, "runs": [figures], "digests": digests, "turns": []}
         checked = list(self.checks.get(rung.number, ["c", "d", "e"]))
         events = ("sw_thermal_slowdown",) if rung.number in self.throttled else ()
         gpu = GpuConditions(1980.0, 1980.0, 1980.0, events, 40, 3)

@@ -314,8 +314,9 @@ def _rungs_here(text: str | None, device: str) -> tuple[list[Rung], list[Rung]]:
 
 def _notes(left_out: list[Rung], *, quick: bool, device: str) -> list[str]:
     notes = [
-        f"The two rungs of a pair took turns of {TURN_STEPS} steps; the throughput of a process is "
-        f"that of its median turn."
+        f"The two rungs of a pair took turns of {TURN_STEPS} steps. Their throughputs are those of "
+        f"the turns at each place in a block in which neither was disturbed, told by the ratios of "
+        f"turns that follow each other."
     ]
     if left_out:
         names = ", ".join(rung.label for rung in left_out)

@@ -16,9 +16,10 @@ from asv_bench.workloads.run_sample import RunSample
 if TYPE_CHECKING:
     from engine import TokenEvent
 
-TURN_STEPS = BLOCK_SIZE
-"""Steps of a turn, a fraction of a second: what else a machine does changes within seconds. A block
-has as many tokens, so a sequence gets one block in each turn, and turns do alike work."""
+TURN_STEPS = 4
+"""Steps of a turn, tens of milliseconds: what else a machine does lasts longer and meets both."""
+TURNS_OF_BLOCK = BLOCK_SIZE // TURN_STEPS
+"""After so many turns a sequence needs a new block: every such turn does like work."""
 
 
 class EngineInTurns:
@@ -35,6 +36,10 @@ class EngineInTurns:
         self._turns = turns
         self._steps = 0
         self.waits: list[tuple[float, float]] = []
+
+    def begin_run(self) -> None:
+        """Begin a turn with the next step, so that all runs have the same turns."""
+        self._steps = 0
 
     def submit(self, prompt: Any, params: Any = None) -> int:
         """See `EngineFace`."""
@@ -55,17 +60,16 @@ class EngineInTurns:
         self._steps += 1
         return self._engine.step()
 
-    def take_waits_out(self, sample: RunSample) -> float | None:
+    def take_waits_out(self, sample: RunSample) -> list[float]:
         """Move the tokens of a run to when they would have come without the waits.
 
         Returns
         -------
-        float or None
-            Seconds a token in the median turn from the first token to the last; None without a
-            whole turn. What disturbs single turns does not move it.
+        list of float
+            Seconds a token in each whole turn from the first token to the last.
         """
         if not self.waits:
-            return None
+            return []
         begins, ends = np.array(self.waits).T
         waited = np.concatenate([[0.0], np.cumsum(ends - begins)])
         for trace in sample.traces:
@@ -75,4 +79,5 @@ class EngineInTurns:
         edges = ends - waited[1:]
         edges = edges[(edges >= times[0]) & (edges <= times[-1])]
         tokens = np.diff(np.searchsorted(times, edges, side="right"))
-        return float(np.median(np.diff(edges) / tokens)) if len(tokens) else None
+        seconds: list[float] = (np.diff(edges) / tokens).tolist()
+        return seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from asv_bench.process.gpu_watch import why_discarded
@@ -11,6 +12,7 @@ from asv_bench.process.process_pairs import for_turns
 from asv_bench.process.samples import Absence, Pair, Reading, SampleFailed
 from asv_bench.process.turns import in_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Trial
+from asv_bench.studies.ladder.paired_turns import paired_seconds
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rungs import Rung
 
@@ -132,6 +134,13 @@ def _pair(
     base, head = (
         _reading(trial, rung, figure, answers[rung], place) for rung in (trial.base, trial.head)
     )
+    if figure == SECONDS_PER_TOKEN:
+        turns = (
+            answers[rung].workloads[trial.claim.workload]["turns"]
+            for rung in (trial.base, trial.head)
+        )
+        if (seconds := paired_seconds(*turns)) is not None:
+            base, head = replace(base, value=seconds[0]), replace(head, value=seconds[1])
     return Pair(base, head, head_first, why_discarded(base.gpu, head.gpu))
 
 

@@ -44,11 +44,14 @@ class RungFigures:
         The same for each run.
     digests
         One hash for each request, of the token ids that it generated.
+    turns
+        For each run, seconds a token of its turns; none where it took no turns.
     """
 
     figures: dict[str, float]
     runs: list[dict[str, float]]
     digests: list[str]
+    turns: list[list[float]]
 
     def to_json(self) -> dict[str, Any]:
         """The figures as JSON-ready values."""
@@ -73,8 +76,6 @@ def measure_rung(
     rung: Rung, workload: Workload, *, model: str, device: str, dtype: str, repeats: int | None
 ) -> RungFigures:
     """Run a workload on a rung, after a shorter run that is not measured, in this process's turns.
-
-    Seconds a token are those of the median turn, where there are turns, else of the whole run.
 
     Parameters
     ----------
@@ -108,22 +109,25 @@ def measure_rung(
     turns.pass_on()
     turns.wait()
     turned = EngineInTurns(engine, turns)
-    samples = [run_workload(turned, workload, vocab_size, mode="online")]
+
+    def run() -> RunSample:
+        turned.begin_run()
+        return run_workload(turned, workload, vocab_size, mode="online")
+
+    samples = [run()]
     wanted = repeats_for(samples[0].wall_s) if repeats is None else repeats
     if turns.are_shared:
         wanted = max(wanted, RUNS_IN_TURNS)
     while len(samples) < wanted:
-        samples.append(run_workload(turned, workload, vocab_size, mode="online"))
+        samples.append(run())
     turns.pass_on()
     engine.check_integrity()
     of_turns = [turned.take_waits_out(sample) for sample in samples]
     runs = [run_figures(sample) for sample in samples]
-    for run, seconds in zip(runs, of_turns, strict=True):
-        run[SECONDS_PER_TOKEN] = seconds or run[SECONDS_PER_TOKEN]
     figures = min(runs, key=lambda run: run[STEP_TIME])
     if turns.are_shared:
         figures = {name: float(np.median([run[name] for run in runs])) for name in figures}
-    return RungFigures(figures, runs, request_digests(samples[0]))
+    return RungFigures(figures, runs, request_digests(samples[0]), of_turns)
 
 
 def run_figures(sample: RunSample) -> dict[str, float]:

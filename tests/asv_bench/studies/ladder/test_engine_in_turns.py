@@ -45,8 +45,9 @@ def test_tokens_come_when_they_would_have_without_the_waits(monkeypatch: pytest.
     times = [engine.step()[0] for _ in range(12)]
     assert len(engine.waits) == 3
     trace = RequestTrace(0.0, list(range(12)), list(times))
-    of_turn = engine.take_waits_out(RunSample("online", 0.0, 1.0, 11, [trace]))
-    assert 0.01 <= of_turn < 0.05
+    of_turns = engine.take_waits_out(RunSample("online", 0.0, 1.0, 11, [trace]))
+    assert len(of_turns) == 2
+    assert all(0.01 <= seconds < 0.05 for seconds in of_turns)
     assert times[-1] - times[0] > 0.4
     assert 0.11 <= trace.token_times_s[-1] - trace.token_times_s[0] < 0.4
     assert trace.itl_s.max() < 0.1
@@ -62,11 +63,22 @@ def test_alone_an_engine_never_waits(monkeypatch: pytest.MonkeyPatch):
     assert not engine.has_unfinished
 
 
-def test_a_disturbed_turn_does_not_move_the_throughput(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_begins_with_a_turn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_in_turns, "TURN_STEPS", 3)
+    engine = EngineInTurns(Counting(), Other())
+    for steps, waits in ((4, 1), (3, 1), (1, 2)):
+        if steps == 3:
+            engine.begin_run()
+        for _ in range(steps):
+            engine.step()
+        assert len(engine.waits) == waits
+
+
+def test_each_turn_has_its_own_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_in_turns, "TURN_STEPS", 2)
     engine = EngineInTurns(Counting(), Other())
     # Turns of two tokens a second apart, of which the second turn takes ten times as long.
     moments = [1.0, 2.0, 12.0, 22.0, 23.0, 24.0, 25.0, 26.0]
     engine.waits = [(2.0, 2.0), (22.0, 22.0), (24.0, 24.0), (26.0, 26.0)]
     trace = RequestTrace(0.0, list(range(8)), moments)
-    assert engine.take_waits_out(RunSample("online", 0.0, 26.0, 7, [trace])) == 1.0
+    assert engine.take_waits_out(RunSample("online", 0.0, 26.0, 7, [trace])) == [10.0, 1.0, 1.0]

@@ -16,12 +16,12 @@ from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.process.measured_process import CPU, Place, ProcessFailed
 from asv_bench.studies.ladder import command, ladder_page, rung_process
+from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
 from asv_bench.studies.ladder.ladder_page import read_records, write_page
 from asv_bench.studies.ladder.ladder_tables import agreement
 from asv_bench.studies.ladder.rung_counters import COUNTERS
 from asv_bench.studies.ladder.rung_process import RungProcesses, RungSettings
 from asv_bench.studies.ladder.rungs import RUNGS
-from asv_bench.workloads.named import BLOCK_SIZE
 
 SECONDS = {0: 4e-3, 1: 3e-3, 2: 1e-3, 5: 1e-3, 6: 1.2e-3, 7: 0.5e-3}
 
@@ -68,7 +68,7 @@ def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, t
     page = (tmp_path / "ladder.md").read_text()
     assert r"| 2 → 5 \* |" in page
     assert "stands in for it" in page
-    assert f"took turns of {BLOCK_SIZE} steps" in page
+    assert f"took turns of {TURN_STEPS} steps" in page
     assert "Left out on this device" in page
     assert "![Waterfall of the rungs on mine](ladder-mine.svg)" in page
     svg = ElementTree.parse(tmp_path / "ladder-mine.svg").getroot()
