@@ -14,6 +14,7 @@ from asv_bench.git.commit_sources import CommitSources
 from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
+from asv_bench.process.paired_windows import undisturbed
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading, SampleFailed
 from asv_bench.process.threads import measured_threads
 from asv_bench.process.turns import in_turns
@@ -212,11 +213,18 @@ class ProcessPairs:
         self, commits: Sequence[str], names: Sequence[str], place: Place
     ) -> list[dict[str, Reading]]:
         shared = for_turns(place)
-        return in_turns(
+        one, other = in_turns(
             lambda number, variables: self._measure(
                 commits[number], names, shared, variables=variables
             )
         )
+        for name in names:
+            values = undisturbed(one[name].samples, other[name].samples)
+            one[name], other[name] = (
+                replace(reading, value=value)
+                for reading, value in zip((one[name], other[name]), values, strict=True)
+            )
+        return [one, other]
 
     def _measure(
         self,

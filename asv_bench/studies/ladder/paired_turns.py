@@ -1,4 +1,4 @@
-"""What two processes took that worked in turns, by the turns in which nothing disturbed either."""
+"""What a token took in two processes that worked in turns, over the turns of a block."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asv_bench.process.paired_windows import undisturbed
 from asv_bench.studies.ladder.engine_in_turns import TURNS_OF_BLOCK
-
-_LEFT_OUT = 0.25
-"""Of the turns at one place in a block, at either end of their ratios."""
 
 
 def paired_seconds(
     base: Sequence[Sequence[float]], head: Sequence[Sequence[float]]
 ) -> tuple[float, float] | None:
-    """Seconds a token of both, from the turns that they took right after each other.
+    """Seconds a token of both, from the turns that disturbed neither.
 
     A turn in which sequences need a new block does more than others, and that is part of what a
-    token costs. So turns are sorted by their place in a block. Of each place those count whose
-    ratios are in the middle half, and every place counts alike.
+    token costs. So turns are sorted by their place in a block, and every place counts alike.
 
     Parameters
     ----------
@@ -40,9 +37,6 @@ def paired_seconds(
         ]
         if not pairs:
             return None
-        logs = np.log(pairs)
-        logs = logs[np.argsort(logs[:, 1] - logs[:, 0])]
-        left_out = int(len(logs) * _LEFT_OUT)
-        means.append(np.exp(logs[left_out : len(logs) - left_out].mean(axis=0)))
+        means.append(undisturbed(*zip(*pairs, strict=True)))
     of_base, of_head = np.mean(means, axis=0)
     return float(of_base), float(of_head)
