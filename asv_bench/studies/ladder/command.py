@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import Devices, RequireGpu, insist_on_gpu
+from asv_bench.cli.options import Devices, Margin, RequireGpu, insist_on_gpu
 from asv_bench.compare.bench_setup import devices_named, termination_as_interrupt
-from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_sentences, print_table
@@ -73,6 +73,7 @@ def run(
         bool,
         typer.Option("--quick", help=f"A tenth of each workload, and {QUICK_PAIRS} pairs."),
     ] = False,
+    margin: Margin = 100 * DEFAULT_MARGIN,
     devices: Devices = None,
     require_gpu: RequireGpu = False,
     machine: Annotated[
@@ -118,6 +119,7 @@ def run(
     untried = [claim.seed for claim in wanted_claims if claims and claim not in tried]
     wanted = QUICK_PAIRS if quick and pairs is None else pairs
     plan = ComparisonPlan() if wanted is None else ComparisonPlan.with_cap(wanted)
+    plan = plan.with_margin(margin / 100)
     facts = machine_facts()
     is_whole = rungs is None and claims is None and not quick
     target = _target(facts, machine, output, is_whole=is_whole)

@@ -42,6 +42,16 @@ def _run(*arguments):
     return done
 
 
+def test_a_margin_says_which_difference_matters(processes, tmp_path):
+    done = _run("--output", tmp_path, "--pairs", 8, "--claims", "036", "--margin", 50)
+    assert done.exit_code == 0, done.output
+    [record] = tmp_path.glob("*.json")
+    [claim] = json.loads(record.read_text())["results"]["claims"]
+    # It is a quarter faster.
+    assert claim["finding"] == "equivalent"
+    assert "equivalent is within 50 %" in " ".join((tmp_path / "ladder.md").read_text().split())
+
+
 def test_a_run_prints_its_tables_and_writes_record_page_and_picture(processes, tmp_path):
     done = _run("--output", tmp_path, "--machine", "mine", "--pairs", 8)
     assert done.exit_code == 0, done.output
