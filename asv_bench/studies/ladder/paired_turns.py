@@ -22,6 +22,7 @@ def paired_seconds(
     ----------
     base, head
         For each run the seconds a token of its turns; those of all runs begin at the same place.
+        Runs and turns that only one of them has are left out.
 
     Returns
     -------
@@ -32,7 +33,7 @@ def paired_seconds(
     for place in range(TURNS_OF_BLOCK):
         pairs = [
             pair
-            for runs in zip(base, head, strict=True)
+            for runs in zip(base, head, strict=False)
             for pair in zip(*(run[place::TURNS_OF_BLOCK] for run in runs), strict=False)
         ]
         if not pairs:

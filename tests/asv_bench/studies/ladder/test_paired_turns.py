@@ -35,7 +35,7 @@ def test_a_dear_turn_of_every_block_counts_as_often_as_it_comes():
 def test_turns_that_one_process_lacks_are_not_compared():
     base = np.ones(2 * TURNS_OF_BLOCK + 3)
     head = np.concatenate([2 * base, [900.0, 900.0]])
-    assert paired_seconds([base], [head]) == pytest.approx((1.0, 2.0))
+    assert paired_seconds([base, 7 * base], [head]) == pytest.approx((1.0, 2.0))
 
 
 def test_without_turns_there_is_nothing_to_say():
