@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
@@ -134,9 +135,12 @@ class Bisecting(Searching):
 
     def _look_why(self, finding: Finding) -> None:
         """Find out what differs besides time at the commits that are named."""
-        if finding.confirmed_steps:
-            with Progress(self._console, "looking at what differs besides time"):
-                self._why = [line for step in finding.confirmed_steps for line in self._lines(step)]
+        if not finding.confirmed_steps:
+            return
+        # The answer stands already, and Ctrl-C leaves it.
+        looking = Progress(self._console, "looking at what differs besides time")
+        with suppress(KeyboardInterrupt), looking:
+            self._why = [line for step in finding.confirmed_steps for line in self._lines(step)]
 
     def _lines(self, step: Step) -> list[str]:
         """What differs besides time at a commit that is named."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from asv_bench.cli.exit_codes import ExitCode, exit_code, gate_text
@@ -158,7 +159,9 @@ class Comparing(Question[Subject]):
         is_slower = any(one.verdict is Verdict.SLOWER for one in self.comparisons)
         if self._options is None or not is_slower or self.is_interrupted:
             return
-        with Bar(self._console, "looking at what differs besides time"):
+        # The answer stands already, and Ctrl-C leaves it.
+        looking = Bar(self._console, "looking at what differs besides time")
+        with suppress(KeyboardInterrupt), looking:
             self._why = why(self._subject, self._base, self._head, self._options, self._cells())
 
     def heading(self) -> str:

@@ -75,12 +75,14 @@ def test_the_verdict_is_told_before_what_differs_is_looked_for(
     def look(*asked: object, **options: object) -> list[str]:
         sys.stdout.flush()
         told.append(sys.stdout.buffer.getvalue().decode())
-        return []
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("asv_bench.cli.comparing.why", look)
-    compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    code, _, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
     (before,) = told
     assert "wall_s: slower" in before
+    # Who has the answer need not wait for the rest.
+    assert (code, record["results"]["why"], record["results"]["interrupted"]) == (3, [], False)
 
 
 def test_a_record_on_standard_output_is_alone_there(toy: ToyRepository) -> None:
