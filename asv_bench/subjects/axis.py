@@ -51,7 +51,7 @@ class Axis(Protocol):
         ...
 
     def fixed(self) -> str:
-        """The commit whose files all variants have; "" where each has its own."""
+        """Git's hash of the files that all variants have; "" where each has its own."""
         ...
 
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
@@ -125,7 +125,7 @@ class Labels:
     def __init__(self, labels: Sequence[str], root: Path, scratch: Callable[[], Path]) -> None:
         self._labels = tuple(labels)
         self._commits = Commits(root, scratch)
-        self._tree: str | None = None
+        self._tree: Variant | None = None
 
     def resolve(self, name: str) -> Commit:
         """See `Axis`."""
@@ -152,13 +152,18 @@ class Labels:
 
     def variant(self, name: str) -> Variant:
         """See `Axis`."""
-        tree = self._commits.variant(self.fixed())
+        tree = self._working_tree()
         return Variant(tree.commit, tree.repository, name)
 
     def fixed(self) -> str:
         """See `Axis`."""
+        tree = self._working_tree()
+        return tree.repository.line("rev-parse", f"{tree.commit}^{{tree}}")
+
+    def _working_tree(self) -> Variant:
+        """The working tree as it stood when it was first asked for."""
         if self._tree is None:
-            self._tree = self._commits.working_tree().hash
+            self._tree = self._commits.variant(self._commits.working_tree().hash)
         return self._tree
 
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
