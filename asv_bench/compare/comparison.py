@@ -107,7 +107,8 @@ class CommitComparison:
 
     An effect is the change of the figure itself, head / base - 1. `pools` holds, by benchmark,
     differences within one commit that this machine showed before (`judging.within_commit`): with
-    them four pairs can be enough. `margins` are those of benchmarks whose margin is not the plan's.
+    them three pairs can be enough. `margins` are those of benchmarks whose margin is not the
+    plan's.
     """
 
     def __init__(

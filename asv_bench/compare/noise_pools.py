@@ -1,7 +1,7 @@
 """What this machine's noise was: differences between processes of one commit, by benchmark.
 
 Each comparison adds its own, and the next one is judged by them, so that a difference far beyond
-the noise needs four pairs only. A file holds those of one subject, machine, number of
+the noise needs three or four pairs only. A file holds those of one subject, machine, number of
 threads and ruler, since under another their noise is another.
 """
 

@@ -52,8 +52,9 @@ class Look:
 
 
 EARLY_LOOKS = (
+    Look(3, Criterion.POOLED, 0.05),
     Look(4, Criterion.POOLED, 0.1, 0.09),
-    Look(5, Criterion.POOLED, 0.1, 0.09),
+    Look(5, Criterion.POOLED, 0.05, 0.09),
     Look(6, Criterion.SEPARATION, 0.25, 0.025),
     Look(8, Criterion.RANK_SUM, 0.08, 0.06),
     Look(10, Criterion.RANK_SUM, 0.07, 0.06),

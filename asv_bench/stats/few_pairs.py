@@ -39,8 +39,8 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     """Whether the head's processes lie above the base's by a gap wide beside the range of either.
 
     The gap is at least as wide as the wider range; with five pairs 1.5 times as wide, with four
-    twice. Where the commits do not scatter alike, it is 2 times as wide with six pairs, 4 times
-    with five and 8 times with four.
+    twice, with fewer 16 times. Where the commits do not scatter alike, it is 2 times as wide with
+    six pairs, 4 times with five and 8 times with four.
 
     Parameters
     ----------
@@ -50,9 +50,8 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     pairs = base.shape[-1]
     gap = head.min(axis=-1) - base.max(axis=-1)
     wider = np.maximum(np.ptp(base, axis=-1), np.ptp(head, axis=-1))
-    needed = np.where(
-        scatter_alike(base, head), max(1.0, 4.0 - pairs / 2), max(1.0, 2.0 ** (7 - pairs))
-    )
+    alike = max(1.0, 4.0 - pairs / 2) if pairs > 3 else 16.0
+    needed = np.where(scatter_alike(base, head), alike, max(1.0, 2.0 ** (7 - pairs)))
     apart: npt.NDArray[np.bool_] = (gap > 0) & (gap >= needed * wider)
     return apart
 

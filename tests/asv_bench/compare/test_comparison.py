@@ -263,7 +263,7 @@ def test_progress_is_told_after_each_pair() -> None:
     compare(source, on_pair=lambda progress, pairs: heard.append((progress, pairs)))
     assert [progress.measured for progress, _ in heard] == list(range(1, 32))
     assert [progress.kept for progress, _ in heard][:4] == [1, 2, 2, 3]
-    assert {progress.next_look for progress, _ in heard} == {look.pairs for look in PLAN.looks[2:]}
+    assert {progress.next_look for progress, _ in heard} == {look.pairs for look in PLAN.looks[3:]}
     assert heard[2][1]["b"].discarded == "hot"
 
 

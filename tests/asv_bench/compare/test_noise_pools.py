@@ -30,19 +30,25 @@ def test_a_seam_of_two_pairs_is_a_difference_within_one_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "verdict"),
-    [(0.02, Verdict.SLOWER), (-0.02, Verdict.FASTER), (0.0, Verdict.EQUIVALENT)],
+    ("effect", "verdict", "pairs", "confidence", "p"),
+    [
+        (0.02, Verdict.SLOWER, 3, 0.75, 1e-4),
+        (-0.02, Verdict.FASTER, 3, 0.75, 1e-4),
+        (0.0, Verdict.EQUIVALENT, 4, 0.875, 1e-6),
+    ],
 )
-def test_four_pairs_are_enough_where_the_noise_is_known(effect: float, verdict: Verdict) -> None:
+def test_few_pairs_are_enough_where_the_noise_is_known(
+    effect: float, verdict: Verdict, pairs: int, confidence: float, p: float
+) -> None:
     source = ScriptedPairs(lambda name, number: (1 + effect) * math.exp(0.2 * NOISE[number]))
     (answer,) = CommitComparison(BASE, HEAD, ["b"], pools={"b": NOISE}).run(source)
     assert answer.verdict is verdict
-    assert answer.pairs_used == 4
+    assert answer.pairs_used == pairs
     assert answer.test == "pooled ranks"
-    assert answer.confidence == 0.875
+    assert answer.confidence == confidence
     assert answer.p is not None
     assert answer.equivalence_p is not None
-    assert min(answer.p, answer.equivalence_p) < 1e-6
+    assert min(answer.p, answer.equivalence_p) < p
 
 
 def test_a_run_that_is_noisier_than_the_pool_needs_more_pairs() -> None:

@@ -22,7 +22,8 @@ def test_every_look_of_a_plan_can_decide(cap: int) -> None:
     plan = ComparisonPlan.with_cap(cap)
     for number, look in enumerate(plan.looks):
         assert look.test.least_p(look.pairs) <= plan.difference_level(number, 1)
-        assert look.test.least_p(look.pairs) <= plan.equivalence_level(number)
+        if look.pairs > 3:  # with three pairs nothing is called equivalent
+            assert look.test.least_p(look.pairs) <= plan.equivalence_level(number)
 
 
 @pytest.mark.parametrize("cap", [6, 7, 10, 12, 24, 30, 96])
@@ -44,11 +45,11 @@ def test_the_looks_together_spend_no_more_than_is_allowed(cap: int) -> None:
 @pytest.mark.parametrize(
     ("cap", "looks"),
     [
-        (30, (4, 5, 6, 8, 10, 14, 18, 24, 30)),
-        (24, (4, 5, 6, 8, 10, 14, 20, 24)),
-        (12, (4, 5, 6, 8, 10, 12)),
-        (7, (4, 5, 6, 7)),
-        (6, (4, 5, 6)),
+        (30, (3, 4, 5, 6, 8, 10, 14, 18, 24, 30)),
+        (24, (3, 4, 5, 6, 8, 10, 14, 20, 24)),
+        (12, (3, 4, 5, 6, 8, 10, 12)),
+        (7, (3, 4, 5, 6, 7)),
+        (6, (3, 4, 5, 6)),
     ],
 )
 def test_another_cap_keeps_the_looks_that_can_decide(cap: int, looks: tuple[int, ...]) -> None:
