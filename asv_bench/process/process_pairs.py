@@ -284,13 +284,12 @@ def shared_out(devices: Sequence[str]) -> list[Place]:
 
 
 def for_turns(place: Place) -> Place:
-    """Where two processes take turns: on a CPU, on the same cores, as many as either has threads.
+    """Where two processes take turns: on the same cores, as many as either has threads.
 
     Cores differ for as long as a neighbour works beside one of them. Were each process on a core of
-    its own, one would have the slower in all its turns.
+    its own, one would have the slower in all its turns. That holds on a GPU, too, where the host
+    works longer than the GPU.
     """
-    if place.is_gpu:
-        return place
     cores = place.cores or tuple(sorted(os.sched_getaffinity(0)))
     return replace(place, cores=cores[-measured_threads() :])
 

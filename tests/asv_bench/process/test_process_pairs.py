@@ -307,7 +307,7 @@ def test_processes_in_turns_share_as_many_cores_as_they_have_threads(
         assert for_turns(Place("cpu")).cores == cores
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert for_turns(Place("cpu", (3, 4))).cores == (4,)
-    assert for_turns(Place("GPU-a", (3, 4))).cores == (3, 4)
+    assert for_turns(Place("GPU-a", (3, 4))).cores == (4,)
 
 
 def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProject) -> None:
