@@ -2,78 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from searched_range import COMMITS, GOOD, INSIDE, QUIET, named, search, times
 from simulated_pairs import FIRST_LOOK
 
 from asv_bench.bisect import search as module
-from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Shape, Stage
+from asv_bench.bisect.finding import Direction, Outcome, Shape, Stage
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.bisect.search import LASTING, LOOKED_AT, Search
-from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison
+from asv_bench.bisect.search import LASTING, LOOKED_AT
+from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import EARLY_LOOKS
 from asv_bench.compare.verdict import Verdict
-from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.calibration.simulate_bisect import Scenario, bisect_often, bisect_once
-from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
+from asv_bench.errors import Refused
+from asv_bench.lab.calibration.simulate_bisect import Scenario, bisect_often
+from asv_bench.lab.calibration.simulated_commits import SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
-from asv_bench.process.samples import CommitUnusable, DeviceLost, Pair, SampleFailed
-
-GOOD = "good"
-COMMITS = [f"commit {number:02d}" for number in range(32)]
-QUIET = Noise(process=0.002, drift=0.002, outliers=0.0)
-INSIDE = SearchPlan(is_inside=True)
-
-
-def times(steps: Mapping[int, float]) -> dict[str, float]:
-    """Log times of commits whose steps are at these places."""
-    return {GOOD: 0.0} | {
-        commit: math.fsum(math.log1p(effect) for place, effect in steps.items() if number >= place)
-        for number, commit in enumerate(COMMITS)
-    }
-
-
-class Parts:
-    """A source for each part, of the same machine; counts pairs by part."""
-
-    def __init__(self, machine: SimulatedCommits) -> None:
-        self.machine = machine
-        self.asked: dict[str, list[tuple[str, str]]] = {}
-
-    def __call__(self, part: str) -> SimulatedCommits:
-        asked = self.asked.setdefault(part, [])
-        machine = self.machine
-
-        class Counted(SimulatedCommits):
-            def __init__(self) -> None:
-                self._devices = tuple(machine.devices)
-
-            def prepare(self, commit: str, device: str | None = None):
-                return machine.prepare(commit, device)
-
-            def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
-                asked.append((base, head))
-                return machine.pair(base, head, **options)
-
-        return Counted()
-
-
-def search(
-    steps: Mapping[int, float],
-    noise: Noise = QUIET,
-    machine: SimulatedCommits | None = None,
-    **options,
-) -> tuple[Finding, list[Probe], dict[str, list[tuple[str, str]]]]:
-    parts = Parts(machine or SimulatedCommits(times(steps), noise, 1))
-    probes: list[Probe] = []
-    finding = Search(
-        parts, GOOD, COMMITS, SIMULATED_BENCHMARK, on_probe=probes.append, **options
-    ).run()
-    return finding, probes, parts.asked
+from asv_bench.process.samples import CommitUnusable, Pair
 
 
 @pytest.mark.parametrize("place", [0, 13, 31])
@@ -154,11 +101,6 @@ def test_an_end_that_cannot_be_measured_ends_it(end: str) -> None:
     del log_times[end]
     with pytest.raises(CommitUnusable, match=end[:8]):
         search({}, machine=SimulatedCommits(log_times, QUIET, 1))
-
-
-def named(finding: Finding) -> dict[str, float]:
-    """The effects of the commits that are named."""
-    return {step.commit: step.effect for step in finding.confirmed_steps}
 
 
 def test_several_steps_are_all_named() -> None:
@@ -254,7 +196,7 @@ def test_a_fall_of_what_should_be_high_is_a_regression_and_shown_as_a_fall() -> 
     assert bad.interval[0] <= bad.effect <= bad.interval[1]
 
 
-def test_a_known_noise_lets_four_pairs_show_a_large_change() -> None:
+def test_a_known_noise_lets_few_pairs_show_a_large_change() -> None:
     pool = [0.001 * step for step in range(-20, 20)]
     finding, _, asked = search({13: 0.30}, pool=pool)
     assert finding.suspects == (COMMITS[13],)
@@ -318,143 +260,6 @@ def test_a_search_that_takes_too_long_gives_up_with_its_best_guess() -> None:
     assert finding.probability < 0.99
 
 
-class Misleading(SimulatedCommits):
-    """A machine on which one harmless commit looks slow until it is confirmed."""
-
-    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
-        [(name, pair)] = super().pair(base, head, **options).items()
-        if base == GOOD and COMMITS[12] <= head < COMMITS[20]:
-            slow = replace(pair.head, value=pair.head.value * 1.03)
-            pair = replace(pair, head=slow)
-        return {name: pair}
-
-
-def test_a_culprit_that_fails_its_confirmation_is_not_named() -> None:
-    machine = Misleading(times({20: 0.03}), QUIET, 1)
-    finding, _, asked = search({}, machine=machine)
-    assert asked["confirmation 1"][0] == (COMMITS[11], COMMITS[12])
-    assert finding.confirmations[0].verdict is Verdict.EQUIVALENT
-    assert finding.outcome is Outcome.INCONCLUSIVE or finding.suspects == (COMMITS[20],)
-
-
-class Throttling(SimulatedCommits):
-    """A machine all of whose pairs without the good end are discarded."""
-
-    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
-        [(name, pair)] = super().pair(base, head, **options).items()
-        return {name: pair if base == GOOD else replace(pair, discarded="the GPU throttled")}
-
-
-def test_a_confirmation_that_told_nothing_is_not_repeated() -> None:
-    finding, _, asked = search({}, machine=Throttling(times({14: 0.03}), QUIET, 1))
-    assert finding.outcome is Outcome.INCONCLUSIVE
-    assert finding.suspects == (COMMITS[14],)
-    assert list(asked) == ["gate", "search", "confirmation 1"]
-
-
-class Unsteady(SimulatedCommits):
-    """A machine that discards some pairs and whose processes of one commit fail."""
-
-    def __init__(self, fails: Sequence[str]) -> None:
-        super().__init__(times({14: 0.04}), QUIET, 1)
-        self.fails = fails
-        self.calls = 0
-
-    def pair(
-        self, base: str, head: str, *, benchmarks: Collection[str] | None = None, **options
-    ) -> Mapping[str, Pair]:
-        self.calls += 1
-        if head in self.fails:
-            raise SampleFailed(head, (SIMULATED_BENCHMARK,), "it died")
-        [(name, pair)] = super().pair(base, head, **options).items()
-        if self.calls % 2 == 0:
-            # A throttled GPU makes harmless commits look like the culprit.
-            slow = replace(pair.head, value=pair.base.value * 1.04)
-            pair = replace(pair, head=slow, discarded="the GPU throttled")
-        return {name: pair}
-
-
-def test_discarded_pairs_count_for_nothing() -> None:
-    finding, probes, _ = search({}, machine=Unsteady([]))
-    assert finding.suspects == (COMMITS[14],)
-    assert sum(probe.pair is not None and bool(probe.pair.discarded) for probe in probes) > 5
-
-
-def test_a_commit_whose_processes_keep_failing_is_left_out() -> None:
-    finding, _, _ = search({}, machine=Unsteady([COMMITS[15]]))
-    assert finding.suspects == (COMMITS[14],)
-    assert finding.unmeasurable is not None
-    assert "it died" in finding.unmeasurable[COMMITS[15]]
-
-
-def test_a_commit_whose_processes_keep_failing_is_not_asked_again() -> None:
-    _, _, asked = search({}, machine=Unsteady([COMMITS[15]]))
-    assert asked["search"].count((GOOD, COMMITS[15])) == MOST_FAILURES
-
-
-def test_ends_whose_processes_keep_failing_are_a_failure() -> None:
-    with pytest.raises(MeasurementFailed, match="it died"):
-        search({}, machine=Unsteady([COMMITS[-1]]))
-
-
-class Watched(SimulatedCommits):
-    """Notes which pairs are measured at the same time."""
-
-    def __init__(self, devices: Sequence[str]) -> None:
-        super().__init__(times({14: 0.04}), QUIET, 1, devices)
-        self.barrier = threading.Barrier(len(devices), timeout=5)
-        self.order: list[tuple[str, bool]] = []
-
-    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
-        self.order.append((options["device"], options["head_first"]))
-        return super().pair(base, head, **options)
-
-
-def test_several_devices_measure_different_commits_in_both_orders() -> None:
-    machine = Watched(["a", "b", "c", "d"])
-    finding, _, asked = search({}, machine=machine)
-    assert finding.suspects == (COMMITS[14],)
-    first = [head for _, head in asked["search"][:4]]
-    assert len(set(first)) >= 3
-    for device in machine.devices:
-        orders = [head_first for name, head_first in machine.order if name == device]
-        assert abs(sum(orders) - len(orders) / 2) <= 2
-
-
-class Losing(SimulatedCommits):
-    """A machine that loses all of its devices but the first, each after so many pairs."""
-
-    def __init__(self, log_times: Mapping[str, float], lasts: int) -> None:
-        super().__init__(log_times, QUIET, 1, [f"device {number}" for number in range(8)])
-        self.lasts = lasts
-
-    def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
-        device = options["device"]
-        if device != self.devices[0] and self.measured[device] >= self.lasts:
-            raise DeviceLost(f"{device} is lost")
-        return super().pair(base, head, **options)
-
-
-@pytest.mark.parametrize("lasts", [1000, 2])
-def test_eight_devices_at_once_come_to_the_same_answer_also_where_they_are_lost(lasts: int) -> None:
-    steps = {8: 0.03, 21: 0.05}
-    finding, probes, asked = search({}, machine=Losing(times(steps), lasts))
-    assert finding.outcome is Outcome.FOUND
-    assert named(finding) == pytest.approx({COMMITS[8]: 0.03, COMMITS[21]: 0.05}, abs=0.005)
-    assert all(probe.pair is not None for probe in probes)
-    if lasts == 1000:
-        assert len(set(asked["search"][:8])) >= 6
-
-
-def test_without_a_device_that_is_left_it_ends() -> None:
-    class Gone(SimulatedCommits):
-        def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:
-            raise DeviceLost("the last one is lost")
-
-    with pytest.raises(DeviceLost, match="the last one"):
-        search({}, machine=Gone(times({}), QUIET, 1, ["a", "b"]))
-
-
 def test_a_guess_accompanies_each_probe_of_the_search() -> None:
     _, probes, _ = search({14: 0.04})
     searched = [probe.guess for probe in probes if probe.stage is Stage.SEARCH]
@@ -469,33 +274,3 @@ def test_a_guess_accompanies_each_probe_of_the_search() -> None:
 def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(Refused):
         SearchPlan(**options)
-
-
-@pytest.mark.parametrize(("effect", "pairs"), [(0.02, 120), (0.03, 80), (0.05, 60)])
-def test_simulated_searches_are_right_on_a_noisy_machine(effect: float, pairs: int) -> None:
-    row = bisect_often(Scenario("", (effect,)), runs=40, seed=1000)
-    assert row["right"] >= 39
-    assert row["pairs_mean"] < pairs
-
-
-def test_a_simulated_range_without_a_step_is_said_to_have_none() -> None:
-    row = bisect_often(Scenario("nothing", ()), runs=40, seed=1000)
-    assert row["right"] >= 39
-    assert row["wrong_commit"] == 0
-
-
-def test_a_simulated_search_can_be_wrong() -> None:
-    """The simulation must not judge kindly: an answer without certainty is not a right one."""
-    trials = [
-        bisect_once(Scenario("", (0.03,)), seed, plan=SearchPlan(most_pairs=1)) for seed in range(5)
-    ]
-    assert not any(trial.right for trial in trials)
-
-
-def test_a_commit_with_an_offset_is_neither_asked_for_ever_nor_named() -> None:
-    """Its pairs all have the same offset: more of them say nothing new of the curve."""
-    scenario = Scenario("", (0.02,), jitter=0.005)
-    for seed in (1, 4, 8):
-        trial = bisect_once(scenario, seed)
-        assert not trial.is_wrong
-        assert max(point.pairs for point in trial.finding.curve[:-1]) < 100
