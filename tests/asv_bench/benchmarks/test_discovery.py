@@ -1,0 +1,146 @@
+"""Which benchmarks asv finds, with which parameters, and what is skipped."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from toy_project import ROOT
+
+from asv_bench import benchmarks
+from asv_bench.benchmarks import decode, host, kernel_calls, kernels, sharing
+
+
+@pytest.fixture(scope="module")
+def discovered() -> dict[str, dict[str, Any]]:
+    """What asv's own discovery exports, and whether that imported anything heavy."""
+    code = (
+        "import json, sys\n"
+        "from asv_runner.discovery import disc_benchmarks, update_sys_path\n"
+        f"root = {str(ROOT / 'asv_bench' / 'benchmarks')!r}\n"
+        "update_sys_path(root)\n"
+        "found = {b.name: {k: v for k, v in vars(b).items() if isinstance(v, (str, int, float,"
+        " list))} for b in disc_benchmarks(root)}\n"
+        "heavy = [name for name in ('torch', 'engine', 'kernels') if name in sys.modules]\n"
+        "json.dump({'found': found, 'heavy': heavy, 'path': sys.path}, sys.stdout, default=str)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
+    content: dict[str, Any] = json.loads(done.stdout)
+    assert content["heavy"] == [], "every process that only reads a figure would pay for these"
+    assert str(ROOT) not in content["path"], "the working tree's engine could be imported"
+    found: dict[str, dict[str, Any]] = content["found"]
+    return found
+
+
+def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> None:
+    subjects = {name.rpartition(".")[0] for name in discovered}
+    assert subjects == {
+        "counters.Kernels",
+        "counters.Steps",
+        "decode.BucketPadding",
+        "decode.Decode",
+        "decode.GraphCapture",
+        "host.AppendBookkeeping",
+        "host.BlockMetadata",
+        "host.BlockTables",
+        "host.EngineStep",
+        "host.GpuStartup",
+        "host.HostShare",
+        "host.Startup",
+        "host_growth.AbortOfWaiting",
+        "host_growth.BlockedPrompt",
+        "host_growth.LateRequest",
+        "host_growth.ManyStreams",
+        "host_growth.StopIdsOfOthers",
+        "host_text.TextStreams",
+        "kernels.Append",
+        "kernels.DecodeAttention",
+        "kernels.PrefillAttention",
+        "scheduler.Scheduler",
+        "scheduler.Single",
+        "scheduler.Wide",
+        "streaming.Streaming",
+        "streaming.StreamingLatency",
+    }
+
+
+def test_every_benchmark_says_what_asv_must_know(discovered: dict[str, dict[str, Any]]) -> None:
+    for name, benchmark in discovered.items():
+        assert benchmark["type"] == "track", name
+        # Counters are the same in every process; times need twelve.
+        is_exact = name.startswith("counters.")
+        assert (benchmark["unit"] in ("seconds", "floors")) != is_exact, name
+        assert benchmark["rounds"] == (1 if is_exact else 12), name
+        # An explicit version: a reworded docstring must not start a new series.
+        assert benchmark["version"] == "1", name
+        assert benchmark["timeout"] >= 120, name
+        assert len(benchmark["params"]) == len(benchmark["param_names"]), name
+
+
+def test_parameters_are_the_same_on_every_machine(
+    discovered: dict[str, dict[str, Any]], on_gpu: Callable[[bool], None]
+) -> None:
+    on_gpu(True)
+    assert discovered["decode.Decode.track_step_time"]["params"] == [
+        ["'gpt2-tiny'", "'gpt2'"],
+        ["1", "8", "64", "256"],
+        ["128", "512", "900"],
+    ]
+    assert decode.Decode.params == (["gpt2-tiny", "gpt2"], [1, 8, 64, 256], [128, 512, 900])
+
+
+def test_each_machine_skips_the_others_parameters(
+    any_engine: Path, on_gpu: Callable[[bool], None]
+) -> None:
+    def kept(benchmark: Any) -> list[tuple[Any, ...]]:
+        combinations = []
+        for params in itertools.product(*benchmark.params):
+            try:
+                benchmark().setup(*params)
+            except SkipNotImplemented:
+                continue
+            combinations.append(params)
+        return combinations
+
+    on_gpu(False)
+    assert {model for model, _, _ in kept(decode.Decode)} == {"gpt2-tiny"}
+    assert ("gpt2-tiny", 64, 128) in kept(decode.Decode)
+    assert ("gpt2-tiny", 256, 900) not in kept(decode.Decode)
+    assert kept(kernels.DecodeAttention) == [("cpu-small",)]
+    assert kept(decode.BucketPadding) == kept(host.HostShare) == kept(decode.GraphCapture) == []
+    on_gpu(True)
+    assert len(kept(decode.Decode)) == 12
+    assert kept(host.HostShare) == [("gpt2", batch) for batch in (8, 64, 256)]
+    assert len(kept(decode.BucketPadding)) == 5
+    assert kept(decode.GraphCapture) == [("gpt2",)]
+    assert {model for model, _, _ in kept(decode.Decode)} == {"gpt2"}
+    assert {shape for _, shape in kept(kernels.Append)} == set(kernel_calls.SHAPES) - {"cpu-small"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(benchmarks.__file__).parent.glob("*.py")), ids=lambda path: path.stem
+)
+def test_what_is_not_measured_here_is_skipped_wherever_it_turns_out(path: Path) -> None:
+    """In setup asv takes any `NotImplementedError` for a skip, after it only one of its own."""
+    names = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert "NotImplementedError" not in names
+
+
+def test_helpers_are_not_mistaken_for_benchmarks() -> None:
+    module: ModuleType = sharing
+    assert not [name for name in vars(module) if name.startswith(("track_", "time_", "Time"))]

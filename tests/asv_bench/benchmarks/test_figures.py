@@ -1,0 +1,152 @@
+"""What single benchmarks measure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asv_bench.benchmarks import decode, host, host_growth, host_text, kernels
+from asv_bench.benchmarks.sharing import one_sample
+from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from engine import Engine, EngineConfig
+
+
+def test_captures_are_timed_without_the_rest_of_an_engines_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+
+    def build_seconds(model: str, decode_mode: str) -> float:
+        built.append(decode_mode)
+        return {"graph": 2.5, "eager": 1.0}[decode_mode]
+
+    monkeypatch.setattr(decode, "_build_seconds", build_seconds)
+    assert decode.capture_seconds("gpt2") == 1.5
+    assert built[0] == "graph", "the first builds compile, and are not timed"
+
+
+def test_engines_are_built_as_captures_need_them() -> None:
+    with pretended_cuda():
+        assert decode._build_seconds("gpt2-tiny", "graph") > 0
+        assert decode._build_seconds("gpt2-tiny", "eager") > 0
+
+
+@pytest.mark.thorough
+def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OlderEngine:
+        """Has events only."""
+
+        def __init__(self, config: EngineConfig) -> None:
+            engine = Engine(config)
+            self.submit, self.step = engine.submit, engine.step
+            self._is_busy = lambda: engine.has_unfinished
+
+        @property
+        def has_unfinished(self) -> bool:
+            return self._is_busy()
+
+    disturbed = itertools.cycle([3.0, 5.0, 2.0, 4.0])
+    monkeypatch.setattr(host, "steady_step_s", lambda _sample: next(disturbed))
+    with pretended_cuda():
+        figures = host._measure_host("gpt2-tiny", 4)
+        assert figures["step_time"] == 2.0
+        monkeypatch.setattr("engine.Engine", OlderEngine)
+        older = host._measure_host("gpt2-tiny", 4)
+    monkeypatch.setattr(host, "_measure_host", lambda _model, _batch: figures)
+    benchmark = host.HostShare()
+    assert benchmark.track_host_time("gpt2", 4) == one_sample(figures["host_time"])
+    assert benchmark.track_step_time("gpt2", 4) == one_sample(figures["step_time"])
+    in_columns = one_sample(figures["host_time_in_columns"])
+    assert benchmark.track_host_time_in_columns("gpt2", 4) == in_columns
+    assert set(older) == {"host_time", "step_time"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "context"), list(itertools.product([1, 8, 64, 256], [128, 512, 900]))
+)
+def test_decode_runs_around_its_context_within_gpt2s_length(batch: int, context: int) -> None:
+    workload = decode.decode_workload(batch, context)
+    assert workload.mean_context == context
+    assert min(workload.prompt_lengths) >= 1
+    assert workload.max_length <= 1024
+    assert workload.new_tokens >= 200
+    assert workload.resident == batch
+
+
+CHEAP = [
+    (host.AppendBookkeeping, "track_append", ("one_by_one", 8)),
+    (host.AppendBookkeeping, "track_append", ("batch", 8)),
+    (host.AppendBookkeeping, "track_append", ("array", 8)),
+    (host.BlockMetadata, "track_hold_and_release", (8,)),
+    (host.BlockTables, "track_build", (8,)),
+    (host.BlockTables, "track_copy_on_write", (8,)),
+    (host.EngineStep, "track_step_time", (8,)),
+    (host.EngineStep, "track_boundary_step", (8,)),
+    (host.Startup, "track_first_token", ()),
+    (host_growth.AbortOfWaiting, "track_abort", (500,)),
+    (host_growth.BlockedPrompt, "track_step", (80,)),
+    (host_growth.LateRequest, "track_step", (64,)),
+    (host_growth.ManyStreams, "track_step", (1,)),
+    (host_growth.StopIdsOfOthers, "track_step", (51_200,)),
+    (host_text.TextStreams, "track_time", ("words", 256)),
+    (host_text.TextStreams, "track_time", ("invalid_bytes", 256)),
+    (kernels.Append, "track_time", ("full_batch", "cpu-small")),
+    (kernels.Append, "track_time", ("identity", "cpu-small")),
+    (kernels.Append, "track_time", ("generic", "cpu-small")),
+    (kernels.DecodeAttention, "track_time", ("cpu-small",)),
+    (kernels.PrefillAttention, "track_time", ("cpu-small",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "method", "params"),
+    CHEAP,
+    ids=[f"{kind.__name__}-{method}-{params}" for kind, method, params in CHEAP],
+)
+def test_a_benchmark_gives_one_sample(
+    any_engine: Path,
+    on_gpu: Callable[[bool], None],
+    benchmark: Any,
+    method: str,
+    params: tuple[Any, ...],
+) -> None:
+    on_gpu(False)
+    instance = benchmark()
+    instance.setup(*params)
+    result = getattr(instance, method)(*params)
+    assert result["number"] == 1
+    (sample,) = result["samples"]
+    assert 0 < sample < 10
+
+
+def test_a_stream_of_text_costs_the_same_per_token_at_any_length(any_engine: Path) -> None:
+    """Both lengths take longer than a slice of time on a busy machine."""
+
+    def seconds(content: str, tokens: int) -> float:
+        benchmark = host_text.TextStreams()
+        benchmark.setup(content, tokens)
+        return float(benchmark.track_time(content, tokens)["samples"][0])
+
+    for content in ("words", "invalid_bytes"):
+        tries = (seconds(content, 4096) < 3 * seconds(content, 512) for _ in range(5))
+        assert any(tries)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_all_ways_to_append_do_the_same_bookkeeping(batch: int) -> None:
+    from engine import KVBlockManager
+
+    fills = []
+    for way in ("one_by_one", "batch", "array"):
+        blocks = KVBlockManager(4 * batch, 64)
+        append = host._way_to_append(blocks, way, batch)
+        for _ in range(70):
+            append()
+        fills.append(sorted(blocks.fill_levels.tolist(), reverse=True)[: 2 * batch])
+    assert fills[0] == fills[1] == fills[2] == [64] * batch + [6] * batch
