@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     attention,
+    head,
     hopper_attention,
     hopper_projections,
     hopper_row_attention,
@@ -18,6 +19,7 @@ MUTANTS = (
     *paging.MUTANTS,
     *attention.MUTANTS,
     *projections.MUTANTS,
+    *head.MUTANTS,
     *rows.MUTANTS,
     *sampling.MUTANTS,
     *residual.MUTANTS,

@@ -1,4 +1,4 @@
-"""Mutants of the fused linear maps, of what folds LayerNorm into them, and of the LM head."""
+"""Mutants of the fused linear maps, and of what folds LayerNorm into them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FOLDED = "kernels/linear/folded.py"
 GATE = "kernels/linear/gate_kernel.py"
 LIBRARY = "kernels/linear/library.py"
 STATISTICS = "kernels/linear/row_statistics.py"
-CONFIGS = "kernels/tiles/tile.py"
-HEAD, ROWS_TESTS = "kernels/linear/head.py", ("tests/kernels/step/test_rows.py",)
+CONFIGS, TILE_TESTS = "kernels/tiles/tile.py", ("tests/kernels/tiles/test_linear_tile.py",)
+ROWS_TESTS = ("tests/kernels/step/test_rows.py",)
 STEP, STEP_TESTS = "engine/fused/step.py", ("tests/engine/fused/test_step.py",)
 
 MUTANTS = (
@@ -227,22 +227,6 @@ MUTANTS = (
         "vector",
     ),
     Mutant(
-        HEAD,
-        "place = row * TILES + tile + tl.arange(0, 1)",
-        "place = tile + tl.arange(0, 1)",
-        "every row's best is written where the first row's belongs",
-        ROWS_TESTS,
-        "every_tile",
-    ),
-    Mutant(
-        HEAD,
-        "    logits += shift\n",
-        "    logits += 0.0\n",
-        "a single row's logits lose the bias",
-        ROWS_TESTS,
-        "every_tile",
-    ),
-    Mutant(
         GATE,
         "(n // 8 * 16 + n % 8 if PACKED else n)",
         "n",
@@ -350,7 +334,7 @@ MUTANTS = (
         "if self.partials.numel() < partials or self.arrivals.numel() < arrivals:",
         "if self.arrivals.numel() < arrivals:",
         "parts are written beyond a workspace that is too small",
-        LINEAR_TESTS,
+        ("tests/kernels/linear/test_refusals.py",),
         "workspace_too_small",
     ),
     Mutant(
@@ -406,7 +390,7 @@ MUTANTS = (
         "split_k = self.split_k if in_features % (64 * self.split_k) == 0 else 1",
         "split_k = self.split_k",
         "parts do not cover K",
-        LINEAR_TESTS,
+        TILE_TESTS,
         "cut_down",
     ),
     Mutant(
@@ -414,14 +398,14 @@ MUTANTS = (
         "block_k = _largest_divisor(self.block_k, in_features // split_k)",
         "block_k = self.block_k",
         "the last step of K reads beyond it",
-        LINEAR_TESTS,
+        TILE_TESTS,
     ),
     Mutant(
         CONFIGS,
         "block_n = _largest_divisor(self.block_n, out_features)",
         "block_n = self.block_n",
         "the last columns are in no tile",
-        LINEAR_TESTS,
+        TILE_TESTS,
         "cut_down",
     ),
     Mutant(
@@ -431,56 +415,5 @@ MUTANTS = (
         "consumers read statistics that no producer has left",
         STEP_TESTS,
         "logits",
-    ),
-    Mutant(
-        HEAD,
-        "(n < vocab_size)[None, :]",
-        "(n <= vocab_size)[None, :]",
-        "padding may be picked as a token",
-        ROWS_TESTS,
-    ),
-    Mutant(
-        HEAD,
-        'tl.where(has_nan, float("nan"), best)',
-        "best",
-        "logits that are not numbers go unnoticed",
-        ROWS_TESTS,
-        "lowest",
-    ),
-    Mutant(
-        HEAD,
-        "token = tl.min(tl.where(logits == best[:, None], n[None, :], 2147483647), axis=1)",
-        "token = tl.max(tl.where(logits == best[:, None], n[None, :], -1), axis=1)",
-        "the highest of equal tokens wins",
-        ROWS_TESTS,
-        "lowest",
-    ),
-    Mutant(
-        HEAD,
-        "place = m * TILES + tile_n",
-        "place = m * TILES + tile_n % (TILES - 1)",
-        "the last tile overwrites the first",
-        ROWS_TESTS,
-    ),
-    Mutant(
-        HEAD,
-        "tl.store(tile_token + place, token, mask=in_batch)",
-        "tl.store(tile_token + place, token)",
-        "tokens of rows beyond the batch are written",
-        ROWS_TESTS,
-    ),
-    Mutant(
-        HEAD,
-        "logits = rstd[:, None] * logits + shift[None, :]",
-        "logits = logits + shift[None, :]",
-        "rows are not normalised",
-        ROWS_TESTS,
-    ),
-    Mutant(
-        HEAD,
-        "X_TILES_PAD=padded(in_features) if x_stats is None else padded(x_tiles, 1),",
-        "X_TILES_PAD=padded(in_features) // 2 if x_stats is None else padded(x_tiles, 1),",
-        "half of each row counts in its statistics",
-        ROWS_TESTS,
     ),
 )
