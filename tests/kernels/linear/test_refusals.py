@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fused_cases import (
-    random_tensor,
-)
+from fused_cases import random_tensor
 
 from kernels.errors import KernelArgumentError
-from kernels.linear.folded import (
-    SplitWorkspace,
-    fold_linear,
-)
-from kernels.linear.projections import (
-    RESIDUAL,
-    fused_linear,
-)
+from kernels.linear.folded import SplitWorkspace, fold_linear
+from kernels.linear.projections import RESIDUAL, fused_linear
 from kernels.linear.reference import reference_statistics
 from kernels.tiles.tile import LinearTile
 
