@@ -105,7 +105,9 @@ def fixed(
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
     refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
     with checkout_lock(WORKPLACE):
-        fixing = Fixing(chosen, ends_of(chosen, names), plan, files, is_alone=is_alone)
+        fixing = Fixing(
+            chosen, ends_of(chosen, names), plan, files, is_alone=is_alone, anyway=how.anyway
+        )
         if how.anyway or not fixing.call_known():
             fixing.run(how.resume, require_quiet=how.require_quiet)
     fixing.end(fixing.code())
@@ -122,22 +124,30 @@ class Fixing(Comparing):
         files: TableFiles,
         *,
         is_alone: bool = False,  # whether the culprit alone was named
+        anyway: bool = False,  # whether to measure what is known to be the same, too
     ) -> None:
         self._is_alone = is_alone
-        self._three = [commit for _, commit in three]
+        self._three = _, culprit, head = [commit for _, commit in three]
         self._metrics = [metric.name for metric in subject.metrics]
-        cells = ThreeCells(subject, self._three[1], ROLES)
+        # Whether the head cannot have mended anything. Then the culprit alone is in question.
+        self._is_unmended = not anyway and subject.are_same(culprit.hash, head.hash)
+        cells = ThreeCells(subject, culprit, ROLES, is_head=self._is_unmended)
         super().__init__(cells, three, plan, files, command="fixed")
+        self._units = {
+            named(metric.name, contrast): metric.unit
+            for metric in subject.metrics
+            for contrast in ROLES.contrasts
+        }
 
     def call_known(self) -> bool:
-        """Answer without measuring, if two of the three are the same in what is measured."""
+        """Answer without measuring, if culprit or head is the same as the parent."""
         ends = self._ends_of_contrasts()
         same = [
             contrast
             for contrast, (base, head) in ends.items()
             if self._subject.are_same(base.hash, head.hash)
         ]
-        if not same:
+        if not {ROLES.first_step, ROLES.whole_way} & set(same):
             return False
         self._print_commits()
         for metric in self._metrics:
@@ -156,16 +166,28 @@ class Fixing(Comparing):
         Refused
             If two of the commits are one.
         """
-        if len({commit.hash for commit in self._three}) < NAMES:
+        if not self._is_unmended and len({commit.hash for commit in self._three}) < NAMES:
             raise Refused("--anyway measures three commits, and two of these are the same one.")
         super().run(resume, require_quiet=require_quiet)
-        ends = self._ends_of_contrasts() if self.comparisons else {}
+        ends = self._ends_of_contrasts()
+        measured = {entry.benchmark: entry for entry in self.comparisons}
         self.comparisons = [
-            replace(entry, base=base.hash, head=head.hash)
-            for entry in self.comparisons
+            self._of_contrast(named(metric, contrast), measured, base.hash, head.hash)
+            for metric in self._metrics
             for contrast, (base, head) in ends.items()
-            if entry.benchmark.endswith(f" {contrast}")
         ]
+
+    def _of_contrast(
+        self, name: str, measured: Mapping[str, Comparison], base: str, head: str
+    ) -> Comparison:
+        """The answer for a contrast; of a head that is the culprit's, only one was measured."""
+        if name in measured:
+            return replace(measured[name], base=base, head=head)
+        metric, _, contrast = name.rpartition(" ")
+        if contrast == ROLES.second_step:
+            return Comparison.of_same(name, base, head)
+        step = measured[named(metric, ROLES.first_step)]
+        return replace(step, benchmark=name, base=base, head=head)
 
     def code(self) -> ExitCode:
         """The exit code that the answers call for."""
@@ -184,7 +206,7 @@ class Fixing(Comparing):
     def repairs(self) -> list[Repair]:
         """The answer for each metric."""
         by_name = {entry.benchmark: entry for entry in self.comparisons}
-        pairs = {name: self._comparison.kept_pairs(name) for name in by_name}
+        pairs = {name: self._comparison.kept_pairs(name) for name in self._names}
         found = []
         for metric in self._metrics:
             step, way, back = (by_name[named(metric, one)] for one in ROLES.contrasts)

@@ -73,10 +73,11 @@ class Repair:
             self.remainder.verdict,
             self.repair.verdict,
         )
-        if Verdict.SAME in verdicts:
-            # Nothing was measured, as two of the three hold the same.
-            states = (State.NO_REGRESSION, State.WHOLLY, State.NOT)
-            return states[verdicts.index(Verdict.SAME)]
+        # Commits that hold the same need no measuring to be known as no regression, or as its end.
+        if regression is Verdict.SAME:
+            return State.NO_REGRESSION
+        if remainder is Verdict.SAME:
+            return State.WHOLLY
         if Verdict.FAILED in verdicts:
             return State.FAILED
         if Verdict.NOT_MEASURED in verdicts:
@@ -89,8 +90,9 @@ class Repair:
             # Slower than the culprit, which is slower than the parent.
             return State.NOT if remainder is Verdict.SLOWER else State.INCONCLUSIVE
         if remainder is Verdict.SLOWER:
-            by_repair = {Verdict.FASTER: State.PARTLY, Verdict.EQUIVALENT: State.NOT}
-            return by_repair.get(repair, State.NOT_WHOLLY)
+            if repair in (Verdict.EQUIVALENT, Verdict.SAME):
+                return State.NOT
+            return State.PARTLY if repair is Verdict.FASTER else State.NOT_WHOLLY
         if remainder is Verdict.INCONCLUSIVE or repair is Verdict.EQUIVALENT:
             # Of a regression that is hardly wider than the margin, the head may be like both ends.
             return State.INCONCLUSIVE
@@ -126,7 +128,8 @@ class Repair:
             case State.NOT_WHOLLY:
                 return f": {still}, and whether less so than the culprit was not shown"
             case State.NOT:
-                return f": the head is {_said(repair, 'the culprit')}"
+                also = f", which is {_said(regression, 'its parent')}"
+                return f": the head is {_said(repair, 'the culprit')}{also}"
             case State.NO_REGRESSION:
                 also = f", and {still}" if remainder.verdict is Verdict.SLOWER else ""
                 return f": the culprit is {_said(regression, 'its parent')}{also}"

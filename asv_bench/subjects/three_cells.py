@@ -58,13 +58,21 @@ class ThreeCells(Contrasted[DeclaredSubject | BenchSetup]):
         The commit, or label, between base and head.
     roles
         What the three are called.
+    is_head
+        Whether the one between is the head: then a round is a life of it and one of the base.
     """
 
     def __init__(
-        self, subject: DeclaredSubject | BenchSetup, between: Commit, roles: Roles
+        self,
+        subject: DeclaredSubject | BenchSetup,
+        between: Commit,
+        roles: Roles,
+        *,
+        is_head: bool = False,
     ) -> None:
-        super().__init__(subject, roles.contrasts)
+        super().__init__(subject, [roles.first_step] if is_head else roles.contrasts)
         self._between = between
+        self._is_head = is_head
         self.roles = roles
 
     def are_same(self, base: str, head: str) -> bool:
@@ -74,12 +82,19 @@ class ThreeCells(Contrasted[DeclaredSubject | BenchSetup]):
     @contextmanager
     def pairs(self) -> Iterator[Rounds]:
         """See `Subject`."""
+        metrics, roles = self._subject.metrics, self.roles
         with self._subject.pairs() as lives:
-            yield three_cells(lives, self._subject.metrics, self._between.hash, self.roles)
+            if self._is_head:
+                yield Rounds(lives, metrics, self._two, lambda one: [one], [roles.first_step])
+            else:
+                yield three_cells(lives, metrics, self._between.hash, roles)
+
+    def _two(self, base: str, head: str) -> Layout:
+        return Layout(((base, head),), {self.roles.first_step: ((base,), (head,))})
 
     def sentence(self) -> str:
         """See `Subject`."""
-        return f"{self._subject.sentence()}, of all three in every round"
+        return f"{self._subject.sentence()}, of all {2 if self._is_head else 3} in every round"
 
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""

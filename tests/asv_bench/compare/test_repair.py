@@ -14,6 +14,8 @@ VERDICTS = {
     "-": Verdict.FASTER,
     "=": Verdict.EQUIVALENT,
     "?": Verdict.INCONCLUSIVE,
+    "s": Verdict.SAME,
+    "0": Verdict.NOT_MEASURED,
 }
 
 
@@ -38,6 +40,14 @@ VERDICTS = {
         ("=+?", State.NO_REGRESSION, True),
         ("?=?", State.INCONCLUSIVE, False),
         ("?+?", State.INCONCLUSIVE, True),
+        # Two of the three hold the same: nobody is accused without a regression that was measured.
+        ("++s", State.NOT, True),
+        ("==s", State.NO_REGRESSION, False),
+        ("--s", State.NO_REGRESSION, False),
+        ("??s", State.INCONCLUSIVE, False),
+        ("00s", State.NOT_MEASURED, False),
+        ("s00", State.NO_REGRESSION, False),
+        ("0s0", State.WHOLLY, False),
     ],
 )
 def test_the_state_follows_from_three_verdicts(

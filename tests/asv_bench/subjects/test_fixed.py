@@ -112,9 +112,28 @@ def test_a_revert_is_known_without_measuring(kvtrail, tmp_path: Path) -> None:
     said = kvtrail(toy, "fixed", "HEAD~")
     assert "wholly fixed: the head is the same as the parent in what is measured" in said.text
     assert (said.code, said.record["samples"]) == (0, [])
-    said = kvtrail(toy, "fixed", "HEAD~2", "HEAD~", "HEAD~1")
-    assert "not fixed: the head is the same as the culprit" in said.text
-    assert said.code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values", "code", "sentence"),
+    [
+        # Nothing came after the culprit, or a merge that changed nothing did.
+        (["HEAD"], (10, 12), 3, "not fixed: the head is the same as the culprit in what is"),
+        (["HEAD~"], (10, 12, 12), 3, "not fixed: the head is the same as the culprit in what is"),
+        # A fix, or a revert, and a commit that does nothing are accused of nothing.
+        (["HEAD"], (12, 10), 0, "no regression to fix was found: the culprit is faster"),
+        (["HEAD~"], (12, 10, 10), 0, "no regression to fix was found: the culprit is faster"),
+        (["HEAD"], (10, 10.001), 0, "no regression to fix was found: the culprit is equivalent"),
+        (["HEAD"], (10, 10), 0, "no regression to fix was found: the culprit is the same as its"),
+    ],
+)
+def test_a_head_that_holds_the_culprit_is_accused_only_of_what_was_measured(
+    kvtrail, tmp_path: Path, arguments, values: tuple[float, ...], code: int, sentence: str
+) -> None:
+    said = kvtrail(made(tmp_path / "toy", *values).toy, "fixed", *arguments)
+    assert (said.code, said.record["results"]["exit_code"]) == (code, code)
+    assert f"step: {sentence}" in said.text
+    assert bool(said.record["samples"]) == (values[0] != values[1])
 
 
 def test_a_culprit_that_cannot_be_measured_leaves_nothing_to_say(kvtrail, tmp_path: Path) -> None:
