@@ -222,6 +222,7 @@ class FileSearch:
             self._commit_of(tuple(sorted((*before, *changes)))),
             names,
             plan,
+            {name: pool for name in names for pool in self._pools.values()},
         )
         rounds = self._rounds_of(part)
         whole, files, rest = comparison.run(

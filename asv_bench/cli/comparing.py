@@ -83,8 +83,17 @@ class Comparing(Question[Subject]):
             "plan": plan.to_json(),
         }
         super().__init__(command, settings, subject, files, fleet)
-        self._noise = NoisePools(self._record)
-        self._pools = self._noise.of(self._names)
+        self._learnt = {name: name for name in self._names}
+        if isinstance(subject, Contrasted):
+            # The machine's noise is that of single lives, whatever is made of them.
+            self._noise = NoisePools(self._record, subject=subject.measured.to_json())
+            pools = self._noise.of(list(subject.metric_of.values()))
+            of_contrasts = subject.metric_of.items()
+            self._pools = {name: pools[one] for name, one in of_contrasts if one in pools}
+            self._learnt = dict(subject.of_lives)
+        else:
+            self._noise = NoisePools(self._record)
+            self._pools = self._noise.of(self._names)
         self._margins = margins
         self._comparison = CommitComparison(
             base.hash, head.hash, self._names, plan, self._pools, margins
@@ -123,7 +132,8 @@ class Comparing(Question[Subject]):
         self._record.samples = [pair.to_json() for pair in comparison.pairs()]
         if not self.is_interrupted:
             kept.finish()
-            self._noise.add({name: comparison.kept_pairs(name) for name in self._names})
+            learnt = self._learnt.items()
+            self._noise.add({metric: comparison.kept_pairs(name) for metric, name in learnt})
         self.seconds = time.monotonic() - begun
         self._record.notes += kept.complaints
 

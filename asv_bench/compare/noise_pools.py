@@ -32,6 +32,8 @@ class NoisePools:
         Says what is measured, on which machine and with how many threads.
     folder
         Where files are.
+    subject
+        What lives measure, as its `to_json` says; None: the record's own subject.
 
     Attributes
     ----------
@@ -39,8 +41,14 @@ class NoisePools:
         A sentence where the file is none of ours; the pools are empty then.
     """
 
-    def __init__(self, record: Record, folder: Path | None = None) -> None:
-        measured = {"subject": record.settings.get("subject"), **conditions(record)}
+    def __init__(
+        self,
+        record: Record,
+        folder: Path | None = None,
+        subject: Mapping[str, Any] | None = None,
+    ) -> None:
+        subject = record.settings.get("subject") if subject is None else subject
+        measured = {"subject": subject, **conditions(record)}
         self.path = file_of(measured, folder or FOLDER, "{}.json")
         self.complaints: list[str] = []
         self._differences: dict[str, list[float]] = {}

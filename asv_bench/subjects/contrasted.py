@@ -24,10 +24,26 @@ class Contrasted(Generic[S]):
         The other one, which is measured.
     contrasts
         Their names.
+    of_lives
+        Of these the one between single lives of two cells, if there is one. Its seams tell the
+        noise of the machine; a mean over cells is less noisy.
+
+    Attributes
+    ----------
+    measured
+        The other subject.
+    metric_of
+        The name of the metric that a contrast is of, by the contrast's.
     """
 
-    def __init__(self, subject: S, contrasts: Sequence[str]) -> None:
-        self._subject = subject
+    def __init__(self, subject: S, contrasts: Sequence[str], of_lives: str = "") -> None:
+        self._subject = self.measured = subject
+        self.metric_of = {
+            named(metric.name, contrast): metric.name
+            for metric in subject.metrics
+            for contrast in contrasts
+        }
+        self._of_lives = of_lives
         self.name = subject.name
         self.fixed = subject.fixed
         self.devices = subject.devices
@@ -36,6 +52,15 @@ class Contrasted(Generic[S]):
             for metric in subject.metrics
             for contrast in contrasts
         ]
+
+    @property
+    def of_lives(self) -> Mapping[str, str]:
+        """The names of contrasts between single lives, by metric."""
+        return {
+            metric: name
+            for name, metric in self.metric_of.items()
+            if name == named(metric, self._of_lives)
+        }
 
     @property
     def remarks(self) -> Sequence[str]:

@@ -70,7 +70,10 @@ class ThreeCells(Contrasted[DeclaredSubject | BenchSetup]):
         *,
         is_head: bool = False,
     ) -> None:
-        super().__init__(subject, [roles.first_step] if is_head else roles.contrasts)
+        if is_head:
+            super().__init__(subject, [roles.first_step], of_lives=roles.first_step)
+        else:
+            super().__init__(subject, roles.contrasts, of_lives=roles.whole_way)
         self._between = between
         self._is_head = is_head
         self.roles = roles

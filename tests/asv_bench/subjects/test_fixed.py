@@ -136,6 +136,25 @@ def test_a_head_that_holds_the_culprit_is_accused_only_of_what_was_measured(
     assert bool(said.record["samples"]) == (values[0] != values[1])
 
 
+def test_the_noise_of_a_machine_is_the_same_whatever_is_asked(kvtrail, tmp_path: Path) -> None:
+    axis = """
+    [axis]
+    labels = ["old", "new"]
+    """
+    benches = [f"step = {value} + (label == 'new')" for value in (10, 12, 11)]
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES + axis, *benches).toy
+    said = kvtrail(toy, "fixed", "HEAD~")
+    assert said.record["results"]["pools"] == {}
+    assert min(one["pairs_used"] for one in said.answers.values()) > 5
+    kvtrail(toy, "calibrate", "--null", "8", "--planted", "none", "--pairs", "6")
+    questions = (["compare", "HEAD~", "HEAD"], ["fixed", "HEAD~"], ["swap", "HEAD~", "HEAD"])
+    for question, labels in zip(questions, ((), (), ("old", "new")), strict=True):
+        said = kvtrail(toy, *question, *labels)
+        assert said.record["results"]["pools"] == dict.fromkeys(said.answers, 40)
+        assert {one["test"] for one in said.answers.values()} == {"pooled ranks"}
+    assert len(list((tmp_path / "work" / "noise").iterdir())) == 1
+
+
 def test_a_culprit_that_cannot_be_measured_leaves_nothing_to_say(kvtrail, tmp_path: Path) -> None:
     repository = made(tmp_path / "toy", 10)
     repository.commit("raise SystemExit(125)", "cannot run")
