@@ -118,8 +118,12 @@ def compare(
     comparing.end(comparing.code())
 
 
-def plan_of(pairs: int | None, quick: bool, flag: str = "--pairs") -> ComparisonPlan:
+def plan_of(
+    pairs: int | None, quick: bool = False, flag: str = "--pairs", benchmarks: int = 1
+) -> ComparisonPlan:
     """The plan with so many pairs at most, as the option of this name and --quick say.
+
+    `benchmarks` is how many are compared at least.
 
     Raises
     ------
@@ -130,7 +134,7 @@ def plan_of(pairs: int | None, quick: bool, flag: str = "--pairs") -> Comparison
         raise Refused(f"--quick and {flag} exclude each other: either is the most to measure.")
     if quick:
         pairs = QUICK_PAIRS
-    return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
+    return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs, benchmarks)
 
 
 def _ends(

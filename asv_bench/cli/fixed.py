@@ -90,7 +90,7 @@ def fixed(
         With the code that the answers call for.
     """
     require_writable(FOLDER / "pairs.jsonl")
-    plan = plan_of(rounds, quick, "--rounds").with_margin(how.margin / 100)
+    plan = plan_of(rounds, quick, "--rounds", NAMES).with_margin(how.margin / 100)
     files = outputs.files()
     is_alone = len(commits) == 1
     if not is_alone and len(commits) < NAMES:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from asv_bench.cli.compare import plan_of, refuse_hopeless
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import GATES
 from asv_bench.cli.grouped import grouped
@@ -19,7 +20,7 @@ from asv_bench.cli.options import (
     ends_of,
 )
 from asv_bench.compare.kept_pairs import FOLDER
-from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
+from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.output.destinations import require_writable
@@ -27,7 +28,7 @@ from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.swap import SwapSubject, belonging
+from asv_bench.subjects.swap import CONTRASTS, SwapSubject, belonging
 
 
 @grouped
@@ -64,8 +65,7 @@ def swap(
         With the code that the verdicts call for.
     """
     require_writable(FOLDER / "pairs.jsonl")
-    plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
-    plan = plan.with_margin(margin / 100)
+    plan = plan_of(pairs, benchmarks=len(CONTRASTS)).with_margin(margin / 100)
     files = outputs.files()
     chosen = Choice((), subject, metric or (), devices, "commits").subject("swap")
     if not isinstance(chosen, DeclaredSubject):
@@ -73,6 +73,7 @@ def swap(
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")
     swapped = SwapSubject(chosen, (old, new))
+    refuse_hopeless(plan, len(swapped.metrics))
     with checkout_lock(WORKPLACE):
         ends = ends_of(swapped, (base, head))
         comparing = Swapping(swapped, ends, plan, files, gate=GATES)

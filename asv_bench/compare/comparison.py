@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from asv_bench.compare.judging import Evidence, judge, weigh
+from asv_bench.compare.judging import Evidence, judge, weigh, why_open
 from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -240,7 +240,9 @@ class CommitComparison:
         verdicts = judge(evidence, number, self._hypotheses(), self._plan, self._margins)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
-                self._close(name, enough[name], verdict, "", evidence[name])
+                entry = evidence[name]
+                reason = "" if verdict.is_clear else why_open(entry, number, self._plan_of(name))
+                self._close(name, enough[name], verdict, reason, entry)
         for name in used.keys() - enough.keys():
             case = self._cases[name]
             reason = (

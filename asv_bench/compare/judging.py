@@ -20,6 +20,7 @@ from asv_bench.stats.few_pairs import (
     Floats,
     fits_pool,
     guarded_rank_sum_p,
+    least_rank_sum_p,
     pooled_p,
     separation_p,
 )
@@ -211,6 +212,27 @@ def verdicts(
         [Verdict.SLOWER.value, Verdict.FASTER.value, Verdict.EQUIVALENT.value],
         Verdict.INCONCLUSIVE.value,
     )
+
+
+def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
+    """A clause about figures that seem to decide at look `number`, and do not; "" where none do.
+
+    `evidence` is of one comparison.
+    """
+    level = plan.equivalence_level(number)
+    low, high = (abs(math.log1p(float(bound))) for bound in evidence.interval)
+    if max(low, high) <= math.log1p(plan.margin) and evidence.equivalence_p > level:
+        return (
+            f"the interval lies within the margin of {100 * plan.margin:g} %, and to be called "
+            f"equivalent after {evidence.pairs} pairs asks for more: p "
+            f"{float(evidence.equivalence_p):.2g} in place of {level:.2g} at most"
+        )
+    if evidence.test is Criterion.SEPARATION and evidence.p <= least_rank_sum_p(evidence.pairs):
+        return (
+            f"the two do not overlap, but after {evidence.pairs} pairs only a gap as wide as "
+            f"either side scatters would tell them apart"
+        )
+    return ""
 
 
 def _p_values(test: Criterion, base: Floats, head: Floats, pool: Floats, own: Floats) -> Floats:

@@ -200,4 +200,7 @@ def _said(comparison: Comparison, base: str) -> str:
     if comparison.effect is None or comparison.interval is None:
         return verdict
     effect = percentage(comparison.effect, 2, signed=True)
-    return f"{verdict} ({effect}, {interval(2)(comparison.interval)})"
+    found = f"{effect}, {interval(2)(comparison.interval)}"
+    if comparison.verdict is Verdict.INCONCLUSIVE and comparison.reason:
+        found += f"; {comparison.reason.rstrip('.')}"
+    return f"{verdict} ({found})"

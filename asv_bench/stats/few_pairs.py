@@ -70,8 +70,12 @@ def scatter_alike(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
 
 
 def separation_p(base: Floats, head: Floats) -> Floats:
-    """4 ** -pairs where the commits are separate, else 1."""
-    return np.where(are_separate(base, head), 4.0 ** -base.shape[-1], 1.0)
+    """4 ** -pairs where the commits are separate, else what the rank-sum test says.
+
+    The latter is never less: separate commits have its least p-value.
+    """
+    apart = 4.0 ** -base.shape[-1]
+    return np.where(are_separate(base, head), apart, guarded_rank_sum_p(base, head))
 
 
 def guarded_rank_sum_p(base: Floats, head: Floats) -> Floats:

@@ -230,7 +230,7 @@ def test_a_benchmark_that_fails_does_not_hide_the_others(toy: ToyProject) -> Non
         (("nowhere", "HEAD", "-b", STEP), "knows no commit called 'nowhere'"),
         (("HEAD", "HEAD", "-b", "no_such_thing"), "is found in none of the 5 benchmarks"),
         (("HEAD", "HEAD", "-b", "("), "not a regular expression"),
-        (("HEAD", "HEAD", "-b", STEP, "--pairs", "5"), "take at least 6"),
+        (("HEAD", "HEAD", "-b", STEP, "--pairs", "5"), "take at least 7"),
         (("HEAD", "HEAD", "-b", "Toy", "--pairs", "6"), "among 4 benchmarks, 6 pairs cannot"),
         (("HEAD", "HEAD", "-b", STEP, "--quick", "--pairs", "20"), "exclude each other"),
         (("HEAD", "HEAD", "-b", STEP, "--gate", "faster"), "--gate 'faster' names 'faster'"),

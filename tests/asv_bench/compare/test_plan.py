@@ -57,17 +57,17 @@ def test_another_cap_keeps_the_looks_that_can_decide(cap: int, looks: tuple[int,
 
 
 def test_a_cap_that_could_never_decide_is_refused() -> None:
-    with pytest.raises(Refused, match="take at least 6"):
+    with pytest.raises(Refused, match="take at least 7"):
         ComparisonPlan.with_cap(5)
 
 
 @pytest.mark.parametrize("benchmarks", [1, 2, 8, 19, 33])
-def test_the_least_cap_is_the_first_that_can_tell_a_benchmark_from_the_others(
+def test_from_the_least_cap_on_a_benchmark_can_be_told_from_the_others(
     benchmarks: int,
 ) -> None:
     least = ComparisonPlan.least_cap(benchmarks)
     names = [str(number) for number in range(benchmarks)]
-    for cap in range(max(6, least - 2), least + 2):
+    for cap in range(max(6, least - 2), least + 6):
         plan = ComparisonPlan.with_cap(cap)
         called = set()
         for number, look in enumerate(plan.looks):
@@ -78,4 +78,4 @@ def test_the_least_cap_is_the_first_that_can_tell_a_benchmark_from_the_others(
             evidence["0"] = weigh(clear, plan, look.test)
             called |= set(judge(evidence, number, benchmarks, plan).values())
         assert (Verdict.SLOWER in called) == plan.can_differ(benchmarks)
-        assert cap >= least or not plan.can_differ(benchmarks)
+        assert cap < least or plan.can_differ(benchmarks)

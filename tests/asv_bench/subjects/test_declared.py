@@ -57,6 +57,41 @@ def test_the_verdict_of_the_same_commit_is_not_slower(kvtrail, tmp_path: Path) -
     assert (said.code, said.verdicts) == (0, {"tpot_ms": "equivalent"}), said.text
 
 
+@pytest.mark.usefixtures("lives_in_process")
+def test_as_few_pairs_as_are_advised_tell_sides_apart_that_do_not_overlap(
+    kvtrail, tmp_path: Path
+) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "tpot_ms = 5", "tpot_ms = 5.0125")
+    few = ("compare", "HEAD~1", "HEAD", "--margin", "0.1", "--pairs")
+    with pytest.raises(Refused) as refused:
+        kvtrail(made.toy, *few, "5")
+    advised = re.search(r"take at least (\d+)", str(refused.value))[1]
+    said = kvtrail(made.toy, *few, "6")
+    answer = said.answers["tpot_ms"]
+    # The least that the ranks of six and six can say.
+    assert (answer["verdict"], answer["p"]) == ("inconclusive", pytest.approx(2 / 924))
+    assert "the two do not overlap, but after 6 pairs only a gap as wide as either" in said.text
+    assert kvtrail(made.toy, *few, advised).verdicts == {"tpot_ms": "slower"}
+
+
+@pytest.mark.usefixtures("lives_in_process")
+@pytest.mark.parametrize(
+    ("question", "shift"),
+    [(("compare", "HEAD~1"), 0.0026), (("fixed", "HEAD~2", "HEAD~1"), 0.007)],
+)
+def test_an_interval_within_the_margin_that_is_not_enough_says_so(
+    kvtrail, tmp_path: Path, question: tuple[str, ...], shift: float
+) -> None:
+    benches = [f"tpot_ms = {value}" for value in (5, 6, 6 + shift)]
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
+    rounds = "--rounds" if question[0] == "fixed" else "--pairs"
+    said = kvtrail(made.toy, *question, "HEAD", "--margin", "0.11", rounds, "12")
+    answer = list(said.answers.values())[-1]
+    assert answer["verdict"] == "inconclusive"
+    assert max(map(abs, answer["interval"])) < 0.0011
+    assert "the interval lies within the margin of 0.11 %, and to be called" in said.text
+
+
 def test_several_metrics_with_a_direction_and_a_margin_of_their_own(
     kvtrail, tmp_path: Path
 ) -> None:

@@ -170,7 +170,7 @@ def test_other_tokens_end_the_run(processes, tmp_path):
         (["--rungs", "3-4"], "none of --rungs 3-4 runs on cpu"),
         (["--rungs", "0-11"], "--rungs is '0-11'"),
         (["--claims", "1"], "--claims names '1'"),
-        (["--pairs", "5"], "take at least 6"),
+        (["--pairs", "5"], "take at least 7"),
         (["--quick", "--output", command.REPORTS], "whole ladders of the reference machines"),
         (["--render", "--output", "/nowhere"], "holds no ladder-MACHINE.json"),
     ],
