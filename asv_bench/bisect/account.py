@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -18,7 +17,7 @@ from asv_bench.bisect.finding import (
     Stage,
     Step,
 )
-from asv_bench.compare.verdict import Comparison
+from asv_bench.compare.verdict import Comparison, word_of
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
@@ -60,6 +59,7 @@ class ProbeLines:
         self._number = 0
         self._in_stage = 0
         self._stage = Stage.GATE, ""
+        self._has_compared = False  # whether a step was, with the commit before it
         self._bar = Progress(console, "warming up, both ends run once", most, "pairs at most")
 
     def __enter__(self) -> ProbeLines:
@@ -74,7 +74,9 @@ class ProbeLines:
 
         A kept one took no time, and says nothing of the time that is left.
         """
-        stage = probe.stage, probe.commit if probe.stage is Stage.CONFIRMATION else ""
+        is_confirmation = probe.stage is Stage.CONFIRMATION
+        self._has_compared |= is_confirmation
+        stage = probe.stage, probe.commit if is_confirmation else ""
         if stage != self._stage:
             self._begin(probe.stage)
             self._stage, self._in_stage = stage, 0
@@ -100,7 +102,7 @@ class ProbeLines:
         if probe.pair is None:
             line.append(probe.failure, style="red")
         else:
-            line.append(f"{percentage(math.expm1(probe.pair.log_ratio), 2, signed=True):>9}")
+            line.append(f"{percentage(probe.pair.effect, 2, signed=True):>9}")
             if probe.pair.discarded:
                 line.append(f"  discarded: {probe.pair.discarded}", style="yellow")
         if probe.guess is None:
@@ -109,7 +111,8 @@ class ProbeLines:
         said = " to ".join(
             dict.fromkeys(short(one) for one in suspects[:: max(1, len(suspects) - 1)])
         )
-        line.append(f"   {said or 'none of them'}, {probe.guess.probability:.0%}", style="dim")
+        nowhere = "no other" if self._has_compared else "none of them"
+        line.append(f"   {said or nowhere}, {probe.guess.probability:.0%}", style="dim")
         if len(suspects) == 1 and suspects[0] in self._commits:
             subject = self._commits[suspects[0]].subject
             cut = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
@@ -192,7 +195,12 @@ def _found(finding: Finding, commits: Mapping[str, Commit]) -> str:
         described = _suspected(finding.suspects, commits)
         kind = kind_of(finding.bad)
         probability = f"probability {finding.probability or 0:.1%}"
-        return f"first {finding.direction.verdict} {kind}: {described}, {probability}."
+        verdict, gate = finding.direction.verdict, finding.gate
+        word = word_of(verdict, gate.unit, named[0].effect)
+        first = f"first {word} {kind}"
+        if word != verdict:
+            first = f"first {kind} with {word} {finding.benchmark}"
+        return f"{first}: {described}, {probability}."
     steps = ", ".join(f"{_stepped(step)} at {short(step.commit)}" for step in named)
     return f"{len(named)} steps: {steps}."
 
@@ -214,8 +222,8 @@ def _suspected(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
 def compared(comparison: Comparison) -> str:
     """A comparison in a clause: verdict, effect, interval and pairs."""
     if comparison.effect is None:
-        return str(comparison.verdict)
-    text = f"{comparison.verdict}, {percentage(comparison.effect, 2, signed=True)}"
+        return comparison.word
+    text = f"{comparison.word}, {percentage(comparison.effect, 2, signed=True)}"
     if comparison.interval is not None:
         text += f" ({interval(2)(comparison.interval)})"
     return f"{text} in {comparison.pairs_used} pairs"

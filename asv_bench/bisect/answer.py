@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -19,12 +19,16 @@ from asv_bench.bisect.finding import (
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import short
-from asv_bench.stats.level_curve import Level, LevelCurve
+from asv_bench.stats.level_curve import Gap, Level, LevelCurve
 
 NOT_LOOKED_FOR = (
     "A change that a later commit of the range takes back is not looked for where the ends do not "
     "differ; --inside looks for it."
 )
+SUSPECT = 0.4
+"""Probability of a step from which commits are looked at more closely."""
+_RANGE = 0.95
+"""Of the range in which a change lies that no few commits are suspected of."""
 _SLOPE_ENDS = 0.15
 _Z = 1.96
 
@@ -71,9 +75,12 @@ def answer(searched: Searched) -> Finding:
         for gap in gaps
         for commit in searched.commits(gap.commits)
     }
-    suspect = None if main is None else main.gap
-    if suspect is None and shape is Shape.UNRESOLVED:
-        suspect = max(gaps, key=lambda gap: gap.probability, default=None)
+    suspects, probability = range(0), None
+    if main is not None:
+        suspects, probability = main.gap.commits, main.gap.probability
+    elif gaps and shape is Shape.UNRESOLVED:
+        is_proven = searched.is_changed and not confirmed
+        suspects, probability = most_suspect(gaps, is_proven=is_proven)
     return Finding(
         outcome=outcome,
         direction=searched.direction,
@@ -82,8 +89,8 @@ def answer(searched: Searched) -> Finding:
         bad=searched.candidates[-1],
         reason=reason,
         gate=searched.gate,
-        suspects=() if suspect is None else searched.commits(suspect.commits),
-        probability=None if suspect is None else suspect.probability,
+        suspects=searched.commits(suspects),
+        probability=probability if suspects else None,
         posterior=posterior,
         confirmations=tuple(one.comparison for one in searched.suspicions),
         unmeasurable=dict(searched.unmeasurable),
@@ -92,6 +99,28 @@ def answer(searched: Searched) -> Finding:
         steps=steps,
         curve=_points(searched) if searched.pairs else (),
     )
+
+
+def most_suspect(gaps: Sequence[Gap], *, is_proven: bool) -> tuple[range, float]:
+    """The commits at which a step is most probable, and how probable it is.
+
+    Where no gap between measured commits is `SUSPECT`, they are the range in which a change must
+    lie that `is_proven`, and else none: the probability is then that there is no step.
+    """
+    best = max(gaps, key=lambda gap: gap.probability, default=None)
+    if best is not None and best.probability >= SUSPECT:
+        return best.commits, best.probability
+    if best is None or not is_proven:
+        return range(0), 1.0 if best is None else 1.0 - best.probability
+    inside, outside = list(gaps), 1.0
+    while len(inside) > 1:
+        end = 0 if inside[0].probability <= inside[-1].probability else -1
+        without = outside * (1.0 - inside[end].probability)
+        if without < _RANGE:
+            break
+        outside = without
+        del inside[end]
+    return range(inside[0].commits.start, inside[-1].commits.stop), outside
 
 
 def _outcome(
@@ -115,7 +144,7 @@ def _outcome(
     if undecided:
         last = undecided[-1]
         reason = (
-            f"compared with the commit before it, {short(last.head)} is {last.verdict}, and the "
+            f"compared with the commit before it, {short(last.head)} is {last.word}, and the "
             f"commits around it do not show a step that lasts"
         )
         return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
@@ -134,7 +163,7 @@ def _without_change(searched: Searched, shape: Shape) -> tuple[Outcome, Shape, s
         )
         return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
     if gate.verdict is not Verdict.EQUIVALENT:
-        return Outcome.NONE, shape, f"the last commit is {gate.verdict} than the first"
+        return Outcome.NONE, shape, f"the last commit is {gate.word} than the first"
     reason = f"the last commit is {gate.verdict} to the first"
     if searched.plan.is_inside:
         if searched.pairs >= searched.plan.most_pairs:

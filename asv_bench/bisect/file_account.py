@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from asv_bench.bisect.account import compared
 from asv_bench.bisect.file_finding import FileFinding, FileTry, Guilty
 from asv_bench.bisect.finding import Direction, Outcome
+from asv_bench.compare.verdict import word_of
 from asv_bench.git.file_changes import FileChange
 from asv_bench.git.repository import Commit, short
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
@@ -61,7 +62,7 @@ class FileWords:
 
     def answer(self, finding: FileFinding) -> list[str]:
         """The answer in sentences; the first is the answer in short."""
-        worse = finding.direction.verdict
+        worse = word_of(finding.direction.verdict, finding.gate.unit, finding.gate.effect)
         count = f"{len(self._changes)} files"
         whole = f"The whole commit: {compared(finding.gate)}."
         if finding.outcome is Outcome.NONE:
@@ -83,7 +84,7 @@ class FileWords:
         return [*lines, whole, *self._untried(finding)]
 
     def _guilty(self, one: Guilty, share: float, worse: str) -> str:
-        effect = compared(one.comparison).removeprefix(f"{one.comparison.verdict}, ")
+        effect = compared(one.comparison).removeprefix(f"{one.comparison.word}, ")
         makes = "makes" if len(one.changes) == 1 else "together make"
         also = ", with the files above," if one.before else ""
         of_all = f"{percentage(share, 0)} of the effect"
@@ -107,7 +108,8 @@ class FileWords:
         one = tried.comparison
         if one is None:
             return name, len(tried.changes), "cannot be tried", None, None, None
-        return name, len(tried.changes), str(one.verdict), one.effect, one.interval, one.pairs_used
+        verdict = Cell(str(one.verdict), text=one.word)
+        return name, len(tried.changes), verdict, one.effect, one.interval, one.pairs_used
 
     def _part(self, before: Sequence[int], changes: Sequence[int]) -> str:
         names = self._names(changes)

@@ -58,6 +58,8 @@ class FileSearch:
         Name with parameters.
     pool
         Differences within one commit that this machine showed before (`judging.within_commit`).
+    unit
+        Of the benchmark's figures, by which answers are worded.
     on_pair
         Told of every pair.
     on_try
@@ -77,6 +79,7 @@ class FileSearch:
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
         pool: Sequence[float] = (),
+        unit: str = "",
         on_pair: OnPair = lambda doing, now, pairs: None,
         on_try: Callable[[FileTry], None] = lambda tried: None,
     ) -> None:
@@ -88,6 +91,7 @@ class FileSearch:
         self._direction = direction
         self._plan = plan or SearchPlan()
         self._pools = {benchmark: pool} if pool else {}
+        self._unit = unit
         self._on_pair, self._on_try = on_pair, on_try
         self._tries: dict[tuple[Changes, Changes], FileTry] = {}
         self._pairs = 0
@@ -110,7 +114,7 @@ class FileSearch:
         if gate.verdict is not self._direction.verdict:
             is_open = gate.verdict is Verdict.INCONCLUSIVE
             outcome = Outcome.INCONCLUSIVE if is_open else Outcome.NONE
-            reason = f"the whole change is {gate.verdict}"
+            reason = f"the whole change is {gate.word}"
             return FileFinding(outcome, self._direction, reason, gate)
         guilty, reason = self._search()
         # A whole without a smaller part is an answer, unless something kept from finding one.
@@ -208,7 +212,9 @@ class FileSearch:
             self._on_pair(part, now, pairs)
 
         plan = replace(self._plan.comparison, alpha=alpha)
-        comparison = CommitComparison(base, head, [self._benchmark], plan, self._pools)
+        comparison = CommitComparison(
+            base, head, [self._benchmark], plan, self._pools, units={self._benchmark: self._unit}
+        )
         [compared] = comparison.run(self._source_of(part), on_pair)
         return compared
 
@@ -223,6 +229,7 @@ class FileSearch:
             names,
             plan,
             {name: pool for name in names for pool in self._pools.values()},
+            units=dict.fromkeys(names, self._unit),
         )
         rounds = self._rounds_of(part)
         whole, files, rest = comparison.run(

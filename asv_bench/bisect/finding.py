@@ -121,9 +121,10 @@ class Guess:
     Attributes
     ----------
     commits
-        Full hashes, oldest first: the commits between two measured ones, the later included.
+        Full hashes, oldest first: the commits between two measured ones, the later included; the
+        range in which the change of the ends must lie; or none.
     probability
-        Of a step among them.
+        Of a step among them, or that there is none.
     pairs_left
         How many more pairs the search is expected to take; None where that is unknown.
     """
@@ -174,7 +175,7 @@ class Finding:
     suspects
         The commit of the largest step in this direction; several, oldest first, if those before the
         last cannot be measured. Where the search gave up, the commits among which a step is most
-        probable. Else empty.
+        probable, or must lie. Else empty.
     probability
         Of a step among them, by the search alone; None where there are none.
     posterior

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from asv_bench.bisect.answer import Searched, answer
+from asv_bench.bisect.answer import SUSPECT, Searched, answer, most_suspect
 from asv_bench.bisect.finding import Direction, Finding, Guess, Probe, Stage, Suspicion
 from asv_bench.bisect.plan import MOST_CONFIRMATIONS, SearchPlan
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Progress
@@ -21,8 +21,6 @@ SourceOf = Callable[[str], PairSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other
 part is given."""
 OnProbe = Callable[[Probe], None]
-SUSPECT = 0.4
-"""Probability of a step from which commits are looked at more closely."""
 MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
 """Steps that may be left somewhere when the search ends, and where none explains the range."""
 LASTING = 0.97
@@ -53,6 +51,8 @@ class Search:
         Name with parameters.
     pool
         Differences within one commit that this machine showed before (`judging.within_commit`).
+    unit
+        Of the benchmark's figures, by which answers are worded.
     on_probe
         Told of every pair.
     """
@@ -67,6 +67,7 @@ class Search:
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
         pool: Sequence[float] = (),
+        unit: str = "",
         on_probe: OnProbe = lambda probe: None,
     ) -> None:
         self._source_of = source_of
@@ -76,6 +77,7 @@ class Search:
         self._direction = direction
         self._plan = plan or SearchPlan()
         self._pools = {benchmark: pool} if pool else {}
+        self._units = {benchmark: unit}
         self._on_probe = on_probe
         self._margin = math.log1p(self._plan.comparison.margin)
         self._curve = LevelCurve(len(self._candidates), self._margin)
@@ -84,6 +86,7 @@ class Search:
         self._pairs = 0
         self._suspicions: dict[range, Suspicion] = {}
         self._higher_is_better = False
+        self._is_proven = False
 
     def run(self) -> Finding:
         """Compare the ends, search and confirm.
@@ -95,6 +98,7 @@ class Search:
         if gate.verdict is Verdict.FAILED:
             raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
         is_changed = gate.verdict is self._direction.verdict
+        self._is_proven = is_changed
         if is_changed or self._plan.is_inside:
             self._search(() if is_changed else self._places())
         return answer(
@@ -151,7 +155,9 @@ class Search:
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
         plan = replace(self._plan.comparison, alpha=alpha)
-        comparison = CommitComparison(base, head, [self._benchmark], plan, self._pools)
+        comparison = CommitComparison(
+            base, head, [self._benchmark], plan, self._pools, units=self._units
+        )
         [compared] = comparison.run(self._source_of(part), on_pair)
         return compared
 
@@ -268,12 +274,10 @@ class Search:
     def _guess(self) -> Guess:
         """Where a step is most probable that was not compared yet."""
         gaps = [gap for gap in self._curve.gaps() if gap.commits not in self._suspicions]
-        best = max(gaps, key=lambda gap: gap.probability, default=None)
-        if best is None or best.probability < SUSPECT:
-            rest = 1.0 if best is None else 1.0 - best.probability
-            return Guess((), rest, self._curve.pairs_left())
-        commits = tuple(self._candidates[index] for index in best.commits)
-        return Guess(commits, best.probability, self._curve.pairs_left())
+        has_step = any(one.is_confirmed for one in self._suspicions.values())
+        indices, probability = most_suspect(gaps, is_proven=self._is_proven and not has_step)
+        commits = tuple(self._candidates[index] for index in indices)
+        return Guess(commits, probability, self._curve.pairs_left())
 
     def _hash(self, index: int) -> str:
         return self._good if index == REFERENCE else self._candidates[index]

@@ -90,6 +90,7 @@ class Bisecting(Searching):
                     direction=self._direction,
                     plan=self._plan,
                     pool=self._pool,
+                    unit=self._subject.metrics[0].unit,
                     on_probe=on_probe,
                 ).run()
             self._add_noise()

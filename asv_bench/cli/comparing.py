@@ -96,7 +96,7 @@ class Comparing(Question[Subject]):
             self._pools = self._noise.of(self._names)
         self._margins = margins
         self._comparison = CommitComparison(
-            base.hash, head.hash, self._names, plan, self._pools, margins
+            base.hash, head.hash, self._names, plan, self._pools, margins, self._units
         )
         self.comparisons: list[Comparison] = []
         self.is_interrupted = False

@@ -134,6 +134,7 @@ class SearchingFiles(Searching):
                     direction=self._direction,
                     plan=self._plan,
                     pool=self._pool,
+                    unit=self._subject.metrics[0].unit,
                     on_pair=on_pair,
                     on_try=on_try,
                 ).run()

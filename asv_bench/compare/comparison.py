@@ -66,13 +66,16 @@ def summarize_pairs(
     evidence: Evidence | None = None,
     discarded: int = 0,
     reason: str = "",
+    unit: str = "",
 ) -> Comparison:
     """A comparison with this verdict, and the effect that the pairs show, whatever their number.
 
     `evidence` is what the verdict rests on; None: what the tests of location say.
     """
     if not pairs:
-        return Comparison(benchmark, base, head, verdict, pairs_discarded=discarded, reason=reason)
+        return Comparison(
+            benchmark, base, head, verdict, pairs_discarded=discarded, reason=reason, unit=unit
+        )
     entry = evidence or weigh(pairs, plan)
     effect, low, high = map(float, (entry.effect, *entry.interval))
     interval = low, high
@@ -95,6 +98,7 @@ def summarize_pairs(
         base_value=statistics.median(pair.base.value for pair in pairs),
         head_value=statistics.median(pair.head.value for pair in pairs),
         reason=reason,
+        unit=unit,
     )
 
 
@@ -108,7 +112,7 @@ class CommitComparison:
     An effect is the change of the figure itself, head / base - 1. `pools` holds, by benchmark,
     differences within one commit that this machine showed before (`judging.within_commit`): with
     them three pairs can be enough. `margins` are those of benchmarks whose margin is not the
-    plan's.
+    plan's, `units` what answers are worded by.
     """
 
     def __init__(
@@ -119,6 +123,7 @@ class CommitComparison:
         plan: ComparisonPlan | None = None,
         pools: Mapping[str, Sequence[float]] | None = None,
         margins: Mapping[str, float] | None = None,
+        units: Mapping[str, str] | None = None,
     ) -> None:
         self._base, self._head = base, head
         self._plan = plan or ComparisonPlan()
@@ -126,6 +131,7 @@ class CommitComparison:
         self._measured = 0
         self._pools = pools or {}
         self._margins = margins or {}
+        self._units = units or {}
         self._next_look = self._plan.looks[0].pairs
         self._on_pair: OnPair | None = None
 
@@ -285,4 +291,5 @@ class CommitComparison:
             evidence=evidence,
             discarded=len(case.discarded) + len(case.failures),
             reason=reason,
+            unit=self._units.get(name, ""),
         )

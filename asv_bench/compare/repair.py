@@ -191,8 +191,8 @@ def repair_of(
 def _said(comparison: Comparison, base: str) -> str:
     """A verdict against the base, with its effect."""
     words = {
-        Verdict.SLOWER: f"slower than {base}",
-        Verdict.FASTER: f"faster than {base}",
+        Verdict.SLOWER: f"{comparison.word} than {base}",
+        Verdict.FASTER: f"{comparison.word} than {base}",
         Verdict.EQUIVALENT: f"equivalent to {base}",
         Verdict.SAME: f"the same as {base} in what is measured",
     }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from asv_bench.compare.plan import ComparisonPlan
@@ -61,15 +60,23 @@ def comparison_table(
 ) -> Table:
     """A row for each benchmark; `units` are by benchmark, and margins where it has its own."""
     rows = [_row(comparison, units[comparison.benchmark]) for comparison in comparisons]
-    return Table(COLUMNS, rows, title, definition(plan, margins))
+    words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
+    return Table(COLUMNS, rows, title, definition(plan, margins, words))
 
 
-def definition(plan: ComparisonPlan, margins: Mapping[str, float] = MappingProxyType({})) -> str:
-    """What the verdicts mean under this plan."""
+def definition(
+    plan: ComparisonPlan,
+    margins: Mapping[str, float] = MappingProxyType({}),
+    words: Collection[str] = (),
+) -> str:
+    """What the verdicts mean under this plan; `words` are what slower and faster are called."""
+    plain = [str(Verdict.SLOWER), str(Verdict.FASTER)]
+    others = sorted({*words}.difference(plain))
+    shown = others if others and not {*words}.intersection(plain) else [*plain, *others]
     own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
     instead = f" Margins of their own: {own}." if own else ""
     return (
-        f"slower, faster: a typical process differs (tested against no change at all), by an "
+        f"{', '.join(shown)}: a typical process differs (tested against no change at all), by an "
         f"estimated {100 * plan.minimum_effect:g} % or more; {percentage(plan.alpha, 1)} of "
         f"comparisons without a change say so, and each rerun risks that anew. equivalent: a "
         f"typical process is shown to be within {100 * plan.margin:g} %. Intervals are of "
@@ -86,12 +93,12 @@ def worst_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def headline(comparisons: Sequence[Comparison]) -> str:
     """The answer in a line: how many benchmarks have which verdict, the worst first."""
-    counts = Counter(comparison.verdict for comparison in comparisons)
     if len(comparisons) == 1:
         effect = comparisons[0].effect
         size = "" if effect is None else f" ({percentage(effect, 2, signed=True)})"
-        return f"{comparisons[0].benchmark}: {comparisons[0].verdict}{size}"
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict])
+        return f"{comparisons[0].benchmark}: {comparisons[0].word}{size}"
+    counts = Counter(comparison.word for comparison in worst_first(comparisons))
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
 
 
 def others_lines(
@@ -117,7 +124,7 @@ def _row(comparison: Comparison, unit: str) -> Row:
     )
     return (
         comparison.benchmark,
-        Cell(str(comparison.verdict), STYLES[comparison.verdict]),
+        Cell(str(comparison.verdict), STYLES[comparison.verdict], text=comparison.word),
         comparison.effect,
         comparison.interval,
         base,
@@ -129,7 +136,7 @@ def _row(comparison: Comparison, unit: str) -> Row:
 
 
 def pair_line(number: int, pair: Pair) -> str:
-    """One pair in a line: how much slower the head ran than the base."""
-    effect = percentage(math.expm1(pair.log_ratio), 2, signed=True)
+    """One pair in a line: by how much the head's figure differs from the base's."""
+    effect = percentage(pair.effect, 2, signed=True)
     why = f", discarded: {pair.discarded}" if pair.discarded else ""
     return f"pair {number} of {pair.base.benchmark}: {effect}{why}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -28,6 +29,33 @@ class Verdict(StrEnum):
     def is_clear(self) -> bool:
         """Whether more pairs would add nothing."""
         return self in (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT)
+
+
+_TIME = r"[mµun]?s|(milli|micro|nano)?sec(ond)?s?|min(ute)?s?|hours?|h"
+_SIZE = r"([kmgtp]i?)?b(ytes?)?|(kilo|mega|giga)bytes?"
+
+
+def word_of(verdict: Verdict, unit: str, effect: float | None) -> str:
+    """What people call a verdict on figures of this unit.
+
+    Times and rates are slower or faster, and so is what has no unit; sizes, such as memory, are
+    larger or smaller; all else is worse or better.
+
+    Parameters
+    ----------
+    effect
+        head / base - 1; None where it is not known.
+    """
+    parts = re.split(r" ?/ ?| per ", unit.strip().lower())
+    is_time = parts == [""] or any(re.fullmatch(_TIME, part) for part in parts)
+    if is_time or verdict not in (Verdict.SLOWER, Verdict.FASTER):
+        return str(verdict)
+    is_worse = verdict is Verdict.SLOWER
+    if not re.fullmatch(_SIZE, parts[0]):
+        return "worse" if is_worse else "better"
+    # Of a size of which more is better, the worse is the smaller.
+    is_more = is_worse if effect is None else effect > 0
+    return "larger" if is_more else "smaller"
 
 
 NOTHING_TO_MEASURE = (
@@ -61,6 +89,8 @@ class Comparison:
         Medians over the processes used.
     reason
         A sentence where the verdict needs one, else "".
+    unit
+        Of the figures; "" where it is not known.
     """
 
     benchmark: str
@@ -78,6 +108,12 @@ class Comparison:
     base_value: float | None = None
     head_value: float | None = None
     reason: str = ""
+    unit: str = ""
+
+    @property
+    def word(self) -> str:
+        """What people call the verdict, see `word_of`."""
+        return word_of(self.verdict, self.unit, self.effect)
 
     @classmethod
     def of_same(cls, benchmark: str, base: str, head: str) -> Comparison:

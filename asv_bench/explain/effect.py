@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asv_bench.compare.verdict import Verdict
+from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.errors import Refused
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
@@ -72,7 +72,7 @@ class Effect:
 
     def sentence(self) -> str:
         """The change in words."""
-        text = f"{self.metric}: {self.verdict}"
+        text = f"{self.metric}: {word_of(Verdict(self.verdict), self.unit, self.effect)}"
         if self.effect is not None:
             text += f", {percentage(self.effect, 2, signed=True)}"
         if self.interval is not None:

@@ -142,6 +142,11 @@ class Pair:
         return head - base
 
     @property
+    def effect(self) -> float:
+        """The change of the figure itself, head / base - 1."""
+        return self.head.value / self.base.value - 1.0
+
+    @property
     def seconds(self) -> float:
         """From the begin of the first process to the end of the last."""
         both = self.base, self.head

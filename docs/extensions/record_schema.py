@@ -65,6 +65,7 @@ class Comparison(Closed):
     base_value: Annotated[float | None, Meta(description="Median of the base's processes.")]
     head_value: Annotated[float | None, Meta(description="Median of the head's processes.")]
     reason: Annotated[str, Meta(description="A sentence where the verdict needs one, else empty.")]
+    unit: Annotated[str, Meta(description="Of the figures; empty where it is not known.")] = ""
     test: Annotated[
         Literal["", "pooled ranks", "separation", "rank sum", "signed ranks and signs"],
         Meta(description="What gave the p-values; empty without pairs and in version 0.1.0."),

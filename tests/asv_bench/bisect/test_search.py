@@ -47,6 +47,18 @@ def test_the_first_slow_commit_is_found_and_confirmed_against_its_parent(place: 
     )
 
 
+def test_after_the_ends_were_proven_to_differ_none_is_no_answer() -> None:
+    # Steps here and there, and so much noise that no commit is suspect for long.
+    steps = dict.fromkeys(range(2, 32, 3), 0.05)
+    finding, probes, _ = search(steps, Noise(process=0.15), plan=SearchPlan(most_pairs=10))
+    assert (finding.outcome, finding.gate.verdict) == (Outcome.INCONCLUSIVE, Verdict.SLOWER)
+    guesses = [probe.guess for probe in probes if probe.guess]
+    assert all(guess.commits for guess in guesses)
+    # The range in which it must lie, where no commits are suspect; else those.
+    assert {*finding.suspects} == {*guesses[-1].commits}
+    assert finding.probability == pytest.approx(guesses[-1].probability)
+
+
 def test_ends_that_are_equal_are_not_searched() -> None:
     finding, probes, asked = search({})
     assert finding.outcome is Outcome.NONE

@@ -58,6 +58,45 @@ def test_the_verdict_of_the_same_commit_is_not_slower(kvtrail, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("lives_in_process")
+@pytest.mark.parametrize(
+    ("unit", "better", "values", "word"),
+    [
+        ("ms", "lower", (5, 6), "slower"),
+        ("tokens/s", "higher", (6, 5), "slower"),
+        ("MiB", "lower", (5, 6), "larger"),
+        ("GB", "higher", (6, 5), "smaller"),
+        ("points", "higher", (6, 5), "worse"),
+        ("points", "lower", (6, 5), "better"),
+    ],
+)
+def test_sentences_are_in_the_words_and_with_the_sign_of_the_metric(
+    kvtrail, tmp_path: Path, unit: str, better: str, values: tuple[float, float], word: str
+) -> None:
+    tables = f"""{TABLES.replace('"ms"', f'"{unit}"')}
+    better = "{better}"
+    """
+    benches = [f"tpot_ms = {values[number > 2]} # {number}" for number in range(6)]
+    made = DeclaredRepository.make(tmp_path / "toy", tables, *benches)
+    verdict = "faster" if word == "better" else "slower"
+    effect = values[1] / values[0] - 1
+    said = kvtrail(made.toy, "compare", "HEAD~5", "HEAD")
+    assert f"tpot_ms: {word} ({effect:+.0%}"[: len(word) + 12] in said.text
+    assert said.verdicts == {"tpot_ms": verdict}
+    searched = ("bisect", "HEAD~5", "HEAD", *(["--improvement"] if word == "better" else []))
+    found = kvtrail(made.toy, *searched)
+    plain = word in ("slower", "faster")
+    first = f"first {word} commit" if plain else f"first commit with {word} tpot_ms"
+    assert f"{first}: {made.toy.git('rev-parse', '--short=8', 'HEAD~2')}" in found.text
+    signs = {float(one) > 0 for one in re.findall(r"[0-9a-f]{8} +([+-][0-9.]+) % ", found.text)}
+    assert signs >= {effect > 0}
+    judged = kvtrail(made.toy, "fixed", "HEAD~3", "HEAD~2", "HEAD~1").text
+    assert f"{word} than its parent" in judged
+    for text in (said.text, found.text, judged):
+        told = text.replace("slower, faster", "").replace("--improvement", "")
+        assert plain or not re.search("slower|faster", told), told
+
+
+@pytest.mark.usefixtures("lives_in_process")
 def test_as_few_pairs_as_are_advised_tell_sides_apart_that_do_not_overlap(
     kvtrail, tmp_path: Path
 ) -> None:
