@@ -84,14 +84,18 @@ def stored_changes(
 
 def is_of(here: MachineFacts, change: Change) -> bool:
     """Whether comparing here can confirm a change: its figures are of this machine and software."""
-    software = {
-        "python": ".".join(here.python.split(".")[:2]),
-        "torch": here.torch or "none",
-        "triton": here.triton or "none",
-    }
-    stored = dict(change.environment)
-    same = all(stored.get(name, version) == version for name, version in software.items())
-    return change.machine == here.name and same
+    versions = here.python, here.torch, here.triton
+    return change.machine == here.name and is_with(change.environment, *versions)
+
+
+def is_with(
+    environment: EnvironmentFacts, python: str, torch: str | None, triton: str | None
+) -> bool:
+    """Whether figures of an environment were measured with these versions, as far as it says."""
+    minor = ".".join(python.split(".")[:2])
+    software = {"python": minor, "torch": torch or "none", "triton": triton or "none"}
+    stored = dict(environment)
+    return all(stored.get(name, version) == version for name, version in software.items())
 
 
 def _environments(machine: str, results: Results) -> list[str]:

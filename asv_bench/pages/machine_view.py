@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from asv_bench.compare.confirmation import Standing
+from asv_bench.compare.verdict import Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of
 from asv_bench.history.acknowledged import Acknowledgement, reason_for
 from asv_bench.history.asv_results import (
@@ -16,9 +18,9 @@ from asv_bench.history.asv_results import (
     dates_of,
     differing,
 )
-from asv_bench.history.change_points import changes_in, points_of
+from asv_bench.history.change_points import Change, changes_in, points_of
 from asv_bench.history.histories import Histories
-from asv_bench.history.kept_answers import ANSWERS, Answers, key_of, read_answers
+from asv_bench.history.kept_answers import ANSWERS, Answers, KeptAnswer, key_of, read_answers
 from asv_bench.history.sessions import Ratios, Sessions, read_ratios, sessions_of
 from asv_bench.pages.graph import Graph, Line, MarkedChange, MarkedVerdict, order_of
 from asv_bench.pages.records import StoredVerdict
@@ -174,6 +176,7 @@ class Collector:
             **self.committed.machines.get(name, {}),
             **dict(environments[0] if environments else ()),
         }
+        line = _line(self.histories)
         known = {key: value for key, value in facts.items() if value != "none"}
         series: dict[Series, list[Figure]] = {}
         for figure in [*figures, *drafts]:
@@ -186,6 +189,7 @@ class Collector:
             read_answers(self.histories.folder / ANSWERS, name, self.complaints),
             [one for one in self.verdicts if one.machine == name],
             self.acknowledged,
+            {name: place for place, name in enumerate(line or [one.hash for one in commits])},
         )
         of_drafts = {one.series: one for one in drafts}
         graphs = [
@@ -197,7 +201,7 @@ class Collector:
             facts=tuple((label, known[key]) for key, label in _FACTS.items() if key in known),
             commits=tuple(commits),
             dates=dates,
-            behind=_behind(commits, self.histories),
+            behind={} if self.histories.labels else _behind(commits, line),
             sessions=drawing.sessions,
             environments=tuple(environments),
             graphs=tuple(sorted(graphs, key=order_of)),
@@ -217,6 +221,7 @@ class _Drawing:
     answers: Answers
     verdicts: Sequence[StoredVerdict]
     acknowledged: Sequence[Acknowledgement]
+    order: Mapping[str, int]  # of all commits of the line, or labels
 
     def graph(self, figures: Sequence[Figure]) -> Graph:
         """The graph of one series."""
@@ -232,9 +237,10 @@ class _Drawing:
                 continue
             lines.append(Line(number, dict(sorted(by_place.items()))))
             points = points_of(members, self.commits, self.ratios, self.sessions)
-            for change in changes_in(points):
+            found = changes_in(points)
+            for change in found:
                 why = reason_for(change, self.acknowledged)
-                answer = self.answers.get(key_of(change))
+                answer = self._answer(change, found)
                 changes.append(MarkedChange(places[change.commit.hash], change, answer, why))
         graph = Graph(one.series, one.unit, one.better, tuple(lines))
         return replace(
@@ -242,6 +248,31 @@ class _Drawing:
             changes=tuple(sorted(changes, key=lambda change: change.place)),
             verdicts=tuple(self._verdicts(graph.key, places)),
         )
+
+    def _answer(self, change: Change, found: Sequence[Change]) -> KeptAnswer | None:
+        """What comparing said of a change, whichever command compared; `found` are all of a line.
+
+        A comparison confirms it within the range in which it lies, or around that range where no
+        other change is in between.
+        """
+        kept = self.answers.get(key_of(change))
+        standing = Standing.REGRESSION if change.is_worse else Standing.IMPROVEMENT
+        if kept is not None and kept.standing is standing:
+            return kept
+        wanted = Verdict.SLOWER if change.is_worse else Verdict.FASTER
+        ranges = {one: (self.order[one.since.hash], self.order[one.until.hash]) for one in found}
+        since, until = ranges.pop(change)
+        key = Graph(change.series, change.unit, change.better).key
+        for one in reversed(self.verdicts):
+            base, head = self.order.get(one.base), self.order.get(one.head)
+            if base is None or head is None or (one.key, one.verdict) != (key, wanted):
+                continue
+            is_within = since <= base < head <= until
+            is_around = base <= since and until <= head
+            is_alone = not any(base < last and first < head for first, last in ranges.values())
+            if (is_within or (is_around and is_alone)) and one.is_of(change.environment):
+                return KeptAnswer(standing, one.effect, one.interval, one.pairs, "")
+        return kept
 
     def _verdicts(self, key: str, places: Mapping[str, int]) -> Iterable[MarkedVerdict]:
         """The newest verdict on each two commits of the line."""
@@ -263,14 +294,18 @@ def _newest_drafts(figures: Sequence[Figure]) -> list[Figure]:
     return [one for one in figures if (one.commit, one.environment) == alike]
 
 
-def _behind(commits: Sequence[Commit], histories: Histories) -> dict[str, int]:
-    """How many commits of the checked-out line are newer than each."""
+def _line(histories: Histories) -> Sequence[str]:
+    """All labels, or all commits of the checked-out line, the oldest first; empty without one."""
     if histories.labels:
-        return {}
+        return histories.labels
     try:
-        line = Repository(histories.repository).first_parents("HEAD")
+        return Repository(histories.repository).first_parents("HEAD")
     except GitError:
-        return {}
+        return []
+
+
+def _behind(commits: Sequence[Commit], line: Sequence[str]) -> dict[str, int]:
+    """How many commits of the checked-out line are newer than each."""
     newer = {commit: number for number, commit in enumerate(reversed(line))}
     return {commit.hash: newer[commit.hash] for commit in commits if commit.hash in newer}
 

@@ -11,8 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.git.repository import short
+from asv_bench.history.asv_results import EnvironmentFacts
 from asv_bench.history.histories import OWN, Histories
+from asv_bench.history.stored_changes import is_with
 from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import UnreadableFile, read_stored, text
 from asv_bench.output.table import percentage
@@ -24,7 +27,11 @@ MOST = 200
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """What one comparison came to; `key` is the benchmark as addresses of the page have it."""
+    """What one comparison came to; `key` is the benchmark as addresses of the page have it.
+
+    `effect`, `interval` and `pairs` are as in `compare.verdict.Comparison`; `versions` are those of
+    Python, torch and Triton, where the record says.
+    """
 
     machine: str
     key: str
@@ -32,6 +39,14 @@ class StoredVerdict:
     head: str
     verdict: str
     sentence: str
+    effect: float
+    interval: tuple[float, float] | None = None
+    pairs: int = 0
+    versions: tuple[str, str | None, str | None] | None = None
+
+    def is_of(self, environment: EnvironmentFacts) -> bool:
+        """Whether it says something of figures of an environment of its machine."""
+        return self.versions is None or is_with(environment, *self.versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +139,9 @@ def _of(histories: Histories, path: Path, content: Mapping[str, Any]) -> list[St
         sentences=sentences,
         answer=" ".join(sentences) or _answer(finding, compared),
         verdicts=tuple(
-            _verdict(one, command, machine) for one in compared if one["effect"] is not None
+            _verdict(one, command, content["machine"])
+            for one in compared
+            if one["effect"] is not None
         ),
     )
     return [record]
@@ -144,14 +161,23 @@ def _answer(finding: Mapping[str, Any], compared: Sequence[Mapping[str, Any]]) -
     return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
 
 
-def _verdict(one: Mapping[str, Any], command: str, machine: str) -> StoredVerdict:
-    base, verdict = text(one["base"]), text(one["verdict"])
-    effect = percentage(float(one["effect"]), 2, signed=True)
+def _verdict(one: Mapping[str, Any], command: str, machine: Mapping[str, Any]) -> StoredVerdict:
+    base, verdict = text(one["base"]), Verdict(one["verdict"])
+    effect, pairs = float(one["effect"]), int(one["pairs_used"])
+    word = word_of(verdict, str(one.get("unit", "")), effect)
+    shown = percentage(effect, 2, signed=True)
+    name, low_high, python = text(one["benchmark"]), one.get("interval"), machine.get("python")
+    if command == "fixed":
+        name = name.rpartition(" ")[0]  # of a metric, and which two of the three
     return StoredVerdict(
-        machine,
-        unquoted(text(one["benchmark"])),
+        text(machine["name"]),
+        unquoted(name),
         base,
         text(one["head"]),
-        verdict,
-        f"{command}: {verdict}, {effect} against {short(base)} in {one['pairs_used']} pairs",
+        str(verdict),
+        f"{command}: {word}, {shown} against {short(base)} in {pairs} pairs",
+        effect,
+        None if low_high is None else (float(low_high[0]), float(low_high[1])),
+        pairs,
+        (python, machine.get("torch"), machine.get("triton")) if python else None,
     )

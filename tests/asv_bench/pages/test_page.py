@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from page_project import HERE, STEP, PageProject
 from page_weight import made_up_site
 from toy_project import git
 
@@ -15,8 +18,10 @@ from asv_bench.history.histories import Histories
 from asv_bench.pages.commit_links import commit_url, page_of_remote
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
 from asv_bench.pages.report_sections import report_sections
+from asv_bench.pages.site import build_page
 
 BASE, HEAD = "a" * 40, "b" * 40
+ROOT = Path(__file__).parents[3]
 
 
 def luminance(colour: str) -> float:
@@ -149,6 +154,45 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
     assert answers["bisect"] == "c: found, bbbbbbbb"
     assert answers["fixed"] == "c: it is fixed."
     assert answers["explain"] == "1. A copy more. That is all."
+
+
+@pytest.mark.parametrize(
+    ("command", "named", "base", "head", "verdict", "state"),
+    [
+        ("bisect", "{}", 21, 22, "slower", "regression"),
+        ("compare", "{}", 21, 22, "slower", "regression"),
+        ("compare", "{}", 18, 34, "slower", "regression"),  # no other change is in between
+        ("fixed", "{} culprit/parent", 21, 22, "slower", "regression"),
+        ("compare", "{}", 2, 12, "slower", "candidate"),
+        ("compare", "{}", 21, 22, "faster", "candidate"),
+        ("compare", "{}", 21, 22, "inconclusive", "candidate"),
+        ("fixed", "other culprit/parent", 21, 22, "slower", "candidate"),
+    ],
+)
+def test_what_any_command_confirmed_is_confirmed_on_the_page(
+    tmp_path: Path, command: str, named: str, base: int, head: int, verdict: str, state: str
+) -> None:
+    project = PageProject.make(tmp_path, ROOT / "reports")
+    compared = {
+        **comparison(verdict, 0.08),
+        "benchmark": named.format(f"{STEP}('gpt2', 64)"),
+        "base": project.hashes[base],
+        "head": project.hashes[head],
+    }
+    found = {"outcome": "found", "benchmark": STEP, "confirmations": [compared]}
+    results: dict[str, Any] = {"finding": found}
+    if command != "bisect":
+        results = {"comparisons": [compared]}
+    text = record(command, {"kind": "kvtrail"}, results).replace('"m"', f'"{HERE}"')
+    (tmp_path / "reports" / "runs" / f"{command}-2.json").write_text(text)
+    page = build_page(project.histories).read_text()
+    packed = re.findall(r'id="figures">(.*?)</script>', page, re.S)[0]
+    machines = json.loads(zlib.decompress(base64.b64decode(packed)))["machines"]
+    [graphs] = [one["graphs"] for one in machines if one["name"] == HERE]
+    [graph] = [one for one in graphs if one["key"] == f"{STEP}(gpt2, 64)"]
+    [change] = graph["changes"]
+    assert change["state"] == state
+    assert ("+8.00 % in 6 pairs" in change["text"]) == (state == "regression")
 
 
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
