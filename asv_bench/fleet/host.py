@@ -214,9 +214,9 @@ def opened(order: Order, slots: int, name: str, look: Look) -> Iterator[Host]:
             return Variant(commit, repository, label)
 
         processes = Processes()
-        table = order.work.table
-        trees = Trees(variant_of, table, folder, folder / "trees", processes)
-        lives = Lives(order.work, places, trees, processes)
+        work, laid = order.work, folder / "trees"
+        trees = Trees(variant_of, work.table, order.pinned, laid, processes)
+        lives = Lives(work, places, trees, processes)
         try:
             yield Host(lives, trees.remarks, places, look)
         finally:

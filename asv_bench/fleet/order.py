@@ -13,6 +13,7 @@ from asv_bench.errors import Refused
 from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.where import Work
 
 
@@ -29,14 +30,14 @@ class Order:
     object_format
         Of the repository's hashes.
     pinned
-        A tar file of the pinned files.
+        The pinned files.
     """
 
     work: Work
     variants: dict[str, tuple[str, str]]
     packs: tuple[bytes, ...]
     object_format: str
-    pinned: bytes
+    pinned: Pinned
 
     @classmethod
     def of(cls, subject: DeclaredSubject, names: Sequence[str]) -> Order:
@@ -50,20 +51,19 @@ class Order:
         Raises
         ------
         Refused
-            If the repository lacks files of a commit.
+            If the repository lacks files of a commit, or a pinned path is not there.
         """
         variants = {name: subject.variant(name) for name in names}
-        pinned = subject.work.table.pinned
         return cls(
             work=subject.work,
             variants={name: (one.commit, one.label) for name, one in variants.items()},
             packs=tuple(_packs(list(variants.values()))),
             object_format=Repository(subject.repository).line("rev-parse", "--show-object-format"),
-            pinned=tar_of(subject.repository, pinned) if pinned else b"",
+            pinned=subject.pinned,
         )
 
     def unpack(self, folder: Path) -> Repository:
-        """Put the files into a folder; returns the repository there, beside which pinned ones lie.
+        """Put the commits into a repository in a folder, and return it.
 
         Raises
         ------
@@ -85,9 +85,6 @@ class Order:
         repository = Repository(bare)
         for pack in self.packs:
             repository.ask("index-pack", "--stdin", given=pack)
-        if self.pinned:
-            with tarfile.open(fileobj=io.BytesIO(self.pinned)) as tar:
-                tar.extractall(folder, filter="data")
         return repository
 
 

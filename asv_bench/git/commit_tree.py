@@ -11,10 +11,12 @@ import posixpath
 import shutil
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from asv_bench.git.repository import AS_IT_IS, GitError, Repository
+from asv_bench.git.tree_entries import LINK, SUBMODULE, TreeEntry, write_entries
 from asv_bench.process.contract import COMMIT_MARKER, MEASURED_PACKAGES
 
 REMARKS = "REMARKS"
@@ -22,20 +24,7 @@ REMARKS = "REMARKS"
 _KEPT_FOLDERS = 96
 _PARTIAL = ".partial-"
 _STALE_SECONDS = 3600.0
-
-_LINK = "120000"
-_PROGRAM = "100755"
-_SUBMODULE = "160000"
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-
-
-@dataclass(frozen=True, slots=True)
-class TreeEntry:
-    """A file, a link or a submodule of a commit; `content` of a link is where it leads."""
-
-    path: str
-    mode: str
-    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +39,7 @@ class CommitTree:
         """Read it from a repository; `commit` is a full hash.
 
         Raises GitError if the repository lacks it or a part of it, or it has paths that lead
-        elsewhere.
+        elsewhere or exclude each other.
         """
         listed = repository.names(
             *("ls-tree", "-r", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES),
@@ -62,12 +51,16 @@ class CommitTree:
         for path in paths:
             if any(part in ("", ".", "..", ".git") for part in path.split("/")):
                 raise GitError(f"commit {commit[:8]} has a path that leads elsewhere: {path!r}.")
-        blobs = [name for mode, _, name in heads if mode != _SUBMODULE]
+        taken = Counter(paths)
+        taken.update({str(folder) for path in paths for folder in PurePosixPath(path).parents})
+        if twice := next((path for path in paths if taken[path] > 1), None):
+            raise GitError(f"commit {commit[:8]} has two things at the path {twice!r}.")
+        blobs = [name for mode, _, name in heads if mode != SUBMODULE]
         contents = iter(repository.objects(blobs, real=True))
         return cls(
             commit,
             tuple(
-                TreeEntry(path, mode, b"" if mode == _SUBMODULE else next(contents)[1])
+                TreeEntry(path, mode, b"" if mode == SUBMODULE else next(contents)[1])
                 for (mode, _, _), path in zip(heads, paths, strict=True)
             ),
         )
@@ -79,23 +72,6 @@ class CommitTree:
             for entry in self.entries
             if (kind := _why_not_the_commits(entry))
         ]
-
-    def write(self, directory: Path) -> None:
-        """Write the entries to a folder that does not hold any of them yet."""
-        for entry in self.entries:
-            path = directory / entry.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if entry.mode == _SUBMODULE:
-                path.mkdir()
-            elif entry.mode != _LINK:
-                may_run = 0o777 if entry.mode == _PROGRAM else 0o666
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, may_run)
-                with os.fdopen(handle, "wb") as file:
-                    file.write(entry.content)
-        # At last, so that no file is written through one.
-        for entry in self.entries:
-            if entry.mode == _LINK:
-                os.symlink(entry.content, os.fsencode(directory / entry.path))
 
 
 def packages_of(commit: str, repository: Repository) -> bytes:
@@ -138,7 +114,7 @@ def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
 
 
 def _fill(partial: Path, tree: CommitTree) -> None:
-    tree.write(partial)
+    write_entries(partial, tree.entries)
     if remarks := tree.remarks():
         (partial / REMARKS).write_bytes(os.fsencode("\0".join(remarks)))
     (partial / COMMIT_MARKER).write_text(tree.commit + "\n")
@@ -167,9 +143,9 @@ def _used_at(path: Path) -> float:
 
 
 def _why_not_the_commits(entry: TreeEntry) -> str | None:
-    if entry.mode == _SUBMODULE:
+    if entry.mode == SUBMODULE:
         return "a submodule, whose files are in another repository: its folder is empty here."
-    if entry.mode == _LINK:
+    if entry.mode == LINK:
         target = os.fsdecode(entry.content)
         reached = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), target))
         if reached.split("/")[0] not in MEASURED_PACKAGES:

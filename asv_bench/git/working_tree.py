@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asv_bench.git.repository import GitError, NoRepository, Repository
+from asv_bench.git.tree_entries import FOLDER, SUBMODULE, read_entry
 from asv_bench.process.contract import MEASURED_PACKAGES
 
 RULER_PATHS = ("asv_bench", "asv.conf.json")
@@ -91,7 +92,8 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
     gives the same hash again. `repository` is a bare one, made where there is none. `paths` are
     folders below `root`, of which files that git ignores are left out.
 
-    Raises GitError if there is nothing to measure at `root`, or git fails.
+    Raises GitError if there is nothing to measure at `root`, or git fails, and Refused if a file
+    cannot be read.
     """
     present = [path for path in paths if (root / path).is_dir()]
     if not present:
@@ -102,15 +104,21 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
             *("init", "--quiet", "--bare", "--template=", "--initial-branch=main"), str(repository)
         )
     scratch = Repository(repository)
-    names = [name for name in _listed(root, scratch, present) if os.path.lexists(root / name)]
+    top = root.resolve()
+    listed = _listed(top, scratch, present)
+    # What git tracked in a folder that a link has replaced is gone, whatever the link shows.
+    ways = {way for way in map(os.path.dirname, listed) if (top / way).resolve() == top / way}
+    names = [
+        name for name in listed if os.path.dirname(name) in ways and os.path.lexists(top / name)
+    ]
     # Dated by its newest file, so that the hash says what was measured and not when.
-    newest = max((int((root / name).lstat().st_mtime) for name in names), default=0)
+    newest = max((int((top / name).lstat().st_mtime) for name in names), default=0)
     person = f"kvtrail <kvtrail@localhost> {newest} +0000"
     message = "working tree"
     script = [
         f"feature done\ncommit refs/heads/main\nauthor {person}\ncommitter {person}\n"
         f"data {len(message)}\n{message}\n".encode(),
-        *(_entry(root, name) for name in names),
+        *(_entry(top, name) for name in names),
         b"done\n",
     ]
     scratch.ask("fast-import", "--quiet", "--force", given=b"".join(script))
@@ -134,18 +142,14 @@ def _listed(root: Path, scratch: Repository, present: Sequence[str]) -> list[str
 
 def _entry(root: Path, name: str) -> bytes:
     """A file, a link or a submodule of the working tree, as fast-import takes it."""
-    path = root / name
+    entry = read_entry(root / name, name)
     escaped = name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     quoted = b'"' + os.fsencode(escaped) + b'"'
-    if path.is_symlink():
-        mode, content = b"120000", os.fsencode(path.readlink())
-    elif path.is_dir():
+    if entry.mode == FOLDER:
         try:
-            head = Repository(path).line("rev-parse", "--verify", "HEAD")
+            head = Repository(root / name).line("rev-parse", "--verify", "HEAD")
         except NoRepository:  # a submodule that is not checked out is the one of the index
             head = Repository(root).line("rev-parse", "--verify", f":0:{name}")
-        return b"M 160000 %s %s\n" % (head.encode(), quoted)
-    else:
-        mode = b"100755" if path.stat().st_mode & 0o100 else b"100644"
-        content = path.read_bytes()
+        return b"M %s %s %s\n" % (SUBMODULE.encode(), head.encode(), quoted)
+    mode, content = entry.mode.encode(), entry.content
     return b"M %s inline %s\ndata %d\n%s\n" % (mode, quoted, len(content), content)

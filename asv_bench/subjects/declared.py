@@ -21,6 +21,7 @@ from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.ends import Ends
 from asv_bench.subjects.life import CommandLife, Life, ServerLife
 from asv_bench.subjects.lives import HOST, WALL, Lives, Place
+from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.places import places
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.processes import Processes
@@ -32,7 +33,7 @@ from asv_bench.subjects.subject_file import (
     SubjectTable,
     SubjectText,
 )
-from asv_bench.subjects.trees import Trees, digest_of, filled
+from asv_bench.subjects.trees import Trees, filled
 from asv_bench.subjects.where import LivesElsewhere, Work
 
 BUILT_IN = (
@@ -187,8 +188,12 @@ class DeclaredSubject:
     @property
     def fixed(self) -> str:
         """See `Subject`: of the pinned files, and along labels of all."""
-        pinned = [digest_of(self._root / path) for path in self._text.subject.pinned]
-        return " ".join(filter(None, [self._axis.fixed(), *pinned]))
+        return " ".join(filter(None, [self._axis.fixed(), *self.pinned.digests.values()]))
+
+    @cached_property
+    def pinned(self) -> Pinned:
+        """The pinned files; Refused if one is not there."""
+        return Pinned.read(self._root, self._text.subject.pinned)
 
     @property
     def devices(self) -> Sequence[str]:
@@ -339,7 +344,7 @@ class DeclaredSubject:
         return CommandLife(trace.run, {}, timeout)
 
     def _trees(self, variant_of: Callable[[str], Variant], processes: Processes) -> Trees:
-        return Trees(variant_of, self._text.subject, self._root, self._folder(), processes)
+        return Trees(variant_of, self._text.subject, self.pinned, self._folder(), processes)
 
     def _life(self) -> Life:
         server, client = self._text.server, self._text.client

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.git.repository import GitError
+from asv_bench.git.repository import GitError, kind_of, short
 from asv_bench.git.whole_tree import write_whole_tree
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.threads import users_environment
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.delay import Delay
+from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import SubjectTable
 
@@ -70,13 +71,13 @@ class Trees:
         self,
         variant_of: Callable[[str], Variant],
         table: SubjectTable,
-        root: Path,
+        pinned: Pinned,
         scratch: Path,
         processes: Processes,
     ) -> None:
         self._variant_of = variant_of
         self._table = table
-        self._root = root
+        self._pinned = pinned
         self._scratch = scratch
         self._processes = processes
         self.remarks: list[str] = []
@@ -118,15 +119,8 @@ class Trees:
             self.remarks += write_whole_tree(variant.commit, variant.repository, folder / "tree")
         except GitError as error:
             raise CommitUnusable(name, f"git could not unpack it: {error}") from None
-        for path in self._table.pinned:
-            source, target = self._root / path, folder / "tree" / path
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, symlinks=True)
-            else:
-                shutil.copy2(source, target)
+        gave_way = self._pinned.write(folder / "tree")
+        self.remarks += [f"{kind_of(name)} {short(name)}: {said}" for said in gave_way]
 
     def _set_up(self, name: str, laid: Laid) -> None:
         job = Job(self._table.setup, laid.tree, laid.environment(self._table))
@@ -147,7 +141,7 @@ class Trees:
             "setup": table.setup,
             "env": table.env,
             "python": shutil.which("python"),
-            "pinned": {path: digest_of(self._root / path) for path in table.pinned},
+            "pinned": self._pinned.digests,
         }
         text = json.dumps(content, sort_keys=True)
         return f"{table.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -174,13 +168,3 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     return text
-
-
-def digest_of(path: Path) -> str:
-    """A hash of a file, or of all files below a folder with their names."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    digest = hashlib.sha256()
-    for file in files:
-        if file.is_file() and "__pycache__" not in file.parts:
-            digest.update(str(file.relative_to(path.parent)).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]

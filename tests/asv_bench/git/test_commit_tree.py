@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from toy_project import git
 from asv_bench.errors import Refused
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.history.asv_runs import AsvProject
+from asv_bench.process.samples import CommitUnusable
+from asv_bench.subjects.declared import DeclaredSubject
 
 
 @pytest.fixture
@@ -136,24 +140,56 @@ def test_a_commit_is_not_what_replaces_it(root: Path) -> None:
     assert (directory / "engine" / "__init__.py").read_bytes().endswith(b"STEP = 1\n")
 
 
-def test_a_path_that_climbs_out_is_refused(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("..", r"leads elsewhere: 'engine/\.\./x\.py'"),
+        (".git", "leads elsewhere"),
+        ("out", "two things at the path 'engine/out'"),
+        ("x.py", "two things at the path 'engine/x.py'"),
+    ],
+)
+def test_a_path_that_leads_out_is_refused(root: Path, tmp_path: Path, name: str, said: str) -> None:
     blob = git(root, "hash-object", "-w", "engine/__init__.py").strip()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "target").write_text(str(tmp_path / "outside"))
+    link = git(root, "hash-object", "-w", str(tmp_path / "target")).strip()
 
-    def tree(mode: bytes, name: bytes, content: str) -> str:
+    def tree(*entries: tuple[str, str, str]) -> str:
+        heads = [(f"{mode} {name}".encode(), bytes.fromhex(one)) for mode, name, one in entries]
         made = subprocess.run(
             ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
             cwd=root,
-            input=mode + b" " + name + b"\0" + bytes.fromhex(content),
+            input=b"".join(head + b"\0" + one for head, one in heads),
             capture_output=True,
             check=True,
         )
         return made.stdout.decode().strip()
 
-    climbing = tree(b"40000", b"engine", tree(b"40000", b"..", tree(b"100644", b"x.py", blob)))
-    commit = git(root, "commit-tree", climbing, "-m", "climbing").strip()
-    with pytest.raises(Exception, match=r"leads elsewhere: 'engine/\.\./x\.py'"):
+    file = ("100644", "x.py", blob)
+    links = [("120000", one, link) for one in ("out", "x.py")]
+    inner = tree(*links, ("40000", name, tree(file)), file)
+    commit = git(root, "commit-tree", tree(("40000", "engine", inner)), "-m", "out").strip()
+    with pytest.raises(CommitUnusable, match=said):
         CommitSources(root).checkout(commit)
+    # Of any repository git writes all files, and decides itself what it refuses.
+    with suppress(CommitUnusable), DeclaredSubject.of_command(root, ["true"]).pairs() as source:
+        source.prepare(commit)
     assert not list(root.rglob("x.py"))
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_files_behind_a_link_that_replaced_their_folder_are_gone(root: Path) -> None:
+    for place in ("engine/sub", "other"):
+        (root / place).mkdir()
+        (root / place / "x.py").write_text(place)
+    committed(root)
+    shutil.rmtree(root / "engine" / "sub")
+    (root / "engine" / "sub").symlink_to("../other")
+    sources = CommitSources(root)
+    laid_out = sources.checkout(sources.resolve(".").hash) / "engine"
+    assert sorted(path.name for path in laid_out.iterdir()) == ["__init__.py", "sub"]
+    assert (laid_out / "sub").readlink() == Path("../other")
 
 
 def test_a_checkout_that_no_search_path_can_hold_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""Pinned files are the working tree's at every commit, and nothing else is written over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from declared_repository import DeclaredRepository
+
+from asv_bench.errors import Refused
+from asv_bench.fleet.host import opened
+from asv_bench.fleet.order import Order
+from asv_bench.subjects.choose import declared_by
+from asv_bench.subjects.declared import DeclaredSubject
+
+TABLES = """
+    [subject]
+    name = "toy"
+    measure = '''{measure}'''
+    pinned = {pinned}
+    """
+
+
+def lives_here(subject: DeclaredSubject, commit: str) -> None:
+    """One life, on this machine."""
+    with subject.pairs() as source:
+        source.prepare(commit)
+
+
+def lives_on_a_host(subject: DeclaredSubject, commit: str) -> None:
+    """One life, as on a host of a fleet."""
+    with opened(Order.of(subject, [commit]), 1, "here", lambda *_: ()) as host:
+        answer = host.prepare(0, False, commit)
+    if answer.error is not None:
+        raise answer.error
+
+
+WAYS = pytest.mark.parametrize("live", [lives_here, lives_on_a_host])
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Names and texts of all files below a folder."""
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.*")}
+
+
+def declared(made: DeclaredRepository, measure: str, *pinned: str) -> DeclaredSubject:
+    """The subject with these pinned paths."""
+    path = made.root / "kvtrail.toml"
+    path.write_text(TABLES.format(measure=measure, pinned=list(pinned)))
+    return declared_by(path)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("link", "target", "pinned"),
+    [
+        ("b", "{outside}", "b/sub"),
+        ("b", "../../../outside", "b/sub/new.txt"),
+        ("b", "lib", "b/sub"),
+        ("b/sub", "{outside}/sub", "b/sub/deep"),
+        ("b/sub", "../lib/sub", "b/sub"),
+        ("b", "{outside}/sub/old.txt", "b"),
+        ("b", "lib/sub/old.txt", "b"),
+        ("b", None, "b/sub"),
+        ("b", "b", "b/sub"),
+    ],
+)
+def test_nothing_is_written_through_a_link_of_the_commit(
+    tmp_path: Path, live, link: str, target: str | None, pinned: str
+) -> None:
+    outside = tmp_path / "outside"
+    made = DeclaredRepository.make(tmp_path / "toy", "")
+    for folder in (outside, made.root / "lib"):
+        (folder / "sub").mkdir(parents=True)
+        (folder / "sub" / "old.txt").write_text("old")
+    (made.root / link).parent.mkdir(exist_ok=True)
+    if target is None:
+        (made.root / link).write_text("a file")
+    else:
+        (made.root / link).symlink_to(target.format(outside=outside))
+    made.toy.git("add", "--all")
+    commit = made.commit("", "with a link")
+    before = files(outside)
+    (made.root / link).unlink()
+    place = made.root / pinned
+    place = place if "." in place.name else place / "new.txt"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("new")
+    name = place.relative_to(made.root)
+    ways = [name, *list(name.parents)[:-1]]
+    real = " && ".join(f"! test -L {way}" for way in ways)
+    measure = f'test "$(cat {name})" = new && test "$(cat lib/sub/old.txt)" = old && {real}'
+    live(declared(made, measure, pinned), commit)
+    assert files(outside) == before
+
+
+@WAYS
+def test_what_links_of_the_working_tree_lead_to_is_pinned(tmp_path: Path, live) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", "", "committed")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "data.txt").write_text("data")
+    (outside / "empty").mkdir()
+    (outside / "other").symlink_to("data.txt")
+    (outside / "gone").symlink_to("/no/such/place")
+    (made.root / "bench.py").unlink()
+    (made.root / "bench.py").symlink_to(outside / "data.txt")
+    (made.root / "folder").symlink_to(outside)
+    measure = (
+        "mv $KVTRAIL_SUBJECT/../outside $KVTRAIL_SUBJECT/../moved; test $(cat bench.py) = data && "
+        "test $(cat folder/data.txt) = data && test $(readlink folder/other) = data.txt && "
+        "test -d folder/empty && test $(readlink folder/gone) = /no/such/place"
+    )
+    subject = declared(made, measure, "bench.py", "folder")
+    first = subject.fixed
+    live(subject, made.toy.git("rev-parse", "HEAD"))
+    shutil.move(tmp_path / "moved", outside)
+    (outside / "data.txt").write_text("edited")
+    assert declared(made, measure, "bench.py", "folder").fixed != first
+
+
+@WAYS
+@pytest.mark.parametrize("path", ["gone.py", "bench.py/x", "circle", "dangling", "x" * 300, "pipe"])
+def test_a_pinned_path_that_is_not_there_is_a_sentence(tmp_path: Path, live, path: str) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", "", "")
+    (made.root / "circle").symlink_to("circle")
+    (made.root / "dangling").symlink_to("nowhere")
+    os.mkfifo(made.root / "pipe")
+    with pytest.raises(Refused, match=f"{path}.* (cannot be read|is neither a file nor)"):
+        live(declared(made, "true", path), made.toy.git("rev-parse", "HEAD"))
