@@ -50,3 +50,14 @@ def noisy(name: str, value: float) -> str:
         with open(os.environ["KVTRAIL_RESULT"], "w") as file:
             json.dump({{"{name}": value}}, file)
         """
+
+
+def alive(marker: str) -> bool:
+    """Whether a process runs with this text on its command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (folder / "cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False

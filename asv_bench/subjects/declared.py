@@ -265,7 +265,7 @@ class DeclaredSubject:
     @property
     def pathspecs(self) -> tuple[str, ...]:
         """What is measured of a commit's files, as git takes paths; none: all of them."""
-        pinned = tuple(f":(exclude){path}" for path in self._text.subject.pinned)
+        pinned = tuple(f":(exclude,literal){path}" for path in self._text.subject.pinned)
         return (".", *pinned) if pinned else ()
 
     def repository_of(self, name: str) -> Repository:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -15,9 +16,29 @@ from asv_bench.subjects.presets import PRESETS
 
 FILE_NAME = "kvtrail.toml"
 
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-Words: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+_NAME = r"^(?!\.*\Z)[\w.-]+\Z"
+_WORDS = r"^[^\x00-\x1f\x7f]+\Z"
+_PRINTED = r"^[^\x00-\x1f\x7f]*\Z"
+_TEXT = r"^[^\x00]*\Z"
+_LINE = r"^(?=\s*\S)[^\x00]*\Z"
+_VARIABLE = r"^[^=\x00]+\Z"
+_MEANT = {
+    _NAME: "of letters, digits, `_`, `-` and dots, and not of dots alone",
+    _WORDS: "in one line, without control characters and not empty",
+    _PRINTED: "in one line, without control characters",
+    _TEXT: "without NUL characters",
+    _LINE: "that is not blank, without NUL characters",
+    _VARIABLE: "that can be a variable's name: not empty, without `=` and NUL characters",
+}
+"""What each pattern means, for the sentence where a text does not match it."""
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=_NAME, max_length=60)]
+Words: TypeAlias = Annotated[str, msgspec.Meta(pattern=_WORDS)]
+Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=_TEXT)]
+Line: TypeAlias = Annotated[str, msgspec.Meta(pattern=_LINE)]
+Variable: TypeAlias = Annotated[str, msgspec.Meta(pattern=_VARIABLE)]
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,21 +72,39 @@ class SubjectTable(Table, frozen=True):
         Paths that are the working tree's at every commit.
     """
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+$")]
-    repository: str = "."
-    setup: str = ""
-    measure: str = ""
+    name: Name
+    repository: Text = "."
+    setup: Text = ""
+    measure: Text = ""
     timeout_s: Seconds = 600.0
     setup_timeout_s: Seconds = 3600.0
     devices: Count | None = None
     cores: Count = 0
-    env: dict[str, str] = {}
-    pinned: tuple[str, ...] = ()
+    env: dict[Variable, Text] = {}
+    pinned: tuple[Text, ...] = ()
 
     def __post_init__(self) -> None:
-        for path in self.pinned:
-            if Path(path).is_absolute() or ".." in Path(path).parts:
-                raise ValueError(f"pinned names {path!r}; give paths within the repository")
+        msgspec.structs.force_setattr(self, "pinned", _normal(self.pinned))
+
+
+def _normal(paths: Sequence[str]) -> tuple[str, ...]:
+    """Pinned paths, each in one way of writing it, without those below another."""
+    found: list[str] = []
+    for path in paths:
+        normal = posixpath.normpath(path)
+        if normal == ".":
+            raise ValueError(
+                f"pinned names {path!r}, which is every file, so that all commits would be alike; "
+                f"name the files that measure"
+            )
+        if normal.startswith("/") or {"..", ".git"}.intersection(path.split("/")):
+            raise ValueError(f"pinned names {path!r}; give paths of files within the repository")
+        found.append(normal)
+    return tuple(
+        path
+        for path in dict.fromkeys(found)
+        if not any(str(parent) in found for parent in PurePosixPath(path).parents)
+    )
 
 
 class MetricTable(Table, frozen=True):
@@ -87,26 +126,31 @@ class MetricTable(Table, frozen=True):
 
     path: str = ""
     regex: str = ""
-    unit: str = ""
+    unit: Annotated[str, msgspec.Meta(pattern=_PRINTED)] = ""
     better: Literal["lower", "higher"] = "lower"
     margin: Annotated[float, msgspec.Meta(ge=0.1, le=50)] | None = None
 
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.regex):
             raise ValueError("a metric needs either path or regex")
-        if self.regex:
-            try:
-                groups = re.compile(self.regex).groups
-            except re.error as error:
-                raise ValueError(f"{self.regex!r} is no regular expression: {error}") from None
-            if groups != 1:
-                raise ValueError(f"{self.regex!r} has {groups} groups; it needs one")
+        if self.regex and (groups := _compiled(self.regex).groups) != 1:
+            raise ValueError(f"{self.regex!r} has {groups} groups; it needs one")
+
+
+def _compiled(regex: str) -> re.Pattern[str]:
+    try:
+        return re.compile(regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{regex!r} is no regular expression: {error}") from None
 
 
 class ReadyTable(Table, frozen=True):
     """`ready = { regex = "..." }`: what the server prints when it is ready."""
 
-    regex: Words
+    regex: Line
+
+    def __post_init__(self) -> None:
+        _compiled(self.regex)
 
 
 class ServerTable(Table, frozen=True):
@@ -122,7 +166,7 @@ class ServerTable(Table, frozen=True):
         Seconds after which a server that is not ready has failed.
     """
 
-    start: Words
+    start: Line
     ready: Words | ReadyTable
     ready_timeout_s: Seconds = 300.0
 
@@ -142,9 +186,9 @@ class ClientTable(Table, frozen=True):
         A client that people use, whose figures need no tables of their own.
     """
 
-    run: Words
+    run: Line
     warmup: Count = 1
-    windows: Annotated[int, msgspec.Meta(ge=1)] = 5
+    windows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 5
     preset: str = ""
 
     def __post_init__(self) -> None:
@@ -184,7 +228,7 @@ class TraceTable(Table, frozen=True):
         gzipped or not, or a folder of them.
     """
 
-    run: Words
+    run: Line
 
 
 class SubjectText(Table, frozen=True):
@@ -200,7 +244,7 @@ class SubjectText(Table, frozen=True):
     def __post_init__(self) -> None:
         if (self.server is None) != (self.client is None):
             raise ValueError("a server needs a client, and a client a server")
-        if bool(self.subject.measure) == bool(self.server):
+        if bool(self.subject.measure.strip()) == bool(self.server):
             raise ValueError("give either measure in [subject], or [server] and [client]")
         if taken := BUILT_IN.intersection(self.metrics):
             raise ValueError(
@@ -230,12 +274,15 @@ class SubjectFile:
             If it cannot be read or is no such file; the sentence names the place.
         """
         try:
-            text = path.read_text(encoding="utf-8")
+            # Some editors put a mark of the encoding before the text.
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise Refused(f"{path} cannot be read: {reason}.") from None
         try:
             content = msgspec.toml.decode(text, type=SubjectText)
+        except RecursionError:
+            raise Refused(f"{path}: its values are nested too deeply.") from None
         except (msgspec.MsgspecError, ValueError) as error:
             raise Refused(f"{path}: {_place(str(error))}.") from None
         return cls(path.resolve(), text, content)
@@ -256,8 +303,11 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 
 def _place(message: str) -> str:
-    """A message of msgspec, whose places such as `$.metrics[...]` are tables of the file."""
-    text, found, place = message.removesuffix(".").partition(" - at `$")
+    """A message of msgspec in words; its places, as `$.metrics[...]`, are tables of the file."""
+    for pattern, meant in _MEANT.items():
+        message = message.replace(f"`str` matching regex {pattern!r}", f"a text {meant}")
+    text, found, place = message.removesuffix(".").partition(" - at `")
     if not found:
         return text
-    return f"{text}, in {place.rstrip('`').strip('.').replace('[...]', '.NAME')}"
+    where = place.replace("key` in `", "a key of ").replace("$.", "").replace("$", "").rstrip("`")
+    return f"{text}, in {where.replace('[...]', '.NAME')}"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository, noisy
+from declared_repository import DeclaredRepository, alive, noisy
 
 from asv_bench.errors import Refused
 
@@ -22,17 +22,6 @@ TABLES = """
     path = "tpot_ms"
     unit = "ms"
     """
-
-
-def alive(marker: str) -> bool:
-    """Whether a process runs with this text on its command line."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if marker.encode() in (folder / "cmdline").read_bytes():
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def test_a_metric_out_of_the_result_is_compared(kvtrail, tmp_path: Path) -> None:

@@ -130,3 +130,16 @@ def test_a_pinned_path_that_is_not_there_is_a_sentence(tmp_path: Path, live, pat
     os.mkfifo(made.root / "pipe")
     with pytest.raises(Refused, match=f"{path}.* (cannot be read|is neither a file nor)"):
         live(declared(made, "true", path), made.toy.git("rev-parse", "HEAD"))
+
+
+def test_pinned_paths_are_the_same_however_they_are_written(kvtrail, tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", "", "1")
+    for text in ("1", "2"):
+        for name in ("w", "d/one", "d/two", "[x]"):
+            (made.root / name).parent.mkdir(exist_ok=True)
+            (made.root / name).write_text(text)
+        made.toy.git("add", "--all")
+        made.commit("1", text)
+    declared(made, "true", "./w", "d//", "d/./one", "d", "./[x]")
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+    assert said.verdicts == {"wall_s": "same"}, said.text
