@@ -23,10 +23,11 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_selection import names_with_parameters
 from asv_bench.packages import require_packages
 from asv_bench.process.samples import CommitUnusable
-from asv_bench.subjects.declared import SUBJECT, DeclaredSubject
+from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.pinned import digest_of
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
+from asv_bench.subjects.trees import SUBJECT
 
 _SCRIPT = Path(__file__).with_name("asv_life.py")
 _LISTING_SECONDS = 600.0

@@ -33,7 +33,7 @@ from asv_bench.subjects.subject_file import (
     SubjectTable,
     SubjectText,
 )
-from asv_bench.subjects.trees import Trees, filled
+from asv_bench.subjects.trees import SUBJECT, Trees
 from asv_bench.subjects.where import LivesElsewhere, Work
 
 BUILT_IN = (
@@ -42,8 +42,6 @@ BUILT_IN = (
     Metric("peak_gpu_bytes", "bytes"),
 )
 READY = Metric("ready_s", "seconds")
-SUBJECT = "KVTRAIL_SUBJECT"
-"""Tells setup and lives the folder of the subject's file."""
 
 
 class DeclaredSubject:
@@ -100,10 +98,9 @@ class DeclaredSubject:
     @classmethod
     def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
         """The subject of a `kvtrail.toml`; `axis` "commits" or "labels" overrules its own."""
-        folder = str(file.path.parent)
         table = file.content.subject
-        own = {name: filled(text, {SUBJECT: folder}) for name, text in table.env.items()}
-        table = msgspec.structs.replace(table, env={SUBJECT: folder, **own})
+        env = {**table.env, SUBJECT: str(file.path.parent)}
+        table = msgspec.structs.replace(table, env=env)
         text = msgspec.structs.replace(file.content, subject=table)
         return cls(file.root, text, source=file.text, axis=axis)
 

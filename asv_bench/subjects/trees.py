@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,8 +27,11 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtr
 """Where setups stay, each with the files that it was made from."""
 CANNOT_BE_MEASURED = 125
 """The exit code by which a command says that this commit cannot be measured, as for git bisect."""
+SUBJECT = "KVTRAIL_SUBJECT"
+"""Tells setup and lives the folder of the subject's file."""
 _KEPT_SETUPS = 64
 _DONE, _LOCKS = "done", "locks"
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Laid:
     def environment(self, table: SubjectTable, **more: str) -> dict[str, str]:
         """All variables of its commands: the user's own, the file's, and what they are told."""
         told = {**self.variables(), **more}
+        if SUBJECT in table.env:
+            told[SUBJECT] = table.env[SUBJECT]
         own = {name: filled(text, told) for name, text in table.env.items()}
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if table.devices == 0 else {}
         return {**users_environment(), **hidden, **own, **told}
@@ -164,7 +170,5 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
-    """A text with $NAME and ${NAME} of these variables replaced."""
-    for name, value in variables.items():
-        text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
-    return text
+    """A text with $NAME and ${NAME} of these variables replaced, by whole names as in a shell."""
+    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), text)

@@ -240,3 +240,23 @@ def test_a_thousand_random_files_are_measured_or_refused(place: Place, content) 
 
 def test_random_files_are_not_all_refused(place: Place) -> None:
     assert outcome(place, {"subject": {"name": "toy", "measure": COMMANDS[4]}}) == "it lived."
+
+
+def test_variables_are_filled_by_whole_names(place: Place) -> None:
+    given = {
+        "A": "$KVTRAIL_OUTPUT",
+        "B": "${KVTRAIL_OUT}PUT$KVTRAIL_OUT",
+        "C": "$KVTRAIL_SUBJECTS:$KVTRAIL_SUBJECT",
+        "D": "$PATH $$ ${ $",
+        "KVTRAIL_SUBJECT": "another",
+    }
+    wanted = {
+        "A": "'$KVTRAIL_OUTPUT'",
+        "B": '"${KVTRAIL_OUT}PUT$KVTRAIL_OUT"',
+        "C": f"'$KVTRAIL_SUBJECTS:{place.made.root}'",
+        "D": "'$PATH $$ ${ $'",
+        "KVTRAIL_SUBJECT": str(place.made.root),
+    }
+    measure = " && ".join(f'test "${name}" = {value}' for name, value in wanted.items())
+    table = {"name": "toy", "measure": measure, "env": given}
+    assert outcome(place, {"subject": table}) == "it lived."
