@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +17,10 @@ from pathlib import Path
 from typing import IO
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.run_apart import kill_group, last_words, start_group
+from asv_bench.process.run_apart import last_words, start_group
+from asv_bench.subjects.launcher import END, KILL, descendants
 
-LIFE = "KVTRAIL_LIFE"
-"""A variable by which the processes of a life are found that left its session."""
 _LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
-GRACE_SECONDS = 10.0
-"""For a server to end by itself."""
 
 
 class LifeFailed(MeasurementFailed):
@@ -73,7 +69,9 @@ class Started:
     def __init__(self, job: Job, said: IO[bytes]) -> None:
         self._said = said
         self._report, writing = os.pipe()
-        self._marker = uuid.uuid4().hex
+        reading, control = os.pipe()
+        # A file, not a number, which may be another file's once this one is closed.
+        self._control = os.fdopen(control, "wb", buffering=0)
         self.code: int | None = None
         self.seconds = 0.0
         self.peak_rss_bytes = 0
@@ -81,22 +79,30 @@ class Started:
         with _on_cores(job.cores):
             try:
                 self._process = start_group(
-                    [*_LAUNCHER, str(writing), *job.arguments],
+                    [*_LAUNCHER, str(writing), str(reading), *job.arguments],
                     cwd=job.folder,
-                    env={**job.variables, LIFE: self._marker},
+                    env=job.variables,
                     stdout=said,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(writing,),
+                    pass_fds=(writing, reading),
                 )
             except OSError as error:
                 os.close(self._report)
+                self._control.close()
                 raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
             finally:
                 os.close(writing)
+                os.close(reading)
+
+    @property
+    def process(self) -> int:
+        """The number of the process that started it."""
+        return self._process.pid
 
     def wait(self) -> int:
-        """The exit code, once it has ended."""
+        """The exit code, once it and all that it started have ended."""
         if self.code is None:
+            # Of the launcher, where that was killed before it could report another.
             self.code = self._process.wait()
             self._take_report()
         return self.code
@@ -106,51 +112,43 @@ class Started:
         return self._process.poll() is not None and self.wait() is not None
 
     def _take_report(self) -> None:
-        """Seconds and memory, as the launcher says; nothing where it was killed."""
+        """Seconds, memory and exit code, as the launcher says; nothing where it was killed."""
         with os.fdopen(self._report, "rb") as file:
             report = file.read().decode()
-        seconds, _, peak_kib = report.partition(" ")
-        if peak_kib.isdigit():
-            self.seconds = float(seconds)
+        try:
+            seconds, peak_kib, code = report.split(" ")
+            self.seconds, self.code = float(seconds), int(code)
             self.peak_rss_bytes = max(self.peak_rss_bytes, int(peak_kib) * 1024)
-        elif report:
-            raise LifeFailed(report)
+        except ValueError:
+            if report:
+                raise LifeFailed(report) from None
 
     def kill(self) -> None:
-        """Kill it and all of its session; what left the session is left to `end`."""
-        kill_group(self._process)
+        """Kill it and all that it started, without waiting."""
+        self._say(KILL)
 
     def ask_to_end(self) -> None:
-        """Ask the whole session to end, and give it a while."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS
-        while not self.has_ended() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        """Ask it and all that it started to end; what does not in time is killed."""
+        self._say(END)
+        self.wait()
 
     def end(self) -> None:
-        """End it, its session, and processes of it that left the session."""
+        """End it and all that it started."""
         self.kill()
         self.wait()
-        for folder in self._folders():
-            with contextlib.suppress(OSError):
-                os.kill(int(folder.name), signal.SIGKILL)
+        self._control.close()
+
+    def _say(self, word: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._control.write(word)
 
     def note_memory(self) -> None:
         """Take the memory of all that runs into the peak: a shell does not wait for all of it."""
-        for folder in self._folders():
+        for process in descendants(self.process):
             with contextlib.suppress(OSError, StopIteration):
-                lines = (folder / "status").read_text().splitlines()
+                lines = Path(f"/proc/{process}/status").read_text().split("\n")
                 peak_kib = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
                 self.peak_rss_bytes = max(self.peak_rss_bytes, int(peak_kib) * 1024)
-
-    def _folders(self) -> Iterator[Path]:
-        """The folders in /proc of its processes, also of those that left its session."""
-        marker = f"{LIFE}={self._marker}".encode()
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if marker in (folder / "environ").read_bytes().split(b"\0"):
-                    yield folder
 
     def text(self) -> str:
         """All that it has printed so far."""

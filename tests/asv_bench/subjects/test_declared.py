@@ -214,6 +214,14 @@ def test_children_that_are_left_behind_are_ended(kvtrail, tmp_path: Path) -> Non
         import subprocess
         for session in (False, True):
             subprocess.Popen(["sleep", "97.6543"], start_new_session=session)
+            subprocess.Popen(["sleep", "97.6543"], start_new_session=session, env={})
+        # As a daemon begins: no parent, session, variable or folder of this life.
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.chdir("/")
+                os.execve("/bin/sleep", ["sleep", "97.6543"], {})
+            os._exit(0)
         """
     )
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, leaving)
