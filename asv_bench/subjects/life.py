@@ -6,21 +6,23 @@ import re
 import socket
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.figures import Figures, read_figures
+from asv_bench.subjects.launcher import descendants
 from asv_bench.subjects.processes import Job, LifeFailed, Processes, Started
+from asv_bench.subjects.readiness import address_at, code_of, listens, stranger
 from asv_bench.subjects.subject_file import ClientTable, MetricTable, ReadyTable, ServerTable
 from asv_bench.subjects.trees import Laid
 
 _POLL_SECONDS = 0.02
-_ANSWER_SECONDS = 5.0
+_WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
+_FIXED_PORT = re.compile(r"--port[ =]([1-9][0-9]{0,4})(?![0-9])")
 
 
 class Life(Protocol):
@@ -75,12 +77,23 @@ class ServerLife:
         self, laid: Laid, variables: Mapping[str, str], cores: tuple[int, ...], processes: Processes
     ) -> Figures:
         """See `Life`."""
-        port = str(_free_port())
-        told = {**variables, "KVTRAIL_PORT": port}
+        port = _free_port()
+        told = {**variables, "KVTRAIL_PORT": str(port)}
         job = Job(self.server.start, laid.tree, told, cores)
+        place = self._place(port)
+        # Such as a tunnel, at whose end nobody may listen yet.
+        is_open = listens(place.host, place.port)
+        if is_open and (place.address is None or code_of(place.address) is not None):
+            raise LifeFailed(
+                f"{place} answers already, and no server was started yet; end {_WHOSE}"
+            )
         figures = Figures()
         with processes.started(job) as server:
-            ready_s = self._until_ready(server, port)
+            ready_s = self._until_ready(server, place)
+            own = {server.process, *descendants(server.process)}
+            other = not is_open and stranger(place.host, place.port, server.process, own)
+            if other:
+                raise LifeFailed(f"{place} is process {other}'s, not the server's; end {_WHOSE}")
             for number in range(-self.client.warmup, self.client.windows):
                 asking = Job(laid.follow(self.client.run), laid.tree, told)
                 window = self._ask(number, server, asking, processes)
@@ -89,9 +102,9 @@ class ServerLife:
                     for name, values in window.values.items():
                         figures.values[name] = (*figures.values.get(name, ()), *values)
             server.note_memory()
+            if server.has_ended():
+                raise LifeFailed(f"the server died after the last window: {server.failure()}")
             server.ask_to_end()
-            server.kill()
-            server.wait()
         figures.values["ready_s"] = (ready_s,)
         figures.values["peak_rss_bytes"] = (float(server.peak_rss_bytes),)
         return figures
@@ -115,30 +128,49 @@ class ServerLife:
         figures.values["wall_s"] = (ended.seconds,)
         return figures
 
-    def _until_ready(self, server: Started, port: str) -> float:
+    def _until_ready(self, server: Started, place: _Place) -> float:
         """Seconds from the server's start until it is ready."""
         deadline = server.begun + self.server.ready_timeout_s
-        while not self._is_ready(server, port):
+        while True:
+            is_ready, now = self._is_ready(server, place), time.perf_counter()
+            # Asked afterwards: another may have answered in its place.
             if server.has_ended():
                 raise LifeFailed(f"the server: {server.failure()}", server.code)
-            if time.perf_counter() > deadline:
+            if is_ready:
+                return now - server.begun
+            if now > deadline:
                 raise LifeFailed(
                     f"the server was not ready within {self.server.ready_timeout_s:g} s: "
                     f"{last_words(server.text())}"
                 )
             time.sleep(_POLL_SECONDS)
-        return time.perf_counter() - server.begun
 
-    def _is_ready(self, server: Started, port: str) -> bool:
-        ready = self.server.ready
-        if isinstance(ready, ReadyTable):
-            return re.search(ready.regex, server.text(), re.MULTILINE) is not None
-        address = ready.replace("${KVTRAIL_PORT}", port).replace("$KVTRAIL_PORT", port)
-        try:
-            with urllib.request.urlopen(address, timeout=_ANSWER_SECONDS):
-                return True
-        except (urllib.error.URLError, OSError, ValueError):
-            return False
+    def _is_ready(self, server: Started, place: _Place) -> bool:
+        if isinstance(self.server.ready, ReadyTable):
+            return re.search(self.server.ready.regex, server.text(), re.MULTILINE) is not None
+        code = code_of(str(place))
+        return code is not None and code < 400
+
+    def _place(self, port: int) -> _Place:
+        if isinstance(self.server.ready, ReadyTable):
+            fixed = _FIXED_PORT.search(self.server.start)
+            return _Place("127.0.0.1", int(fixed[1]) if fixed else port)
+        address = address_at(self.server.ready, port)
+        parts = urlsplit(address)
+        default = 443 if parts.scheme == "https" else 80
+        return _Place(parts.hostname or "", parts.port or default, address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a server is to listen; `address`, if any, is asked whether it is ready."""
+
+    host: str
+    port: int
+    address: str | None = None
+
+    def __str__(self) -> str:
+        return self.address or f"{self.host}:{self.port}"
 
 
 def _free_port() -> int:

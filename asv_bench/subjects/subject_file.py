@@ -13,6 +13,7 @@ import msgspec
 
 from asv_bench.errors import Refused
 from asv_bench.subjects.presets import PRESETS
+from asv_bench.subjects.readiness import check_address
 
 FILE_NAME = "kvtrail.toml"
 
@@ -152,7 +153,6 @@ class ReadyTable(Table, frozen=True):
     def __post_init__(self) -> None:
         _compiled(self.regex)
 
-
 class ServerTable(Table, frozen=True):
     """`[server]`: a program that is started for each life, and asked by a client.
 
@@ -169,6 +169,10 @@ class ServerTable(Table, frozen=True):
     start: Line
     ready: Words | ReadyTable
     ready_timeout_s: Seconds = 300.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ready, str):
+            check_address(self.ready)
 
 
 class ClientTable(Table, frozen=True):

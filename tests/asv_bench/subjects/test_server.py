@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository
+from declared_repository import DeclaredRepository, alive
 
-from asv_bench.process.samples import CommitUnusable
+from asv_bench.errors import Refused
+from asv_bench.process.samples import CommitUnusable, Reading
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.subject_file import SubjectFile
@@ -65,6 +70,13 @@ def made_with(root: Path, tables: str, *servers: str, client: str = CLIENT) -> D
 
 def subject_of(made: DeclaredRepository) -> DeclaredSubject:
     return DeclaredSubject.of_file(SubjectFile.read(made.root / "kvtrail.toml"))
+
+
+def lived(made: DeclaredRepository) -> Reading:
+    """The figure of one life after the first, which is not measured."""
+    subject = subject_of(made)
+    with subject.pairs() as source:
+        return source.life(subject.resolve("HEAD").hash)["tpot_ms"]
 
 
 @pytest.mark.thorough
@@ -147,6 +159,158 @@ def test_a_server_that_fails_is_a_sentence(
     subject = subject_of(made_with(tmp_path / "toy", text, server, client=client or CLIENT))
     with subject.pairs() as source, pytest.raises(CommitUnusable, match=words):
         source.prepare(subject.resolve("HEAD").hash)
+
+
+# Answers, and leaves something behind that no session, parent or variable tells of.
+DYING = """
+    import http.server, os, signal, subprocess, sys, time
+
+    subprocess.Popen(["sleep", "96.5432"], start_new_session=True, env={})
+    asked = []
+
+    def end(number=None, frame=None):
+        if number and PHASE != "ends":
+            time.sleep(0.5)
+            with open(os.environ["ENDED"], "w") as file:
+                file.write("in its own time")
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            if PHASE == "warms up" and self.path == "/" or PHASE == "serves" and len(asked) == 4:
+                end()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"tpot_ms": 5.0}')
+            self.wfile.flush()
+            if PHASE == "is ready":
+                end()
+
+        def log_message(self, *arguments):
+            pass
+
+    signal.signal(signal.SIGTERM, end)
+    if PHASE == "starts":
+        end()
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    """
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("starts", "the server: signal 9 ended it"),
+        ("is ready", "the server(:| died in the warm-up:) signal 9 ended it"),
+        ("warms up", "the server died in the warm-up: signal 9 ended it"),
+        ("serves", "the server died in window 2: signal 9 ended it"),
+        ("ends", ""),
+        ("never dies", ""),
+    ],
+)
+def test_a_server_that_is_killed_is_a_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, words: str
+) -> None:
+    ended = tmp_path / "ended"
+    monkeypatch.setenv("ENDED", str(ended))
+    # The shell ends at once where it is asked to, and the server below it does not.
+    start = "python bench.py $KVTRAIL_PORT"
+    tables = TABLES.replace(start, f"cd . && {start}; exit $?")
+    made = made_with(tmp_path / "toy", tables, DYING.replace("PHASE", repr(phase)))
+    if words:
+        with pytest.raises(CommitUnusable, match=words):
+            lived(made)
+    else:
+        assert lived(made).samples == (5.0, 5.0, 5.0)
+    assert ended.exists() == (phase == "never dies")
+    assert not alive("96.5432")
+
+
+@contextmanager
+def listening(answer: bytes, port: int = 0, after: float = 0.0) -> Iterator[int]:
+    """Somebody who listens at a port, and gives everybody one answer."""
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(("127.0.0.1", port))
+
+        def serve() -> None:
+            ended.wait(after)
+            door.listen()
+            door.settimeout(0.05)
+            while not ended.is_set():
+                try:
+                    asking, _ = door.accept()
+                except TimeoutError:
+                    continue
+                with asking:
+                    asking.recv(4096)
+                    asking.sendall(answer)
+
+        ended = threading.Event()
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield door.getsockname()[1]
+        finally:
+            ended.set()
+            serving.join()
+
+
+ANSWER = b"HTTP/1.0 200 OK\r\n\r\n{}"
+ASLEEP = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "ready", "after", "words"),
+    [
+        (ANSWER, '"http://127.0.0.1:{}/health"', 0.0, "http://127.0.0.1:{}/health answers already"),
+        (ANSWER, '"http://localhost:{}/health"', 1.0, "http://localhost:{}/health"),
+        (b"HTTP/1.0 404 no\r\n\r\n", '"http://127.0.0.1:{}"', 0.0, "0.1:{} answers already"),
+        (b"", "{{ regex = 'ready' }}", 0.0, "127.0.0.1:{} answers already"),
+        (b"", "{{ regex = 'ready' }}", 1.0, "127.0.0.1:{} "),
+        (b"no HTTP\n", '"http://127.0.0.1:{}/health"', 0.0, "was not ready within 2 s: ready"),
+    ],
+    ids=["answers", "begins later", "lacks the page", "is asked nothing", "later", "no HTTP"],
+)
+def test_a_stranger_at_the_port_is_not_measured(
+    tmp_path: Path, answer: bytes, ready: str, after: float, words: str
+) -> None:
+    with listening(answer, after=after) as port:
+        tables = TABLES.replace('"http://127.0.0.1:$KVTRAIL_PORT/health"', ready.format(port))
+        tables = tables.replace("bench.py $KVTRAIL_PORT", f"bench.py --port {port}")
+        tables = tables.replace("ready_timeout_s = 20", "ready_timeout_s = 2")
+        wait = "import time; time.sleep(1.5);" if after else ""
+        made = made_with(tmp_path / "toy", tables, wait + ASLEEP)
+        with pytest.raises(CommitUnusable, match=words.format(port)):
+            lived(made)
+
+
+def test_no_proxy_is_asked_whether_a_server_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with listening(ANSWER) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
+        tables = TABLES.replace("ready_timeout_s = 20", "ready_timeout_s = 1")
+        with pytest.raises(CommitUnusable, match="not ready within 1 s: ready"):
+            lived(made_with(tmp_path / "toy", tables, ASLEEP))
+
+
+@pytest.mark.parametrize(
+    "ready",
+    [
+        *("http://127.0.0.1:$PORT/", "http://127.0.0.1:$KVTRAIL_PORTS/", "http://a:1/a b"),
+        *("file:///etc/hostname", "ws://a:1/", "127.0.0.1:8000/health", "localhost:8000"),
+        *("http://:80/", "http://a:0/", "http://a:99999/", "http://a:x/", "http://u:p@a:1/"),
+        *("http:///a", "http://[::1/", "http://ü:1/", "http://a:1/\\n"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused(tmp_path: Path, ready: str) -> None:
+    tables = TABLES.replace("http://127.0.0.1:$KVTRAIL_PORT/health", ready)
+    with pytest.raises(Refused, match=r"kvtrail\.toml: ready is .*, in server"):
+        subject_of(made_with(tmp_path / "toy", tables, SERVER))
 
 
 RESULTS = {
