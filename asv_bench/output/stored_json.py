@@ -1,16 +1,16 @@
-"""Reading JSON that was stored earlier: by this ruler, by asv, or by somebody's editor.
+"""Reading JSON and figures from outside: stored earlier, left by a life, or of somebody's editor.
 
-A stored file may be cut off, be of something else, or hold figures that are none. Whoever reads one
+Such a file may be cut off, be of something else, or hold figures that are none. Whoever reads one
 gets a sentence that names the file and what is wrong with it, leaves that out, and judges the rest.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from asv_bench.errors import BenchError, Refused
 
@@ -20,6 +20,9 @@ LATEST_MOMENT_MS = 253_402_300_799_999
 """The last millisecond of the year 9999, since 1970: no calendar here goes on."""
 
 _LONGEST = 60
+_LARGEST = 1e100
+"""Beyond it, and below its inverse, ratios and sums of figures might be no numbers any more."""
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 _FOREIGN = (
     KeyError,
@@ -57,10 +60,24 @@ def parsed_json(
 ) -> Parsed:
     """The same of bytes that have been read already; `path` names where they were."""
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        value = decoded(content)
+    except ValueError as error:
         raise UnreadableFile(f"{path} is not JSON: {error}.") from error
     return parsed(path, what, value, parse)
+
+
+def decoded(content: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
+    """The value of JSON in UTF-8, UTF-16 or UTF-32, with or without a byte order mark.
+
+    `errors` says what becomes of bytes that are none of these. NaN and Infinity are taken, as many
+    programs write them; whoever wants a number asks `positive`, `count` or `finite`.
+
+    Raises ValueError if it is no JSON.
+    """
+    try:
+        return json.loads(content.decode(json.detect_encoding(content), errors))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def parsed(
@@ -84,9 +101,23 @@ def require_schema(content: Mapping[str, Any], wanted: int, name: str = "schema"
 
 
 def positive(value: Any) -> float:
-    """A figure that has a logarithm; ValueError if it is not finite and positive."""
-    if not _is_number(value) or value <= 0:
+    """A figure that can be compared as a ratio; ValueError if it is none, or none above 0."""
+    if not _is_number(value) or value < 1 / _LARGEST:
         raise ValueError(f"{shown(value)} is no positive number")
+    return float(value)
+
+
+def figure(value: Any) -> float:
+    """The same of a figure that may be a text, as one that was printed is."""
+    if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
+        return positive(float(value))
+    return positive(value)
+
+
+def finite(value: Any) -> float:
+    """Any number that sums and ratios can be made of; ValueError if it is none."""
+    if not _is_number(value):
+        raise ValueError(f"{shown(value)} is no number")
     return float(value)
 
 
@@ -113,17 +144,17 @@ def moment(value: Any) -> int:
 
 def shown(value: Any) -> str:
     """A value as a sentence quotes it: no more than its beginning."""
-    quoted = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    try:
+        quoted = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    except RecursionError:
+        quoted = "what is nested deeply"
     return quoted if len(quoted) <= _LONGEST else f"{quoted[:_LONGEST]}..."
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
-        return False
+    # NaN is below nothing, and an integer beyond every float compares all the same.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= _LARGEST
 
 
 def _reason(error: Exception) -> str:

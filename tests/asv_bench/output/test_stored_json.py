@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import random
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mutated_files import WRONG, altered, broken, mutants_of, places
 
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.errors import BenchError
@@ -35,7 +35,6 @@ from asv_bench.run.jobs import check_figures, headline_row
 from asv_bench.studies.ladder import ladder_page
 
 REPORTS = REPOSITORY / "reports"
-WRONG = (0, -1, True, None, "x", "", [], {}, [[]], 1e999, float("nan"), 10**400, "²", -(2**70))
 
 
 def read_stored_results(folder: Path) -> int:
@@ -156,51 +155,20 @@ KINDS = (
 )  # fmt: skip
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a JSON value holds another."""
-    keys = (
-        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    )
-    for key in keys:
-        yield (*path, key)
-        yield from places(value[key], (*path, key))
-
-
-def altered(content: Any, place: tuple[Any, ...], value: Any) -> Any:
-    """The same JSON with something else at one place; gone where that is `altered`."""
-    content = copy.deepcopy(content)
-    inner = content
-    for key in place[:-1]:
-        inner = inner[key]
-    if value is altered:
-        del inner[place[-1]]
-    else:
-        inner[place[-1]] = value
-    return content
-
-
 def mutants(kind: str, original: bytes, count: int) -> Iterator[bytes]:
-    """Cut off here and there, of something else, and with values that are none."""
-    for cut in range(0, len(original), max(1, len(original) // count)):
-        yield original[:cut]
-    yield from (b"\xff\xfe\x00", b"[" * 100_000, b"3\n", b"[]\n", b"{}\n", b"null", b"\x00" * 64)
-    draws = random.Random(0)
-    if kind == "kept pairs":
-        first, *lines = [json.loads(line) for line in original.splitlines()]
-        for _ in range(count):
-            number = draws.randrange(len(lines))
-            place = draws.choice(list(places(lines[number])))
-            changed = [*lines]
-            changed[number] = altered(lines[number], place, draws.choice((*WRONG, altered)))
-            yield b"".join(json.dumps(line).encode() + b"\n" for line in (first, *changed))
+    """As `mutants_of`; of a file of lines, with something else in one of them."""
+    if kind != "kept pairs":
+        yield from mutants_of(original, count)
         return
-    content = json.loads(original)
-    every = list(places(content))
-    # As often near the root, where there are few places, as at the leaves.
-    shallow = [place for place in every if len(place) <= 3]
-    for number in range(count):
-        place = draws.choice(shallow if number % 2 else every)
-        yield json.dumps(altered(content, place, draws.choice((*WRONG, altered)))).encode()
+    yield from broken(original, count)
+    draws = random.Random(0)
+    first, *lines = [json.loads(line) for line in original.splitlines()]
+    for _ in range(count):
+        number = draws.randrange(len(lines))
+        place = draws.choice(list(places(lines[number])))
+        changed = [*lines]
+        changed[number] = altered(lines[number], place, draws.choice((*WRONG, altered)))
+        yield b"".join(json.dumps(line).encode() + b"\n" for line in (first, *changed))
 
 
 class NamesTheFile(Exception):
