@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.output.stored_json import count, decoded, figure, shown
 from asv_bench.process.samples import Absence
+from asv_bench.subjects.presets import Requests
 from asv_bench.subjects.subject_file import MetricTable
+
+_MISSING = object()
+_INDEX = re.compile("[0-9]{1,9}")
 
 
 class NoFigure(MeasurementFailed):
@@ -26,92 +30,139 @@ class Figures:
     values: dict[str, tuple[float, ...]] = field(default_factory=dict)
     absences: dict[str, Absence] = field(default_factory=dict)
 
-
-def read_figures(metrics: Mapping[str, MetricTable], result: Path, said: str) -> Figures:
-    """The declared metrics of one life, or of one run of a client.
-
-    Parameters
-    ----------
-    metrics
-        By name.
-    result
-        Where the life was to leave its JSON: one value, or one on each line, of which the last is
-        taken.
-    said
-        What it printed.
-    """
-    figures = Figures()
-    content: Any = None
-    trouble: NoFigure | None = None
-    if any(metric.path for metric in metrics.values()):
-        try:
-            content = _content(result)
-        except NoFigure as error:
-            trouble = error
-    for name, metric in metrics.items():
-        try:
-            if metric.path and trouble:
-                raise trouble
-            found = _at(content, metric.path) if metric.path else _printed(metric.regex, said)
-            if not found:
-                where = f"its JSON has no {metric.path}" if metric.path else "it printed nothing"
-                regex = f" that {metric.regex!r} finds" if metric.regex else ""
-                figures.absences[name] = Absence(f"{where}{regex}.", has_failed=False)
+    @classmethod
+    def of_windows(cls, windows: Sequence[Figures]) -> Figures:
+        """Those of all windows of a life; a metric that one window lacks and others have failed."""
+        joined = cls()
+        for name in dict.fromkeys(name for one in windows for name in (*one.values, *one.absences)):
+            lacking = [at for at, one in enumerate(windows) if name in one.absences]
+            if not lacking:
+                joined.values[name] = tuple(value for one in windows for value in one.values[name])
                 continue
-            figures.values[name] = tuple(_figure(value) for value in found)
-        except NoFigure as error:
-            figures.absences[name] = Absence(str(error), has_failed=not isinstance(error, _Nothing))
-    return figures
+            absence = windows[lacking[0]].absences[name]
+            if len(lacking) < len(windows):
+                absence = Absence(f"in window {lacking[0] + 1} {absence.reason}", has_failed=True)
+            joined.absences[name] = absence
+        return joined
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How many requests of a client were completed, and how many failed; None: it does not say."""
+
+    completed: int | None = None
+    failed: int | None = None
 
 
 class _Nothing(NoFigure):
     """The life left nothing at all."""
 
 
-def _content(result: Path) -> Any:
-    if not result.is_file():
-        raise _Nothing("it left no file at $KVTRAIL_RESULT.")
-    text = result.read_text(encoding="utf-8", errors="replace").strip()
-    if not text:
-        raise _Nothing("the file that it left at $KVTRAIL_RESULT is empty.")
-    for part in (text, text.splitlines()[-1]):
+@dataclass(frozen=True)
+class Left:
+    """What one life left, or one run of a client.
+
+    Parameters
+    ----------
+    result
+        Where it was to leave its JSON: one value, or one on each line, of which the last is taken.
+    said
+        What it printed.
+    """
+
+    result: Path
+    said: str
+
+    def figures(self, metrics: Mapping[str, MetricTable]) -> Figures:
+        """The declared metrics, by name."""
+        figures = Figures()
+        for name, metric in metrics.items():
+            try:
+                found = self._at(metric.path) if metric.path else self._printed(metric.regex)
+                if not found and metric.path:
+                    raise _Nothing(f"its JSON has no {metric.path}.")
+                if not found:
+                    raise _Nothing(f"it printed nothing that {metric.regex!r} finds.")
+                figures.values[name] = tuple(_figure(value) for value in found)
+            except NoFigure as error:
+                has_failed = not isinstance(error, _Nothing)
+                figures.absences[name] = Absence(str(error), has_failed)
+        return figures
+
+    def served(self, requests: Requests) -> Served:
+        """The requests of a client, as far as it says what became of them.
+
+        Raises
+        ------
+        NoFigure
+            If it gives a count that is none.
+        """
         try:
-            return json.loads(part)
+            errors = self._at(requests.errors)
+        except NoFigure:  # which the metrics tell
+            return Served()
+        completed, failed = self._count(requests.completed), self._count(requests.failed)
+        printed = re.findall(requests.printed, self.said)[-1:] if requests.printed else []
+        asked = max(self._count(requests.asked) or 0, len(errors), *map(int, printed))
+        if failed is None and completed is not None and asked:
+            failed = max(0, asked - completed)
+        told = sum(map(bool, errors))
+        return Served(completed, max(failed or 0, told) if told else failed)
+
+    def _count(self, paths: tuple[str, ...]) -> int | None:
+        """What stands at the first of some paths that there is."""
+        found = [value for path in paths for value in self._at(path) if value is not None]
+        try:
+            return int(count(found[0])) if found else None
         except ValueError as error:
-            reason = error
-    raise NoFigure(f"what it left at $KVTRAIL_RESULT is no JSON: {reason}.")
+            raise NoFigure(f"{error} of requests.") from None
+
+    def _at(self, path: str) -> list[Any]:
+        """The values at a path of keys and indices with dots between; nothing where it is none."""
+        content = self._content
+        found = _found(content, path) if path else _MISSING
+        return [] if found is _MISSING else found if isinstance(found, list) else [found]
+
+    def _printed(self, regex: str) -> list[str]:
+        return re.findall(regex, self.said, re.MULTILINE)
+
+    @cached_property
+    def _content(self) -> Any:
+        if not self.result.is_file():
+            raise _Nothing("it left no file at $KVTRAIL_RESULT.")
+        try:
+            content = self.result.read_bytes().strip()
+        except OSError as error:
+            raise NoFigure(f"$KVTRAIL_RESULT cannot be read: {error.strerror}.") from None
+        if not content:
+            raise _Nothing("the file that it left at $KVTRAIL_RESULT is empty.")
+        # Lines end at a line feed only: a text within JSON may hold what else ends lines.
+        for part in (content, content.rpartition(b"\n")[2]):
+            try:
+                return decoded(part, "replace")
+            except ValueError as error:
+                reason = error
+        raise NoFigure(f"what it left at $KVTRAIL_RESULT is no JSON: {reason}.")
 
 
-def _at(content: Any, path: str) -> list[Any]:
-    """The values at a path of keys and indices with dots between; nothing where there is none."""
-    rest = path
-    while rest:
-        key, _, rest = rest.partition(".")
-        if isinstance(content, dict):
-            # A key may have dots of its own: the longest that there is wins.
-            joined = f"{key}.{rest}" if rest else key
-            key = max(
-                (one for one in content if f"{joined}.".startswith(f"{one}.")), key=len, default=""
-            )
-            if key not in content:
-                return []
-            content, rest = content[key], joined[len(key) + 1 :]
-        elif isinstance(content, list) and key.isdecimal() and int(key) < len(content):
-            content = content[int(key)]
-        else:
-            return []
-    return content if isinstance(content, list) else [content]
-
-
-def _printed(regex: str, said: str) -> list[str]:
-    return [match for match in re.findall(regex, said, re.MULTILINE) if match]
+def _found(content: Any, path: str) -> Any:
+    """What is at a path. A key may have dots of its own: the longest that leads there wins."""
+    if not path:
+        return content
+    if isinstance(content, dict):
+        keys = sorted((key for key in content if f"{path}.".startswith(f"{key}.")), key=len)
+        values = (_found(content[key], path[len(key) + 1 :]) for key in reversed(keys))
+        return next((value for value in values if value is not _MISSING), _MISSING)
+    key, _, rest = path.partition(".")
+    if isinstance(content, list) and _INDEX.fullmatch(key) and int(key) < len(content):
+        return _found(content[int(key)], rest)
+    return _MISSING
 
 
 def _figure(value: Any) -> float:
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise NoFigure(f"it gave {value!r}, and only positive figures can be compared.")
-    return number
+        return figure(value)
+    except ValueError:
+        raise NoFigure(
+            f"it gave {shown(value)}, and only positive figures can be compared."
+        ) from None

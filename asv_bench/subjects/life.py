@@ -7,14 +7,15 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from asv_bench.process.run_apart import last_words
-from asv_bench.subjects.figures import Figures, read_figures
+from asv_bench.subjects.figures import Figures, Left, NoFigure
 from asv_bench.subjects.launcher import descendants
+from asv_bench.subjects.presets import REQUESTS
 from asv_bench.subjects.processes import Job, LifeFailed, Processes, Started
 from asv_bench.subjects.readiness import address_at, code_of, listens, stranger
 from asv_bench.subjects.subject_file import ClientTable, MetricTable, ReadyTable, ServerTable
@@ -58,7 +59,7 @@ class CommandLife:
             told = {**variables, "KVTRAIL_RESULT": str(result)}
             job = Job(laid.follow(self.command), laid.tree, told, cores)
             ended = processes.run(job, self.timeout_s)
-            figures = read_figures(self.metrics, result, ended.said)
+            figures = Left(result, ended.said).figures(self.metrics)
         figures.values["wall_s"] = (ended.seconds,)
         figures.values["peak_rss_bytes"] = (float(ended.peak_rss_bytes),)
         return figures
@@ -72,6 +73,8 @@ class ServerLife:
     client: ClientTable
     metrics: Mapping[str, MetricTable]
     timeout_s: float
+    _completed: list[int] = field(default_factory=list, compare=False)
+    """Requests that runs of the client completed, where it does not say how many there were."""
 
     def live(
         self, laid: Laid, variables: Mapping[str, str], cores: tuple[int, ...], processes: Processes
@@ -87,7 +90,7 @@ class ServerLife:
             raise LifeFailed(
                 f"{place} answers already, and no server was started yet; end {_WHOSE}"
             )
-        figures = Figures()
+        windows = []
         with processes.started(job) as server:
             ready_s = self._until_ready(server, place)
             own = {server.process, *descendants(server.process)}
@@ -98,13 +101,12 @@ class ServerLife:
                 asking = Job(laid.follow(self.client.run), laid.tree, told)
                 window = self._ask(number, server, asking, processes)
                 if number >= 0:
-                    figures.absences |= window.absences
-                    for name, values in window.values.items():
-                        figures.values[name] = (*figures.values.get(name, ()), *values)
+                    windows.append(window)
             server.note_memory()
             if server.has_ended():
                 raise LifeFailed(f"the server died after the last window: {server.failure()}")
             server.ask_to_end()
+        figures = Figures.of_windows(windows)
         figures.values["ready_s"] = (ready_s,)
         figures.values["peak_rss_bytes"] = (float(server.peak_rss_bytes),)
         return figures
@@ -124,9 +126,34 @@ class ServerLife:
                 raise LifeFailed(f"the client in {what}: {failure}", failure.code) from None
             if server.has_ended():
                 raise LifeFailed(f"the server died in {what}: {server.failure()}")
-            figures = read_figures(self.metrics, result, ended.said)
+            left = Left(result, ended.said)
+            figures = left.figures(self.metrics)
+            self._require_served(left, what)
         figures.values["wall_s"] = (ended.seconds,)
         return figures
+
+    def _require_served(self, left: Left, what: str) -> None:
+        """Raise LifeFailed where a client says that requests failed: its figures lack them."""
+        requests = REQUESTS.get(self.client.preset)
+        if requests is None:
+            return
+        try:
+            served = left.served(requests)
+        except NoFigure as error:
+            raise LifeFailed(f"the client in {what}: {error}") from None
+        completed, failed, words = served.completed, served.failed, last_words(left.said)
+        if failed:
+            total = "" if completed is None else f" of {failed + completed}"
+            raise LifeFailed(f"{failed}{total} requests failed in {what}: {words}")
+        if completed is None:
+            return
+        if failed is None:
+            # What it asks for is the same each time.
+            self._completed.append(completed)
+        most = max(self._completed, default=0)
+        if completed == 0 or (failed is None and completed < most):
+            before = f", and {most} in another" if most else ""
+            raise LifeFailed(f"{completed} requests were completed in {what}{before}: {words}")
 
     def _until_ready(self, server: Started, place: _Place) -> float:
         """Seconds from the server's start until it is ready."""

@@ -14,6 +14,26 @@ class Place(NamedTuple):
     better: Literal["lower", "higher"] = "lower"
 
 
+class Requests(NamedTuple):
+    """Where a client's JSON says what became of its requests; of several paths the first counts.
+
+    Attributes
+    ----------
+    completed, failed, asked
+        Paths of numbers of requests.
+    errors
+        The path of a list with a text, or an object, for each failure.
+    printed
+        A regular expression for the number of requests that the client prints.
+    """
+
+    completed: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    errors: str = ""
+    printed: str = ""
+
+
 _VLLM = {
     "ttft_ms": Place("median_ttft_ms", "ms"),
     "tpot_ms": Place("median_tpot_ms", "ms"),
@@ -47,3 +67,24 @@ PRESETS = MappingProxyType(
     }
 )
 """Metrics by the name that `preset` has in `[client]`."""
+
+# As its releases have named it, the latest first.
+_TOTALS = ("metrics.request_totals", "request_totals", "run_stats.requests_made")
+REQUESTS = MappingProxyType(
+    {
+        # Older releases do not count failures.
+        "vllm-bench": Requests(("completed",), ("failed",), ("num_prompts",), "errors"),
+        # Its file holds no number of requests, and with --output-details an error for each.
+        "sglang-bench": Requests(
+            ("completed",), ("failed",), ("num_prompts",), "errors", r"\bnum_prompts=([0-9]{1,9})\b"
+        ),
+        "guidellm": Requests(
+            tuple(f"benchmarks.0.{place}.successful" for place in _TOTALS),
+            tuple(f"benchmarks.0.{place}.errored" for place in _TOTALS),
+        ),
+        "aiperf": Requests(
+            ("request_count.avg",), ("error_request_count.avg",), errors="error_summary"
+        ),
+    }
+)
+"""By the name of a preset."""

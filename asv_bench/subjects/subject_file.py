@@ -153,6 +153,7 @@ class ReadyTable(Table, frozen=True):
     def __post_init__(self) -> None:
         _compiled(self.regex)
 
+
 class ServerTable(Table, frozen=True):
     """`[server]`: a program that is started for each life, and asked by a client.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from declared_repository import DeclaredRepository, alive
 from asv_bench.errors import Refused
 from asv_bench.process.samples import CommitUnusable, Reading
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.subject_file import SubjectFile
 
 TABLES = """
@@ -311,51 +309,3 @@ def test_an_address_that_cannot_be_asked_is_refused(tmp_path: Path, ready: str) 
     tables = TABLES.replace("http://127.0.0.1:$KVTRAIL_PORT/health", ready)
     with pytest.raises(Refused, match=r"kvtrail\.toml: ready is .*, in server"):
         subject_of(made_with(tmp_path / "toy", tables, SERVER))
-
-
-RESULTS = {
-    "vllm-bench": {
-        "median_ttft_ms": 20.5,
-        "median_tpot_ms": 7.5,
-        "median_itl_ms": 7.4,
-        "p99_itl_ms": 9.0,
-        "request_throughput": 3.5,
-        "output_throughput": 450.0,
-    },
-    "guidellm": {
-        "benchmarks": [
-            {
-                "metrics": {
-                    **{
-                        name: {"successful": {"mean": 1.5, "median": 1.0}}
-                        for name in (
-                            "time_to_first_token_ms",
-                            "time_per_output_token_ms",
-                            "inter_token_latency_ms",
-                            "requests_per_second",
-                            "output_tokens_per_second",
-                        )
-                    }
-                }
-            }
-        ]
-    },
-    "aiperf": {
-        "time_to_first_token": {"unit": "ms", "avg": 21.0, "p50": 20.0},
-        "inter_token_latency": {"unit": "ms", "avg": 7.0, "p50": 6.9},
-        "request_throughput": {"unit": "requests/sec", "avg": 3.0},
-        "output_token_throughput": {"unit": "tokens/sec", "avg": 400.0},
-    },
-}
-RESULTS["sglang-bench"] = RESULTS["vllm-bench"]
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_the_figures_of_known_clients_are_found(tmp_path: Path, preset: str) -> None:
-    tables = TABLES.split("[metrics")[0].replace("windows = 3", f'windows = 1\npreset = "{preset}"')
-    line = json.dumps(RESULTS[preset])
-    client = f"import os; open(os.environ['KVTRAIL_RESULT'], 'a').write({line!r})"
-    subject = subject_of(made_with(tmp_path / "toy", tables, SERVER, client=client))
-    with subject.pairs() as source:
-        assert source.prepare(subject.resolve("HEAD").hash) == {}
-    assert {metric.name for metric in subject.metrics} == set(PRESETS[preset])
