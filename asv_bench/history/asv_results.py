@@ -30,7 +30,8 @@ from asv_bench.output.stored_json import (
     text,
 )
 
-NOT_RESULTS = ("machine.json", "benchmarks.json")
+BENCHMARKS = "benchmarks.json"
+NOT_RESULTS = ("machine.json", BENCHMARKS)
 TIMES = ("seconds", "floors")
 """Units whose figures cannot be zero; what the others count can."""
 _VERSIONS = {"benchmarks.json": 2, "machine.json": 1, "results": 2}
@@ -54,6 +55,7 @@ class Benchmark:
     param_names: tuple[str, ...]
     version: str
     better: Better = ""
+    params: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def read_results(directory: Path) -> Results:
     out, as are skipped parameters. What cannot be right is left out with a complaint.
     """
     complaints: list[str] = []
-    benchmarks = _benchmarks(directory / "benchmarks.json", complaints)
+    benchmarks = read_benchmarks(directory / BENCHMARKS, complaints)
     machines: dict[str, dict[str, str]] = {}
     files: dict[Path, tuple[Figure, ...]] = {}
     faulty: set[Path] = set()
@@ -247,8 +249,11 @@ def best_sessions(figures: Iterable[Figure]) -> tuple[Figure, ...]:
     )
 
 
-def _benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
-    """What asv knows about each benchmark; one that is not described right is left out."""
+def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
+    """What asv knows about each benchmark; one that is not described right is left out.
+
+    A sentence for each of these is appended to `complaints`.
+    """
     found: dict[str, Benchmark] = {}
     try:
         entries = read_stored(path, "asv's benchmarks.json", _entries) if path.exists() else {}
@@ -282,7 +287,8 @@ def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
         raise TypeError(f"the unit is {shown(unit)}, and no text")
     if better not in get_args(Better):
         raise ValueError(f"better is {shown(better)}, and can be lower or higher")
-    return Benchmark(name, unit, names, text(entry["version"]), better)
+    values = tuple(tuple(map(text, _list(of_one))) for of_one in _list(entry.get("params", [])))
+    return Benchmark(name, unit, names, text(entry["version"]), better, values)
 
 
 def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:

@@ -8,17 +8,29 @@ import shutil
 import time
 from pathlib import Path
 
-from asv_bench.history.asv_results import NOT_RESULTS, Results, read_results
+from asv_bench.history.asv_results import (
+    BENCHMARKS,
+    NOT_RESULTS,
+    Results,
+    read_benchmarks,
+    read_results,
+)
 
 SESSION = f"{time.time_ns() // 1_000_000}-{os.getpid()}"
 """Of this process alone."""
 
 
 def file_results(session: Path, results: Path) -> Results:
-    """File a session's results directory in `results`, remove it, and return what was in it."""
+    """File a session's results directory in `results`, remove it, and return what was in it.
+
+    A stored list of benchmarks that says the same stays as it is: asv's also has numbers of lines
+    of the source, and the list is tracked by git.
+    """
     measured = read_results(session)
     for path in sorted(session.rglob("*.json")):
         target = results / path.relative_to(session)
+        if path.name == BENCHMARKS and read_benchmarks(path, []) == read_benchmarks(target, []):
+            continue
         if path.name in NOT_RESULTS:
             copy_whole(path, target)
         elif path in measured.files:

@@ -18,6 +18,7 @@ from toy_project import ROOT
 
 from asv_bench import benchmarks
 from asv_bench.benchmarks import decode, host, kernel_calls, kernels, sharing
+from asv_bench.history.asv_results import read_benchmarks
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,16 @@ def test_asv_finds_every_benchmark(discovered: dict[str, dict[str, Any]]) -> Non
         "scheduler.Wide",
         "streaming.Streaming",
         "streaming.StreamingLatency",
+    }
+
+
+def test_the_list_that_git_tracks_is_that_of_today(discovered: dict[str, dict[str, Any]]) -> None:
+    """Otherwise `bench` leaves a clone with a change, and figures of a new version are not read."""
+    tracked = read_benchmarks(ROOT / "reports" / "asv" / "benchmarks.json", [])
+    keys = ("version", "unit", "param_names", "params")
+    assert {name: [found[key] for key in keys] for name, found in discovered.items()} == {
+        name: json.loads(json.dumps([getattr(benchmark, key) for key in keys]))
+        for name, benchmark in tracked.items()
     }
 
 
