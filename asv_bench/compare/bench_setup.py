@@ -125,8 +125,7 @@ def set_up(root: Path, patterns: Sequence[str], devices: str | None) -> BenchSet
     ProcessFailed
         If the benchmarks cannot be imported.
     """
-    # scipy judges when all has been measured.
-    require_packages("asv_runner", "torch", "msgspec", "scipy")
+    require_packages("asv_runner", "torch", "msgspec")
     chosen = devices_named(devices)
     sources = CommitSources(root)
     require_writable(sources.environment / "commit")

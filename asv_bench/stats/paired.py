@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import scipy  # its parts are loaded when they are first used, so no other command waits
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
@@ -45,8 +44,12 @@ def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
         where there is no evidence.
     """
     values = np.asarray(log_ratios, np.float64)
-    # Doubled, midranks are whole numbers.
-    ranks = np.rint(2 * scipy.stats.rankdata(np.abs(values), axis=-1)).astype(np.int64)
+    sizes = np.abs(values)
+    # Doubled, midranks are whole numbers: how many are smaller, and how many are no larger.
+    ranks = 1 + sum(
+        below(sizes[..., None, :], sizes[..., :, None]).sum(axis=-1)
+        for below in (np.less, np.less_equal)
+    )
     ranks[values == 0] = 0
     is_up = values < 0 if alternative == "less" else values > 0
     sums, numbers = (ranks * is_up).sum(axis=-1), is_up.sum(axis=-1)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts are loaded when they are first used, so no other command waits
 
 from asv_bench.stats.paired import Floats, hodges_lehmann, shift_interval
+from asv_bench.stats.roots import root
 
 _FARTHEST = 64.0
 
@@ -54,6 +54,6 @@ def _root(function: Callable[[float], float], start: float, direction: float) ->
     while step <= _FARTHEST:
         end = start + direction * step
         if direction * function(end) >= 0:
-            return float(scipy.optimize.brentq(function, *sorted((start, end)), xtol=1e-6))
+            return root(function, min(start, end), max(start, end), 1e-6)
         step *= 2
     return math.copysign(math.inf, direction)

@@ -35,7 +35,7 @@ runpy.run_module("asv_bench", run_name="__main__")
     [
         ("typer", "--help"),
         ("rich", "report"),
-        ("scipy", "compare HEAD HEAD"),
+        ("scipy", "changes"),
         ("asv_runner", "compare HEAD HEAD"),
         ("asv_runner", "bisect --list"),
         ("asv", "bench"),
