@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC, EROFS
-
-from asv_bench.packages import missing_sentence
+from signal import SIGINT
 
 try:
-    from rich.text import Text
+    from asv_bench.packages import missing_sentence
 
-    from asv_bench.cli.commands import Sessions, build_app, command_of
-    from asv_bench.cli.exit_codes import ExitCode
-    from asv_bench.errors import BenchError, NothingMeasured, Refused
-    from asv_bench.output.console import make_console
-    from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
-    from asv_bench.process.checkout_lock import checkout_lock, other_session
-    from asv_bench.process.threads import measured_environment
-except ModuleNotFoundError as error:
-    sentence = missing_sentence(error)
-    if sentence is None:
-        raise
-    print(f"error: {sentence}", file=sys.stderr)
-    sys.exit(2)
+    try:
+        from rich.text import Text
+
+        from asv_bench.cli.commands import Sessions, build_app, command_of
+        from asv_bench.cli.exit_codes import ExitCode
+        from asv_bench.errors import BenchError, Interrupted, NothingMeasured, Refused
+        from asv_bench.output.console import make_console
+        from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
+        from asv_bench.process.checkout_lock import checkout_lock, other_session
+        from asv_bench.process.threads import measured_environment
+    except ModuleNotFoundError as error:
+        sentence = missing_sentence(error)
+        if sentence is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
+        sys.exit(2)
+except KeyboardInterrupt:
+    print("interrupted: nothing was measured.", file=sys.stderr)
+    sys.exit(128 + SIGINT)
 
 MEASURES_NOTHING = ("--help", "--render")
 
@@ -37,31 +43,47 @@ def main() -> None:
     try:
         with session_of(sys.argv[1:]):
             build_app()()
+    except Interrupted as error:
+        make_console(stderr=True).print(f"interrupted: {error}")
+        sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
-        missing = missing_sentence(error)
-        sentence = str(error) if is_sentence(error) else missing or without_room(error)
+        sentence = sentence_of(error)
         if sentence is None:
             raise
         message = Text.assemble(("error: ", "red"), sentence)
         make_console(stderr=True).print(message)
-        sys.exit(ExitCode.REFUSED if missing else code_of(error))
+        sys.exit(code_of(error))
 
 
 def code_of(error: Exception) -> ExitCode:
     """The exit code for an error that is a sentence."""
-    if isinstance(error, Refused | ValueError):
+    if isinstance(error, Refused | ValueError | ImportError | re.error):
         return ExitCode.REFUSED
     if isinstance(error, NothingMeasured):
         return ExitCode.NOTHING_MEASURED
     return ExitCode.FAILED
 
 
-def without_room(error: Exception) -> str | None:
-    """A sentence where the disk was full or read-only in the middle of a run; else None."""
-    if not isinstance(error, OSError) or error.errno not in (ENOSPC, EDQUOT, EROFS):
-        return None
-    where = error.filename or "a file"
-    return f"{where} could not be written: {os.strerror(error.errno)}. Make room and try again."
+def sentence_of(error: Exception) -> str | None:
+    """What to tell the user of an error; None: it is a fault of the ruler, with its traceback.
+
+    Sentences already are the ruler's own errors, and the engine's. Beside them users can cause a
+    package that is missing, a regular expression that is none, and a file that the system refuses.
+    """
+    # Whoever raised one of the engine's errors has imported their module already.
+    engine_errors = sys.modules.get("engine.errors")
+    if isinstance(error, BenchError) or (
+        engine_errors is not None and isinstance(error, engine_errors.KvtrailError)
+    ):
+        return str(error)
+    if isinstance(error, re.error):
+        return f"{error.pattern!r} is no regular expression: {error}."
+    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT, EROFS):
+        where = error.filename or "a file"
+        return f"{where} could not be written: {os.strerror(error.errno)}. Make room and try again."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}."
+    return missing_sentence(error)
 
 
 @contextmanager
@@ -89,15 +111,6 @@ def session_of(arguments: Sequence[str]) -> Iterator[None]:
     if other is not None:
         make_console(stderr=True).print(f"warning: {other}", style="yellow")
     yield
-
-
-def is_sentence(error: Exception) -> bool:
-    """Whether the error was written for the user: the ruler's own, or the engine's."""
-    if isinstance(error, BenchError):
-        return True
-    # Whoever raised one of the engine's errors has imported their module already.
-    engine_errors = sys.modules.get("engine.errors")
-    return engine_errors is not None and isinstance(error, engine_errors.KvtrailError)
 
 
 if __name__ == "__main__":

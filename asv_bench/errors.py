@@ -19,5 +19,9 @@ class MeasurementFailed(BenchError, RuntimeError):
     """A measurement began and did not give figures that mean what they say."""
 
 
+class Interrupted(BenchError):
+    """Ctrl-C ended a command; the sentence says what is kept."""
+
+
 class NothingMeasured(MeasurementFailed):
     """There is nothing here to measure, or nothing stored to look at."""
