@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from enum import Enum, auto
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from asv_bench import __version__
 from asv_bench.cli import (
@@ -31,8 +33,10 @@ from asv_bench.cli import (
     swap,
     tune,
 )
+from asv_bench.cli.examples import EXAMPLES, examples_text
 from asv_bench.cli.exit_codes import exit_codes_text
 from asv_bench.cli.headline import headline
+from asv_bench.errors import Interrupted
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import REPOSITORY
@@ -57,6 +61,36 @@ class Sessions(Enum):
     """It measures and writes nothing of another session's: it says that there is one."""
 
 
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+_Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show each pair as it is measured.")
+]
+
+
+def _say(quiet: bool, verbose: bool) -> None:
+    if quiet and verbose:
+        raise typer.BadParameter("--quiet and --verbose exclude each other.")
+    if quiet or verbose:
+        set_verbosity(Verbosity.QUIET if quiet else Verbosity.VERBOSE)
+
+
+def _saying_more_or_less(body: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes --quiet and --verbose too, as the program does before its name."""
+
+    @functools.wraps(body)
+    def command(*given: Any, quiet: bool, verbose: bool, **named: Any) -> None:
+        _say(quiet, verbose)
+        body(*given, **named)
+
+    flags = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in (("quiet", _Quiet), ("verbose", _Verbose))
+    ]
+    own = inspect.signature(body, eval_str=True).parameters.values()
+    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    return command
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command, or a group of them.
@@ -72,6 +106,13 @@ class Command:
     is_for_any: bool = False
     help: str | None = None
 
+    def __post_init__(self) -> None:
+        for own in self.body.registered_commands if isinstance(self.body, typer.Typer) else ():
+            assert own.callback is not None
+            own.callback = _saying_more_or_less(own.callback)
+            full = f"{self.name} {own.name}"
+            own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
+
     def add_to(self, app: typer.Typer, *, hidden: bool = False) -> None:
         """Make it a command of an application."""
         if isinstance(self.body, typer.Typer):
@@ -83,7 +124,8 @@ class Command:
         # A terminal breaks the lines anew.
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         shown: dict[str, Any] = {"rich_help_panel": self.panel, "hidden": hidden}
-        app.command(self.name, help=text, **shown)(self.body)
+        shown["epilog"] = examples_text(self.name)
+        app.command(self.name, help=text, **shown)(_saying_more_or_less(self.body))
 
 
 CALIBRATE = Command(
@@ -124,10 +166,21 @@ LAB_COMMANDS = (
 """`lab VERB`; VERB alone is a hidden alias."""
 
 
+class _Program(TyperGroup):
+    """All commands; Ctrl-C ends each of them with a sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, typer.Abort) as error:
+            raise Interrupted("the command did not finish.") from error
+
+
 def build_app() -> typer.Typer:
     """The application with every command registered."""
     app = typer.Typer(
         name="kvtrail",
+        cls=_Program,
         help=HELP,
         epilog=exit_codes_text(),
         no_args_is_help=True,
@@ -179,11 +232,8 @@ def _global_options(
             "--version", is_eager=True, callback=_print_version, help="Print the version and end."
         ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show each pair as it is measured.")
-    ] = False,
+    quiet: _Quiet = False,
+    verbose: _Verbose = False,
 ) -> None:
-    if quiet and verbose:
-        raise typer.BadParameter("--quiet and --verbose exclude each other.")
-    set_verbosity(Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL)
+    set_verbosity(Verbosity.NORMAL)
+    _say(quiet, verbose)

@@ -66,6 +66,9 @@ def _section(alike: list[tuple[str, Any]]) -> str:
     for one, its_command in alike:
         help_text = _text(its_command.help or "")
         lines += [help_text if len(alike) == 1 else f"- `{one}`: {help_text}", ""]
+    examples = [one for one in (command.epilog or "").split("\n\n") if one.startswith(PROGRAM)]
+    if examples:
+        lines += ["```sh", *examples, "```", ""]
     panel = None
     for parameter in shown:
         if parameter.rich_help_panel not in (panel, None):

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import io
-import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from asv_bench import __version__
 from asv_bench.cli.commands import COMMANDS, LAB_COMMANDS, build_app
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.output.console import Verbosity, set_verbosity
+from asv_bench.cli.options import Outputs
+from asv_bench.output.console import Verbosity, set_verbosity, verbosity
 from asv_bench.output.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,7 +75,32 @@ def test_a_quiet_command_shows_no_progress() -> None:
     assert done.exit_code == ExitCode.REFUSED
 
 
-def test_an_interruption_ends_with_its_own_code() -> None:
+IMPORTING = """
+import importlib.abc, os, runpy, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == {package!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+sys.argv[1:] = ["report"]
+runpy.run_module("asv_bench", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("package", ["asv_bench.packages", "rich", "typer", "asv_bench.cli.swap"])
+def test_an_interruption_of_the_imports_is_a_sentence(package: str) -> None:
+    code = IMPORTING.format(package=package)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (ExitCode.INTERRUPTED, "")
+    assert done.stderr == "interrupted: nothing was measured.\n"
+
+
+def test_an_interruption_ends_with_its_own_code_and_a_sentence() -> None:
     code = (
         "import sys, time\n"
         "import asv_bench.cli.report as report, asv_bench.__main__ as main\n"
@@ -80,10 +109,44 @@ def test_an_interruption_ends_with_its_own_code() -> None:
         "main.main()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"begun\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == ExitCode.INTERRUPTED
+    _, complaint = process.communicate(timeout=30)
+    assert complaint == b"interrupted: the command did not finish.\n"
+    assert process.returncode == ExitCode.INTERRUPTED
+
+
+def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command, but for groups, that measures or shows something, by its full name."""
+    for child, one in getattr(command, "commands", {}).items():
+        if one.hidden:  # another name
+            continue
+        yield from leaves(one, f"{name} {child}".strip())
+    if not getattr(command, "commands", None):
+        yield name, command
+
+
+def test_the_help_of_every_command_has_examples_that_its_command_line_takes() -> None:
+    for name, command in leaves(get_command(build_app())):
+        lines = [line for line in (command.epilog or "").split("\n\n") if "kvtrail" in line]
+        assert lines, name
+        for line in lines:
+            program, *words = shlex.split(line, comments=True)
+            own = len(name.split())
+            assert [program, *words[:own]] == ["kvtrail", *name.split()], line
+            command.make_context(name, words[own:])
+    assert "Examples: kvtrail history v1.2..HEAD kvtrail history" in said("history", "--help")
+
+
+@pytest.mark.parametrize("line", ["report -q", "-q report", "compare A B -q", "run wide -q"])
+def test_quiet_stands_before_or_behind_the_verb(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Verbosity] = []
+    monkeypatch.setattr(Outputs, "files", lambda self: heard.append(verbosity()))
+    for place in ("cli.report.Choice", "cli.compare.require_writable", "cli.run.settle"):
+        monkeypatch.setattr(f"asv_bench.{place}", lambda *_, **__: heard.append(verbosity()))
+    CliRunner().invoke(build_app(), line.split())
+    assert heard[0] is Verbosity.QUIET
