@@ -18,6 +18,7 @@ from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import environment_of
 from asv_bench.output.table_files import TableFiles
+from asv_bench.process.doing import command_line
 from asv_bench.subjects.engine_runs import EngineRuns
 from asv_bench.subjects.subject import Subject
 
@@ -74,6 +75,8 @@ class Question(ABC, Generic[S]):
         """
         self.print_answer()
         self._console.print(f"record: {self.write_record(self._files.record, code)}")
+        if code is ExitCode.INTERRUPTED:
+            self._console.print(f"go on with these pairs: {command_line('--fresh')}")
         if code:
             raise typer.Exit(code)
 

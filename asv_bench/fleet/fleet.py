@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from asv_bench.errors import MeasurementFailed
 from asv_bench.fleet.host import Answer, HostFacts
 from asv_bench.git.repository import short
+from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import throttling
 from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Pair, Reading
@@ -132,7 +133,8 @@ class Fleet:
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `LifeSource`; without a device, on the first host that can."""
-        absences: Mapping[str, Absence] = self._asked(device, "prepare", (commit,), commit)
+        with doing(f"setting up {short(commit)} on the hosts"):
+            absences: Mapping[str, Absence] = self._asked(device, "prepare", (commit,), commit)
         return absences
 
     def life(

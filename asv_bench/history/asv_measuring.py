@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed, NothingMeasured
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured
 from asv_bench.git.commit_tree import CommitTree
 from asv_bench.git.repository import Repository, short
 from asv_bench.git.working_tree import working_tree
@@ -97,7 +97,13 @@ def measure_with_progress(
             name = benchmark.rpartition("-")[0] or benchmark
             progress.show(started - 1, f"measuring {name}", total=max(total, started))
 
-        measured = project.measure(commits, here.patterns, here.rounds, advance)
+        try:
+            measured = project.measure(commits, here.patterns, here.rounds, advance)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"what was measured is filed in {project.results}; the same command measures all "
+                f"of it anew, beside that."
+            ) from None
     figures = measured.figures
     good = tuple(figure for figure in figures if not figure.failed)
     failed = sorted({figure.series.benchmark for figure in figures if figure.failed})

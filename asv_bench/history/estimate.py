@@ -30,33 +30,15 @@ _FILES = 5
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long rounds of commits are expected to take.
+    """How long something is expected to take, in seconds, and how that is known."""
 
-    `round_s` is of one round of one commit; `source` says how that is known; `at_once` is how many
-    are measured at the same time.
-    """
-
-    commits: int
-    rounds: int
-    round_s: float
-    source: str
-    at_once: int = 1
-
-    @property
-    def seconds(self) -> float:
-        """Of all rounds of all commits."""
-        return self.commits * self.rounds * self.round_s / self.at_once
+    seconds: float
+    why: str
 
     @property
     def sentence(self) -> str:
         """How long it takes and why."""
-        commits = "1 commit" if self.commits == 1 else f"{self.commits} commits"
-        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        at_once = f", {self.at_once} at once" if self.at_once > 1 else ""
-        return (
-            f"about {long_time(self.seconds)}: {commits} x {rounds}, {self.round_s:.2g} s each"
-            f"{at_once}, {self.source}"
-        )
+        return f"about {long_time(self.seconds)}: {self.why}"
 
 
 def estimate(results: Path, machine: str, commits: int, selection: Selection) -> Estimate:
@@ -70,7 +52,11 @@ def estimate(results: Path, machine: str, commits: int, selection: Selection) ->
         with contextlib.suppress(UnreadableFile):
             rounds.append(read_stored(path, "a result file of asv", partial(_round_of, selection)))
     round_s = statistics.median(rounds) if rounds else ASSUMED_SECONDS
-    return Estimate(commits, selection.rounds, round_s, STORED if rounds else ASSUMED)
+    source = STORED if rounds else ASSUMED
+    why = (
+        f"{counted(commits, 'commit')} x {counted(selection.rounds, 'round')}, {round_s:.2g} s each"
+    )
+    return Estimate(commits * selection.rounds * round_s, f"{why}, {source}")
 
 
 def agree_to(expected: Estimate, console: Console, *, yes: bool) -> None:
@@ -89,6 +75,11 @@ def agree_to(expected: Estimate, console: Console, *, yes: bool) -> None:
         f"this would take {expected.sentence}. Add --yes to begin, or measure less: a shorter "
         f"range, fewer --rounds, or some benchmarks with --benchmark."
     )
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things in words."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def long_time(seconds: float) -> str:

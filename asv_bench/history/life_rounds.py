@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,10 +12,27 @@ from itertools import takewhile
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.repository import short
+from asv_bench.history.estimate import Estimate, counted
 from asv_bench.history.kept_lives import Cell, KeptLives, Lived
 from asv_bench.history.life_results import LifeResults
 from asv_bench.process.device_pool import DevicePool
 from asv_bench.process.samples import CommitUnusable, LifeSource, SampleFailed
+
+
+@dataclass(slots=True)
+class Pace:
+    """Seconds that preparing commits took, by commit, and that lives took."""
+
+    prepared: dict[str, float] = field(default_factory=dict)
+    lives: list[float] = field(default_factory=list)
+
+    def of_commits(self, count: int) -> float:
+        """How long preparing so many takes."""
+        return count * statistics.fmean(self.prepared.values()) if self.prepared else 0.0
+
+    def of_lives(self, count: int) -> float:
+        """How long so many lives take."""
+        return count * statistics.fmean(self.lives) if self.lives else 0.0
 
 
 @dataclass(slots=True)
@@ -38,6 +57,8 @@ class LifeRounds:
         The lives of an interrupted session, which are not measured again; None: nothing is kept.
     unusable
         Why some commits cannot be measured.
+    pace
+        How long preparing a commit takes, and a life.
     """
 
     source: LifeSource
@@ -47,6 +68,7 @@ class LifeRounds:
     kind_of: Callable[[str], str]
     kept: KeptLives | None = None
     unusable: dict[str, CommitUnusable] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
     _left: dict[str, deque[Cell]] = field(init=False)
     _given: set[tuple[str, str]] = field(init=False, default_factory=set)
 
@@ -56,44 +78,60 @@ class LifeRounds:
             for kind in self.results
         }
 
-    def first_lives(self) -> float:
-        """Measure a life on each device; returns how many seconds the longest took.
+    def first_lives(self) -> None:
+        """Measure a life on each device, from which `pace` tells how long the rest takes.
 
         Raises
         ------
         NothingMeasured, MeasurementFailed
             If no commit can be measured; the latter where one should.
         """
-        seconds: dict[str, float] = {}
+        begun: set[str] = set()
 
         def next_cell(device: str, running: Sequence[Cell]) -> Cell | None:
-            return None if device in seconds else self._next(device)
+            return None if device in begun else self._next(device)
 
         def take(cell: Cell, future: Future[Lived]) -> None:
             if isinstance(error := future.exception(), SampleFailed):
                 raise MeasurementFailed(f"nothing was measured: {error}") from None
             self._take(cell, future)
             if error is None and (readings := future.result().readings):
-                device = next(iter(readings.values())).device
-                seconds[device] = future.result().seconds
+                begun.add(next(iter(readings.values())).device)
 
         self._run(next_cell, take)
-        restored = self.kept.lives.values() if self.kept else ()
-        if seconds or restored:
-            return max([*seconds.values(), *(lived.seconds for lived in restored)])
+        if self.pace.lives:
+            return
         reasons = [str(error) for error in self.unusable.values()]
         is_lacking = all(error.is_lacking for error in self.unusable.values())
         failure = NothingMeasured if is_lacking else MeasurementFailed
         raise failure(f"nothing was measured: {reasons[0]}")
 
-    def measure(self, on_life: Callable[[int, str], None]) -> None:
+    def seconds_left(self, running: Sequence[Cell] = ()) -> float:
+        """How long it takes to measure what is left, and what is running."""
+        cells = [*running, *(cell for cells in self._left.values() for cell in cells)]
+        cells = [cell for cell in cells if cell.commit not in self.unusable]
+        unprepared = {cell.commit for cell in cells} - self.pace.prepared.keys()
+        seconds = self.pace.of_commits(len(unprepared)) + self.pace.of_lives(len(cells))
+        return seconds / max(1, len(self.source.devices))
+
+    def expected(self) -> Estimate:
+        """How long it takes to measure what is left, for the user to agree to."""
+        pace, kinds = self.pace, len(self.results)
+        lives = f"{counted(len(self.commits) * kinds, 'commit')} x {counted(self.rounds, 'round')}"
+        at_once = f", {len(self.source.devices)} at once" if len(self.source.devices) > 1 else ""
+        each = (
+            f"{pace.of_lives(1):.2g} s each and {pace.of_commits(1):.2g} s before a commit's first"
+        )
+        return Estimate(self.seconds_left(), f"{lives}, {each}{at_once}, as the first took")
+
+    def measure(self, on_life: Callable[[int, str, float], None]) -> None:
         """Measure the lives that are left, interleaved.
 
         Rounds go back and forth, so that a machine that grows slower meanwhile favours no commit.
         A device is given commits that it has not measured before, as long as a round has any: from
         commits that several devices have measured, a device that always reads more is told from a
-        commit that takes more. `on_life` is told before each life how many are over, and what
-        follows.
+        commit that takes more. `on_life` is told before each life how many are over, what
+        follows, and how many seconds the rest takes.
 
         Raises
         ------
@@ -106,7 +144,8 @@ class LifeRounds:
             unfinished = sum(map(len, self._left.values())) + len(running)
             cell = self._next(device)
             if cell is not None:
-                on_life(total - unfinished, f"measuring {short(cell.commit)}")
+                left = self.seconds_left([*running, cell])
+                on_life(total - unfinished, f"measuring {short(cell.commit)}", left)
             return cell
 
         self._run(next_cell, self._take)
@@ -157,6 +196,8 @@ class LifeRounds:
         return lived is not None
 
     def _add(self, cell: Cell, lived: Lived) -> None:
+        if lived.readings:
+            self.pace.lives.append(lived.seconds)
         results = self.results[cell.kind]
         results.add(cell.commit, lived.readings)
         results.fail(cell.commit, lived.failed)
@@ -168,7 +209,9 @@ class LifeRounds:
                 results.fail(commit, [metric.name for metric in results.subject.metrics])
 
     def _measure(self, cell: Cell, device: str) -> Lived:
+        begun = time.monotonic()
         absences = self.source.prepare(cell.commit, device)
+        self.pace.prepared.setdefault(cell.commit, time.monotonic() - begun)
         readings = self.source.life(cell.commit, device=device)
         failed = tuple(name for name, absence in absences.items() if absence.has_failed)
         return Lived(readings, failed)

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.compare.bench_setup import termination_as_interrupt
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.compare.kept_pairs import conditions
+from asv_bench.errors import Interrupted, MeasurementFailed, Refused
 from asv_bench.fleet.fleet_records import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.history.asv_measuring import Measured
-from asv_bench.history.asv_results import Figure
-from asv_bench.history.estimate import Estimate, agree_to
+from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
 from asv_bench.history.kept_lives import KeptLives
 from asv_bench.history.life_results import LifeResults
@@ -24,6 +24,7 @@ from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, WORKPLACE, Record
 from asv_bench.packages import require_packages
+from asv_bench.process.doing import command_line
 from asv_bench.subjects.declared import DeclaredSubject
 
 
@@ -73,8 +74,8 @@ class SubjectSession:
     def measure(self, commits: Sequence[str], console: Console, *, yes: bool) -> Measured:
         """Measure lives in rounds, once the user has agreed to how long it takes.
 
-        An interrupted session is filed as far as it came. On a fleet it is not: its lives are kept,
-        and the same command goes on with them.
+        An interrupted session is not filed: its lives are kept, and the same command goes on with
+        them.
         """
         subject = self._subject
         settings = {
@@ -91,17 +92,18 @@ class SubjectSession:
         ):
             self.record = record = record_of("history", settings, fleet)
             look_around(record, console, subject, fleet)
-            kept = None if fleet is None else KeptLives.of_settings({**settings, **self._meaning()})
-            print_sentences(console, kept.sentences() if kept else [])
+            here = conditions(record) if fleet is None else {}
+            kept = KeptLives.of_settings({**settings, **self._meaning(), **here})
+            print_sentences(console, kept.sentences())
             results = {
                 kind: LifeResults(subject, self.histories, machine)
                 for kind, machine in machines_of(record, fleet).items()
             }
             kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
             session = LifeRounds(source, commits[::-1], self.rounds, results, kind_of, kept)
-            filed = self._measure(session, console, is_kept=kept is not None, yes=yes)
-            if kept is not None:
-                kept.remove()
+            self._measure(session, kept, console, yes=yes)
+            filed = [figure for one in results.values() for figure in one.file().figures]
+            kept.remove()
             record.results |= hosts_json(fleet)
         about_devices = [one for of_kind in results.values() for one in of_kind.remarks()]
         print_sentences(console, about_devices)
@@ -122,33 +124,24 @@ class SubjectSession:
         return {"versions": versions, "fixed": subject.fixed}
 
     def _measure(
-        self, session: LifeRounds, console: Console, *, is_kept: bool, yes: bool
-    ) -> list[Figure]:
-        """Measure all rounds and file them; returns the figures."""
-        count, kinds, at_once = len(session.commits), len(session.results), session.source.devices
-        # A life of each commit goes unmeasured.
-        expected = Estimate(
-            count * kinds,
-            self.rounds + 1,
-            session.first_lives(),
-            "as the first took",
-            len(at_once),
-        )
-        agree_to(expected, console, yes=yes)
-        is_over = False
+        self, session: LifeRounds, kept: KeptLives, console: Console, *, yes: bool
+    ) -> None:
+        """Measure all rounds."""
+        total = self.rounds * len(session.commits) * len(session.results)
         try:
-            total = self.rounds * count * kinds
+            with Progress(console, "measuring a first life", unit="lives"):
+                session.first_lives()
+            agree_to(session.expected(), console, yes=yes)
             with Progress(console, "measuring", total, unit="lives") as bar:
-                session.measure(bar.show)
-            is_over = True
-        finally:
-            if session.kept is not None and not is_over:
-                lives = len(session.kept.lives)
-                console.print(f"{lives} lives are kept; the same command goes on with them")
-            filed = [
-                figure
-                for results in session.results.values()
-                if is_over or not is_kept
-                for figure in results.file().figures
-            ]
-        return filed
+                session.measure(
+                    lambda done, what, left: bar.show(done, what, seconds_left=left),
+                )
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"{len(kept.lives)} of {total} lives are measured and kept, and none is filed yet. "
+                f"The same command goes on with them: {command_line()}"
+            ) from None
+        except MeasurementFailed:
+            if kept.lives:
+                console.print(f"{len(kept.lives)} lives are kept; the same command goes on")
+            raise

@@ -9,6 +9,7 @@ from rich import progress as rich_progress
 from rich.console import Console
 
 from asv_bench.output.console import Verbosity, verbosity
+from asv_bench.process import doing as preparation
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -39,7 +40,10 @@ class Progress:
         self._unit = unit
         self._done = 0
         self._begun = self._said_at = time.monotonic()
-        self._first: tuple[float, int] | None = None
+        # From where on what takes time is what is counted: the time, and how many were done then.
+        self._since: tuple[float, int] | None = None
+        self._seconds_left: float | None = None
+        self._preparing = ""
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True) if is_apart else None
@@ -65,9 +69,11 @@ class Progress:
             self._draw()
         if self._thread is not None:
             self._thread.start()
+        preparation.listen(self._prepare)
         return self
 
     def __exit__(self, *_: object) -> None:
+        preparation.leave(self._prepare)
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -80,17 +86,27 @@ class Progress:
         what: str | None = None,
         *,
         total: int | None = None,
+        seconds_left: float | None = None,
     ) -> None:
-        """Say how many are done, what is being done and how many there will be; None: no change."""
+        """Say how many are done, what is being done and how many there will be; None: no change.
+
+        `seconds_left` is how long the rest takes, where the caller knows better than by the mean of
+        those done.
+        """
         with self._lock:
             at = time.monotonic()
-            if done > 0 and self._first is None:
-                # From the first on: what comes before it, such as compiling, says nothing of the
-                # others.
-                self._first = (at, done)
+            if done == 0:
+                self._since = (at, 0)
+            elif self._done == 0:
+                # What comes before the first, such as compiling, says nothing of the others. Where
+                # it is not known when that was over, the first says nothing either. All but one
+                # may be those of an earlier run.
+                self._since = (at, done) if self._since is None else (self._since[0], done - 1)
             self._done = done
             self._what = what or self._what
             self._total = total or self._total
+            self._seconds_left = seconds_left
+            self._preparing = ""
             if self._bar is not None:
                 self._draw()
             elif at - self._said_at >= SECONDS_BETWEEN_LINES:
@@ -106,22 +122,34 @@ class Progress:
 
     def left(self) -> str:
         """How long the rest takes, in words; empty if that is unknown."""
-        if self._total is None or self._done == 0:
-            return ""
-        at, since, before = time.monotonic(), self._begun, 0
-        if self._first is not None and self._done > self._first[1]:
-            since, before = self._first
-        seconds = (at - since) / (self._done - before) * max(0, self._total - self._done)
+        seconds = self._seconds_left
+        if seconds is None:
+            if self._total is None or self._since is None or self._done <= self._since[1]:
+                return ""
+            at, before = self._since
+            each = (time.monotonic() - at) / (self._done - before)
+            seconds = each * max(0, self._total - self._done)
         return f"about {clock(seconds)} left"
+
+    def _prepare(self, what: str) -> None:
+        with self._lock:
+            self._preparing = what
+            if not what and self._done == 0:
+                self._since = (time.monotonic(), 0)
+            if self._bar is not None:
+                self._draw()
 
     def _beginning(self) -> str:
         return self._what if self._total is None else f"{self._what}: {self._total} {self._unit}"
 
     def _line(self) -> str:
-        count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
         gone = f"{clock(time.monotonic() - self._begun)} gone"
+        if self._preparing and self._done == 0:
+            return f"{self._preparing}: {gone}"
+        count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
         parts = (f"{count} {self._unit}", gone, self.left())
-        return f"{self._what}: {', '.join(part for part in parts if part)}"
+        doing = self._preparing or self._what
+        return f"{doing}: {', '.join(part for part in parts if part)}"
 
     def _say(self, line: str) -> None:
         self._said_at = time.monotonic()
@@ -135,7 +163,7 @@ class Progress:
         shown = f"{count} {self._unit}, {self.left()}".removesuffix(", ")
         self._bar.update(
             self._task,
-            description=self._what,
+            description=self._preparing or self._what,
             completed=self._done,
             total=self._total,
             count=shown,

@@ -11,7 +11,9 @@ from dataclasses import replace
 from types import TracebackType
 
 from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git.repository import short
 from asv_bench.process.contract import TRIAL_VARIABLE
+from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.paired_windows import undisturbed
@@ -100,7 +102,8 @@ class ProcessPairs:
 
         That process compiles the kernels, which stay on disk, for GPUs of this kind.
         """
-        return self._prepare(commit, self._places[device or self.devices[0]])
+        with doing(f"warming up {short(commit)}"):
+            return self._prepare(commit, self._places[device or self.devices[0]])
 
     def pair(
         self,

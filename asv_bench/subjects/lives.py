@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from asv_bench.git.repository import short
+from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import GpuWatch, why_discarded
 from asv_bench.process.process_pairs import repeats_for
 from asv_bench.process.samples import (
@@ -194,7 +196,8 @@ class Lives:
         job = Job(self._command, laid.tree, self._variables(laid, place))
         self.cells[commit] = cell_of(self._command, job, self._processes, self._table.env)
         try:
-            figures, _ = self._live(laid, place)
+            with doing(f"warming up {short(commit)}"):
+                figures, _ = self._live(laid, place)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None

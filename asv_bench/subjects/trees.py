@@ -15,6 +15,7 @@ from pathlib import Path
 
 from asv_bench.git.repository import GitError, kind_of, short
 from asv_bench.git.whole_tree import write_whole_tree
+from asv_bench.process.doing import doing
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.threads import users_environment
 from asv_bench.subjects.axis import Variant
@@ -131,7 +132,8 @@ class Trees:
     def _set_up(self, name: str, laid: Laid) -> None:
         job = Job(self._table.setup, laid.tree, laid.environment(self._table))
         try:
-            self._processes.run(job, self._table.setup_timeout_s)
+            with doing(f"setting up {short(name)}"):
+                self._processes.run(job, self._table.setup_timeout_s)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(name, f"its setup: {failure}", is_lacking=is_lacking) from None

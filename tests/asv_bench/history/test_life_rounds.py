@@ -87,7 +87,7 @@ def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
     machines = Machines({"a/0": 999, "a/1": 4, "a/2": 1, "b/0": 7, "b/1": 999})
     rounds = rounds_on(machines)
     told: list[int] = []
-    rounds.measure(lambda done, what: told.append(done))
+    rounds.measure(lambda done, what, left: told.append(done))
     assert_complete(rounds)
     counted = Counter((kind_of(device), commit) for device, commit in machines.lived)
     assert set(counted.values()) == {ROUNDS}
@@ -111,10 +111,11 @@ def test_all_devices_begin_at_once_and_their_first_lives_count() -> None:
 
     machines = Meeting({"a/0": 999, "a/1": 999, "a/2": 999})
     rounds = rounds_on(machines)
-    assert rounds.first_lives() == 1.0
+    rounds.first_lives()
+    assert rounds.pace.of_lives(1) == 1.0
     assert sorted(device for device, _ in machines.lived) == ["a/0", "a/1", "a/2"]
     together.abort()
-    rounds.measure(lambda done, what: None)
+    rounds.measure(lambda done, what, left: None)
     assert_complete(rounds)
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1)
 
@@ -130,14 +131,14 @@ def test_nothing_is_measured_where_a_life_of_a_first_commit_fails() -> None:
 
 def test_one_device_goes_back_and_forth() -> None:
     machines = Machines({"a/0": 999})
-    rounds_on(machines).measure(lambda done, what: None)
+    rounds_on(machines).measure(lambda done, what, left: None)
     usable = [commit for commit in COMMITS if commit != UNUSABLE]
     assert [commit for _, commit in machines.lived] == usable[::-1] + usable + usable[::-1]
 
 
 def test_each_device_measures_each_commit_before_any_measures_one_twice() -> None:
     machines = Machines({"a/0": 999, "a/1": 999, "a/2": 999})
-    rounds_on(machines).measure(lambda done, what: None)
+    rounds_on(machines).measure(lambda done, what, left: None)
     # The last that is left of a round goes to whichever device is idle.
     assert len(set(machines.lived)) >= 0.8 * len(machines.lived)
 
@@ -148,7 +149,7 @@ def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
     path = tmp_path / "kept.jsonl"
     with pytest.raises(MeasurementFailed, match="on b are not measured"):
         rounds_on(Machines({"a/0": 999, "b/0": 7}), KeptLives(path)).measure(
-            lambda done, what: None
+            lambda done, what, left: None
         )
     with path.open("a") as file:
         file.write('{"kind": "b", "commit"')  # as a process leaves it that is killed
@@ -157,7 +158,7 @@ def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
     assert len(before) == ROUNDS * (len(COMMITS) - 1) + 7
     machines = Machines({"a/0": 999, "b/0": 999})
     rounds = rounds_on(machines, kept)
-    rounds.measure(lambda done, what: None)
+    rounds.measure(lambda done, what, left: None)
     assert_complete(rounds)
     assert {kind_of(device) for device, _ in machines.lived} == {"b"}
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1) - 7

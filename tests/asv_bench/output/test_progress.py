@@ -15,6 +15,7 @@ from asv_bench.bisect.account import ProbeLines
 from asv_bench.bisect.finding import Probe, Stage
 from asv_bench.output import progress as module
 from asv_bench.output.progress import Progress, clock
+from asv_bench.process.doing import doing
 from asv_bench.process.samples import Pair, Reading
 
 
@@ -64,6 +65,34 @@ def test_what_comes_before_the_first_says_nothing_of_the_rest() -> None:
         assert progress.left() == "about 1:30 left"
 
 
+def test_what_is_prepared_is_said_and_is_no_pace_of_what_follows() -> None:
+    """The first pair came after ten minutes of setup: the 14 left do not take two hours."""
+    with shown(15) as (progress, file, now):
+        with doing("setting up 1a2b3c4d"):
+            now.at += 600.0
+        now.at += 31.0
+        progress.show(1, "comparing")
+    assert file.getvalue().splitlines()[-1] == (
+        "comparing: 1 of 15 runs, 10:31 gone, about 7:14 left"
+    )
+
+
+def test_kept_ones_took_no_time() -> None:
+    with shown(30) as (progress, _, now):
+        with doing("warming up"):
+            now.at += 50.0
+        now.at += 10.0
+        progress.show(21)
+        assert progress.left() == "about 1:30 left"
+
+
+def test_who_knows_how_long_it_takes_says_so() -> None:
+    with shown(30) as (progress, _, now):
+        now.at += 10.0
+        progress.show(20, seconds_left=600.0)
+        assert progress.left() == "about 10:00 left"
+
+
 def test_a_long_process_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens for as long as it runs, and yet a line comes."""
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.02)
@@ -76,6 +105,16 @@ def test_a_long_process_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first == "measuring: 3 runs"
     assert len(others) >= 2
     assert others[0].startswith("measuring: 0 of 3 runs, 0:00 gone")
+
+
+def test_a_long_setup_is_not_called_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.02)
+    file = io.StringIO()
+    with Progress(Console(file=file, width=120), "measuring", 3, "runs"), doing("setting up 1a2b"):
+        deadline = time.monotonic() + 5
+        while file.getvalue().count("\n") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert file.getvalue().splitlines()[1] == "setting up 1a2b: 0:00 gone"
 
 
 def test_a_process_that_measures_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
-from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.subjects.lives import Lives
@@ -193,7 +194,7 @@ def test_a_figure_that_fails_is_a_failure_and_the_others_are_kept(
     assert {figure.failed for figure in stored["throughput"].values()} == {False}
 
 
-def test_what_was_measured_before_an_interruption_is_filed(
+def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
     kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives: list[str] = []
@@ -206,9 +207,31 @@ def test_what_was_measured_before_an_interruption_is_filed(
         return whole(self, commit, **options)
 
     monkeypatch.setattr(Lives, "life", interrupted)
-    said = kvtrail(toy, "history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"))
-    assert said.code == 130
-    assert len(figures_in(tmp_path / "k")["step_ms"]) == 3
+    words = ("history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"))
+    monkeypatch.setattr("sys.argv", ["kvtrail", *words])
+    again = f"goes on with them: kvtrail {shlex.join(words)}"
+    with pytest.raises(Interrupted, match=f"3 of 12 lives are measured and kept.*{again}"):
+        kvtrail(toy, *words)
+    assert not (tmp_path / "k" / "asv").exists()
+    assert "going on with 3 lives" in kvtrail(toy, *words).text
+    assert len(lives) == 4 + (12 - 3)
+    assert {len(one.samples) for one in figures_in(tmp_path / "k")["step_ms"].values()} == {3}
+
+
+def test_the_estimate_counts_what_prepares_each_commit(
+    kvtrail, toy: ToyRepository, tmp_path: Path
+) -> None:
+    path = toy.root / "kvtrail.toml"
+    path.write_text(path.read_text().replace("[metrics", 'setup = "sleep 0.3"\n[metrics', 1))
+    words = ("history", "HEAD~4..HEAD", "--rounds", "1", "--results", str(tmp_path / "k"))
+    said = re.search(
+        r"expected to take about (\d+) s: 4 commits x 1 round, (\S+) s each and "
+        r"(\S+) s before a commit's first",
+        kvtrail(toy, *words).text,
+    )
+    assert said is not None
+    assert float(said[3]) > 0.3
+    assert int(said[1]) >= 3 * 0.3 + 3 * float(said[2])
 
 
 def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
