@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import sys
+import tempfile
 
 import hypothesis
 import pytest
@@ -20,6 +21,10 @@ os.environ.pop("COLUMNS", None)
 
 # The tests' tensors are tiny: threads cost more than they bring, and a busy machine far more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Sessions of other tests, and of a user, are on another machine, as far as a test can see.
+_state = tempfile.TemporaryDirectory(prefix="kvtrail-tests-")
+os.environ["XDG_STATE_HOME"] = _state.name
 
 _MOST_KEPT_BYTES = 1 << 30
 

@@ -1,5 +1,8 @@
 """One measuring session at a time in a checkout: two would disturb each other's figures.
 
+A session in another checkout of this machine disturbs them too. It cannot be refused, as it may
+measure on another GPU: whoever comes second is warned.
+
 The kernel holds the lock for a process and drops it when that process ends, however it ends. What
 the file says is for the sentence that the next session is refused with.
 """
@@ -10,18 +13,19 @@ import fcntl
 import json
 import os
 import platform
-import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from asv_bench.errors import Refused
+from asv_bench.output.record import STATE
 from asv_bench.output.stored_json import UnreadableFile, read_stored, text
+from asv_bench.process.doing import command_line
 
 LOCK_VARIABLE = "KVTRAIL_LOCK"
 """Tells the processes that a session starts that they belong to it: "PID LOCK-FILE"."""
@@ -40,8 +44,12 @@ class Holder:
     since: str
 
     def sentence(self) -> str:
-        """Who measures."""
-        return f"`{self.command}` (process {self.pid} on {self.host}) since {self.since}"
+        """Who measures where, since when."""
+        since = datetime.fromisoformat(self.since).astimezone()
+        is_today = since.date() == datetime.now().astimezone().date()
+        when = f"{since:%H:%M}" if is_today else f"{since:%Y-%m-%d %H:%M}"
+        where = "on this machine" if self.host == platform.node() else f"on {self.host}"
+        return f"`{self.command}` (process {self.pid}, since {when}) is measuring {where}"
 
 
 @contextmanager
@@ -57,7 +65,7 @@ def checkout_lock(root: Path) -> Iterator[None]:
     if _is_ours(path):
         yield
         return
-    with _locked(path):
+    with _locked(path), _announced():
         before = os.environ.get(LOCK_VARIABLE)
         os.environ[LOCK_VARIABLE] = f"{os.getpid()} {path}"
         try:
@@ -77,7 +85,7 @@ def other_session(root: Path) -> str | None:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _refusal(root, path)
+        return _refusal(path)
     except OSError:
         return None
     return None
@@ -97,20 +105,41 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(_refusal(path.parents[1], path)) from None
-        holder = Holder(
-            os.getpid(),
-            shlex.join(["asv_bench", *sys.argv[1:]]),
-            platform.node(),
-            datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        file.truncate(0)
-        file.write(json.dumps(asdict(holder)) + "\n")
-        file.flush()
-        try:
+            raise Refused(_refusal(path)) from None
+        with _signed(file):
             yield
-        finally:
-            file.truncate(0)
+
+
+@contextmanager
+def _announced() -> Iterator[None]:
+    """Tell sessions in other checkouts of this one, and warn of theirs."""
+    path = STATE / f"measuring-{platform.node()}"
+    with ExitStack() as stack:
+        if LOCK_VARIABLE not in os.environ:  # the session around this one did
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(path.open("a+"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    print(f"warning: {_refusal(path)}", file=sys.stderr)
+                else:
+                    stack.enter_context(_signed(file))
+        yield
+
+
+@contextmanager
+def _signed(file: TextIO) -> Iterator[None]:
+    """Say in a lock's file whose it is, as long as it is held."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    holder = Holder(os.getpid(), command_line(), platform.node(), since)
+    file.truncate(0)
+    file.write(json.dumps(asdict(holder)) + "\n")
+    file.flush()
+    try:
+        yield
+    finally:
+        file.truncate(0)
 
 
 def _is_ours(path: Path) -> bool:
@@ -132,12 +161,9 @@ def _parse(content: dict[str, Any]) -> Holder:
     )
 
 
-def _refusal(root: Path, path: Path) -> str:
+def _refusal(path: Path) -> str:
     until = time.monotonic() + _WRITING_S
     while (holder := _holder(path)) is None and time.monotonic() < until:
         time.sleep(0.01)
-    who = "another session" if holder is None else holder.sentence()
-    return (
-        f"{who} measures in {root}, and two sessions at once disturb each other's figures: wait "
-        f"until it has ended, or measure in another clone or worktree."
-    )
+    who = "another session is measuring" if holder is None else holder.sentence()
+    return f"{who}. Two at once spoil each other's figures: wait for it."

@@ -395,7 +395,7 @@ def test_changes_are_not_confirmed_while_another_session_measures(project: Proje
     lock.parent.mkdir()
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(Refused, match="another clone or worktree"):
+        with pytest.raises(Refused, match="wait for it"):
             project.run(*HERE)
         assert project.run(*HERE, "--no-confirm")[0] == 0
     assert project.run(*HERE)[0] == 3
