@@ -19,6 +19,7 @@ from asv_bench.cli.options import (
     MeasuringOptions,
     Outputs,
     parent_of,
+    say_unmeasured,
 )
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.errors import Refused
@@ -35,6 +36,8 @@ HELP = (
     "The two ends are compared first; without a regression between them nothing is searched, "
     "unless with --inside. Several steps are all named, and a slope is told from a step. "
     "Commits that hold the same files in what is measured as the one before are stepped over. "
+    "The search runs along first parents: a merge counts as one commit, and the answer has the "
+    "command that goes into it. "
     "Along an axis of labels the first label is found. bisect COMMIT --files finds the files of a "
     "commit that did it. Exit code 3: the "
     "commit was found and confirmed; 0: no regression, or the same at both ends; 4: inconclusive; "
@@ -148,6 +151,12 @@ def bisect(
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
     good_hash = chosen.resolve(good).hash
     commits = chosen.between(good_hash, chosen.resolve(bad).hash)
+    say_unmeasured(chosen, commits[-1], files.console)
+    if merges := sum(len(commit.parents) > 1 for commit in commits):
+        files.console.print(
+            f"{merges} of {len(commits)} commits are merges: only first parents are searched, and "
+            f"a merge counts as one commit with all that it brought in"
+        )
     is_same = not (how.anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
     if not (how.anyway or is_same):
         different = _without_the_same(chosen, good_hash, commits, files.console)

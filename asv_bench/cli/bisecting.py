@@ -12,7 +12,7 @@ from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, 
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.files import next_question
+from asv_bench.cli.files import into_merge, next_question
 from asv_bench.cli.searching import Searching
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.kept_pairs import KeptPairs
@@ -166,7 +166,11 @@ class Bisecting(Searching):
         finding = self.finding
         if finding is None or len(finding.suspects) != 1 or finding.outcome is not Outcome.FOUND:
             return []
-        return next_question(self._subject, self._by_hash[finding.suspects[0]], self._words)
+        culprit = self._by_hash[finding.suspects[0]]
+        return [
+            *next_question(self._subject, culprit, self._words),
+            *into_merge(self._subject, culprit, self._words),
+        ]
 
     def _page(self, answer: str, remarks: list[str]) -> str:
         """The answer as text for an issue."""

@@ -10,7 +10,14 @@ import typer
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import EngineOptions, ListBenchmarks, MeasuringOptions, Outputs, ends_of
+from asv_bench.cli.options import (
+    EngineOptions,
+    ListBenchmarks,
+    MeasuringOptions,
+    Outputs,
+    ends_of,
+    say_unmeasured,
+)
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.errors import Refused
@@ -98,6 +105,7 @@ def compare(
     refuse_hopeless(plan, len(chosen.metrics))
     with checkout_lock(WORKPLACE):
         given = ends_of(chosen, names)
+        say_unmeasured(chosen, given[-1][1], files.console)
         hashes = [commit.hash for _, commit in given]
         is_same = not how.anyway and chosen.are_same(*hashes)
         with opened_fleet(

@@ -14,7 +14,7 @@ import typer
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import EngineOptions, Metrics, Outputs, ends_of
+from asv_bench.cli.options import EngineOptions, Metrics, Outputs, ends_of, say_unmeasured
 from asv_bench.cli.question import Question
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
@@ -100,6 +100,7 @@ def explain(
     with checkout_lock(WORKPLACE), termination_as_interrupt():
         chosen = choice.subject("explain")
         ends = ends_of(chosen, (base, head))
+        say_unmeasured(chosen, ends[-1][1], files.console)
         if compare:
             record = _compared(chosen, ends, files)
         explaining = Explaining(chosen, ends, choice.words(), record, files)

@@ -21,7 +21,7 @@ from asv_bench.compare.comparison import Progress
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.errors import Refused
 from asv_bench.git.file_changes import FileChange, Parts, changes_between
-from asv_bench.git.repository import Commit, kind_of
+from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import (
     IssueText,
@@ -204,3 +204,18 @@ def next_question(
     names = {good: parent, bad: (commit.short, "--files")}
     line = repeating(sys.argv[1:], names)
     return [f"Which of its {count} files did it: {line}"] if count > 1 else []
+
+
+def into_merge(
+    subject: DeclaredSubject | BenchSetup, commit: Commit, ends: tuple[str, str]
+) -> list[str]:
+    """A sentence with the command that searches what a merge brought in; `ends` as above."""
+    if len(commit.parents) < 2:
+        return []
+    repository = subject.repository_of(commit.hash)
+    forks = repository.ask("merge-base", *commit.parents[:2], also_fine=1).decode().split()
+    lines = [
+        repeating(sys.argv[1:], {ends[0]: (short(fork),), ends[1]: (f"{commit.short}^2",)})
+        for fork in forks
+    ]
+    return [f"It is a merge. Which of the commits that it brought in: {line}" for line in lines]

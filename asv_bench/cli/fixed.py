@@ -20,6 +20,7 @@ from asv_bench.cli.options import (
     Outputs,
     ends_of,
     parent_of,
+    say_unmeasured,
 )
 from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.compare.kept_pairs import FOLDER
@@ -105,9 +106,9 @@ def fixed(
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
     refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
     with checkout_lock(WORKPLACE):
-        fixing = Fixing(
-            chosen, ends_of(chosen, names), plan, files, is_alone=is_alone, anyway=how.anyway
-        )
+        ends = ends_of(chosen, names)
+        say_unmeasured(chosen, ends[-1][1], files.console)
+        fixing = Fixing(chosen, ends, plan, files, is_alone=is_alone, anyway=how.anyway)
         if how.anyway or not fixing.call_known():
             fixing.run(how.resume, require_quiet=how.require_quiet)
     fixing.end(fixing.code())

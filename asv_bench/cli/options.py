@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
+from rich.console import Console
 
-from asv_bench.compare.bench_setup import all_entries
+from asv_bench.compare.bench_setup import BenchSetup, all_entries
 from asv_bench.compare.catalog import select
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commit_sources import WORKING_TREE
-from asv_bench.git.repository import Commit
+from asv_bench.git.repository import Commit, kind_of
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
 from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineWorkload
 from asv_bench.subjects.subject import Subject
 
@@ -258,6 +260,23 @@ def ends_of(subject: Subject, names: Sequence[str]) -> list[tuple[str, Commit]]:
     # The working tree's snapshot is a file of the checkout, too: it comes last.
     known = {name: subject.resolve(name) for name in sorted(names, key=WORKING_TREE.__eq__)}
     return [(name, known[name]) for name in names]
+
+
+def say_unmeasured(subject: DeclaredSubject | BenchSetup, head: Commit, console: Console) -> None:
+    """Say that the commit checked out is measured without the changes made since."""
+    if kind_of(head.hash) != "commit":
+        return
+    repository = subject.repository_of(head.hash)
+    if not (repository.path / ".git").exists() or head.hash != repository.resolve("HEAD"):
+        return
+    status = ("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")
+    changed = [entry[3:] for entry in repository.names(*status, "--", *subject.pathspecs)]
+    if changed:
+        more = f" and {len(changed) - 1} more" if changed[1:] else ""
+        console.print(
+            f"uncommitted changes in {changed[0]}{more} are not measured; . in place of "
+            f"{head.short} measures the working tree"
+        )
 
 
 def parent_of(subject: Subject, name: str) -> str:

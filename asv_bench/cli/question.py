@@ -15,7 +15,7 @@ from asv_bench.compare.kept_pairs import KeptFile
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.issue_text import environment_of
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.doing import command_line
@@ -74,6 +74,7 @@ class Question(ABC, Generic[S]):
             With the code, unless it is 0.
         """
         self.print_answer()
+        print_remarks(self._console, self._subject.remarks)
         self._console.print(f"record: {self.write_record(self._files.record, code)}")
         if code is ExitCode.INTERRUPTED:
             self._console.print(f"go on with these pairs: {command_line('--fresh')}")

@@ -18,6 +18,7 @@ from asv_bench.cli.options import (
     Resume,
     SubjectPath,
     ends_of,
+    say_unmeasured,
 )
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import DEFAULT_MARGIN
@@ -76,6 +77,7 @@ def swap(
     refuse_hopeless(plan, len(swapped.metrics))
     with checkout_lock(WORKPLACE):
         ends = ends_of(swapped, (base, head))
+        say_unmeasured(chosen, ends[-1][1], files.console)
         comparing = Swapping(swapped, ends, plan, files, gate=GATES)
         comparing.run(resume, require_quiet=require_quiet)
     comparing.end(comparing.code())

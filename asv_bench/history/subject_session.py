@@ -19,7 +19,7 @@ from asv_bench.history.histories import Histories
 from asv_bench.history.kept_lives import KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, WORKPLACE, Record
@@ -106,6 +106,7 @@ class SubjectSession:
             kept.remove()
             record.results |= hosts_json(fleet)
         about_devices = [one for of_kind in results.values() for one in of_kind.remarks()]
+        print_remarks(console, subject.remarks)
         print_sentences(console, about_devices)
         record.notes += [*subject.remarks, *about_devices]
         record.results["device_factors"] = {kind: one.factors() for kind, one in results.items()}

@@ -73,6 +73,17 @@ def print_sentences(console: Console, sentences: Iterable[str], style: str = "")
         console.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
+def print_remarks(console: Console, remarks: Iterable[str]) -> None:
+    """Print what is to say of commits ("commit 1a2b3c4d: ..."), the same of several once."""
+    commits: dict[str, list[str]] = {}
+    for remark in remarks:
+        commit, _, what = remark.partition(": ")
+        commits.setdefault(what, []).append(commit)
+    for what, found in commits.items():
+        more = f" and {len(found) - 1} more" if found[1:] else ""
+        print_sentences(console, [f"{found[0]}{more}: {what}"], "yellow")
+
+
 def print_table(console: Console, table: Table) -> None:
     """Print a table that fits its console, without breaking a name or a figure.
 
