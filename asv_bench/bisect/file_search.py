@@ -2,7 +2,8 @@
 
 A part is the base with some of the files' changes made. Parts are compared with the base, halves
 first, until no file of the part can be left out (delta debugging, Zeller & Hildebrandt 2002); one
-that cannot be measured counts as one without the effect, so that larger ones are tried. What is
+that cannot be measured counts as one without the effect, so that larger ones are tried. Prose and
+pictures, which hardly ever matter, are one part, the last, before anything is halved. What is
 found is measured again, by pairs of its own and in rounds with the base and the whole change. Where
 the whole is still slower than the part, the search goes on among the other files, with that part as
 the base.
@@ -54,6 +55,8 @@ class FileSearch:
         Full hashes.
     count
         Of changes.
+    likely
+        The first so many are tried before all others; None: all are alike.
     benchmark
         Name with parameters.
     pool
@@ -76,6 +79,7 @@ class FileSearch:
         count: int,
         benchmark: str,
         *,
+        likely: int | None = None,
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
         pool: Sequence[float] = (),
@@ -87,6 +91,7 @@ class FileSearch:
         self._commit_of = commit_of
         self._parent, self._whole = parent, whole
         self._all: Changes = tuple(range(count))
+        self._likely = count if likely is None else likely
         self._benchmark = benchmark
         self._direction = direction
         self._plan = plan or SearchPlan()
@@ -163,7 +168,8 @@ class FileSearch:
         """A part of these changes with the effect of which none can be left out; or all of them."""
         parts = 2
         while len(changes) > 1:
-            chunks = _chunks(changes, parts)
+            kinds = [one for one in self._kinds(changes) if one]
+            chunks = kinds if parts == len(kinds) else _chunks(changes, parts)
             found = next((one for one in chunks if self._has_effect(one, before)), None)
             if found is not None:
                 changes, parts = found, 2
@@ -178,6 +184,11 @@ class FileSearch:
                 break
             parts = min(2 * parts, len(changes))
         return changes
+
+    def _kinds(self, changes: Changes) -> tuple[Changes, Changes]:
+        """Likely ones, and all others."""
+        at = sum(one < self._likely for one in changes)
+        return changes[:at], changes[at:]
 
     def _has_effect(self, changes: Changes, before: Changes) -> bool:
         key = before, changes

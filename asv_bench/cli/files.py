@@ -81,7 +81,8 @@ class SearchingFiles(Searching):
             subject.add(commit, self._parts.repository)
             if not subject.are_same(self._good.hash, commit):
                 found.append(change)
-        return found, len(all_changes) - len(found)
+        # Sorting keeps the order of each kind.
+        return sorted(found, key=lambda change: change.is_prose), len(all_changes) - len(found)
 
     def _commit_of(self, numbers: tuple[int, ...]) -> str:
         """The good commit with these changes made."""
@@ -131,6 +132,7 @@ class SearchingFiles(Searching):
                     self._bad.hash,
                     len(self._changes),
                     self._benchmark,
+                    likely=sum(not change.is_prose for change in self._changes),
                     direction=self._direction,
                     plan=self._plan,
                     pool=self._pool,

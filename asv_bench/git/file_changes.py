@@ -13,6 +13,9 @@ from pathlib import Path
 from asv_bench.git.repository import Repository
 
 _NOTHING = "0" * 6
+_PROSE = {".md", ".rst", ".adoc", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp"}
+_PROSE_NAMES = {"authors", "changelog", "changes", "history", "license", "news", "notice", "readme"}
+_PROSE_FOLDERS = {"doc", "docs"}
 _PERSON = {
     f"GIT_{role}_{field}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -48,6 +51,11 @@ class FileChange:
     def paths(self) -> list[str]:
         """All that it touches."""
         return [entry.path for entry in self.entries]
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether programs hardly ever read what it touches: documents, pictures, change logs."""
+        return all(map(_is_prose, self.paths))
 
 
 def changes_between(base: str, head: str, repository: Repository) -> list[FileChange]:
@@ -154,3 +162,10 @@ def _quoted(path: Path) -> str:
     if text.isprintable() and not set('"\\#') & set(text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _is_prose(path: str) -> bool:
+    *folders, name = path.lower().split("/")
+    stem, dot, suffix = name.partition(".")
+    is_document = stem in _PROSE_NAMES and dot + suffix in ("", ".txt")
+    return is_document or Path(name).suffix in _PROSE or bool(_PROSE_FOLDERS & set(folders[:1]))

@@ -66,6 +66,32 @@ def test_the_one_guilty_file_of_five(kvtrail, tmp_path: Path) -> None:
     assert page.read_text().startswith("### step: src/d.py makes it slower: +")
 
 
+@pytest.mark.parametrize(
+    ("guilty", "tries"),
+    [
+        # The file is tried before what no program reads, and then nothing else is left to try.
+        ("src/one.py", [["src/one.py"]]),
+        ("README.md", [["src/one.py"], ["CHANGES", "README.md", "docs/a.py", "pages/b.rst"]]),
+    ],
+)
+def test_documents_are_one_part_and_the_last(
+    kvtrail, tmp_path: Path, guilty: str, tries: list[list[str]]
+) -> None:
+    names = ("CHANGES", "README.md", "docs/a.py", "pages/b.rst", "src/one.py")
+    before = dict.fromkeys(names, "a")
+    bench = f"step = 12 if read({guilty!r}) == 'b' else 10"
+    toy = made(tmp_path / "toy", bench, before, dict.fromkeys(names, "b"))
+    said = kvtrail(toy, "bisect", "HEAD", "--files")
+    assert f"{guilty} makes it slower: +" in said.text
+    files = said.record["settings"]["files"]
+    found = [
+        sorted(files[at] for at in one["changes"])
+        for one in said.record["results"]["finding"]["tries"]
+    ]
+    assert found[: len(tries)] == tries
+    assert len(found) <= 5
+
+
 def test_two_files_that_need_each_other(kvtrail, tmp_path: Path) -> None:
     bench = "step = 12 if 'changed' in read('src/a.py') and 'changed' in read('src/e.py') else 10"
     said = kvtrail(
