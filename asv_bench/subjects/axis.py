@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,3 +186,34 @@ def require_repository(root: Path) -> None:
         raise Refused(
             f"{root} is no git repository, and commits of it are to be measured: {error}"
         ) from None
+
+
+def repository_around(folder: Path) -> Path | None:
+    """The folder of the repository that a folder lies in; None where there is none."""
+    inside = (one for one in (folder, *folder.parents) if os.path.lexists(one / ".git"))
+    return next(inside, None)
+
+
+def place_of(folder: Path) -> tuple[Path, str]:
+    """The repository that a folder lies in, and the folder's place in it; "": it is the top.
+
+    A folder stands for itself where no repository is around, or the one around ignores it.
+
+    Raises
+    ------
+    Refused
+        If it is no folder.
+    """
+    if not folder.is_dir():
+        raise Refused(f"{folder} is no folder; [subject] repository names the one to measure.")
+    is_bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
+    top = None if is_bare else repository_around(folder)
+    if top is None or top == folder:
+        return folder, ""
+    place = folder.relative_to(top).as_posix()
+    listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", place)
+    try:
+        is_inside = Repository(top).ask(*listing, variables={"GIT_LITERAL_PATHSPECS": "1"})
+    except NoRepository:
+        return folder, ""
+    return (top, place) if is_inside else (folder, "")

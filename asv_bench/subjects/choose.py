@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from asv_bench.compare.bench_setup import BenchSetup, set_up
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.process.measured_process import CPU
+from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from asv_bench.subjects.lives import HOST
@@ -169,9 +169,3 @@ def declared_by(path: Path, axis: str | None = None) -> DeclaredSubject:
 
         return AsvSuite(path)
     return DeclaredSubject.of_file(SubjectFile.read(path), axis)
-
-
-def repository_around(folder: Path) -> Path | None:
-    """The folder of the repository that a folder lies in; None where there is none."""
-    inside = (one for one in (folder, *folder.parents) if os.path.lexists(one / ".git"))
-    return next(inside, None)

@@ -16,7 +16,7 @@ import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, Repository
-from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, require_repository
+from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, place_of, require_repository
 from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.ends import Ends
 from asv_bench.subjects.life import CommandLife, Life, ServerLife
@@ -55,11 +55,13 @@ class DeclaredSubject:
     root
         The repository's folder.
     text
-        The tables.
+        The tables; pinned paths are from `root`.
     command
         What a life runs, where that is not the line of `[subject] measure`.
     source
         The file's text, for the record.
+    folder
+        Where in the repository commands run; "": at its top.
 
     Attributes
     ----------
@@ -82,8 +84,10 @@ class DeclaredSubject:
         command: tuple[str, ...] = (),
         source: str = "",
         axis: str | None = None,
+        folder: str = "",
     ) -> None:
         self._root = root
+        self._where = folder
         self._words = command
         self._source = source
         self._axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
@@ -98,11 +102,15 @@ class DeclaredSubject:
     @classmethod
     def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
         """The subject of a `kvtrail.toml`; `axis` "commits" or "labels" overrules its own."""
+        root, folder = place_of(file.root)
         table = file.content.subject
-        env = {**table.env, SUBJECT: str(file.path.parent)}
-        table = msgspec.structs.replace(table, env=env)
+        table = msgspec.structs.replace(
+            table,
+            env={**table.env, SUBJECT: str(file.path.parent)},
+            pinned=tuple(f"{folder}/{path}" if folder else path for path in table.pinned),
+        )
         text = msgspec.structs.replace(file.content, subject=table)
-        return cls(file.root, text, source=file.text, axis=axis)
+        return cls(root, text, source=file.text, axis=axis, folder=folder)
 
     @classmethod
     def of_command(cls, root: Path, command: Sequence[str]) -> DeclaredSubject:
@@ -165,6 +173,7 @@ class DeclaredSubject:
             self._text.server,
             self._text.client,
             table and msgspec.structs.replace(table, margin=None),
+            *filter(None, [self._where]),
         )
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
@@ -212,7 +221,8 @@ class DeclaredSubject:
     @property
     def work(self) -> Work:
         """What lives are, for whoever runs them."""
-        return Work(self._life(), self._started, self._text.subject, tuple(self._metrics))
+        table, metrics = self._text.subject, tuple(self._metrics)
+        return Work(self._life(), self._started, table, metrics, self._where)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """Compare other metrics than the declared ones, on this machine or on other GPUs of it.
@@ -341,7 +351,8 @@ class DeclaredSubject:
         return CommandLife(trace.run, {}, timeout)
 
     def _trees(self, variant_of: Callable[[str], Variant], processes: Processes) -> Trees:
-        return Trees(variant_of, self._text.subject, self.pinned, self._folder(), processes)
+        table, scratch = self._text.subject, self._folder()
+        return Trees(variant_of, table, self.pinned, self._where, scratch, processes)
 
     def _life(self) -> Life:
         server, client = self._text.server, self._text.client
@@ -378,6 +389,7 @@ class DeclaredSubject:
             "name": self.name,
             "command": self.line,
             "repository": self._root.name,
+            **({"folder": self._where} if self._where else {}),
             "file": self._source,
         }
 

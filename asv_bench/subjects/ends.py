@@ -51,7 +51,7 @@ class Ends:
         CommitUnusable
             If it cannot be laid out, or its setup fails.
         """
-        return self.trees.lay_out(name).tree
+        return self.trees.lay_out(name).top
 
     def cell(self, name: str) -> Cell:
         """What a variant runs with."""

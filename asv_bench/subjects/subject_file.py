@@ -54,7 +54,7 @@ class SubjectTable(Table, frozen=True):
     name
         In one word, for records and folders.
     repository
-        The folder of the git repository, from the file's own folder.
+        From the file's own folder: the git repository, or a folder in one, where commands then run.
     setup
         A line for the shell that builds or installs a commit, once.
     measure
@@ -70,7 +70,7 @@ class SubjectTable(Table, frozen=True):
     env
         Variables for setup and lives, in which $KVTRAIL_OUT and the like are replaced.
     pinned
-        Paths that are the working tree's at every commit.
+        Paths that are the working tree's at every commit, from the folder of `repository`.
     """
 
     name: Name
@@ -294,7 +294,7 @@ class SubjectFile:
 
     @property
     def root(self) -> Path:
-        """The folder of the repository."""
+        """The folder that `repository` names."""
         return (self.path.parent / self.content.subject.repository).resolve()
 
 

@@ -37,8 +37,19 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A variant as it lies on disk: its files, and the folder for what its setup makes."""
+    """A variant as it lies on disk.
 
+    Attributes
+    ----------
+    top
+        The folder of its files.
+    tree
+        That of the subject in it, where its commands run.
+    out
+        The folder for what its setup makes.
+    """
+
+    top: Path
     tree: Path
     out: Path
     label: str
@@ -47,7 +58,7 @@ class Laid:
     def variables(self) -> dict[str, str]:
         """What its commands are told."""
         return {
-            "KVTRAIL_TREE": str(self.tree),
+            "KVTRAIL_TREE": str(self.top),
             "KVTRAIL_OUT": str(self.out),
             "KVTRAIL_LABEL": self.label,
             **(self.delay.variables() if self.delay else {}),
@@ -72,6 +83,7 @@ class Trees:
 
     Without a setup they lie in a scratch folder and go with it. With one they stay in the cache,
     under the files, the setup and its variables, so that the next command finds them made.
+    Commands run in `folder` of a variant's files; "": at their top.
     """
 
     def __init__(
@@ -79,12 +91,14 @@ class Trees:
         variant_of: Callable[[str], Variant],
         table: SubjectTable,
         pinned: Pinned,
+        folder: str,
         scratch: Path,
         processes: Processes,
     ) -> None:
         self._variant_of = variant_of
         self._table = table
         self._pinned = pinned
+        self._folder = folder
         self._scratch = scratch
         self._processes = processes
         self.remarks: list[str] = []
@@ -95,7 +109,7 @@ class Trees:
         Raises
         ------
         CommitUnusable
-            If git cannot write its files, or its setup fails.
+            If git cannot write its files, it lacks the subject's folder, or its setup fails.
         """
         variant = self._variant_of(name)
         if not self._table.setup:
@@ -117,7 +131,8 @@ class Trees:
         return laid
 
     def _laid(self, folder: Path, variant: Variant) -> Laid:
-        return Laid(folder / "tree", folder / "out", variant.label, variant.delay)
+        top = folder / "tree"
+        return Laid(top, top / self._folder, folder / "out", variant.label, variant.delay)
 
     def _write(self, name: str, variant: Variant, folder: Path) -> None:
         for part in ("tree", "out"):
@@ -128,6 +143,11 @@ class Trees:
             raise CommitUnusable(name, f"git could not unpack it: {error}") from None
         gave_way = self._pinned.write(folder / "tree")
         self.remarks += [f"{kind_of(name)} {short(name)}: {said}" for said in gave_way]
+        top = (folder / "tree").resolve()
+        place = (top / self._folder).resolve()
+        if not (place.is_dir() and place.is_relative_to(top)):
+            lacking = f"it has no folder {self._folder}, where the subject lies."
+            raise CommitUnusable(name, lacking, is_lacking=True)
 
     def _set_up(self, name: str, laid: Laid) -> None:
         job = Job(self._table.setup, laid.tree, laid.environment(self._table))

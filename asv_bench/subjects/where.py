@@ -22,12 +22,15 @@ class Work:
         That whose interpreter runs, for the record of the cell.
     metrics
         Those to be compared.
+    folder
+        Where in the files of a variant its commands run; "": at their top.
     """
 
     life: Life
     command: str | tuple[str, ...]
     table: SubjectTable
     metrics: tuple[Metric, ...]
+    folder: str = ""
 
 
 class LivesElsewhere(LifeSource, PairSource, Protocol):

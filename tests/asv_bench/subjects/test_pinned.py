@@ -12,6 +12,7 @@ from declared_repository import DeclaredRepository
 from asv_bench.errors import Refused
 from asv_bench.fleet.host import opened
 from asv_bench.fleet.order import Order
+from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects.choose import declared_by
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -143,3 +144,49 @@ def test_pinned_paths_are_the_same_however_they_are_written(kvtrail, tmp_path: P
     declared(made, "true", "./w", "d//", "d/./one", "d", "./[x]")
     said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
     assert said.verdicts == {"wall_s": "same"}, said.text
+
+
+def test_a_subject_in_a_folder_of_its_repository(tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", "", "")
+    without = made.toy.git("rev-parse", "HEAD")
+    folder = made.root / "tools" / "speed"
+    folder.mkdir(parents=True)
+    for place in (made.root, folder):
+        (place / "life.sh").write_text(f"test -f {'bench.py' if place == made.root else 'here'}")
+    (folder / "here").write_text("")
+    made.toy.git("add", "--all")
+    made.commit("", "with the folder")
+    (folder / "life.sh").write_text("test -f here && test -f ../../bench.py && echo today")
+    path = folder / "kvtrail.toml"
+    path.write_text(
+        TABLES.format(
+            measure='sh life.sh | grep today && test "$PWD" = "$KVTRAIL_TREE/tools/speed"',
+            pinned=["./life.sh"],
+        )
+    )
+    tables = path.read_text()
+    for labels in ("", '[axis]\nkind = "labels"\nlabels = ["a", "b"]'):
+        path.write_text(f"{tables}\n{labels}")
+        for live in (lives_here, lives_on_a_host):
+            subject = declared_by(path)
+            live(subject, subject.resolve("a" if labels else "HEAD").hash)
+    assert subject.to_json()["folder"] == "tools/speed"
+    path.write_text(tables.replace("['./life.sh']", "[]"))
+    with pytest.raises(CommitUnusable, match="it has no folder tools/speed") as caught:
+        lives_here(declared_by(path), without)
+    assert caught.value.is_lacking
+
+
+def test_lives_do_not_follow_a_link_out_of_the_files_of_the_commit(tmp_path: Path) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", "", "")
+    (tmp_path / "outside").mkdir()
+    (made.root / "speed").symlink_to(tmp_path / "outside")
+    made.toy.git("add", "--all")
+    commit = made.commit("", "with a link")
+    (made.root / "speed").unlink()
+    (made.root / "speed").mkdir()
+    path = made.root / "speed" / "kvtrail.toml"
+    path.write_text(TABLES.format(measure="touch written", pinned=[]))
+    with pytest.raises(CommitUnusable, match="it has no folder speed"):
+        lives_here(declared_by(path), commit)
+    assert list((tmp_path / "outside").iterdir()) == []
