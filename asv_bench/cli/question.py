@@ -19,7 +19,10 @@ from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.issue_text import environment_of
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.doing import command_line
+from asv_bench.subjects.contrasted import Contrasted
+from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineRuns
+from asv_bench.subjects.imports import same_code
 from asv_bench.subjects.subject import Subject
 
 S = TypeVar("S", bound=Subject)
@@ -73,6 +76,8 @@ class Question(ABC, Generic[S]):
         typer.Exit
             With the code, unless it is 0.
         """
+        if isinstance(self._subject, DeclaredSubject | Contrasted):
+            self._record.warn(self._console, same_code(self._subject.cells))
         self.print_answer()
         print_remarks(self._console, self._subject.remarks)
         self._console.print(f"record: {self.write_record(self._files.record, code)}")

@@ -267,6 +267,8 @@ class Fleet:
                     known.setdefault(commit, []).extend(values)
             for commit, cell in answer.cells.items():
                 first = self.cells.setdefault(commit, cell)
+                if cell.elsewhere:
+                    self.cells[commit] = cell
                 self._ran_on.setdefault(commit, host.name)
                 if differences(first, cell):
                     [sentence] = differences(first, cell)

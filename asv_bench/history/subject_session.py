@@ -26,6 +26,7 @@ from asv_bench.output.record import RUNS, WORKPLACE, Record
 from asv_bench.packages import require_packages
 from asv_bench.process.doing import command_line
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.imports import same_code
 
 
 class SubjectSession:
@@ -108,6 +109,7 @@ class SubjectSession:
         about_devices = [one for of_kind in results.values() for one in of_kind.remarks()]
         print_remarks(console, subject.remarks)
         print_sentences(console, about_devices)
+        record.warn(console, same_code(subject.cells))
         record.notes += [*subject.remarks, *about_devices]
         record.results["device_factors"] = {kind: one.factors() for kind, one in results.items()}
         record.results["cells"] = {name: cell.to_json() for name, cell in subject.cells.items()}

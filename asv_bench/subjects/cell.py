@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -39,15 +39,20 @@ class Cell:
     variables
         Those of the environment that change how such programs run, and those that the subject's
         file sets; none that hold secrets.
+    elsewhere
+        Modules of the variant's files that its lives import from elsewhere, and from where.
     """
 
     interpreter: str | None
     packages: Mapping[str, str]
     variables: Mapping[str, str]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The cell as JSON-ready values; of the interpreter only its name."""
-        return {**asdict(self), "interpreter": self.interpreter and Path(self.interpreter).name}
+        """The cell as JSON-ready values; of the interpreter only its name, of paths nothing."""
+        content = {**asdict(self), "interpreter": self.interpreter and Path(self.interpreter).name}
+        del content["elsewhere"]
+        return content
 
 
 def cell_of(

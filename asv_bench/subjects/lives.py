@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asv_bench.git.repository import short
 from asv_bench.process.doing import doing
@@ -23,8 +23,9 @@ from asv_bench.process.samples import (
 )
 from asv_bench.subjects.cell import Cell, cell_of
 from asv_bench.subjects.figures import Figures
+from asv_bench.subjects.imports import imported_elsewhere
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid, Trees
+from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid, Trees, filled
 from asv_bench.subjects.where import Work
 
 HOST = "host"
@@ -83,6 +84,8 @@ class Lives:
         self._trying: dict[str, threading.Lock] = {}
         self._repeats: int | None = None
         self._lock = threading.Lock()
+        self._known: dict[str, Cell] = {}
+        self._looked: dict[str, int] = {}
         self.cells: dict[str, Cell] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
 
@@ -149,6 +152,7 @@ class Lives:
         absences = self.prepare(commit, device)
         wanted = [name for name in benchmarks or self._metrics if name not in absences]
         place = self._places[device or self.devices[0]]
+        self._look_at_imports(commit, place)
         started = time.time()
         is_wall_alone = set(self._metrics) == {WALL}
         lives = range(self._repeats or 1 if is_wall_alone else 1)
@@ -194,7 +198,8 @@ class Lives:
     def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
         laid = self._trees.lay_out(commit)
         job = Job(self._command, laid.tree, self._variables(laid, place))
-        self.cells[commit] = cell_of(self._command, job, self._processes, self._table.env)
+        cell = cell_of(self._command, job, self._processes, self._table.env)
+        self.cells[commit] = self._known[commit] = cell
         try:
             with doing(f"warming up {short(commit)}"):
                 figures, _ = self._live(laid, place)
@@ -216,6 +221,20 @@ class Lives:
             is_lacking = not any(absence.has_failed for absence in absences.values())
             raise CommitUnusable(commit, first.reason, is_lacking=is_lacking)
         return laid, absences
+
+    def _look_at_imports(self, commit: str, place: Place) -> None:
+        """Note what a variant imports from elsewhere; any setup since may have changed that."""
+        setups = len(self._tried) if self._table.setup else 1
+        cell = self._known[commit]
+        if cell.interpreter is None or self._looked.get(commit) == setups:
+            return
+        self._looked[commit] = setups
+        laid = self._laid(commit)
+        job = Job(self._command, laid.tree, self._variables(laid, place))
+        python = filled(cell.interpreter, job.variables)
+        if found := imported_elsewhere(python, self._command, laid, job, self._processes):
+            cell = replace(cell, elsewhere={**cell.elsewhere, **found})
+            self.cells[commit] = self._known[commit] = cell
 
     def _live(self, laid: Laid, place: Place) -> tuple[Figures, GpuConditions | None]:
         watch = GpuWatch(place.gpus[0]) if place.gpus else None
