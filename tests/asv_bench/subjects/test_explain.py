@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from declared_repository import DeclaredRepository
+from mutated_files import mutants_of
 
-from asv_bench.errors import Refused
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.explain.step_profile import profile_at
 
 TABLES = """
     [subject]
@@ -142,6 +146,51 @@ def test_without_a_trace_or_with_a_broken_one_the_rest_is_told(kvtrail, tmp_path
     without = repository(tmp_path / "bare", "", bare)
     said = kvtrail(without.toy, "explain", "HEAD~1", "HEAD", "--anyway")
     assert "the subject declares none: [trace] run in kvtrail.toml" in said.text
+
+
+def timed(**changed: Any) -> dict[str, Any]:
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.0, "dur": 2.0, "pid": 0, "tid": 7}
+    return {**event, "args": {"correlation": 3, "stream": 7}, **changed}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        *(
+            (json.dumps({"traceEvents": [timed(), timed(**{key: value})]}).encode(), words)
+            for key, value, words in [
+                ("dur", float("nan"), "event 1 of 2: its dur: nan is no count"),
+                ("dur", -1, "its dur: -1 is no count"),
+                ("dur", 10**400, "its dur: 1000"),
+                ("ts", "5", "its ts: '5' is no number"),
+                ("ts", None, "its ts: null is no number"),
+                ("name", ["gemm"], r"its name: \['gemm'\] is no text"),
+                ("args", [], r"its args are \[\]"),
+                ("args", {"correlation": {}}, "its correlation is {}"),
+            ]
+        ),
+        pytest.param(b"[" * 100_000, "nested too deeply", id="deep"),
+        (b"[3]", "event 0 of 1: 3 is no event"),
+        (b"{}", "it holds no list of events"),
+        (b"\x1f\x8bhardly", "trace.json is no Chrome trace"),
+        (json.dumps([timed(dur=0)]).encode(), "no event of the trace takes any time"),
+    ],
+)
+def test_a_trace_that_is_none_is_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(MeasurementFailed, match=words):
+        profile_at(path)
+
+
+def test_no_altered_trace_makes_its_reader_stumble(tmp_path: Path) -> None:
+    kinds = ("kernel", "cpu_op", "cuda_runtime", "user_annotation")
+    events = [timed(cat=kind, ts=float(at), name=f"{kind}s") for at, kind in enumerate(kinds)]
+    path = tmp_path / "trace.json"
+    for mutant in mutants_of(json.dumps({"traceEvents": events}).encode(), 300):
+        path.write_bytes(mutant)
+        with contextlib.suppress(MeasurementFailed):
+            assert 0 < profile_at(path).total_us < 1e102
 
 
 def test_a_page_keeps_to_what_a_comment_may_hold(kvtrail, tmp_path: Path) -> None:
