@@ -14,6 +14,15 @@ _GPU_PARAMETERS = r"'gpt2'|'gpt2-b|'llama8b"
 _CPU_PARAMETERS = r"'gpt2-tiny'|'cpu-small'"
 
 
+def require_patterns(option: str, patterns: Iterable[str]) -> None:
+    """Raise Refused unless all that an option was given are regular expressions."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise Refused(f"{option} {pattern!r} is not a regular expression: {error}.") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Benchmarks, as regular expressions that asv looks for in `name(parameters)`, and rounds.
@@ -29,13 +38,7 @@ class Selection:
 
         Refused if a pattern is not a regular expression, or there would be no round.
         """
-        for pattern in patterns:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise Refused(
-                    f"--benchmark {pattern!r} is not a regular expression: {error}."
-                ) from None
+        require_patterns("--benchmark", patterns)
         if rounds is not None and rounds < 1:
             raise Refused(f"--rounds is {rounds}; it must be at least 1.")
         return Selection(tuple(patterns) or self.patterns, rounds or self.rounds)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from asv_bench.compare.bench_setup import BenchSetup, set_up
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.history.asv_selection import require_patterns
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.axis import repository_around
@@ -48,6 +49,9 @@ class Choice:
     require_gpu: bool = False
     workload: EngineWorkload | None = None
     is_elsewhere: bool = False
+
+    def __post_init__(self) -> None:
+        require_patterns("--metric", self.patterns)
 
     def subject(self, verb: str) -> DeclaredSubject | BenchSetup:
         """The subject, in this order: the command, the file, the file around, kvtrail itself.

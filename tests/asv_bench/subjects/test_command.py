@@ -158,6 +158,9 @@ def test_options_of_the_benchmarks_and_folders_of_no_repository_are_refused(
 ) -> None:
     with pytest.raises(Refused, match="no metric is called x; there are wall_s"):
         compare(toy, "HEAD~1", "HEAD", "-b", "x", "--", *COMMAND)
+    for pattern in ("(", "a{99999999999}", "*"):
+        with pytest.raises(Refused, match=r"--metric .* is not a regular expression: .*\.$"):
+            compare(toy, "HEAD~1", "HEAD", "--metric", pattern, "--", *COMMAND)
     with pytest.raises(Refused, match="no commit called"):
         compare(toy, "HEAD~1", "nowhere", "--", *COMMAND)
     monkeypatch.setattr("asv_bench.subjects.choose.IS_CHECKOUT", False)
