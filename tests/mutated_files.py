@@ -43,6 +43,7 @@ def broken(original: bytes, count: int) -> Iterator[bytes]:
         yield original[:cut]
     yield from (b"\xff\xfe\x00", b"[" * 100_000, b"3\n", b"[]\n", b"{}\n", b"null", b"\x00" * 64)
     yield b'{"a":' * 100_000
+    yield b"\xef\xbb\xbf" + original
 
 
 def mutants_of(original: bytes, count: int) -> Iterator[bytes]:

@@ -212,7 +212,8 @@ class Repository:
     def tags(self) -> dict[str, str]:
         """The commits that tags name, by the tag's name; tags of other things are left out."""
         listed = self.ask("for-each-ref", "--sort=taggerdate", "--format=%(refname)", "refs/tags/")
-        tags = os.fsdecode(listed).splitlines()
+        # Not `splitlines`: a tag's name may hold what else ends lines.
+        tags = os.fsdecode(listed).split("\n")[:-1]
         asked = b"".join(os.fsencode(f"{tag}^{{commit}}\n") for tag in tags)
         answers = self.ask("cat-file", "--batch-check", given=asked).split(b"\n")
         return {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.history.asv_results import Figure, Results, plain
+from asv_bench.output.stored_json import decoded
 
 
 def write_published(results: Results, source: Path, target: Path) -> None:
@@ -32,7 +33,7 @@ def write_published(results: Results, source: Path, target: Path) -> None:
         description = path.with_name("machine.json")
         if description.is_file():
             shutil.copy(description, copy.parent)
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = decoded(path.read_bytes())
         _set_aside(content, [figure for figure in figures if id(figure) not in counted])
         copy.write_text(json.dumps(content), encoding="utf-8")
 

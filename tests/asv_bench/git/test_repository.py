@@ -236,9 +236,12 @@ def test_tags_of_anything_and_of_any_name(root: Path) -> None:
     git(root, "tag", "--annotate", "--message", "a tag", "v1")
     git(root, "tag", "blob", "HEAD:engine/__init__.py")
     git(root, "update-ref", "refs/tags/--all", head)
+    git(root, "update-ref", "refs/tags/two\u2028lines", head)
     git(root, "update-ref", b"refs/tags/latin\xfc".decode(errors="surrogateescape"), head)
     tags = Repository(root).tags()
-    assert {os.fsencode(tag) for tag in tags} == {b"v1", b"--all", b"latin\xfc"}
+    assert {os.fsencode(tag) for tag in tags} == {
+        *(b"v1", b"--all", b"latin\xfc", "two\u2028lines".encode())
+    }
     assert set(tags.values()) == {head}
     assert CommitSources(root).resolve("tags/--all").hash == head
 
