@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import util
 
 from asv_bench.errors import Refused
@@ -39,11 +40,10 @@ def missing_package(module: str) -> str:
     name = module.partition(".")[0]
     package = _DISTRIBUTIONS.get(name, name)
     extra = _EXTRAS.get(package)
-    what = package if extra is None else f"'kvtrail[{extra}]'"
+    clone = "nox" if extra is None else f"`pip install '.[{extra}]'`, or nox,"
     return (
-        f"the package {package} is missing here; install it with `pip install {what}`, or, in a "
-        f"checkout of kvtrail, run the command through nox, which installs what it needs "
-        f"(`nox -l` lists the sessions)."
+        f"the package {package} is missing here; install it with `{sys.executable} -m pip install "
+        f"{package}`. In a clone of kvtrail, {clone} installs all that the command needs."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Full, ListBenchmarks, Outputs, Patterns, Yes
+from asv_bench.cli.options import MOST, Full, ListBenchmarks, Outputs, Patterns, Yes
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import WorkingTree, snapshot, working_tree
 from asv_bench.history.asv_measuring import (
@@ -41,7 +41,9 @@ def bench(
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds", help="Processes per figure (default: 3, with --quick 1, with --full 12)."
+            "--rounds",
+            max=MOST,
+            help="Processes per figure (default: 3, with --quick 1, with --full 12).",
         ),
     ] = None,
     require_gpu: Annotated[

@@ -14,6 +14,7 @@ from asv_bench.cli.bisecting import Bisecting
 from asv_bench.cli.files import SearchingFiles
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
+    MOST,
     EngineOptions,
     ListBenchmarks,
     MeasuringOptions,
@@ -86,7 +87,7 @@ def bisect(
         float, typer.Option("--certain", help="Probability at which a commit is confirmed.")
     ] = SearchPlan().certain,
     most_pairs: Annotated[
-        int, typer.Option("--most-pairs", help="Pairs of the search at most.")
+        int, typer.Option("--most-pairs", max=MOST, help="Pairs of the search at most.")
     ] = SearchPlan().most_pairs,
     inside: Annotated[
         bool,

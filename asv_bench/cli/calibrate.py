@@ -14,7 +14,7 @@ import typer
 
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Margin, Outputs, SubjectOptions
+from asv_bench.cli.options import MOST, Margin, Outputs, SubjectOptions
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
@@ -74,7 +74,9 @@ def calibrate(
             "(default: HEAD, or the first label)."
         ),
     ] = None,
-    null: Annotated[int, typer.Option(min=0, help="Comparisons of a commit with itself.")] = 8,
+    null: Annotated[
+        int, typer.Option(min=0, max=MOST, help="Comparisons of a commit with itself.")
+    ] = 8,
     planted: Annotated[
         str, typer.Option(help="Slowdowns in per cent, separated by commas, or none.")
     ] = "1,2,3,5",
@@ -86,7 +88,7 @@ def calibrate(
         ),
     ] = "1,5,15",
     pairs: Annotated[
-        int | None, typer.Option(help="Pairs of a comparison at most (default: 30).")
+        int | None, typer.Option(max=MOST, help="Pairs of a comparison at most (default: 30).")
     ] = None,
     margin: Margin = 100 * DEFAULT_MARGIN,
     outputs: Outputs,

@@ -11,6 +11,7 @@ from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
+    MOST,
     EngineOptions,
     ListBenchmarks,
     MeasuringOptions,
@@ -70,7 +71,8 @@ def compare(
     named_base: Annotated[str | None, typer.Option("--base", help="BASE, as an option.")] = None,
     named_head: Annotated[str | None, typer.Option("--head", help="HEAD, as an option.")] = None,
     pairs: Annotated[
-        int | None, typer.Option("--pairs", help="Pairs of processes at most (default: 30).")
+        int | None,
+        typer.Option("--pairs", max=MOST, help="Pairs of processes at most (default: 30)."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs at most.")] = False,
     gate: Annotated[

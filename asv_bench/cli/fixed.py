@@ -14,6 +14,7 @@ from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
+    MOST,
     EngineOptions,
     ListBenchmarks,
     MeasuringOptions,
@@ -74,7 +75,8 @@ def fixed(
     *,
     asked: EngineOptions,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Rounds of three lives at most (default: 30).")
+        int | None,
+        typer.Option("--rounds", max=MOST, help="Rounds of three lives at most (default: 30)."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
     how: MeasuringOptions,

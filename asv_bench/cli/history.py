@@ -9,6 +9,7 @@ import typer
 
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
+    MOST,
     Anyway,
     AxisKind,
     Full,
@@ -65,7 +66,9 @@ def history(
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds", help="Processes per figure and commit (default: 3, with --full 12)."
+            "--rounds",
+            max=MOST,
+            help="Processes per figure and commit (default: 3, with --full 12).",
         ),
     ] = None,
     steps: Annotated[

@@ -25,6 +25,8 @@ from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineWorkload
 from asv_bench.subjects.subject import Subject
 
+MOST = 10_000
+"""Pairs, rounds or processes of a figure that may be asked for."""
 Patterns: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),

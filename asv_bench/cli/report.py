@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -37,8 +38,8 @@ def report(
     html = histories.folder / "html"
     if html.is_dir():
         console.print(
-            f"asv's own pages: {html}, seen with `python -m asv preview`; they fetch "
-            f"scripts from public hosts",
+            f"asv's own pages, which fetch scripts from public hosts, are seen by "
+            f"{shlex.join(['python3', '-m', 'http.server', '--directory', str(html)])}"
         )
 
 

@@ -11,6 +11,7 @@ from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import GATES
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
+    MOST,
     Devices,
     Margin,
     Outputs,
@@ -44,7 +45,8 @@ def swap(
     ] = None,
     subject: SubjectPath = None,
     pairs: Annotated[
-        int | None, typer.Option("--rounds", help="Rounds of four lives at most (default: 30).")
+        int | None,
+        typer.Option("--rounds", max=MOST, help="Rounds of four lives at most (default: 30)."),
     ] = None,
     margin: Margin = 100 * DEFAULT_MARGIN,
     devices: Devices = None,

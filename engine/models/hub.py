@@ -44,7 +44,7 @@ def fetch_from_hub(name: str, files: Sequence[str]) -> Path:
     except ImportError as error:
         raise ModelError(
             f"There is no local directory {name}; fetching it from the hub needs the package "
-            "huggingface_hub, which is not installed. Install it (pip install 'kvtrail[engine]')."
+            "huggingface_hub, which is not installed. Install it (pip install huggingface-hub)."
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=list(files)))

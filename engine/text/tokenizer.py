@@ -225,7 +225,7 @@ def _import_tokenizers(path: Path) -> Any:
     except ImportError as error:
         raise ModelError(
             f"Reading {path} needs the package tokenizers, which is not installed. Install it (pip "
-            "install 'kvtrail[engine]'), or give prompts as token ids."
+            "install tokenizers), or give prompts as token ids."
         ) from error
     return tokenizers
 
@@ -237,7 +237,7 @@ def _convert_with_transformers(directory: Path) -> Any:
         raise ModelError(
             f"{directory} has no tokenizer.json; converting its tokenizer needs the package "
             "transformers, which is not installed. Install it (pip install "
-            "'kvtrail[transformers]'), or give prompts as token ids."
+            "transformers), or give prompts as token ids."
         ) from error
     # Code of the model's own is never run.
     options = {"local_files_only": True, "trust_remote_code": False}

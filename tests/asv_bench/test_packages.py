@@ -84,4 +84,4 @@ def test_a_package_of_an_extra_is_installed_with_it(group: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in project["optional-dependencies"][group]:
         name = Requirement(line).name
-        assert f"pip install 'kvtrail[{group}]'" in missing_package(name.replace("-", "_")), name
+        assert f"pip install '.[{group}]'" in missing_package(name.replace("-", "_")), name

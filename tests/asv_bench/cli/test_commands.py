@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from asv_bench import __main__ as entry
 from asv_bench import __version__
 from asv_bench.cli.commands import COMMANDS, LAB_COMMANDS, build_app
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import Outputs
+from asv_bench.errors import Refused
 from asv_bench.output.console import Verbosity, set_verbosity, verbosity
 from asv_bench.output.progress import Progress
 
@@ -150,3 +152,50 @@ def test_quiet_stands_before_or_behind_the_verb(line: str, monkeypatch: pytest.M
         monkeypatch.setattr(f"asv_bench.{place}", lambda *_, **__: heard.append(verbosity()))
     CliRunner().invoke(build_app(), line.split())
     assert heard[0] is Verbosity.QUIET
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "code"),
+    [
+        (lambda folder: re.compile("("), "'(' is no regular expression: missing ), unterm", 2),
+        (lambda folder: folder.read_text(), "/file: Is a directory.", 1),
+        (lambda folder: (folder / "absent").read_text(), "/file/absent: No such file or dir", 1),
+        (lambda folder: (folder / "a\nb").rmdir(), "No such file or directory", 1),
+    ],
+)
+def test_what_a_user_can_cause_is_a_sentence(
+    error: Callable[[Path], object],
+    said: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whichever verb meets it, and wherever in it."""
+    (tmp_path / "file").mkdir()
+    monkeypatch.setattr("asv_bench.cli.report.Choice", lambda **_: error(tmp_path / "file"))
+    monkeypatch.setattr("sys.argv", ["kvtrail", "report"])
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == code
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+NO_NUMBERS = ("nan", "", "9" * 400)
+
+
+@pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history"])
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_numbers_that_are_none_are_refused_by_each_option(
+    verb: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = {"--pairs", "--rounds", "--most-pairs", "--margin", "--certain", "--batch", "--null"}
+    command = get_command(build_app()).commands[verb]
+    taken = flags & {name for one in command.params for name in one.opts}
+    assert taken
+    for flag in taken:
+        words = [verb, "a", "b", "c", "d"][: 5 if verb == "swap" else 3]
+        done = CliRunner().invoke(build_app(), [*words, flag, value])
+        assert done.exception is None or isinstance(done.exception, SystemExit | Refused), flag
+        assert done.exit_code in (1, 2)
