@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import ModelError
-from engine.text.tokenizer import COMPANION_FILES, TOKENIZER_FILES
+from engine.text.loading import COMPANION_FILES, TOKENIZER_FILES
 
 TOKENIZER_ONLY = ("config.json", *COMPANION_FILES, *TOKENIZER_FILES)
 EVERYTHING = (

@@ -5,32 +5,29 @@ The files are read on first use: a run on token ids needs no tokenizer package.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from engine.errors import ModelError, RequestError
-from engine.models.files import read_json_object, refuse_lfs_pointer
+from engine.errors import RequestError
 from engine.numbers import whole_number
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "spiece.model",
-    "vocab.txt",
-)
-
-# What the other files may refer to; by themselves they are no tokenizer.
-COMPANION_FILES = ("added_tokens.json", "special_tokens_map.json")
+from engine.text.loading import TOKENIZER_FILES, LoadedTokenizer, load_tokenizer_at
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BEYOND_IDS = 2**31
 _MOST_BYTES_INCOMPLETE = 3
 """Of a UTF-8 character whose last byte has not come."""
+
+_BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
+
+_TOKEN_BY_TOKEN = ("Metaspace", "WordPiece", "Replace", "Strip", "ByteFallback")
+"""Steps of a decoder that look at a token, whether another came before, and runs of bytes."""
+
+_PUNCTUATION = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+"""Loses its blanks where a tokenizer cleans up, in this order."""
 
 
 class Tokenizer:
@@ -66,7 +63,7 @@ class Tokenizer:
             The tokenizer files are damaged, or need a package that is not installed.
         """
         _require_text(text)
-        encoded = self._backend.encode(text)
+        encoded = self._loaded.backend.encode(text)
         token_ids: list[int] = encoded.ids if hasattr(encoded, "ids") else list(encoded)
         return token_ids
 
@@ -84,44 +81,94 @@ class Tokenizer:
             As `encode`.
         """
         ids = _checked_ids(token_ids)
-        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        loaded = self._loaded
+        text: str = loaded.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        if loaded.cleans_up:
+            for written in _PUNCTUATION:
+                text = text.replace(written, written.strip())
         return text
 
-    @property
-    def most_incomplete(self) -> int:
-        """As how many U+FFFD the bytes of a character can be decoded before its last has come.
-
-        Byte-level BPE makes one of them all, other decoders one of each.
-        """
-        return 1 if type(getattr(self._backend, "decoder", None)).__name__ == "ByteLevel" else 3
+    @cached_property
+    def decoding(self) -> Decoding:
+        """What a `TextStream` must know of how this tokenizer decodes."""
+        return Decoding.of(self._loaded)
 
     @cached_property
-    def _backend(self) -> Any:
-        if self._path.is_file():
-            return _read_tokenizer_json(self._path)
-        for name in (*TOKENIZER_FILES, *COMPANION_FILES):
-            refuse_lfs_pointer(self._path / name)
-        if (self._path / "tokenizer.json").is_file():
-            return _read_tokenizer_json(self._path / "tokenizer.json")
-        return _convert_with_transformers(self._path)
+    def _loaded(self) -> LoadedTokenizer:
+        return load_tokenizer_at(self._path)
+
+
+class Decoding(NamedTuple):
+    """How a text depends on its tokens.
+
+    `kind` is "bytes" where tokens are bytes of UTF-8; "tokens" where each has its own text, but the
+    first may lose a blank, and tokens that stand for a byte are decoded with those beside them; and
+    "whole" where any token may change the text of any other.
+    """
+
+    kind: Literal["bytes", "tokens", "whole"]
+    token_of: Callable[[int], str | None] = str
+    special_ids: frozenset[int] = frozenset()
+    has_byte_tokens: bool = False
+
+    @classmethod
+    def of(cls, loaded: LoadedTokenizer) -> Decoding:
+        """The way of a tokenizer, by the steps of its decoder."""
+        backend = loaded.backend
+        if loaded.cleans_up or not hasattr(backend, "get_added_tokens_decoder"):
+            return cls("whole")
+        added = backend.get_added_tokens_decoder().items()
+        special = frozenset(token_id for token_id, token in added if token.special)
+        # Without a decoder there is a blank between tokens.
+        steps = _steps(json.loads(backend.decoder.__getstate__())) if backend.decoder else []
+        kinds = [step["type"] for step in steps]
+        if kinds == ["ByteLevel"]:
+            return cls("bytes", backend.id_to_token, special)
+        num_first = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
+        # Behind Fuse a step sees the whole text. Of those, only the blanks that Strip takes off its
+        # beginning are known before its end.
+        is_known = all(kind in _TOKEN_BY_TOKEN for kind in kinds[:num_first]) and all(
+            step["type"] == "Fuse" or (step["type"] == "Strip" and step["stop"] == 0)
+            for step in steps[num_first:]
+        )
+        kind: Literal["tokens", "whole"] = "tokens" if is_known else "whole"
+        return cls(kind, backend.id_to_token, special, "ByteFallback" in kinds)
+
+    def has_text(self, token_id: int) -> bool:
+        """Whether the decoder sees the token at all."""
+        return token_id not in self.special_ids and self.token_of(token_id) is not None
+
+    def waits(self, token_id: int) -> bool:
+        """Whether the token's text depends on what follows, whatever that is."""
+        is_byte = self.has_byte_tokens and _BYTE.fullmatch(self.token_of(token_id) or "")
+        return self.kind == "whole" or bool(is_byte)
+
+
+def _steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of a decoder, those of sequences within sequences too."""
+    if decoder["type"] != "Sequence":
+        return [decoder]
+    return [step for one in decoder["decoders"] for step in _steps(one)]
 
 
 class TextStream:
     """Turns one request's tokens into text as they come, without ever taking text back.
 
-    A character whose bytes are spread over several tokens appears with the last of them. Bytes
-    that may yet become a character are held back, and never more than a character can have; bytes
-    that cannot are U+FFFD. All pieces together are `Tokenizer.decode` of all tokens. A token costs
-    the same however many came before.
+    All pieces together are `Tokenizer.decode` of all tokens. Bytes that may yet become a character
+    are held back until its last one; bytes that cannot are U+FFFD. A token such as <0x0A>, which
+    stands for a byte, is held back until one comes that stands for none, since one wrong byte turns
+    all beside it into U+FFFD. A tokenizer that changes the whole text at last, as those do that
+    clean up blanks, gives all of it at the end. Otherwise a token costs the same however many came
+    before.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # The last tokens that have text: as many as an incomplete character can have, since it has
-        # at most so many bytes. What they are decoded to, after any others, ends in the same way.
+        # Tokens whose decoding begins with `_num_given` characters that were given out already.
+        # What later tokens are decoded to behind these is what they are behind all that came.
         self._last_ids: list[int] = []
-        self._text = ""
         self._num_given = 0
+        self._held_ids: list[int] = []
 
     def push(self, token_id: int) -> str:
         """Text that this token completes; empty in the midst of a character.
@@ -131,32 +178,35 @@ class TextStream:
         RequestError, ModelError
             As `Tokenizer.decode`; nothing is changed then.
         """
-        token_ids = [*self._last_ids, token_id]
-        text = self._tokenizer.decode(token_ids)
-        if text == self._text and not self._tokenizer.decode([token_id]):
+        (token_id,) = _checked_ids([token_id])
+        decoding, decode = self._tokenizer.decoding, self._tokenizer.decode
+        if not decoding.has_text(token_id):
             return ""
-        num_whole = max(len(text) - self._num_incomplete(text), self._num_given)
-        piece = text[self._num_given : num_whole]
-        num_held = len(text) - min(num_whole, len(text))
-        if len(token_ids) > _MOST_BYTES_INCOMPLETE:
-            token_ids = token_ids[-_MOST_BYTES_INCOMPLETE:]
-            text = self._tokenizer.decode(token_ids)
-        self._last_ids, self._text = token_ids, text
-        self._num_given = max(0, len(text) - num_held)
+        if decoding.waits(token_id):
+            self._held_ids.append(token_id)
+            return ""
+        token_ids = [*self._last_ids, *self._held_ids, token_id]
+        text = decode(token_ids)
+        is_open = decoding.kind == "bytes" and text.endswith(_REPLACEMENT)
+        piece = text[self._num_given : len(text) - is_open]
+        if decoding.kind == "bytes":
+            # An incomplete character has at most so many bytes, and a token at least one.
+            self._last_ids = token_ids[-_MOST_BYTES_INCOMPLETE:]
+            self._num_given = len(decode(self._last_ids)) - is_open
+        elif length := len(decode([token_id])):
+            self._last_ids, self._num_given = [token_id], length
+        elif not self._num_given:
+            # The first text has yet to come, and may depend on all of these.
+            self._last_ids, self._num_given = token_ids, len(text)
+        self._held_ids.clear()
         return piece
 
     def finish(self) -> str:
         """Text still held back, with U+FFFD for a character that never became whole."""
-        held = self._text[self._num_given :]
-        self._last_ids, self._text, self._num_given = [], "", 0
+        token_ids = [*self._last_ids, *self._held_ids]
+        held = self._tokenizer.decode(token_ids)[self._num_given :] if token_ids else ""
+        self._last_ids, self._num_given, self._held_ids = [], 0, []
         return held
-
-    def _num_incomplete(self, text: str) -> int:
-        """Characters at the end of `text` that tokens to come may turn into another one."""
-        if not text.endswith(_REPLACEMENT):
-            return 0
-        num_replaced = len(text) - len(text.rstrip(_REPLACEMENT))
-        return min(num_replaced, self._tokenizer.most_incomplete)
 
 
 def _require_text(text: object) -> None:
@@ -197,81 +247,3 @@ def _checked_id(token_id: object) -> int:
             f"decode takes token ids, which are whole numbers; {token_id!r} is not one."
         )
     return number
-
-
-def _read_tokenizer_json(path: Path) -> Any:
-    tokenizers = _import_tokenizers(path)
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises plain Exception
-        refuse_lfs_pointer(path)
-        raise ModelError(f"{path} is no valid tokenizer file: {error}.") from error
-    return _whole(tokenizer)
-
-
-def _whole(tokenizer: Any) -> Any:
-    """`tokenizer` without the padding and truncation of its training run.
-
-    Prompts are taken as they are, and the engine says so where one is too long.
-    """
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _import_tokenizers(path: Path) -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ModelError(
-            f"Reading {path} needs the package tokenizers, which is not installed. Install it (pip "
-            "install tokenizers), or give prompts as token ids."
-        ) from error
-    return tokenizers
-
-
-def _convert_with_transformers(directory: Path) -> Any:
-    try:
-        from transformers import AutoTokenizer, GPT2Tokenizer
-    except ImportError as error:
-        raise ModelError(
-            f"{directory} has no tokenizer.json; converting its tokenizer needs the package "
-            "transformers, which is not installed. Install it (pip install "
-            "transformers), or give prompts as token ids."
-        ) from error
-    # Code of the model's own is never run.
-    options = {"local_files_only": True, "trust_remote_code": False}
-    reader = AutoTokenizer if _names_its_kind(directory) else GPT2Tokenizer
-    try:
-        converted = reader.from_pretrained(str(directory), **options)
-    except Exception as error:  # anything from a missing file to a missing package
-        raise ModelError(
-            f"transformers cannot read a tokenizer in {directory}: {error}."
-        ) from error
-    # Absent from the few that are written in Python.
-    backend = getattr(converted, "backend_tokenizer", None)
-    tokenizer = converted if backend is None else _whole(backend)
-    _require_added_ids(directory / "added_tokens.json", converted)
-    return tokenizer
-
-
-def _names_its_kind(directory: Path) -> bool:
-    """Whether the files say what they are; vocab.json with merges.txt alone is GPT-2's."""
-    if not ((directory / "vocab.json").is_file() and (directory / "merges.txt").is_file()):
-        return True
-    options = directory / "tokenizer_config.json"
-    if options.is_file() and read_json_object(options).get("tokenizer_class"):
-        return True
-    return (directory / "config.json").is_file()
-
-
-def _require_added_ids(path: Path, converted: Any) -> None:
-    """transformers gives added tokens the ids behind the vocabulary's, whatever the file says."""
-    added = read_json_object(path) if path.is_file() else {}
-    for token, token_id in added.items():
-        given = converted.convert_tokens_to_ids(token)
-        if given != token_id:
-            raise ModelError(
-                f"{path} gives {token!r} the id {token_id!r}, but behind the vocabulary it would "
-                f"be {given}; added ids must go on from the vocabulary's."
-            )

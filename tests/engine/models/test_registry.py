@@ -16,7 +16,7 @@ from engine.errors import ModelError
 from engine.models.families import read_config
 from engine.models.registry import RANDOM_CONFIGS, default_dtype, load_model, load_tokenizer
 from engine.models.weights import parameter_shapes
-from engine.text.tokenizer import TOKENIZER_FILES
+from engine.text.loading import TOKENIZER_FILES
 
 CPU = torch.device("cpu")
 
