@@ -23,6 +23,7 @@ from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import IssueText, described, repeating
+from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.samples import Pair
@@ -180,7 +181,7 @@ class Bisecting(Searching):
         return IssueText(
             heading=f"{self._benchmark}: {answer}",
             commits=f"{len(self._commits)} {kind_of(self._good)}s after "
-            f"**{short(self._good)}**, up to {described(self._commits[-1])}",
+            f"**{inline(short(self._good))}**, up to {described(self._commits[-1])}",
             tables=[commit_table(self.finding, self._commits)],
             remarks=remarks,
             environment=self._environment(),

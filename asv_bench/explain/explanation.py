@@ -12,7 +12,8 @@ from asv_bench.explain.profile_tables import short_kernel_name
 from asv_bench.explain.ranking import Question, causes, explained
 from asv_bench.git.repository import Commit
 from asv_bench.output.issue_text import IssueText, described
-from asv_bench.output.table import Cell, Column, Table, inline, percent, percentage
+from asv_bench.output.markdown import inline
+from asv_bench.output.table import Cell, Column, Table, percent, percentage
 
 _ROWS, _FILES, _ON_PAGE = 12, 4, 12
 _NAME, _VALUE = 44, 22

@@ -6,7 +6,6 @@ them, the environment, and the one command that repeats the measurement.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +13,9 @@ from dataclasses import dataclass, replace
 from asv_bench import __version__
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
+from asv_bench.output.markdown import fenced, inline
 from asv_bench.output.record import Record, without_folders
-from asv_bench.output.table import Table, inline
+from asv_bench.output.table import Table
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.machine import MachineFacts
 
@@ -77,7 +77,7 @@ class IssueText:
             parts.append("\n".join(f"- {one}" for one in self._remarks()))
         captions = dict.fromkeys(table.caption for table in self.tables if table.caption)
         parts += [f"<sub>{inline(caption)}</sub>" for caption in captions]
-        parts += ["To repeat it:", _code(self.command)]
+        parts += ["To repeat it:", fenced(self.command, "sh")]
         facts = [f"- {name}: {_line(fact)}" for name, fact in self.environment.items() if fact]
         parts.append("\n".join(("<details><summary>Environment</summary>", "", *facts)))
         return "\n\n".join([*parts, "</details>"]) + "\n"
@@ -168,10 +168,3 @@ def _line(text: str, longest: int = _LONGEST_LINE) -> str:
     """Text in one line that is not too long."""
     line = " ".join(text.split())
     return inline(line if len(line) <= longest else f"{line[: longest - 1]}…")
-
-
-def _code(line: str) -> str:
-    """A line of code, between fences longer than any that it holds."""
-    longest = max((len(run) for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}sh\n{line}\n{fence}"

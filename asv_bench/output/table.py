@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from asv_bench.output.markdown import inline
 
 MISSING = "-"
 """What is shown where there is no value."""
@@ -180,13 +181,6 @@ def to_csv(tables: Sequence[Table]) -> str:
     for table in tables:
         writer.writerows({"table": table.title, **row} for row in table.to_json())
     return text.getvalue()
-
-
-def inline(text: str) -> str:
-    """Text in one line of which neither Markdown nor HTML make anything."""
-    line = " ".join(text.split())
-    # An underscore within a word is one in GitHub's Markdown, too.
-    return re.sub(r"[\\`*\[\]<>|#]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line)
 
 
 def _cell(cell: Any) -> Cell:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from asv_bench.git.repository import Commit
-from asv_bench.output.issue_text import LIMIT, IssueText, lasting_names, repeating
+from asv_bench.output.issue_text import LIMIT, IssueText, described, lasting_names, repeating
 from asv_bench.output.table import Column, Table
 
 COLUMNS = (Column("name", "name", kind="name"), Column("value", "value"))
@@ -35,6 +37,34 @@ def test_all_parts_are_there_and_no_text_is_markup() -> None:
     assert "```sh\nkvtrail compare a b\n```" in text
     assert "- machine: a CPU\n\n</details>" in text
     assert "system" not in text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("@octocat", "@org/team", "#12", "GH-12", "gh-7", "org/repo#1", "org/repo@1234567"),
+        *("https://github.com/org/repo/issues/1", "www.github.com/org/repo/pull/2", "a@b.example"),
+        *("~~struck~~", "$x$", "&commat;octocat", "<!-- hidden", "![image](x)", "a ``` b"),
+    ],
+)
+def test_nobody_is_called_by_a_commit_or_a_command(call: str) -> None:
+    told = f"Fixes {call}, closes {call}"
+    text = IssueText(
+        heading=told,
+        commits=described(Commit("a" * 40, told)),
+        tables=[Table(COLUMNS, [(told, 1)], "", told)],
+        remarks=[told],
+        environment={"measured": told},
+        command=f"kvtrail compare a b -- {told!r}",
+    ).render()
+    before, fence, command, after = re.split(r"^(```+)sh\n(.*)\n\1$", text, flags=re.M)
+    assert told in command
+    assert fence not in command
+    assert not re.search(rf"(?<!\\){re.escape(call)}", before + after)
+    # GitHub looks for what it links in what Markdown leaves: there a backslash is gone.
+    shown = re.sub(r"\\([^\w\s])", r"\1", before + after)
+    seen = re.compile(r"@\w|#\d|gh-\d|://|www\.", re.IGNORECASE)
+    assert seen.findall(shown.replace("&#8203;", "\u200b")) == []
 
 
 @pytest.mark.parametrize(("rows", "remarks"), [(5000, 0), (300, 200), (5000, 500)])
