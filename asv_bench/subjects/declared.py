@@ -114,7 +114,7 @@ class DeclaredSubject:
 
     @classmethod
     def of_command(cls, root: Path, command: Sequence[str]) -> DeclaredSubject:
-        """The wall time of a command; one word with a space in it is a line for the shell.
+        """The wall time of a command; one word that a shell reads as more is a line for it.
 
         Raises
         ------
@@ -123,7 +123,7 @@ class DeclaredSubject:
         """
         if not command or not command[0].strip():
             raise Refused("the command to measure is empty; give it behind --.")
-        is_line = len(command) == 1 and len(command[0].split()) > 1
+        is_line = len(command) == 1 and shlex.quote(command[0]) != command[0]
         line = command[0] if is_line else shlex.join(command)
         name = re.sub(r"[^\w.-]", "-", root.name) or "command"
         text = SubjectText(SubjectTable(name=name, measure=line))

@@ -134,6 +134,12 @@ def test_the_command_sees_its_tree_and_the_users_threads(
         assert source.prepare(subject.resolve("HEAD").hash) == {}
 
 
+def test_a_word_that_only_a_shell_understands_is_a_line_for_it(toy: ToyRepository) -> None:
+    subject = DeclaredSubject.of_command(toy.root, [f"sh<{SCRIPT}"])
+    with subject.pairs() as source:
+        assert source.prepare(subject.resolve("HEAD").hash) == {}
+
+
 def test_stopping_ends_the_command(toy: ToyRepository) -> None:
     toy.commit("test -e warm && sleep 60; touch warm", "sleep long, but for the first time")
     subject = DeclaredSubject.of_command(toy.root, COMMAND)
