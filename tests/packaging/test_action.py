@@ -18,7 +18,8 @@ FAKE_KVTRAIL = """#!{python}
 import json, os, sys
 from pathlib import Path
 words = sys.argv[1:]
-print("asked", json.dumps(words))
+print("asked", json.dumps(words), flush=True)
+sys.stdout.buffer.write(os.fsencode(os.environ.get("FAKE_SAYS", "")) + b"\\n")
 code = int(os.environ.get("FAKE_CODE", "0"))
 for option in ("--json", "--markdown"):
     if code not in (1, 2):
@@ -34,7 +35,10 @@ with open(os.environ["GH_CALLS"], "a") as calls:
     calls.write(json.dumps([words, given]) + "\\n")
 if os.environ.get("GH_REFUSES"):
     sys.exit("HTTP 403: Resource not accessible by integration")
-if "graphql" in words:
+if "GH_ANSWER" in os.environ:
+    print(os.environ["GH_ANSWER"])
+    print("A new release of gh is available", file=sys.stderr)
+elif "graphql" in words:
     for nodes in json.loads(os.environ["GH_COMMENTS"]):
         comments = {{"nodes": nodes, "pageInfo": {{"hasNextPage": False, "endCursor": None}}}}
         print(json.dumps({{"data": {{"repository": {{"pullRequest": {{"comments": comments}}}}}}}}))
@@ -57,9 +61,11 @@ class Runner:
         self.head = self.commit("of the pull request")
         self.git("switch", "-q", "main")
         self.main = self.commit("of others since")
-        event = {"pull_request": {"number": 7, "base": {"sha": self.main}}}
-        event["pull_request"]["head"] = {"sha": self.head}
-        (root / "event.json").write_text(json.dumps(event))
+        pull = {"number": 7, "base": {"sha": self.main}, "head": {"sha": self.head}}
+        self.happened(json.dumps({"pull_request": pull}))
+
+    def happened(self, event: str) -> None:
+        (self.root / "event.json").write_text(event)
 
     def git(self, *words: str) -> str:
         identity = ("-c", "user.name=A", "-c", "user.email=a@example.invalid")
@@ -153,33 +159,73 @@ def test_the_verdict_is_told_and_decides(
         assert ended.returncode == int(fails == "*" or bool(fails and fails in gate))
 
 
-def test_the_base_is_where_the_branch_left_and_inputs_are_words(runner: Runner) -> None:
-    done = runner.step(
-        "compare",
-        INPUT_METRICS="tpot\n\n ttft ms \n",
-        INPUT_MARGIN="2",
-        INPUT_ARGUMENTS="--quick --devices '0,1'",
-        INPUT_COMMAND="sh -c 'echo $(id)'",
-    )
+def asked_in(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What the fake kvtrail was asked."""
     [asked] = [line for line in done.stdout.splitlines() if line.startswith("asked ")]
-    words = json.loads(asked.removeprefix("asked "))
+    words: list[str] = json.loads(asked.removeprefix("asked "))
+    return words
+
+
+def test_the_base_is_where_the_branch_left_and_inputs_are_words(runner: Runner) -> None:
+    inputs = {"INPUT_METRICS": "tpot\n\n ttft ms \n", "INPUT_MARGIN": "2"}
+    words = asked_in(
+        runner.step("compare", **inputs, INPUT_ARGUMENTS="--quick --devices '0,1'"),
+    )
     assert words[:4] == ["--quiet", "compare", runner.fork, runner.head]
     assert words[words.index("--gate") :] == [
         *("--gate", "slower,inconclusive", "--margin", "2", "--metric", "tpot"),
-        *("--metric", "ttft ms", "--quick", "--devices", "0,1", "--", "sh", "-c", "echo $(id)"),
+        *("--metric", "ttft ms", "--quick", "--devices", "0,1"),
     ]
     done = runner.step("compare", INPUT_BASE="v1", INPUT_HEAD="topic")
-    assert '"compare", "v1", "topic"' in done.stdout
+    assert asked_in(done)[1:4] == ["compare", "v1", "topic"]
 
 
-def test_what_does_not_fit_is_said_in_the_summary(runner: Runner) -> None:
-    (runner.root / "event.json").write_text("{}")
+@pytest.mark.parametrize(
+    "line",
+    ["make -s && ./bench", "FOO=1 python b.py > out", "echo $N 'it''s'", "a 'b", "make\n./bench"],
+)
+def test_the_command_is_one_line_for_the_shell(runner: Runner, line: str) -> None:
+    words = asked_in(runner.step("compare", INPUT_COMMAND=line))
+    assert words[words.index("--") :] == ["--", line]
+
+
+def test_a_merge_queue_is_compared_with_what_it_goes_on(runner: Runner) -> None:
+    group = {"base_sha": runner.main, "head_sha": runner.head, "head_ref": "gh-readonly-queue/x"}
+    runner.happened(json.dumps({"action": "checks_requested", "merge_group": group}))
+    words = asked_in(runner.step("compare", GITHUB_SHA=runner.head))
+    assert words[1:4] == ["compare", runner.fork, runner.head]
+    assert "nothing to comment on" in runner.step("comment", MARKDOWN="none").stdout
+
+
+@pytest.mark.parametrize("event", ["{}", '{"pull_request": null}', "[]", "no JSON", "[" * 100_000])
+def test_what_does_not_fit_is_said_in_the_summary(runner: Runner, event: str) -> None:
+    runner.happened(event)
     runner.step("compare", GITHUB_SHA=runner.head)
     assert "the action needs its input base" in (runner.root / "summary").read_text()
-    runner.step("compare", INPUT_BASE="v1", INPUT_FAIL_ON="slow")
-    assert "fail-on takes slower, inconclusive or none" in (runner.root / "summary").read_text()
     assert runner.outputs()["verdict"] == "refused"
     assert "nothing to comment on" in runner.step("comment").stdout
+    runner.step("compare", INPUT_BASE="v1", INPUT_FAIL_ON="slow")
+    assert "fail-on takes slower, inconclusive or none" in (runner.root / "summary").read_text()
+
+
+@pytest.mark.parametrize("program", ["kvtrail", "git"])
+def test_a_program_that_is_not_there_is_said_in_the_summary(runner: Runner, program: str) -> None:
+    missing = {"KVTRAIL": "/nowhere/kvtrail"} if program == "kvtrail" else {"PATH": "/nowhere"}
+    done = runner.step("compare", **missing)
+    assert done.returncode == 0, done.stderr
+    assert f"{program} cannot be started" in (runner.root / "summary").read_text()
+
+
+def test_what_a_program_prints_is_quoted_and_obeyed_by_nobody(runner: Runner) -> None:
+    says = "\n::error::planted\n```\n@octocat fixes #1\n````` \udcff\udcfe tail"
+    done = runner.step("compare", FAKE_CODE="1", FAKE_SAYS=says, LC_ALL="C", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    stop, _, rest = done.stdout.partition("::stop-commands::")[2].partition("\n")
+    assert "\n::error::planted\n" in rest.partition(f"\n::{stop}::\n")[0]
+    summary = (runner.root / "summary").read_text("utf-8")
+    _, quoted, after = re.split(r"^``````$", summary, flags=re.M)
+    assert "@octocat fixes #1\n````` \ufffd\ufffd tail" in quoted
+    assert after == "\n"
 
 
 def test_one_comment_is_made_and_then_made_anew(runner: Runner) -> None:
@@ -205,12 +251,28 @@ def test_one_comment_is_made_and_then_made_anew(runner: Runner) -> None:
     assert runner.calls()[-1][0][3] == "repos/owner/name/issues/comments/2"
 
 
-@pytest.mark.parametrize("variables", [{"GH_REFUSES": "1"}, {"PATH": "/nowhere"}])
-def test_without_the_right_to_write_the_summary_is_named(
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"GH_REFUSES": "1"},
+        {"PATH": "/nowhere"},
+        *(
+            {"GH_ANSWER": answer}
+            for answer in (
+                *("", "<html>502</html>", "[]", "{}", "null", '"text"', "7", "[" * 100_000),
+                '{"data": {"repository": null}, "errors": [{"message": "not found"}]}',
+                '{"data": {"repository": {"pullRequest": {"comments": {"nodes": [null]}}}}}',
+                '{"data": {"repository": {"pullRequest": {"comments": {"nodes": []}}}}} {"da',
+            )
+        ),
+    ],
+)
+def test_where_no_comment_can_be_written_the_summary_is_named(
     runner: Runner, variables: dict[str, str]
 ) -> None:
-    runner.step("compare", FAKE_CODE="3")
-    done = runner.step("comment", MARKDOWN=runner.outputs()["markdown"], **variables)
-    assert done.returncode == 0
+    (runner.root / "page.md").write_bytes(b"### step: slower \xff")
+    done = runner.step("comment", MARKDOWN=str(runner.root / "page.md"), **variables)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("::notice title=kvtrail::No comment could be written: ")
     assert "the summary of this job" in done.stdout
+    assert done.stdout.count("\n") == 1
