@@ -22,11 +22,17 @@ from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Better, EnvironmentFacts, Figure, Series
 from asv_bench.history.sessions import Ratios, Sessions
 from asv_bench.history.spread import REPEATED, Spread, spread_of
-from asv_bench.stats.segments import PENALTY, Labels, segment_ends, step_between
+from asv_bench.stats.segments import (
+    PENALTY,
+    Labels,
+    robust_costs,
+    robust_segment_ends,
+    segment_ends,
+    step_between,
+)
 
 Floats = npt.NDArray[np.float64]
 
-LEAST_COMMITS = 4
 LEAST_EFFECT = 0.01
 """Smaller changes are none that a comparison would call slower or faster."""
 FILTERED_PENALTY = 1.4 * PENALTY
@@ -34,7 +40,6 @@ FILTERED_PENALTY = 1.4 * PENALTY
 changes than asv's own detection where processes have two modes."""
 PLACE_PROBABILITY = 0.99
 """Of the range in which a change lies."""
-_TAIL = 3.0
 _Z95 = 1.96
 
 
@@ -131,25 +136,22 @@ class Change:
 
 def changes_in(points: Sequence[Point]) -> list[Change]:
     """Where a series moved by at least `LEAST_EFFECT`; points and changes are oldest first."""
-    if len(points) < LEAST_COMMITS:
+    if len(points) < 2:
         return []
     levels = np.array([point.level for point in points])
     samples = [point.figure.samples for point in points]
     spread = spread_of(levels, _sessions(points), samples, are_ratios=bool(points[0].reference))
-    least, penalty = 1, PENALTY
-    if min(map(len, samples)) < REPEATED:
+    session = spread.session / spread.commit
+    if min(map(len, samples)) >= REPEATED:
+        ends = segment_ends(levels / spread.commit, _sessions(points), session, 1)
+    elif spread.session == 0:
         # Each disturbed process would be a change and its undoing.
+        ends = robust_segment_ends(levels / spread.commit)
+    else:
         from scipy.ndimage import median_filter  # not at the top: every command would wait for it
 
-        levels = median_filter(levels, 3, mode="nearest")
-        least, penalty = 2, FILTERED_PENALTY
-    ends = segment_ends(
-        levels / spread.commit,
-        _sessions(points),
-        spread.session / spread.commit,
-        least,
-        penalty,
-    )
+        levels = median_filter(levels, 3, mode="nearest") / spread.commit
+        ends = segment_ends(levels, _sessions(points), session, 2, FILTERED_PENALTY)
     starts = [0, *ends[:-1]]
     segments = [points[start:end] for start, end in zip(starts, ends, strict=True)]
     found = (_change(before, after, spread) for before, after in pairwise(segments))
@@ -207,8 +209,7 @@ def places_of(levels: Floats, found: int) -> tuple[int, int]:
 
 
 def _cost(levels: Floats) -> float:
-    errors = levels - np.median(levels)
-    return float(np.log1p(errors**2 / _TAIL).sum() * (_TAIL + 1.0) / 2.0)
+    return float(robust_costs(levels - np.median(levels)).sum())
 
 
 def points_of(

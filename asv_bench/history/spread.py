@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.stats.paired import robust_sigma
-from asv_bench.stats.segments import Labels
+from asv_bench.stats.segments import FEWEST, Labels
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -23,6 +23,8 @@ SESSION_NOISE = 0.01
 """What sessions are taken to differ by where too few were held to tell."""
 REPEATED = 3
 """Processes of which the median is one that no single process can move."""
+UNKNOWN_NOISE = 0.025
+"""What single processes are taken to be off by where commits are too few to tell."""
 _FEW, _MANY = 12, 50
 _BULK, _NORMAL_BULK = 0.9, 1.645
 """A quantile of what noise is off by either way, and where a normal distribution has it."""
@@ -62,6 +64,9 @@ def spread_of(
     crosses = np.diff(sessions) != 0
     inside, across = differences[~crosses], differences[crosses]
     within = _noise_within(samples)
+    if len(levels) < FEWEST:
+        commit = _noise_of_few(samples, within)
+        return Spread(commit, (commit if are_ratios else SESSION_NOISE) if len(across) else 0.0)
     if not len(across) or (within == 0 and len(inside) < len(across)):
         # One session, or nearly as many as commits: differences hold all that there is.
         return Spread(_noise_of(differences, samples, within), 0.0)
@@ -71,6 +76,19 @@ def spread_of(
     both = _sd_of(across, has_bulk=True) / math.sqrt(2.0)
     least = commit if are_ratios else 0.0
     return Spread(commit, max(least, math.sqrt(max(0.0, both**2 - commit**2))))
+
+
+def _noise_of_few(samples: Sequence[Sequence[float]], within: float) -> float:
+    """The same of so few commits that each difference may be a change: what processes say.
+
+    Few of them say little, so that the error is taken for wider, as Student's t is.
+    """
+    if min(map(len, samples)) < REPEATED:
+        return UNKNOWN_NOISE
+    from scipy.stats import norm, t  # not at the top: every command would wait for it
+
+    freedom = sum(map(len, samples)) - len(samples)
+    return max(LEAST_NOISE, within * float(t.isf(0.001, freedom) / norm.isf(0.001)))
 
 
 def _noise_of(differences: Floats, samples: Sequence[Sequence[float]], within: float) -> float:
@@ -93,6 +111,10 @@ def _sd_of(differences: Floats, *, has_bulk: bool) -> float:
     many for changes to be frequent, or nothing else tells, it is no less than the bulk says.
     """
     spread = robust_sigma(differences)
+    levels = np.append(0.0, np.cumsum(differences[differences != 0]))
+    if spread == 0 and len(np.unique(levels.round(9))) == len(levels):
+        # Figures that are all equal but for steps, none of which is taken back.
+        return 0.0
     if has_bulk:
         spread = max(spread, float(np.quantile(np.abs(differences), _BULK)) / _NORMAL_BULK)
     return spread

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,12 @@ Labels: TypeAlias = npt.NDArray[np.int64]
 
 PENALTY = 5.0
 """What another segment costs, times the logarithm of the number of values."""
+FEWEST = 4
+"""So many values are the fewest of which that number is taken."""
+_ROBUST_PENALTY = 2.0
+_TAIL = 3.0
+_LEAST_HEIGHT = 4.5
+_MOST_LEVELS = 400
 
 
 def segment_ends(
@@ -53,11 +60,69 @@ def segment_ends(
         if end >= least:
             totals = best[: end - least + 1] + of_last[: end - least + 1]
             begin[end] = int(np.argmin(totals))
-            best[end] = totals[begin[end]] + penalty * math.log(count)
+            best[end] = totals[begin[end]] + penalty * math.log(max(count, FEWEST))
     ends = [count]
     while begin[ends[-1]] > 0:
         ends.append(int(begin[ends[-1]]))
     return ends[::-1]
+
+
+def robust_segment_ends(values: Floats) -> list[int]:
+    """The same for values of one session, of which single ones may be far off.
+
+    Errors are of a Student t distribution, whose heavy tails let a disturbed process pass. Each
+    segment has a level out of the values; the best way through them is found by dynamic programming
+    (Storath & Weinmann 2014). Where processes have two modes, the level of many values near one of
+    them jumps by chance: a step must be one of the means, too.
+
+    Parameters
+    ----------
+    values
+        [n], in units of their errors.
+    """
+    count = len(values)
+    levels = np.unique(values)
+    if len(levels) > _MOST_LEVELS:
+        levels = np.quantile(values, np.linspace(0.0, 1.0, _MOST_LEVELS))
+    costs = robust_costs(values[:, None] - levels)
+    penalty = _ROBUST_PENALTY * math.log(max(count, FEWEST))
+    stays = np.arange(len(levels))
+    came_from = np.empty((count, len(levels)), np.int64)
+    best = costs[0]
+    for place in range(1, count):
+        lowest = int(np.argmin(best))
+        jumps = best > best[lowest] + penalty
+        came_from[place] = np.where(jumps, lowest, stays)
+        best = np.minimum(best, best[lowest] + penalty) + costs[place]
+    level, ends = int(np.argmin(best)), [count]
+    for place in range(count - 1, 0, -1):
+        before = int(came_from[place, level])
+        if before != level:
+            ends.append(place)
+        level = before
+    return _high_enough(values, ends[::-1])
+
+
+def robust_costs(errors: Floats) -> Floats:
+    """What errors cost under a Student t distribution, each."""
+    costs: Floats = np.log1p(errors**2 / _TAIL) * (_TAIL + 1.0) / 2.0
+    return costs
+
+
+def _high_enough(values: Floats, ends: list[int]) -> list[int]:
+    """The ends without those of which the means on both sides do not differ beyond doubt."""
+    while len(ends) > 1:
+        segments = np.split(values, ends[:-1])
+        clipped = [np.clip(one, np.median(one) - 3.0, np.median(one) + 3.0) for one in segments]
+        heights = [
+            abs(np.mean(after) - np.mean(before)) / math.sqrt(1 / len(before) + 1 / len(after))
+            for before, after in pairwise(clipped)
+        ]
+        lowest = int(np.argmin(heights))
+        if heights[lowest] >= _LEAST_HEIGHT:
+            break
+        del ends[lowest]
+    return ends
 
 
 class _Costs:

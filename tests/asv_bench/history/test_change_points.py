@@ -55,6 +55,49 @@ def test_single_processes_that_were_disturbed_are_no_changes() -> None:
     assert changes_of(levels, processes=1) == []
 
 
+def single(values: list[float] | list[list[float]]) -> list[Point]:
+    """Commits whose processes gave these figures."""
+    rows = np.array(values).reshape(len(values), -1)
+    pairs = zip(figures([0.0] * len(values)), rows, strict=True)
+    return points([replace(figure, samples=tuple(row.tolist())) for figure, row in pairs])
+
+
+@pytest.mark.parametrize(
+    ("values", "places"),
+    [
+        ([1.0, 1.2], [1]),
+        ([1.0, 1.0, 1.2], [2]),
+        ([[1.0, 1.01, 0.99], [1.2, 1.19, 1.21]], [1]),
+        ([[1.0, 1.01, 0.99], [1.01, 1.0, 0.99], [1.2, 1.19, 1.21]], [2]),
+        ([1.0, 1.03], []),
+        ([[1.0, 1.04, 0.96], [1.04, 1.08, 1.0]], []),
+        # Figures without any noise, but for steps; and with a figure that was disturbed.
+        ([5.0, 5.0, 5.0, 6.0], [3]),
+        ([5.0] * 5 + [6.0] * 5, [5]),
+        ([5.0] * 5 + [6.0] * 3 + [4.0] * 4, [5, 8]),
+        ([[5.0] * 3] * 2 + [[6.0] * 3], [2]),
+        ([5.0] * 4 + [6.0] + [5.0] * 6, []),
+    ],
+)
+def test_few_commits_and_figures_without_noise_show_what_moved(values, places: list[int]) -> None:
+    assert [int(change.commit.hash, 16) for change in changes_in(single(values))] == places
+
+
+def test_single_processes_show_a_step_of_one_and_a_half_of_their_deviation() -> None:
+    found = wrong = 0
+    for seed in range(60):
+        draws = np.random.default_rng(seed)
+        flat, step = draws.normal(0.0, 0.01, 100), np.arange(100) >= 50
+        wrong += len(changes_in(single(np.exp(flat).tolist())))
+        ranges = [
+            (int(change.since.hash, 16), int(change.until.hash, 16))
+            for change in changes_in(single(np.exp(flat + 0.015 * step).tolist()))
+        ]
+        found += any(since < 50 <= until for since, until in ranges)
+    assert found >= 40
+    assert wrong == 0
+
+
 def test_a_change_at_the_newest_commit_is_seen_at_once() -> None:
     [change] = changes_of(steps(20, c19=0.06))
     assert change.commit.hash == hash_of(19)
@@ -209,6 +252,15 @@ def two_modes(seed: int, processes: int) -> list[Figure]:
         )
         for figure in figures([0.0] * 150, seed=seed, processes=processes, noise=0.003)
     ]
+
+
+def test_single_processes_that_are_as_often_in_either_mode_make_hardly_a_change() -> None:
+    found = 0
+    for seed in range(20):
+        draws = np.random.default_rng(seed)
+        levels = draws.normal(0.0, 0.003, 150) + 0.05 * (draws.random(150) < 0.5)
+        found += len(changes_in(single(np.exp(levels).tolist())))
+    assert found <= 1
 
 
 @pytest.mark.parametrize("processes", [1, 3])
