@@ -15,6 +15,7 @@ from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
 from asv_bench.explain.ranking import Question, causes
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.repository import Commit
+from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.declared import DeclaredSubject
@@ -65,7 +66,7 @@ def why(
         ]
     if not has_commits:
         found = [one for one in found if " between: " not in one]
-    ends = shlex.join([base.short, head.short, *options])
+    ends = shlex.join(words_without_secrets([base.short, head.short, *options]))
     return [*found, f"Why: kvtrail explain {ends}"]
 
 

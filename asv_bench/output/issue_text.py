@@ -15,6 +15,7 @@ from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.markdown import fenced, inline
 from asv_bench.output.record import Record, without_folders
+from asv_bench.output.redaction import words_without_secrets
 from asv_bench.output.table import Table
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.machine import MachineFacts
@@ -139,7 +140,7 @@ def lasting_names(given: Iterable[tuple[str, Commit]]) -> dict[str, tuple[str, .
 def repeating(arguments: Sequence[str], names: Mapping[str, tuple[str, ...]]) -> str:
     """The command line that measures the same again, wherever the same commits are.
 
-    Names of files to write are left out, and so is how much is said.
+    Names of files to write are left out, and so are secrets and how much is said.
 
     Parameters
     ----------
@@ -161,7 +162,7 @@ def repeating(arguments: Sequence[str], names: Mapping[str, tuple[str, ...]]) ->
             kept.append(f"{option}={names.get(value, (value,))[0]}")
         elif word not in _HOW:
             kept += names.get(word, (word,))
-    return shlex.join(["kvtrail", *kept, *given[end:]])
+    return shlex.join(words_without_secrets(["kvtrail", *kept, *given[end:]]))
 
 
 def _line(text: str, longest: int = _LONGEST_LINE) -> str:

@@ -18,6 +18,7 @@ from asv_bench.errors import Refused
 from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
+from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import GpuState, gpu_state
 from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.surroundings import Surroundings, look_around
@@ -87,7 +88,7 @@ class Record:
             "schema": SCHEMA,
             "command": self.command,
             # Without the program's own path, for the same reason.
-            "argv": [without_folders(argument) for argument in sys.argv[1:]],
+            "argv": words_without_secrets(list(map(without_folders, sys.argv[1:]))),
             "started": self.started,
             "commit": self.tree.commit,
             "dirty": self.tree.dirty,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from asv_bench.output.record import REPOSITORY
+from asv_bench.output.redaction import without_known_secrets
 from asv_bench.process.threads import measured_environment
 
 
@@ -61,4 +62,4 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 def last_words(text: str, lines: int = 8) -> str:
     """The last lines of what a process said."""
     said = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(said[-lines:]) or "it said nothing"
+    return without_known_secrets("\n".join(said[-lines:])) or "it said nothing"

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from asv_bench.output.redaction import is_secret
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 
 _LISTING = (
@@ -22,7 +23,6 @@ _PREFIXES = (
     *("PYTHON", "PYTORCH_", "SGLANG_", "TOKENIZERS_", "TORCH", "TRITON_", "VLLM_"),
 )
 _FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
-_SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def cell_of(
         for name, value in sorted(job.variables.items())
         if (name.startswith(_PREFIXES) or name in own)
         and name not in _FOLDERS
-        and not any(word in name.upper() for word in _SECRETS)
+        and not is_secret(name, value)
     }
     interpreter = _interpreter(command, job)
     packages: dict[str, str] = {}

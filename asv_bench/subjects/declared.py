@@ -16,6 +16,7 @@ import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, Repository
+from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, place_of, require_repository
 from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.ends import Ends
@@ -370,9 +371,9 @@ class DeclaredSubject:
 
     @property
     def line(self) -> str:
-        """What is started for a life, as it is typed."""
+        """What is started for a life, as it is typed, without secrets."""
         started = self._started
-        return started if isinstance(started, str) else shlex.join(started)
+        return without_secrets(started if isinstance(started, str) else shlex.join(started))
 
     def sentence(self) -> str:
         """See `Subject`."""
@@ -390,7 +391,7 @@ class DeclaredSubject:
             "command": self.line,
             "repository": self._root.name,
             **({"folder": self._where} if self._where else {}),
-            "file": self._source,
+            "file": without_secrets(self._source),
         }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -12,6 +15,8 @@ import pytest
 from declared_repository import DeclaredRepository, alive, noisy
 
 from asv_bench.errors import Refused
+from asv_bench.output.issue_text import repeating
+from asv_bench.output.record import Record
 
 TABLES = """
     [subject]
@@ -342,6 +347,64 @@ def test_packages_that_differ_between_the_ends_are_named(kvtrail, tmp_path: Path
     cells = said.record["results"]["cells"]
     assert cells["transformers-4.56"]["packages"]["toylib"] == "4.56"
     assert cells["transformers-4.56"]["variables"]["PYTHONPATH"] == "$KVTRAIL_OUT"
+
+
+SECRET_NAMES = (
+    *("DB_PASSWD", "PGPASS", "PGPASSWORD", "SSHPASS", "AWS_CREDENTIALS", "AWS_ACCESS_KEY_ID"),
+    *(
+        "HF_TOKEN",
+        "VLLM_API_KEY",
+        "OPENAI_APIKEY",
+        "apiKey",
+        "AccessToken",
+        "TLS_CERT",
+        "AZURE_SAS",
+    ),
+    *("SENTRY_DSN", "SSH_AUTH", "COOKIE", "BEARER2", "CLIENT_SECRET1", "SIGNATURE", "ACCESS_ID"),
+)
+KNOWN_VALUES = {
+    "NUMBER_PASSWORD": "314159",
+    "DATABASE_URL": "postgres://me:hunter2@host/db",
+    "PIP_INDEX_URL": "https://hunter2@host/simple",
+    "GIVEN": "ghp_hunter2" + 30 * "x",
+}
+PLAIN = {
+    **{"TOKENIZERS_PARALLELISM": "false", "MAX_NEW_TOKENS": "16", "MAX_TOKEN": "32768"},
+    **{"KEYBOARD": "us", "NUM_KEYS": "7", "BYPASS": "all", "EOS_TOKEN": "</s>", "MONKEY": "see"},
+    **{"GIT_AUTHOR_NAME": "A", "SORT_KEY": "name", "USE_AUTH_TOKEN": "true", "API_KEY_OF": "$KEY"},
+    **{"URL": "http://host:80/a@b"},
+}
+
+
+def test_no_secret_is_recorded_and_no_other_variable_left_out(
+    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {**dict.fromkeys(SECRET_NAMES, "hunter2"), **KNOWN_VALUES, **PLAIN}
+    listed = ", ".join(f'{name} = "{value}"' for name, value in env.items())
+    line = "A_TOKEN=hunter2 python bench.py --api-key hunter2 --password=hunter2 --max-tokens 5"
+    line += " -H 'Authorization: Token hunter2' --url ws://u:hunter2@host -d \"{'key': 'hunter2'}\""
+    tables = TABLES.replace('"python bench.py"', f"'''{line}'''\n    env = {{ {listed} }}")
+    made = DeclaredRepository.make(
+        tmp_path / "toy", tables, noisy("tpot_ms", 5.0), noisy("tpot_ms", 5.3)
+    )
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--markdown", str(tmp_path / "page.md"))
+    assert said.code == 3, said.text
+    for cell in said.record["results"]["cells"].values():
+        assert PLAIN.items() <= cell["variables"].items()
+        assert not set(cell["variables"]) & {*SECRET_NAMES, *KNOWN_VALUES}
+    assert "--max-tokens 5" in said.record["settings"]["subject"]["command"]
+    for text in (json.dumps(said.record), (tmp_path / "page.md").read_text()):
+        assert not re.search("hunter2|314159", text)
+
+
+def test_no_secret_of_a_command_line_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["compare", "a", "b", "--", "sh", "b.sh", "--api-key", "hunter2 3", "A_PASS=hunter2 x"]
+    monkeypatch.setattr(sys, "argv", ["kvtrail", *words])
+    wanted = [*words[:-2], "***", "A_PASS=*** x"]
+    assert Record("compare", {}).to_json()["argv"] == wanted
+    assert repeating(words, {}) == shlex.join(["kvtrail", *wanted])
 
 
 @pytest.mark.parametrize(
