@@ -81,9 +81,9 @@ def robust_segment_ends(values: Floats) -> list[int]:
         [n], in units of their errors.
     """
     count = len(values)
-    levels = np.unique(values)
+    levels: Floats = np.unique(values)
     if len(levels) > _MOST_LEVELS:
-        levels = np.quantile(values, np.linspace(0.0, 1.0, _MOST_LEVELS))
+        levels = np.asarray(np.quantile(values, np.linspace(0.0, 1.0, _MOST_LEVELS)), np.float64)
     costs = robust_costs(values[:, None] - levels)
     penalty = _ROBUST_PENALTY * math.log(max(count, FEWEST))
     stays = np.arange(len(levels))
