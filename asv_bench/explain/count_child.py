@@ -11,7 +11,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -92,11 +92,14 @@ class Counts:
         A hash of what is compiled, by the kernel's name.
     figures
         Of compiled kernels.
+    layers
+        Of the model; 0 where the engine does not tell.
     """
 
     paths: dict[str, PathCounts] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    layers: int = 0
     failures: dict[str, str] = field(default_factory=dict)
 
 
@@ -108,6 +111,10 @@ def count(task: Task) -> Counts:
     if not Path(str(engine.__file__)).is_relative_to(task.folder):
         counts.failures["engine"] = "it has no engine to import"
         return counts
+    with suppress(Exception):  # engines of other ages hold their models elsewhere
+        from engine.models.registry import RANDOM_CONFIGS
+
+        counts.layers = RANDOM_CONFIGS[task.model.partition(":")[2]].num_layers
     for name in task.paths:
         try:
             counts.paths[name] = _path_counts(path_named(name), task)

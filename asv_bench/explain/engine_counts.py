@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,10 +52,23 @@ Counted: TypeAlias = Mapping[str, Any]
 
 @dataclass(slots=True)
 class EngineCounts:
-    """What was counted of both ends, and sentences about what could not be."""
+    """What was counted of both ends, and sentences about what could not be.
 
+    `model` is the one whose steps were counted, and `layers` how many it has; 0: unknown.
+    """
+
+    model: str
+    layers: int = 0
     differences: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def stand_in(self, measured: Iterable[str]) -> str:
+        """Where it was counted, in words, unless one of the names says that it was measured."""
+        names = re.split(r"[\s(),']+", " ".join(measured))
+        if {self.model, self.model.partition(":")[2]} & set(names):
+            return ""
+        size = f" of {self.layers} layers" if self.layers else ""
+        return f"in {self.model}, a stand-in{size} for the measured model"
 
 
 def count_ends(
@@ -87,7 +101,7 @@ def count_ends(
         for side in pool.map(task, (base, head)):
             sides.append(side)
             on_end()
-    found = EngineCounts()
+    found = EngineCounts(model, max(side.get("layers", 0) for side in sides))
     for end, side in zip(("base", "head"), sides, strict=True):
         found.notes += [
             f"{_NOTED.get(what, what)} of the {end} could not be counted: {why.rstrip('.')}."

@@ -138,6 +138,8 @@ class Looking:
                 return
         self.found.differences += counted.differences
         self.found.notes += counted.notes
+        if stand_in := counted.stand_in([model]):
+            self.found.notes.append(f"Steps were counted {stand_in}.")
         kernels = " and kernels compiled for sm_90" if measured is not False else ""
         self.found.looked_at.append(f"exact counters of a step{kernels}")
 

@@ -91,6 +91,8 @@ def _counted(
         *(sources.checkout(end) for end in (base, head)),
         paths=GPU_PATHS if is_gpu else CPU_PATHS,
     )
+    names = [metric.name for metric in subject.metrics]
+    stand_in = counted.stand_in([subject.model] if isinstance(subject, EngineRuns) else names)
     leaning = [one for one in counted.differences if one.leaning == sign]
     for one in causes(leaning, Question(None, None, is_gpu))[:_COUNTED]:
-        yield f"Counted exactly: {one.sentence}."
+        yield f"Counted exactly{stand_in and f' {stand_in}'}: {one.sentence}."

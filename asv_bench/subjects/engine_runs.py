@@ -105,6 +105,13 @@ class EngineRuns(DeclaredSubject):
         )
         super().__init__(root, SubjectText(table, metrics=_METRICS))
 
+    @property
+    def model(self) -> str:
+        """The model that lives run, as `EngineConfig.model`."""
+        device, is_quick = ("cuda", False) if has_cuda_gpu() else ("cpu", True)
+        own = WORKLOADS[self.workload.name]
+        return self.workload.model or own.default_model(device, is_quick=is_quick)
+
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """See `DeclaredSubject`; without patterns the step time alone is compared."""
         super().choose(patterns or ("^step_ms$",), devices)

@@ -15,6 +15,7 @@ from asv_bench.explain.difference import Difference, Source
 from asv_bench.explain.effect import Effect
 from asv_bench.explain.engine_counts import (
     Counted,
+    EngineCounts,
     count_ends,
     figure_differences,
     step_differences,
@@ -22,6 +23,7 @@ from asv_bench.explain.engine_counts import (
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
 from asv_bench.explain.ranking import Question, causes
+from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.output.progress import Progress
@@ -112,6 +114,35 @@ def test_a_loop_of_the_host(cause: Callable[..., Difference]) -> None:
     assert (found.source, found.leaning) == (Source.COUNTERS, 1)
     assert "more lines of Python" in found.sentence
     assert "Engine._advance 601" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ("random:gpt2-tiny", ""),
+        ("scheduler.Scheduler.track_step_time('gpt2-tiny', 8)", ""),
+        ("random:gpt2", "in random:gpt2-tiny, a stand-in of 2 layers for the measured model"),
+        ("host.Startup.track_import", "in random:gpt2-tiny, a stand-in of 2 layers for the "),
+    ],
+)
+def test_counts_of_another_model_than_was_measured_name_it(
+    counted: dict[str, Counted], measured: str, said: str
+) -> None:
+    stand_in = EngineCounts("random:gpt2-tiny", counted[""]["layers"]).stand_in([measured])
+    assert stand_in.startswith(said)
+    assert bool(stand_in) == bool(said)
+
+
+@pytest.mark.thorough
+def test_a_verdict_says_of_which_model_its_counts_are(tmp_path: Path) -> None:
+    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+    file, before, after = PLANTS["operator"]
+    source = clone.root / file
+    source.write_text(source.read_text().replace(before, after))
+    head = clone.commit("Tidy up attention")
+    subject = EngineRuns(clone.root, EngineWorkload("scheduler", model="random:gpt2"))
+    lines = why(subject, subject.resolve(f"{head}^"), subject.resolve(head), (), {})
+    assert "Counted exactly in random:gpt2-tiny, a stand-in of 2 layers" in " ".join(lines)
 
 
 def test_the_same_engine_differs_in_nothing(counted: dict[str, Counted]) -> None:
