@@ -29,6 +29,8 @@ TWO_MODES = Modes(share=0.3, more=0.05)
 KINDS = (
     HistoryKind("flat"),
     HistoryKind("flat, two modes", noise=QUIET, modes=TWO_MODES),
+    HistoryKind("flat, one process", processes=1),
+    HistoryKind("flat, 2 commits", commits=2),
     HistoryKind("flat, two modes, one process", noise=QUIET, modes=TWO_MODES, processes=1),
     HistoryKind("flat, two modes, five processes", noise=QUIET, modes=TWO_MODES, processes=5),
     HistoryKind("flat, two modes, 20 commits", noise=QUIET, modes=TWO_MODES, commits=20),
