@@ -14,6 +14,7 @@ _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _DECODE_MODES = ("auto", "eager", "graph")
 _ADMISSIONS = ("fifo", "pack")
 _MOST_IN_FLIGHT = 8  # with a step's two launches, well below the slots of a row's tokens
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,9 @@ class EngineConfig:
         "graph" replays one captured CUDA graph a decode step and one a prefill, "eager" launches
         kernel by kernel, "auto" is "graph" on CUDA and "eager" on the CPU.
     fuse
-        Decode with fused kernels where they run the model: a GPT-2 in half precision on CUDA.
-        False keeps to one kernel an operation, which is slower and what the fused ones are
-        compared with.
+        Decode with fused kernels where they run the model: in half precision on CUDA, with widths
+        that are multiples of 64. False keeps to one kernel an operation, which is slower and what
+        the fused ones are compared with.
     admission
         "fifo" admits strictly in order; "pack" looks ahead for prompts that fill the prefill
         budget best.
@@ -80,6 +81,11 @@ class EngineConfig:
         host, and 0 on the CPU, where tokens are there at once.
     seed
         Seeds random weights and the sampling of requests that bring no seed.
+    threads
+        Threads of torch's operators on the CPU, for the whole process. None: half of the cores
+        that the process may use, at least 1 and at most 4, unless `OMP_NUM_THREADS` or
+        `torch.set_num_threads` has set fewer than there are cores. With more threads than idle
+        cores a step takes many times as long; on an idle machine large models are faster with more.
 
     Raises
     ------
@@ -107,6 +113,7 @@ class EngineConfig:
     decode_first: bool = False
     steps_in_flight: int | None = None
     seed: int = 0
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         self._keep("model", _model_name(self.model))
@@ -131,14 +138,8 @@ class EngineConfig:
         ):
             if getattr(self, name) is not None:
                 self._keep_positive(name)
-        if self.steps_in_flight is not None:
-            in_flight = whole_number(self.steps_in_flight)
-            if in_flight is None or not 0 <= in_flight <= _MOST_IN_FLIGHT:
-                raise ConfigError(
-                    f"steps_in_flight is {self.steps_in_flight!r}; it must be a whole number of 0 "
-                    f"to {_MOST_IN_FLIGHT}, or None."
-                )
-            self._keep("steps_in_flight", in_flight)
+        self._keep_within("steps_in_flight", 0, _MOST_IN_FLIGHT)
+        self._keep_within("threads", 1, _MOST_THREADS)
         for name in ("prefix_cache", "decode_first", "fuse"):
             if not is_truth_value(getattr(self, name)):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
@@ -161,7 +162,16 @@ class EngineConfig:
             )
         self._keep(name, number)
 
-    def _keep(self, name: str, value: str | int) -> None:
+    def _keep_within(self, name: str, least: int, most: int) -> None:
+        value = getattr(self, name)
+        number = whole_number(value)
+        if value is not None and (number is None or not least <= number <= most):
+            raise ConfigError(
+                f"{name} is {value!r}; it must be a whole number of {least} to {most}, or None."
+            )
+        self._keep(name, number)
+
+    def _keep(self, name: str, value: str | int | None) -> None:
         object.__setattr__(self, name, value)
 
 

@@ -26,6 +26,7 @@ from engine.requests.token_batch import TokenBatch
 from engine.requests.validation import Intake, Prompt
 from engine.running.device import device_scope, resolve_device, resolve_dtype
 from engine.running.step_loop import StepLoop
+from engine.running.threads import set_threads
 from engine.running.turn import Turn
 from engine.running.working_memory import working_memory
 from engine.scheduling.scheduler import DEFAULT_PREFILL_MAX_TOKENS
@@ -62,6 +63,8 @@ class Engine:
     def __init__(self, config: EngineConfig | None = None) -> None:
         self.config = config = config or EngineConfig()
         self.device = resolve_device(config.device)
+        if self.device.type == "cpu":
+            set_threads(config.threads)
         with device_scope(self.device):
             self._build(config)
 

@@ -58,6 +58,9 @@ class EngineFlags:
         None, "Launches whose tokens the host need not have seen.", least=0
     )
     seed: int = _flag(0, "Seeds weights, sampling and arrivals.")
+    threads: int | None = _flag(
+        None, "Threads on a CPU (default: $OMP_NUM_THREADS, or 1).", least=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

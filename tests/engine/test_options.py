@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
 import tokenizers
 import torch
+from fresh_python import fresh_python
 from gpt2_checkpoints import save_reference
 
 from engine import (
@@ -163,12 +165,36 @@ def test_stop_tokens_count_once_and_up_to_a_limit():
         {"device": torch.device("cuda", 0)},
         {"device": ["cpu"]},
         {"dtype": np.array(["auto", "auto"])},
+        *({"threads": threads} for threads in (0, -1, 1.5, "2", True, 10**400)),
     ],
     ids=str,
 )
 def test_bad_options_are_refused(fields):
     with pytest.raises(ConfigError, match=next(iter(fields))):
         EngineConfig(**fields)
+
+
+def test_an_engine_on_a_cpu_leaves_cores_to_other_programs():
+    """A machine of so many cores, the threads that torch has, and those that were asked for."""
+    cases = [(1, 1, None), (2, 2, None), (16, 16, None), (16, 3, None), (2, 2, 3)]
+    program = f"""
+        import os, torch
+        from engine import Engine, EngineConfig
+        for cores, before, asked in {cases}:
+            os.sched_getaffinity = lambda _: range(cores)
+            torch.set_num_threads(before)
+            Engine(EngineConfig(device="cpu", threads=asked))
+            print(torch.get_num_threads())
+        os.environ["OMP_NUM_THREADS"] = "3"
+        torch.set_num_threads(3)
+        Engine(EngineConfig(device="cpu"))
+        print(torch.get_num_threads())
+    """
+    done = fresh_python("-c", dedent(program), OMP_NUM_THREADS="", OMP_WAIT_POLICY="passive")
+    one, two, many, *users = map(int, done.stdout.split())
+    assert (one, two) == (1, 1), done.stderr
+    assert many <= 4
+    assert users == [3, 3, 3]
 
 
 def test_options_that_do_not_fit_the_model_or_device_are_refused():

@@ -96,6 +96,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "decode_first": ({"decode_first": True}, "engine.decode_first", True),
     "steps_in_flight": ({"steps_in_flight": 2}, "engine.steps_in_flight", 2),
     "seed": ({"seed": 11}, "engine.seed", 11),
+    "threads": ({"threads": 3}, "engine.threads", 3),
     "max_new_tokens": ({"max_new_tokens": 9}, "sampling.max_new_tokens", 9),
     "temperature": ({"temperature": 0.5}, "sampling.temperature", 0.5),
     "top_k": ({"temperature": 1.0, "top_k": 4}, "sampling.top_k", 4),
