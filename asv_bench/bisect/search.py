@@ -77,7 +77,7 @@ class Search:
         self._direction = direction
         self._plan = plan or SearchPlan()
         self._pools = {benchmark: pool} if pool else {}
-        self._units = {benchmark: unit}
+        self._unit = unit
         self._on_probe = on_probe
         self._margin = math.log1p(self._plan.comparison.margin)
         self._curve = LevelCurve(len(self._candidates), self._margin)
@@ -155,11 +155,9 @@ class Search:
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
         plan = replace(self._plan.comparison, alpha=alpha)
-        comparison = CommitComparison(
-            base, head, [self._benchmark], plan, self._pools, units=self._units
-        )
+        comparison = CommitComparison(base, head, [self._benchmark], plan, self._pools)
         [compared] = comparison.run(self._source_of(part), on_pair)
-        return compared
+        return replace(compared, unit=self._unit)
 
     def _confirm(self, gap: Gap, share: int) -> None:
         """Compare the newest commit of a gap with the one before it; they share the error."""
