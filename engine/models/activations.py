@@ -1,4 +1,4 @@
-"""The feed-forward activations that a GPT-2 config may name, by the names transformers gives them.
+"""The feed-forward activations that a config.json may name, by the names transformers gives them.
 
 Each is elementwise: a float tensor of any shape and dtype in, the same shape and dtype out.
 """

@@ -35,7 +35,7 @@ class DecoderSpec:
     Attributes
     ----------
     family
-        The model_type in its config.json, a key of `engine.models.registry.FAMILIES`.
+        The model_type in its config.json, a key of `engine.models.families.FAMILIES`.
     vocab_size, num_layers, hidden_size, inner_size
         Rows of the token embedding, blocks, width of the residual stream, width between the two
         maps of the feed-forward layer.

@@ -235,7 +235,8 @@ class ModelRunner:
         """
         places = inputs.sampled_rows[:count].to(torch.int64)
         tokens = sample_greedy(self._model.logits(hidden[:count]))
-        # Equal rows need not make equal logits, and all that repeats a place must write one token.
+        # Equal rows of a batch may differ in the last bit. Copies of a row must write the same
+        # token, so take the first one's.
         tokens = torch.where(places == places[0], tokens[0], tokens)
         self._deliver(places, inputs.sampled_positions[:count], tokens)
 
