@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -23,10 +23,11 @@ from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
+from asv_bench.output.record import Record
 from asv_bench.packages import require_packages
-from asv_bench.peers.catalog import find_peers
+from asv_bench.peers.catalog import KVTRAIL, find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask
-from asv_bench.peers.contest import Contest, label_of
+from asv_bench.peers.heats import Heat, heats_of
 from asv_bench.peers.rounds import PeerRounds, peers_subject
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
 from asv_bench.process.machine import chosen_device, machine_facts
@@ -94,14 +95,18 @@ def peers(
     """Measure other engines beside kvtrail's: vLLM, SGLang, transformers and more.
 
     Every engine loads one checkpoint from disk and gets the same prompts as token ids; each
-    generates greedily to fixed lengths, in processes of its own that take turns on one GPU.
+    generates greedily to fixed lengths, in processes of its own that take turns on one GPU. A
+    process runs all workloads of one model. Exit codes: 0 peers were measured; 1 no peer gave a
+    figure; 2 refused; 5 there is none here; 130 interrupted, and rounds that were over are kept.
 
     Raises
     ------
     Refused
         If there is no such workload or engine.
     NothingMeasured
-        If no engine could be measured.
+        If there is no engine to measure.
+    MeasurementFailed
+        If no peer gave a figure.
     """
     files = outputs.files()
     if svg is not None:
@@ -129,16 +134,16 @@ def peers(
         "rounds": rounds,
         "windows": windows,
     }
-    lives = len(tasks) * len(engines) * rounds
     begun = count()
     with (
         tempfile.TemporaryDirectory(prefix="kvtrail-", dir=folder) as scratch,
         termination_as_interrupt(),
     ):
         place = Path(scratch).absolute()
-        subject = peers_subject(
-            [label_of(task.workload, name) for task in tasks for name in engines], place
-        )
+        groups = heats_of([(task.workload, task.model, task.dtype) for task in tasks])
+        lives = len(groups) * len(engines) * rounds
+        labels = [f"heat-{number}/{name}" for number in range(len(groups)) for name in engines]
+        subject = peers_subject(labels, place)
         with (
             opened_fleet(
                 hosts, subject, subject.labels, files.console, require_quiet=require_quiet
@@ -149,32 +154,53 @@ def peers(
             record = record_of("peers", settings, opened)
             record.notes += found.absent
             look_around(record, files.console, subject, opened, require_quiet=require_quiet)
-            contests = _contests(tasks, engines, windows, place, device)
+            heats = _heats(groups, engines, windows, place, device)
             path = files.record or record.default_path()
             rows: list[dict[str, Any]] = []
 
-            def keep(contest: Contest) -> None:
-                rows.extend(contest.rows(subject.others))
-                record.notes += contest.notes
-                record.samples.append(contest.to_json(subject.cells))
+            kept: list[Heat] = []
+
+            def keep(heat: Heat) -> None:
+                kept.append(heat)
+                notes = heat.compare_tokens()
+                for contest in heat.contests:
+                    rows.extend(contest.rows(subject.others))
+                    notes += contest.notes
+                    record.samples.append(contest.to_json(subject.cells))
+                record.notes += notes
                 record.results = {"rows": rows, **hosts_json(opened)}
                 if rows:
                     # Lives take minutes: what is over stays where the rest is interrupted.
                     record.write(path)
-                print_sentences(files.console, contest.notes, "yellow")
+                print_sentences(files.console, notes, "yellow")
 
             with Progress(files.console, "peers", lives, "lives") as progress:
                 measuring = PeerRounds(source, lambda what: progress.show(next(begun), what), keep)
-                measuring.measure(contests, rounds)
+                try:
+                    measuring.measure(heats, rounds)
+                except KeyboardInterrupt:
+                    _keep_rest(record, [one for one in heats if one not in kept], keep)
+                    where = f"what was over is in {path}" if rows else "nothing was over"
+                    print_sentences(files.console, [f"interrupted: {where}."], "yellow")
+                    raise
     record.notes += subject.remarks
-    if not rows:
-        raise NothingMeasured("no engine could be measured: see the sentences above.")
     record.write(path)
     title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
-    files.show(speed_table(rows, title), rest_table(rows))
-    if svg is not None:
+    if rows:
+        files.show(speed_table(rows, title), rest_table(rows))
+    if rows and svg is not None:
         write_text(svg, draw_peers(rows, title), suffix=".svg")
     files.console.print(f"record: {path}")
+    if not any(row["engine"] != KVTRAIL for row in rows):
+        raise MeasurementFailed("no peer gave a figure: see the sentences above.")
+
+
+def _keep_rest(record: Record, heats: Sequence[Heat], keep: Callable[[Heat], None]) -> None:
+    """Keep the rounds that were over of heats that were not."""
+    for heat in heats:
+        if any(one.readings for one in heat.contests):
+            keep(heat)
+    record.notes.append("The run was interrupted before its end.")
 
 
 def _shaped(
@@ -190,26 +216,24 @@ def _shaped(
     )
 
 
-def _contests(
-    tasks: Sequence[Task],
+def _heats(
+    groups: Mapping[tuple[str, str, int], Sequence[Workload]],
     engines: Mapping[str, str],
     windows: int,
     place: Path,
     device: str,
-) -> list[Contest]:
-    """A contest for each task, in a folder of its own; each model is on disk once."""
+) -> list[Heat]:
+    """A heat for each group, in a folder of its own; each model is on disk once."""
     checkpoints: dict[tuple[str, str], Checkpoint] = {}
-    contests = []
-    for number, task in enumerate(tasks):
-        model = task.model, task.dtype
-        if model not in checkpoints:
-            checkpoints[model] = checkpoint_in(place / f"model-{number}", *model, device)
-        folder = place / task.workload.name
-        contests.append(
-            Contest(task.workload, task.model, checkpoints[model], engines, windows, folder)
-        )
-        contests[-1].write_task()
-    return contests
+    heats = []
+    for number, ((model, dtype, _), workloads) in enumerate(groups.items()):
+        if (model, dtype) not in checkpoints:
+            folder = place / f"model-{number}"
+            checkpoints[model, dtype] = checkpoint_in(folder, model, dtype, device)
+        checkpoint, folder = checkpoints[model, dtype], place / f"heat-{number}"
+        heats.append(Heat.of(workloads, model, checkpoint, engines, folder))
+        heats[-1].write_task(windows)
+    return heats
 
 
 def _require_this_kind(fleet: Fleet | None) -> None:

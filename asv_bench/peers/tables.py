@@ -21,19 +21,25 @@ SPEED = (
     Column("tpot_ms", "TPOT", "ms", digits(3)),
     Column("fraction_of_floor", "of floor", show=percent(0)),
 )
+TOKENS = (
+    "Likeliest in fp64: the share of generated tokens that a model in double precision finds the "
+    "likeliest after the very tokens before them, and the largest gap in score to its own choice. "
+    "In half precision close scores go either way, and engines part from there on."
+)
 REST = (
     Column("workload", "workload", kind="name"),
     Column("engine", "engine", kind="name"),
     Column("startup_s", "start-up", "s", digits(1)),
     Column("peak_gpu_gib", "GPU", "GiB", digits(1)),
     Column("peak_rss_gib", "host", "GiB", digits(1)),
-    Column("tokens", "tokens as kvtrail's", kind="text"),
+    Column("tokens", "likeliest in fp64", kind="text"),
     Column("settings", "settings", kind="text"),
 )
 CAPTION = (
     "A step is wall time over tokens of a sequence, prefill and host included: the median over "
-    "lives, and beside it their range. Times kvtrail's: of the same round; its interval is that of "
-    "Wilcoxon's test, or the whole range where there are too few rounds for 95 %. TTFT: all "
+    "lives, and beside it their range; of a single life, over its windows. Times kvtrail's: of the "
+    "same round; its interval is that of Wilcoxon's test, or the whole range where there are too "
+    "few rounds for 95 %. TTFT: all "
     "requests at once, one token each. Of floor: the bytes that a step must read, at the read "
     "bandwidth of this GPU."
 )
@@ -45,7 +51,7 @@ def speed_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 
 def rest_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What else a reader needs: memory, start-up, whether tokens agree, and settings."""
+    """What else a reader needs: memory, start-up, whether tokens are right, and settings."""
     cells = [
         (
             row["workload"],
@@ -54,11 +60,11 @@ def rest_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["peak_gpu_bytes"] and row["peak_gpu_bytes"] / GIB,
             row["peak_rss_bytes"] and row["peak_rss_bytes"] / GIB,
             _tokens(row["tokens"]),
-            f"{row['settings']}; {_versions(row['versions'])}",
+            f"{row['settings']}; {_listed({**row.get('chosen', {}), **row['versions']})}",
         )
         for row in rows
     ]
-    return Table(REST, cells)
+    return Table(REST, cells, caption=TOKENS)
 
 
 def _speed(row: Mapping[str, Any]) -> list[Any]:
@@ -67,25 +73,21 @@ def _speed(row: Mapping[str, Any]) -> list[Any]:
     return [
         row["workload"],
         row["engine"],
-        Cell(row["step_ms"], note=f"{low:.3f}-{high:.3f}"),
+        Cell(row["step_ms"], note=f"{low:.3f}-{high:.3f}" if low < high else ""),
         times and Cell(times["estimate"], note=f"{times['low']:.2f}-{times['high']:.2f}"),
         *(row[column.key] for column in SPEED[4:]),
     ]
 
 
-def _tokens(tokens: Mapping[str, int] | None) -> str | None:
-    if tokens is None:
+def _tokens(tokens: Mapping[str, Any] | None) -> str | None:
+    # Older records tell how many were kvtrail's.
+    if tokens is None or "argmax" not in tokens:
         return None
-    if tokens["same"] == tokens["requests"]:
-        return "all"
-    return (
-        f"{tokens['same']} of {tokens['requests']} requests, the first difference after "
-        f"{tokens['first_difference']} tokens"
-    )
+    return f"{tokens['argmax']:.1%} of {tokens['tokens']}, gap {tokens['largest_gap']:.2g}"
 
 
-def _versions(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{package} {version}" for package, version in versions.items())
+def _listed(facts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def draw_peers(rows: Sequence[Mapping[str, Any]], title: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from asv_bench.peers.lives.life import Task
@@ -14,6 +14,12 @@ class Kvtrail:
     """See `life.Peer`."""
 
     packages = ("nvtx",)
+    choices: ClassVar[dict[str, str]] = {
+        "decode": "_engine.decode_mode",
+        "prefill_tokens": "_engine.config.prefill_max_tokens",
+        "steps_in_flight": "_engine.config.steps_in_flight",
+        "kv_blocks": "_engine.num_kv_blocks",
+    }
     unreported = 0
     settings = "CUDA graphs, no prefix cache"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from asv_bench.peers.lives.life import Task
@@ -12,6 +12,10 @@ class MiniSglang:
     """See `life.Peer`. Its offline face leaves out the last token of each request."""
 
     packages = ("minisgl", "sgl-kernel", "flashinfer-python")
+    choices: ClassVar[dict[str, str]] = {
+        "batched_tokens": "_engine.config.max_extend_tokens",
+        "attention": "_engine.config.attention_backend",
+    }
     unreported = 1
     settings = "CUDA graphs up to the batch, naive cache"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from asv_bench.peers.lives.life import Task
@@ -16,6 +16,10 @@ class NanoVllm:
     """See `life.Peer`. Its prefix cache cannot be switched off."""
 
     packages = ("nano-vllm", "flash-attn")
+    choices: ClassVar[dict[str, str]] = {
+        "graph_sizes": "_engine.model_runner.graph_bs",
+        "batched_tokens": "_engine.scheduler.max_num_batched_tokens",
+    }
     unreported = 0
     settings = "CUDA graphs, its prefix cache, temperature 1e-5 as 0 is refused"
 

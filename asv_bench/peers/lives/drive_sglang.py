@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from asv_bench.peers.lives.life import Task
@@ -12,6 +12,13 @@ class Sglang:
     """See `life.Peer`."""
 
     packages = ("sglang", "sgl-kernel", "flashinfer-python")
+    choices: ClassVar[dict[str, str]] = {
+        "graph_sizes": "_engine.server_args.cuda_graph_bs",
+        "batched_tokens": "_engine.server_args.chunked_prefill_size",
+        "policy": "_engine.server_args.schedule_policy",
+        "no_overlap": "_engine.server_args.disable_overlap_schedule",
+        "attention": "_engine.server_args.attention_backend",
+    }
     unreported = 0
     settings = "CUDA graphs up to the batch, no prefix cache, no detokenization"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,11 @@ class PlainDecoder:
         embedding = self.weights["wte.weight" if self.is_gpt2 else "embed_tokens.weight"]
         self.embedding = embedding
         self.head = self.weights.get("lm_head.weight", embedding)
-        self.waves = None if self.is_gpt2 else _waves(config, self.width).to(device)
+        waves = None if self.is_gpt2 else _waves(config, self.width)
+        # Half precision would turn positions that are far apart alike.
+        self.waves = (
+            None if waves is None else waves.to(device, torch.promote_types(dtype, torch.float32))
+        )
 
     def forward(
         self, ids: Tensor, positions: Tensor, places: Tensor, mask: Tensor, cache: Tensor
@@ -53,14 +57,20 @@ class PlainDecoder:
         `positions` [B, T] count from each sequence's own beginning; `places` [T] are those in the
         cache [layers, 2, B, G, S, D]; `mask` [B, 1, T, S] says what may be attended to.
         """
+        hidden = self.hidden(ids, positions, places, mask, cache)
+        return F.linear(hidden[:, -1], self.head).argmax(-1)
+
+    def hidden(
+        self, ids: Tensor, positions: Tensor, places: Tensor, mask: Tensor, cache: Tensor
+    ) -> Tensor:
+        """What the head is given [B, T, E]; arguments as `forward` takes them."""
         x = F.embedding(ids, self.embedding)
         if self.is_gpt2:
             x = x + F.embedding(positions, self.weights["wpe.weight"])
-        turn = None if self.waves is None else positions[..., None].float() * self.waves
+        turn = None if self.waves is None else positions[..., None] * self.waves
         for layer in range(self.layers):
             x = self._block(layer, x, turn, places, mask, cache[layer])
-        normed = self._norm(x[:, -1], "ln_f" if self.is_gpt2 else "norm")
-        return F.linear(normed, self.head).argmax(-1)
+        return self._norm(x, "ln_f" if self.is_gpt2 else "norm")
 
     def _block(
         self,
@@ -117,6 +127,7 @@ class PlainTorch:
 
     packages = ("safetensors",)
     unreported = 0
+    choices: ClassVar[dict[str, str]] = {}
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -148,8 +159,8 @@ class PlainTorch:
         device, longest = self._task.device, max(map(len, prompts))
         padding = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
         padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
-        cache = self._cache[:, :, : len(prompts)]
-        columns = torch.arange(self._task.max_length, device=device)
+        cache = self._cache[:, :, : len(prompts), :, : longest + new_tokens]
+        columns = torch.arange(cache.shape[4], device=device)
         is_own = columns >= padding[:, None]  # [B, S]
         rows = columns[:longest]
         mask = is_own[:, None, None] & (columns <= rows[:, None])
@@ -174,7 +185,7 @@ def _waves(config: dict[str, Any], width: int) -> Tensor:
     """Radians a position of each pair of a head, [D / 2]."""
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = rotary.get("rope_theta") or config.get("rope_theta") or 10_000.0
-    plain = 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
+    plain = 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
     kind = rotary.get("rope_type", "default")
     if kind == "default":
         return torch.as_tensor(plain)
@@ -191,7 +202,7 @@ def _turned(heads: Tensor, turn: Tensor | None) -> Tensor:
     """Heads [B, H, T, D] turned by the angles of their positions [B, T, D / 2]."""
     assert turn is not None
     cos, sin = turn.cos()[:, None], turn.sin()[:, None]
-    first, second = heads.float().chunk(2, -1)
+    first, second = heads.to(turn.dtype).chunk(2, -1)
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
     return turned.to(heads.dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from asv_bench.peers.lives.life import Task
@@ -12,6 +12,9 @@ class Transformers:
     """See `life.Peer`. Prompts of a batch are padded on the left to the longest."""
 
     packages = ("transformers",)
+    choices: ClassVar[dict[str, str]] = {
+        "attention": "_model.config._attn_implementation",
+    }
     unreported = 0
 
     def __init__(self, task: Task, *, is_static: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from asv_bench.peers.lives.life import Task
@@ -12,6 +12,15 @@ class Vllm:
     """See `life.Peer`."""
 
     packages = ("vllm", "flashinfer-python", "flash-attn")
+    choices: ClassVar[dict[str, str]] = {
+        "graphs": "_engine.llm_engine.vllm_config.compilation_config.cudagraph_mode",
+        "graph_sizes": "_engine.llm_engine.vllm_config.compilation_config.cudagraph_capture_sizes",
+        "batched_tokens": "_engine.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens",
+        "chunked_prefill": "_engine.llm_engine.vllm_config.scheduler_config.enable_chunked_prefill",
+        "asynchronous": "_engine.llm_engine.vllm_config.scheduler_config.async_scheduling",
+        "policy": "_engine.llm_engine.vllm_config.scheduler_config.policy",
+        "attention": "_engine.llm_engine.vllm_config.attention_config.backend",
+    }
     unreported = 0
     settings = "CUDA graphs as it chooses them, no prefix cache, no detokenization"
 

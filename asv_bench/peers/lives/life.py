@@ -1,8 +1,10 @@
-"""One life of an engine on a workload: it loads, warms up, and runs so many windows.
+"""One life of an engine on a model: it loads, and on each workload warms up and runs its windows.
 
 Run as `python life.py TASK`, by the engine's own interpreter. Which engine it is stands behind the
-slash of $KVTRAIL_LABEL; figures go to $KVTRAIL_RESULT. In a window all requests run twice: for one
-new token each, which is the time to first token, and for all their tokens.
+slash of $KVTRAIL_LABEL; the time to load goes to $KVTRAIL_RESULT, the rest to a file of the task's
+folder. In a window all requests run twice: for one new token each, which is the time to first
+token, and for all their tokens. The very first life tells which figures there are and loads
+nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +15,29 @@ import json
 import os
 import sys
 import time
-import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A workload.
+
+    Attributes
+    ----------
+    prompts
+        Token ids of each request.
+    new_tokens
+        Of each request; nothing ends it earlier.
+    steps
+        Tokens of a sequence, for every filling of the batch.
+    """
+
+    prompts: list[list[int]]
+    new_tokens: list[int]
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -29,34 +50,28 @@ class Task:
         A folder in Hugging Face's format.
     dtype, device
         Such as "bfloat16" and "cuda".
-    prompts
-        Token ids of each request.
-    new_tokens
-        Of each request; nothing ends it earlier.
+    cells
+        The workloads by name.
     batch
         Requests that run at once.
     max_length
         Tokens of the longest request.
-    steps
-        Tokens of a sequence, for every filling of the batch.
     engine
-        What the workload fixes of kvtrail's own engine.
+        What the workloads fix of kvtrail's own engine.
     drivers
         The module of each engine.
     warmups, windows
         Runs that do not count, and runs that do.
     facts
-        A folder that gets what is no figure: tokens, versions and settings of each engine.
+        A folder that gets what each life gave of each workload, and the engine's settings.
     """
 
     model: str
     dtype: str
     device: str
-    prompts: list[list[int]]
-    new_tokens: list[int]
+    cells: dict[str, Cell]
     batch: int
     max_length: int
-    steps: int
     engine: dict[str, Any]
     drivers: dict[str, str]
     warmups: int
@@ -70,7 +85,10 @@ class Peer(Protocol):
     Attributes
     ----------
     settings
-        What was chosen in it, in words: what a reader needs to judge whether it is fair.
+        What was asked of it, in words: what a reader needs to judge whether it is fair.
+    choices
+        What it chose itself, such as which CUDA graphs and how many tokens a batch holds: by the
+        name to print, attributes from this object on. Those that a version lacks are left out.
     packages
         Distributions whose versions matter.
     unreported
@@ -78,6 +96,7 @@ class Peer(Protocol):
     """
 
     settings: str
+    choices: Mapping[str, str]
     packages: tuple[str, ...]
     unreported: int
 
@@ -86,43 +105,66 @@ class Peer(Protocol):
         ...
 
 
-def live(label: str, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures, and facts beside them."""
+def live(label: str, task: Task) -> dict[str, Any]:
+    """What an engine gave: seconds to start, figures and tokens of each workload, settings."""
     peer: Peer = importlib.import_module(task.drivers[label]).load(label, task)
     startup_s = _seconds_since_start()
-    one_each = [1] * len(task.prompts)
+    cells: dict[str, dict[str, Any]] = {}
+    for name, cell in task.cells.items():
+        try:
+            cells[name] = _measured(peer, cell, task)
+        except SystemExit as refusal:  # of this workload alone
+            cells[name] = {"failed": str(refusal)}
+    return {
+        "startup_s": startup_s,
+        "cells": cells,
+        "settings": peer.settings,
+        "chosen": _chosen(peer),
+        "versions": _versions(("torch", "triton", *peer.packages)),
+    }
+
+
+def _chosen(peer: Peer) -> dict[str, str]:
+    found = {}
+    for name, path in peer.choices.items():
+        value: object = peer
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        if value is not None:
+            found[name] = str(getattr(value, "name", value))
+    return found
+
+
+def _measured(peer: Peer, cell: Cell, task: Task) -> dict[str, Any]:
+    """Windows of each metric on a workload, and the tokens of the last."""
+    one_each = [1] * len(cell.prompts)
     for _ in range(task.warmups):
-        _timed(peer, task, one_each)
-        _timed(peer, task, task.new_tokens)
+        _timed(peer, cell, one_each)
+        _timed(peer, cell, cell.new_tokens)
     gc.collect()
     gc.freeze()
     first_s, whole_s = [], []
     ids: list[list[int]] = []
     for _ in range(task.windows):
-        first_s.append(_timed(peer, task, one_each)[0])
-        seconds, ids = _timed(peer, task, task.new_tokens)
+        first_s.append(_timed(peer, cell, one_each)[0])
+        seconds, ids = _timed(peer, cell, cell.new_tokens)
         whole_s.append(seconds)
-    tokens = sum(task.new_tokens)
-    further = max(1, task.steps - task.steps // max(task.new_tokens))
+    tokens = sum(cell.new_tokens)
+    further = max(1, cell.steps - cell.steps // max(cell.new_tokens))
     figures = {
-        "step_ms": [1e3 * whole / task.steps for whole in whole_s],
+        "step_ms": [1e3 * whole / cell.steps for whole in whole_s],
         "tokens_per_s": [tokens / whole for whole in whole_s],
         "ttft_ms": [1e3 * first for first in first_s],
         "tpot_ms": [
             1e3 * (whole - first) / further for whole, first in zip(whole_s, first_s, strict=True)
         ],
-        "startup_s": startup_s,
     }
-    return figures, {
-        "settings": peer.settings,
-        "versions": _versions(("torch", "triton", *peer.packages)),
-        "token_ids": ids,
-    }
+    return {"figures": figures, "token_ids": ids}
 
 
-def _timed(peer: Peer, task: Task, new_tokens: list[int]) -> tuple[float, list[list[int]]]:
+def _timed(peer: Peer, cell: Cell, new_tokens: list[int]) -> tuple[float, list[list[int]]]:
     started = time.perf_counter()
-    ids = peer.generate(task.prompts, new_tokens)
+    ids = peer.generate(cell.prompts, new_tokens)
     seconds = time.perf_counter() - started
     for request, (generated, wanted) in enumerate(zip(ids, new_tokens, strict=True)):
         if len(generated) != wanted - peer.unreported:
@@ -153,16 +195,28 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def read_task(path: str) -> Task:
+    """The task in a file."""
+    told = json.loads(Path(path).read_text())
+    cells = {name: Cell(**cell) for name, cell in told.pop("cells").items()}
+    return Task(cells=cells, **told)
+
+
 def main() -> None:
     """Live once, as the engine that the environment names."""
     label = Path(os.environ["KVTRAIL_LABEL"]).name
-    task = Task(**json.loads(Path(sys.argv[1]).read_text()))
-    figures, facts = live(label, task)
-    Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps(figures))
-    # In one piece: other lives of this engine may end at the same time.
-    written = Path(task.facts, f"{label}-{uuid.uuid4().hex}")
-    written.write_text(json.dumps(facts))
-    written.replace(Path(task.facts, f"{label}.json"))
+    task = read_task(sys.argv[1])
+    begun = Path(task.facts, f"{label}-begun")
+    startup_s = 1.0
+    if begun.exists():
+        facts = live(label, task)
+        startup_s = facts["startup_s"]
+        # Nothing else of a life reaches its reader, so this names the file.
+        written = Path(task.facts, f"{label}-{startup_s!r}")
+        written.write_text(json.dumps(facts))
+        written.replace(written.with_name(f"{written.name}.json"))
+    begun.touch()
+    Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps({"startup_s": startup_s}))
 
 
 if __name__ == "__main__":

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from enum import Enum
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+import torch
+from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
-from asv_bench.errors import NothingMeasured, Refused
+from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
 from asv_bench.output.table import Table
 from asv_bench.peers import lives
 from asv_bench.peers.catalog import KINDS, find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask, write_checkpoint
-from asv_bench.peers.contest import Contest
-from asv_bench.peers.lives.life import Task, live
-from asv_bench.peers.rounds import Lived, PeerRounds, Round
+from asv_bench.peers.lives.drive_torch import PlainDecoder
+from asv_bench.peers.lives.life import Cell, Task, live
+from asv_bench.peers.parity import likelihood
 from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
 
@@ -40,11 +44,15 @@ def task_of(checkpoint: Checkpoint, folder: Path, workload: Workload = MIXED) ->
         model=checkpoint.folder,
         dtype=checkpoint.dtype,
         device="cpu",
-        prompts=workload.prompts(checkpoint.sizes["vocab_size"]),
-        new_tokens=[workload.new_tokens] * workload.num_requests,
+        cells={
+            "mixed": Cell(
+                workload.prompts(checkpoint.sizes["vocab_size"]),
+                [workload.new_tokens] * workload.num_requests,
+                workload.steps,
+            )
+        },
         batch=workload.batch_size,
         max_length=workload.max_length,
-        steps=workload.steps,
         engine=workload.engine_settings(),
         drivers={kind.name: kind.driver for kind in KINDS},
         warmups=0,
@@ -65,12 +73,13 @@ def test_engines_that_run_here_generate_the_same_tokens(model: str, tmp_path: Pa
     from engine import Engine, EngineConfig, SamplingParams
 
     task = task_of(on_disk(f"random:{model}", tmp_path), tmp_path)
-    ids = {}
+    ids, cell = {}, task.cells["mixed"]
     for name in ("kvtrail", "transformers-dynamic", "torch"):
-        figures, facts = live(name, task)
-        ids[name] = facts["token_ids"]
-        tokens = sum(task.new_tokens)
-        seconds = figures["step_ms"][0] * task.steps / 1e3
+        facts = live(name, task)
+        figures = facts["cells"]["mixed"]["figures"]
+        ids[name] = facts["cells"]["mixed"]["token_ids"]
+        tokens = sum(cell.new_tokens)
+        seconds = figures["step_ms"][0] * cell.steps / 1e3
         assert figures["tokens_per_s"][0] == pytest.approx(tokens / seconds)
         assert figures["ttft_ms"][0] > 0
         assert facts["versions"]["torch"]
@@ -80,8 +89,20 @@ def test_engines_that_run_here_generate_the_same_tokens(model: str, tmp_path: Pa
     # And it is the model that its name means to the engine.
     engine = Engine(EngineConfig(model=f"random:{model}", device="cpu", prefix_cache=False))
     params = SamplingParams(max_new_tokens=MIXED.new_tokens, ignore_eos=True)
-    own = [list(done.token_ids) for done in engine.generate(task.prompts, params)]
+    own = [list(done.token_ids) for done in engine.generate(cell.prompts, params)]
     assert own == ids["kvtrail"]
+    # In double precision, too, all of them are the likeliest; another token is not.
+    model = PlainDecoder(Path(task.model), torch.float64, "cpu")
+    told = likelihood(model, cell.prompts, own)
+    assert told == {"tokens": 100, "argmax": 1.0, "largest_gap": 0.0}
+    own[1][7] = (own[1][7] + 1) % 50
+    told = likelihood(model, cell.prompts, own)
+    assert told["argmax"] < 1
+    assert told["largest_gap"] > 0
+
+
+class Graphs(Enum):
+    PIECEWISE = 1
 
 
 class Recorder:
@@ -102,11 +123,20 @@ class Recorder:
 
 
 class VllmLike(Recorder):
+    llm_engine = SimpleNamespace(
+        vllm_config=SimpleNamespace(
+            compilation_config=SimpleNamespace(cudagraph_mode=Graphs.PIECEWISE),
+            scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, async_scheduling=True),
+        )
+    )
+
     def answer(self, asked: Any) -> Any:
         return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(range(asked.max_tokens)))])
 
 
 class SglangLike(Recorder):
+    server_args = SimpleNamespace(chunked_prefill_size=2048, attention_backend="fa3")
+
     def answer(self, asked: Any) -> Any:
         return {"output_ids": list(range(asked["max_new_tokens"]))}
 
@@ -117,26 +147,35 @@ class MiniLike(Recorder):
 
 
 @pytest.mark.parametrize(
-    ("name", "modules", "engine", "fair"),
+    ("name", "modules", "engine", "fair", "chosen"),
     [
         (
             "vllm",
             {"vllm": "LLM"},
             VllmLike,
             {"enable_prefix_caching": False, "max_num_seqs": 3, "max_model_len": 29},
+            {"graphs": "PIECEWISE", "batched_tokens": "8192", "asynchronous": "True"},
         ),
         (
             "sglang",
             {"sglang": "Engine"},
             SglangLike,
             {"disable_radix_cache": True, "cuda_graph_max_bs": 3, "context_length": 29},
+            {"batched_tokens": "2048", "attention": "fa3"},
         ),
-        ("nano-vllm", {"nanovllm": "LLM"}, Recorder, {"enforce_eager": False, "max_num_seqs": 3}),
+        (
+            "nano-vllm",
+            {"nanovllm": "LLM"},
+            Recorder,
+            {"enforce_eager": False, "max_num_seqs": 3},
+            {},
+        ),
         (
             "mini-sglang",
             {"minisgl": "", "minisgl.llm": "LLM", "minisgl.core": ""},
             MiniLike,
             {"cache_type": "naive", "cuda_graph_max_bs": 3},
+            {},
         ),
     ],
 )
@@ -145,6 +184,7 @@ def test_other_projects_are_asked_for_the_same_work(
     modules: dict[str, str],
     engine: type[Recorder],
     fair: dict[str, Any],
+    chosen: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -160,13 +200,15 @@ def test_other_projects_are_asked_for_the_same_work(
         monkeypatch.setitem(sys.modules, module, stand_in)
     sizes = {"vocab_size": 64}
     task = task_of(Checkpoint("a folder", "float32", sizes, 1.0, 1.0, None), tmp_path)
-    figures, facts = live(name, task)
+    facts = live(name, task)
+    measured = facts["cells"]["mixed"]
     (peer,) = made
     assert peer.told.items() >= fair.items()
     assert "a folder" in peer.told.values()
-    assert figures["tokens_per_s"][0] > 0
+    assert measured["figures"]["tokens_per_s"][0] > 0
+    assert facts["chosen"].items() >= chosen.items()
     missing = 1 if name == "mini-sglang" else 0
-    assert [len(ids) for ids in facts["token_ids"]] == [MIXED.new_tokens - missing] * 5
+    assert [len(ids) for ids in measured["token_ids"]] == [MIXED.new_tokens - missing] * 5
     for asked in peer.asked:
         params = asked if isinstance(asked, dict) else vars(asked)
         assert params["ignore_eos"] is True
@@ -181,8 +223,8 @@ def test_a_run_that_is_cut_short_is_no_measurement(
     stand_in.__dict__.update({"SamplingParams": SimpleNamespace, "LLM": MiniLike})
     monkeypatch.setitem(sys.modules, "nanovllm", stand_in)
     checkpoint = Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
-    with pytest.raises(SystemExit, match="got 0 tokens where 1 were asked for"):
-        live("nano-vllm", task_of(checkpoint, tmp_path))
+    (cell,) = live("nano-vllm", task_of(checkpoint, tmp_path))["cells"].values()
+    assert "got 0 tokens where 1 were asked for" in cell["failed"]
 
 
 def test_peers_are_found_by_name_or_by_their_interpreter(tmp_path: Path) -> None:
@@ -207,7 +249,7 @@ def cells(table: Table) -> list[dict[str, Any]]:
     return table.to_json()
 
 
-def test_tables_say_how_tokens_differ_and_leave_out_what_is_unknown() -> None:
+def test_tables_say_how_right_tokens_are_and_leave_out_what_is_unknown() -> None:
     row = {
         "workload": "wide",
         "engine": "vllm",
@@ -221,16 +263,17 @@ def test_tables_say_how_tokens_differ_and_leave_out_what_is_unknown() -> None:
         "startup_s": 40.0,
         "peak_gpu_bytes": 2**31,
         "peak_rss_bytes": None,
-        "tokens": {"same": 3, "requests": 4, "first_difference": 17},
+        "tokens": {"tokens": 6144, "argmax": 0.888, "largest_gap": 0.59},
         "settings": "graphs",
+        "chosen": {"batched_tokens": "8192"},
         "versions": {"vllm": "0.24.0"},
     }
     speed = speed_table([row], "here").to_markdown()
     assert "| wide | vllm | 2.000 1.900-2.200 | 4.00 3.50-4.50 |" in speed
     (rest,) = cells(rest_table([row]))
-    assert rest["tokens"] == "3 of 4 requests, the first difference after 17 tokens"
+    assert rest["tokens"] == "88.8% of 6144, gap 0.59"
     assert (rest["peak_gpu_gib"], rest["peak_rss_gib"]) == (2.0, None)
-    assert rest["settings"] == "graphs; vllm 0.24.0"
+    assert rest["settings"] == "graphs; batched_tokens 8192, vllm 0.24.0"
 
 
 def test_engines_that_are_all_absent_are_a_sentence() -> None:
@@ -239,23 +282,83 @@ def test_engines_that_are_all_absent_are_a_sentence() -> None:
     assert "sglang: absent" in done.output
 
 
-def test_workloads_that_are_over_stay_where_a_later_one_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
+def run_peers(*arguments: str, folder: Path, python: str = "") -> tuple[Result, dict[str, Any]]:
+    """Run the command on a tiny model; the Python of vLLM imports it from `python`."""
+    other, record = folder / "python", folder / "peers.json"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    (folder / "vllm.py").write_text(python)
+    given = ["peers", "--quick", "--model", "random:qwen3-tiny", "--json", str(record)]
+    given += ["--peer", f"vllm={other}", "--folder", str(folder), *arguments]
+    done = CliRunner().invoke(build_app(), given)
+    return done, json.loads(record.read_text()) if record.is_file() else {}
 
-    def live(rounds: PeerRounds, one: Round, device: str) -> Lived:
-        if one.contest.workload.name == "wide-quick":
-            raise KeyboardInterrupt
-        return Lived()
 
-    monkeypatch.setattr("asv_bench.cli.peers.checkpoint_in", lambda *_: checkpoint)
-    monkeypatch.setattr(PeerRounds, "_live", live)
-    monkeypatch.setattr(Contest, "rows", lambda self, _: [{"workload": self.workload.name}])
-    record = tmp_path / "peers.json"
-    arguments = ["--workloads", "single,wide", "--peer", "torch", "--json", str(record)]
-    CliRunner().invoke(build_app(), ["peers", "--quick", *arguments])
-    assert json.loads(record.read_text())["results"] == {"rows": [{"workload": "single-quick"}]}
+@pytest.mark.thorough
+def test_an_only_peer_that_fails_is_a_failure(tmp_path: Path) -> None:
+    broken = "raise RuntimeError('no such architecture')"
+    done, told = run_peers("--workloads", "single", "--rounds", "1", folder=tmp_path, python=broken)
+    assert isinstance(done.exception, MeasurementFailed)
+    assert "no peer gave a figure" in str(done.exception)
+    assert "no such architecture" in done.output
+    assert [row["engine"] for row in told["results"]["rows"]] == ["kvtrail"]
+
+
+@pytest.mark.thorough
+def test_an_engine_starts_once_for_all_workloads_of_a_model(tmp_path: Path) -> None:
+    """One whose tokens are all 1; it has a single life, whose windows give the range."""
+    peer = """
+        import os, time
+        from types import SimpleNamespace as Any
+        open(os.environ["PEERS_FOLDER"] + "/../starts", "a").write("x")
+        SamplingParams = Any
+        class LLM:
+            def __init__(self, **options): self.runs = 0
+            def generate(self, prompts, params, use_tqdm):
+                self.runs += 1
+                time.sleep(0.01 * self.runs)
+                return [Any(outputs=[Any(token_ids=[1] * one.max_tokens)]) for one in params]
+    """
+    arguments = ["--workloads", "single,wide", "--rounds", "1", "--windows", "2"]
+    done, told = run_peers(*arguments, folder=tmp_path, python=dedent(peer))
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert (tmp_path / "starts").read_text() == "x"
+    rows = {(row["workload"], row["engine"]): row for row in told["results"]["rows"]}
+    assert len(rows) == 4
+    low, high = rows["wide-quick", "vllm"]["step_ms_range"]
+    assert high > low
+    times = rows["wide-quick", "vllm"]["times"]
+    assert times["low"] < times["estimate"] < times["high"]
+    assert rows["wide-quick", "kvtrail"]["tokens"]["argmax"] == 1
+    assert rows["wide-quick", "vllm"]["tokens"]["argmax"] < 0.5
+    assert rows["wide-quick", "vllm"]["tokens"]["largest_gap"] > 0
+
+
+@pytest.mark.thorough
+def test_rounds_that_are_over_stay_where_a_later_one_is_interrupted(tmp_path: Path) -> None:
+    """As by Ctrl-C, in the second round of vLLM."""
+    peer = """
+        import os, signal, time
+        from types import SimpleNamespace as Any
+        SamplingParams = Any
+        PID = {pid}
+        starts = os.environ["PEERS_FOLDER"] + "/../starts"
+        open(starts, "a").write("x")
+        class LLM:
+            def __init__(self, **options):
+                if len(open(starts).read()) > 1:
+                    os.kill(PID, signal.SIGTERM)
+            def generate(self, prompts, params, use_tqdm):
+                time.sleep(0.01 * params[0].max_tokens)
+                return [Any(outputs=[Any(token_ids=[1] * one.max_tokens)]) for one in params]
+    """
+    arguments = ["--workloads", "single", "--rounds", "2", "--windows", "1"]
+    done, told = run_peers(
+        *arguments, folder=tmp_path, python=dedent(peer).replace("{pid}", str(os.getpid()))
+    )
+    assert done.exit_code == 130
+    assert "interrupted: what was over is in " in done.output
+    assert [row["engine"] for row in told["results"]["rows"]] == ["kvtrail", "vllm"]
 
 
 @pytest.mark.thorough
@@ -277,7 +380,8 @@ def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(
     told = json.loads(record.read_text())
     rows = {row["engine"]: row for row in told["results"]["rows"]}
     assert set(rows) == {"kvtrail", "torch"}
-    assert rows["torch"]["tokens"] == {"same": 1, "requests": 1, "first_difference": -1}
+    assert rows["torch"]["tokens"] == rows["kvtrail"]["tokens"]
+    assert rows["torch"]["tokens"]["argmax"] == 1
     assert rows["torch"]["times"]["low"] <= rows["torch"]["times"]["estimate"]
     assert rows["kvtrail"]["startup_s"] > 0.1
     assert rows["kvtrail"]["peak_rss_bytes"] > 2**26
