@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,7 +135,6 @@ def peers(
         "rounds": rounds,
         "windows": windows,
     }
-    begun = count()
     with (
         tempfile.TemporaryDirectory(prefix="kvtrail-", dir=folder) as scratch,
         termination_as_interrupt(),
@@ -154,10 +154,10 @@ def peers(
             record = record_of("peers", settings, opened)
             record.notes += found.absent
             look_around(record, files.console, subject, opened, require_quiet=require_quiet)
-            heats = _heats(groups, engines, windows, place, device)
             path = files.record or record.default_path()
             rows: list[dict[str, Any]] = []
 
+            heats: list[Heat] = []
             kept: list[Heat] = []
 
             def keep(heat: Heat) -> None:
@@ -174,15 +174,16 @@ def peers(
                     record.write(path)
                 print_sentences(files.console, notes, "yellow")
 
-            with Progress(files.console, "peers", lives, "lives") as progress:
-                measuring = PeerRounds(source, lambda what: progress.show(next(begun), what), keep)
-                try:
-                    measuring.measure(heats, rounds)
-                except KeyboardInterrupt:
-                    _keep_rest(record, [one for one in heats if one not in kept], keep)
-                    where = f"what was over is in {path}" if rows else "nothing was over"
-                    print_sentences(files.console, [f"interrupted: {where}."], "yellow")
-                    raise
+            try:
+                heats += _heats(groups, engines, windows, place, device)
+                with Progress(files.console, "peers", lives, "lives") as progress:
+                    on_life = partial(_say, progress, count())
+                    PeerRounds(source, on_life, keep).measure(heats, rounds)
+            except KeyboardInterrupt:
+                _keep_rest(record, [one for one in heats if one not in kept], keep)
+                where = f"what was over is in {path}" if rows else "nothing was over"
+                print_sentences(files.console, [f"interrupted: {where}."], "yellow")
+                raise
     record.notes += subject.remarks
     record.write(path)
     title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
@@ -193,6 +194,10 @@ def peers(
     files.console.print(f"record: {path}")
     if not any(row["engine"] != KVTRAIL for row in rows):
         raise MeasurementFailed("no peer gave a figure: see the sentences above.")
+
+
+def _say(progress: Progress, numbers: Iterator[int], what: str) -> None:
+    progress.show(next(numbers), what)
 
 
 def _keep_rest(record: Record, heats: Sequence[Heat], keep: Callable[[Heat], None]) -> None:

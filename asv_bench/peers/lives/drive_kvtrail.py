@@ -23,7 +23,7 @@ class Kvtrail:
     unreported = 0
     settings = "CUDA graphs, no prefix cache"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, label: str, task: Task) -> None:
         # The engine of the tree, in the place of any installed one.
         sys.path.insert(0, os.environ["KVTRAIL_TREE"])
         from engine import Engine, EngineConfig, SamplingParams
@@ -43,6 +43,4 @@ class Kvtrail:
         return [list(done.token_ids) for done in self._engine.generate(prompts, params)]
 
 
-def load(label: str, task: Task) -> Kvtrail:
-    """The engine, ready."""
-    return Kvtrail(task)
+load = Kvtrail

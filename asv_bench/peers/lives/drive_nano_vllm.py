@@ -23,7 +23,7 @@ class NanoVllm:
     unreported = 0
     settings = "CUDA graphs, its prefix cache, temperature 1e-5 as 0 is refused"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, label: str, task: Task) -> None:
         from nanovllm import LLM, SamplingParams
 
         self._params = SamplingParams
@@ -44,6 +44,4 @@ class NanoVllm:
         return [list(request["token_ids"]) for request in done]
 
 
-def load(label: str, task: Task) -> NanoVllm:
-    """The engine, ready."""
-    return NanoVllm(task)
+load = NanoVllm

@@ -22,7 +22,7 @@ class Sglang:
     unreported = 0
     settings = "CUDA graphs up to the batch, no prefix cache, no detokenization"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, label: str, task: Task) -> None:
         import sglang
 
         self._engine = sglang.Engine(
@@ -47,6 +47,4 @@ class Sglang:
         return [list(request["output_ids"]) for request in done]
 
 
-def load(label: str, task: Task) -> Sglang:
-    """The engine, ready."""
-    return Sglang(task)
+load = Sglang

@@ -129,7 +129,7 @@ class PlainTorch:
     unreported = 0
     choices: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, label: str, task: Task) -> None:
         self._task = task
         self._dtype = getattr(torch, task.dtype)
         self._model = PlainDecoder(Path(task.model), self._dtype, task.device)
@@ -207,6 +207,4 @@ def _turned(heads: Tensor, turn: Tensor | None) -> Tensor:
     return turned.to(heads.dtype)
 
 
-def load(label: str, task: Task) -> PlainTorch:
-    """The decoder, ready."""
-    return PlainTorch(task)
+load = PlainTorch

@@ -17,10 +17,11 @@ class Transformers:
     }
     unreported = 0
 
-    def __init__(self, task: Task, *, is_static: bool) -> None:
+    def __init__(self, label: str, task: Task) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
+        is_static = label.endswith("static")
         self._torch = torch
         self._batch = task.batch
         self._cache = "static" if is_static else None
@@ -63,6 +64,4 @@ class Transformers:
         return generated
 
 
-def load(label: str, task: Task) -> Transformers:
-    """The model, ready."""
-    return Transformers(task, is_static=label.endswith("static"))
+load = Transformers

@@ -24,7 +24,7 @@ class Vllm:
     unreported = 0
     settings = "CUDA graphs as it chooses them, no prefix cache, no detokenization"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, label: str, task: Task) -> None:
         from vllm import LLM, SamplingParams
 
         self._params = SamplingParams
@@ -49,6 +49,4 @@ class Vllm:
         return [list(request.outputs[0].token_ids) for request in done]
 
 
-def load(label: str, task: Task) -> Vllm:
-    """The engine, ready."""
-    return Vllm(task)
+load = Vllm
