@@ -9,8 +9,8 @@ from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import write_text
 from asv_bench.process.gpu import visible_gpus
+from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.beginning import beginning
-from asv_bench.subjects.choose import repository_around
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile
 
 
