@@ -126,6 +126,7 @@ def bisect(
         [benchmark] if benchmark else (),
         require_gpu=how.require_gpu,
         is_elsewhere=is_elsewhere,
+        near=(good, bad),
     )
     chosen = choice.subject("bisect")
     metric = _one_metric(chosen, benchmark)

@@ -110,7 +110,7 @@ def calibrate(
         raise Refused("--null 0 --planted none leaves nothing to compare.")
     files = outputs.files()
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
-    measured = asked.choice(command, benchmark).subject("calibrate")
+    measured = asked.choice(command, benchmark, near=(commit,)).subject("calibrate")
     chosen = commit_of(measured, commit)
     plan = plan.with_margin(margin / 100)
     record = Record(

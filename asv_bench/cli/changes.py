@@ -186,6 +186,8 @@ class Confirming:
         self, found: Sequence[Change], *, anyway: bool
     ) -> tuple[dict[Change, Comparison], bool]:
         """What comparing says of each change, and whether it was interrupted."""
+        if self.declared is not None:
+            self.declared.near = [found[0].since.hash, found[0].until.hash]
         subject = self._subject({change.series.benchmark for change in found})
         metrics = () if subject is None else subject.metrics
         suspicions, gone = suspicions_of(found, [metric.name for metric in metrics])

@@ -102,7 +102,9 @@ def compare(
     files = outputs.files()
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
     is_elsewhere = hosts.address is not None
-    choice = asked.choice(words, benchmark, require_gpu=how.require_gpu, is_elsewhere=is_elsewhere)
+    choice = asked.choice(
+        words, benchmark, require_gpu=how.require_gpu, is_elsewhere=is_elsewhere, near=names
+    )
     chosen = choice.subject("compare")
     refuse_hopeless(plan, len(chosen.metrics))
     with checkout_lock(WORKPLACE):

@@ -96,7 +96,7 @@ def explain(
     if compare and record is not None:
         raise Refused("--compare makes a record, and --record names one; give one of them.")
     files = outputs.files()
-    choice = asked.choice(command, metric)
+    choice = asked.choice(command, metric, near=(base, head))
     with checkout_lock(WORKPLACE), termination_as_interrupt():
         chosen = choice.subject("explain")
         ends = ends_of(chosen, (base, head))

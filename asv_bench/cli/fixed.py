@@ -101,7 +101,8 @@ def fixed(
             "fixed needs three commits or labels: kvtrail fixed PARENT CULPRIT HEAD; or the "
             "culprit alone, without a command behind it."
         )
-    choice = asked.choice(commits[NAMES:], benchmark, require_gpu=how.require_gpu)
+    near = [*commits[:NAMES], *(["HEAD"] if is_alone else [])]
+    choice = asked.choice(commits[NAMES:], benchmark, require_gpu=how.require_gpu, near=near)
     chosen = choice.subject("fixed")
     names = commits[:NAMES]
     if is_alone:

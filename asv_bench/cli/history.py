@@ -98,8 +98,6 @@ def history(
     if declared is not None:
         if full:
             raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
-        if not hosts.address:
-            declared.choose(benchmark or (), None)
         session = SubjectSession(declared, histories, SELECTION.changed((), rounds).rounds, hosts)
     else:
         selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
@@ -112,6 +110,9 @@ def history(
     pinned = None if reference is None else session.resolve(reference)
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
+    if declared is not None and not hosts.address:
+        declared.near = commits[:1]
+        declared.choose(benchmark or (), None)
     console = files.console
     if len(runs) < len(found) and not anyway:
         console.print(

@@ -168,6 +168,7 @@ class SubjectOptions:
         *,
         require_gpu: bool = False,
         is_elsewhere: bool = False,
+        near: Sequence[str | None] = (),
     ) -> Choice:
         """What these options and the others of `Choice` say of the subject."""
         return Choice(
@@ -179,6 +180,7 @@ class SubjectOptions:
             require_gpu=require_gpu,
             workload=self.engine_workload(),
             is_elsewhere=is_elsewhere,
+            near=[name for name in near if name is not None],
         )
 
     def engine_workload(self) -> EngineWorkload | None:

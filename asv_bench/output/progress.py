@@ -147,7 +147,8 @@ class Progress:
         if self._preparing and self._done == 0:
             return f"{self._preparing}: {gone}"
         count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
-        parts = (f"{count} {self._unit}", gone, self.left())
+        counted = f"{count} {self._unit}" if self._done or self._total else ""
+        parts = (counted, gone, self.left())
         doing = self._preparing or self._what
         return f"{doing}: {', '.join(part for part in parts if part)}"
 

@@ -6,33 +6,46 @@ benchmarks of today through asv's runner. So each benchmark is a metric, of whic
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from asv_bench.compare.catalog import Entry, entries_of
-from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.history.asv_selection import names_with_parameters
-from asv_bench.packages import require_packages
-from asv_bench.process.samples import CommitUnusable
+from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
+from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.history.asv_selection import Selection, names_with_parameters
+from asv_bench.output.console import make_console, print_sentences
+from asv_bench.output.progress import Progress
+from asv_bench.process.samples import Absence, CommitUnusable
+from asv_bench.subjects import trees
+from asv_bench.subjects.asv_conf import AsvConf
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.figures import Figures
+from asv_bench.subjects.life import CommandLife, Life
 from asv_bench.subjects.pinned import digest_of
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
-from asv_bench.subjects.trees import SUBJECT
+from asv_bench.subjects.trees import SUBJECT, Laid
 
 _SCRIPT = Path(__file__).with_name("asv_life.py")
+_RUNNER = ("asv_runner", "pympler")
+"""What asv puts into each environment; without pympler there are no `mem_` benchmarks."""
 _LISTING_SECONDS = 600.0
-_INSTALL = "in-dir={env_dir} python -m pip install -q {build_dir}"
-_PREFIX = re.compile(r"(in-dir|return-code|\w+)=(\S*)\s+")
+_LONGEST_SECONDS = 1e6
+_WORK = "KVTRAIL_WORK"
+_NAMES_MODULE = re.compile(r"\^?\w+\\?\.(?![*+?{])")
 
 
 class AsvSuite(DeclaredSubject):
@@ -52,71 +65,82 @@ class AsvSuite(DeclaredSubject):
     is_portable = False
 
     def __init__(self, path: Path) -> None:
-        require_packages("asv", "asv_runner")
-        from asv.config import Config
-        from asv.util import UserError
-
-        try:
-            conf = Config.load(str(path))
-        except (UserError, OSError, ValueError) as error:
-            raise Refused(f"{path} is no configuration of asv: {error}.") from None
-        folder = path.resolve().parent
-        root = (folder / (conf.repo or "")).resolve()
-        if not conf.repo or not root.is_dir():
-            raise Refused(
-                f"{path} names the repository {conf.repo!r}, and only one on this machine can be "
-                f"measured; clone it, and name the folder."
-            )
-        self._suite = folder / conf.benchmark_dir
-        self._conf = conf
+        self._conf = conf = AsvConf.read(path)
         self._versions: dict[str, str] = {}
-        name = re.sub(r"[^\w.-]", "-", conf.project)
-        text = SubjectText(
-            SubjectTable(
-                name=name,
-                setup=_setup(conf),
+        self._wanted: list[dict[str, Any]] = []
+        self._kept: Path
+        own = {"PYTHONDONTWRITEBYTECODE": "1", SUBJECT: str(path.resolve().parent)}
+        try:
+            table = SubjectTable(
+                name=re.sub(r"[^\w.-]", "-", conf.conf.project) or "suite",
+                setup=conf.setup,
                 measure="true",
-                setup_timeout_s=float(conf.install_timeout) * 5,
-                env={
-                    "PYTHONDONTWRITEBYTECODE": "1",
-                    SUBJECT: str(folder),
-                    **_variables(conf.matrix),
-                },
+                setup_timeout_s=conf.setup_timeout_s,
+                env={**own, **conf.variables_of_lives},
             )
-        )
-        super().__init__(root, text, source=path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise Refused(f"{path}: {error}.") from None
+        super().__init__(conf.root, SubjectText(table), source=path.read_text(encoding="utf-8"))
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """See `DeclaredSubject`: patterns are looked for in names with parameters.
 
         Raises
         ------
-        Refused
+        NothingSelected
             If no benchmark is called so.
         MeasurementFailed
-            If HEAD cannot be installed, or its benchmarks cannot be imported.
+            If no commit that is measured can be installed, or imports the benchmarks.
         """
-        suite = self._folder() / self._suite.name
-        shutil.copytree(self._suite, suite, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-        known = self._discovered(suite)
-        entries = [
-            entry
-            for entry in known
-            if any(re.search(pattern, entry.name) for pattern in patterns or (".",))
+        selection = Selection((".",), rounds=1).changed(patterns, None)
+        self._kept = kept = self._kept_suite()
+        listing = self._listing(kept, selection.patterns)
+        described = {one["name"]: one for one in listing["benchmarks"]}
+        known = entries_of(listing["benchmarks"])
+        entries = [entry for entry in known if selection.includes(entry.name)]
+        unknown = [
+            f"its module {name or '__init__'} cannot be imported: {error}."
+            for name, error in listing["unknown"].items()
         ]
+        if not entries and unknown:
+            raise MeasurementFailed(f"the suite cannot be imported: {' '.join(unknown)}")
         if not entries:
             shown = ", ".join(entry.name for entry in known[:6])
-            raise Refused(
+            raise NothingSelected(
                 f"no benchmark is called {' or '.join(patterns)}; there are {len(known)}, such as "
                 f"{shown}."
             )
-        identifiers = json.dumps({entry.name: entry.identifier for entry in entries})
+        print_sentences(make_console(stderr=True), unknown, "yellow")
+        self._wanted = [self._order(entry, described) for entry in entries]
+        self._versions = {
+            name: one["version"]
+            for one in listing["benchmarks"]
+            for name in names_with_parameters(one["name"], one["params"])
+        }
+        caches = {one["setup_cache_key"]: one["setup_cache_timeout_s"] for one in self._wanted}
+        limits = [*caches.values(), *(one["timeout_s"] for one in self._wanted)]
+        table = msgspec.structs.replace(
+            self._text.subject,
+            measure=f'{_line(kept)} run {shlex.quote(str(self._copy(kept)))} "${_WORK}"',
+            timeout_s=_LISTING_SECONDS + sum(limits),
+        )
         metrics = {entry.name: MetricTable(path=entry.name, unit=entry.unit) for entry in entries}
-        # On the line, not among the variables: a setup does not depend on it.
-        line = f"KVTRAIL_BENCHMARKS={shlex.quote(identifiers)} {self._runner('run', suite)}"
-        table = msgspec.structs.replace(self._text.subject, measure=line)
         self._declare(SubjectText(table, metrics=metrics))
         super().choose((), devices)
+
+    def _order(self, entry: Entry, described: Mapping[str, Any]) -> dict[str, Any]:
+        """What a life is told of a benchmark."""
+        one = described[entry.identifier.partition("-")[0]]
+        limit = self._conf.conf.default_benchmark_timeout
+        timeout = _seconds(one.get("timeout"), limit)
+        return {
+            "name": entry.name,
+            "identifier": entry.identifier,
+            "type": one["type"],
+            "timeout_s": timeout,
+            "setup_cache_key": one.get("setup_cache_key"),
+            "setup_cache_timeout_s": _seconds(one.get("setup_cache_timeout"), timeout),
+        }
 
     def version(self, metric: str) -> str:
         """See `DeclaredSubject`: what asv makes of the benchmark's code."""
@@ -125,118 +149,159 @@ class AsvSuite(DeclaredSubject):
     @property
     def fixed(self) -> str:
         """See `Subject`: of the benchmarks."""
-        return digest_of(self._suite)
+        return digest_of(self._conf.suite)
 
     def sentence(self) -> str:
         """See `Subject`."""
         names = ", ".join(metric.name for metric in self.metrics[:4])
         more = len(self.metrics) - 4
         also = f" and {more} more" if more > 0 else ""
-        return f"measuring {names}{also} of the asv suite of {self.name}, each commit installed"
+        return f"measuring {names}{also} of the asv suite of {self.name}, {self._conf.sentence()}"
 
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""
         return {"kind": "asv", "name": self.name, "file": self._source}
 
-    def _runner(self, verb: str, suite: Path) -> str:
-        """A line that runs asv's runner, the one that is installed here, in a commit's Python."""
-        runner = self._folder() / "runner"
-        if not runner.exists():
-            import asv_runner
+    def _life(self) -> Life:
+        # asv's own default is another, but a start of Python for every benchmark of every life
+        # makes a suite hopeless.
+        is_imported_once = self._conf.conf.launch_method != "spawn"
+        command = CommandLife(self._started, self._declared, self._text.subject.timeout_s)
+        return SuiteLife(command, self._wanted, is_imported_once, self._kept)
 
-            shutil.copytree(Path(asv_runner.__file__).parent, runner / "asv_runner")
-        words = ("-P", str(_SCRIPT), verb, str(suite))
-        return f'PYTHONPATH={runner} "$KVTRAIL_OUT/env/bin/python" {shlex.join(words)}'
+    def _copy(self, kept: Path) -> Path:
+        return kept / "suite" / self._conf.suite.name
 
-    def _discovered(self, suite: Path) -> list[Entry]:
-        """The benchmarks that the suite has with the commit of HEAD."""
-        processes = Processes()
-        trees = self._trees(self.variant, processes)
-        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-            listed = Path(scratch) / "benchmarks.json"
-            try:
-                laid = trees.lay_out(self.resolve("HEAD").hash)
-                command = f"{self._runner('list', suite)} {shlex.quote(str(listed))}"
-                job = Job(command, laid.tree, laid.environment(self._text.subject))
-                processes.run(job, _LISTING_SECONDS)
-            except CommitUnusable as error:
-                raise MeasurementFailed(f"the suite cannot be listed: {error}") from None
-            except LifeFailed as error:
-                raise MeasurementFailed(f"the suite cannot be imported: {error}") from None
-            described = json.loads(listed.read_text())
-        self._versions = {
-            name: one["version"]
-            for one in described
-            for name in names_with_parameters(one["name"], one["params"])
-        }
-        return entries_of(described)
-
-
-def _setup(conf: Any) -> str:
-    """The lines for the shell that make an environment and install a commit, as asv would."""
-    places = {
-        "env_dir": "$KVTRAIL_OUT/env",
-        "env_name": "env",
-        "env_type": "virtualenv",
-        "conf_dir": f"${SUBJECT}",
-        "build_dir": "$KVTRAIL_TREE" + (f"/{conf.repo_subdir}" if conf.repo_subdir else ""),
-        "build_cache_dir": "$KVTRAIL_OUT/wheels",
-        "wheel_file": "$KVTRAIL_OUT/wheels/*.whl",
-        "commit": "$KVTRAIL_LABEL",
-        "project": conf.project,
-    }
-    build, install = _lines(conf.build_command), _lines(conf.install_command)
-    if not install:
-        install = [_INSTALL] if not build else ["python -m pip install -q {wheel_file}"]
-    requirements = _requirements(conf.matrix)
-    required = [f"python -m pip install -q {shlex.join(requirements)}"] if requirements else []
-    return " && ".join(
-        (
-            f'{shlex.quote(sys.executable)} -m venv "$KVTRAIL_OUT/env"',
-            'export PATH="$KVTRAIL_OUT/env/bin:$PATH"',
-            'mkdir -p "$KVTRAIL_OUT/wheels"',
-            *required,
-            *(_line(line, places) for line in (*build, *install)),
+    def _kept_suite(self) -> Path:
+        """A copy of the benchmarks and of asv's runner, which no edit changes meanwhile."""
+        found = filter(None, map(find_spec, _RUNNER))
+        parts = [Path(str(spec.origin)).parent for spec in found]
+        content = " ".join(digest_of(path) for path in (self._conf.suite, _SCRIPT, *parts))
+        kept = (
+            trees.CACHE / f"{self.name}-suite-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
         )
-    )
+        if not kept.is_dir():
+            trees.CACHE.mkdir(parents=True, exist_ok=True)
+            making = Path(tempfile.mkdtemp(dir=trees.CACHE))
+            unread = shutil.ignore_patterns("__pycache__", "*.pyc")
+            shutil.copytree(self._conf.suite, self._copy(making), ignore=unread)
+            shutil.copy2(_SCRIPT, making)
+            for part in parts:
+                shutil.copytree(part, making / part.name, ignore=unread)
+            with contextlib.suppress(OSError):
+                # Another command may have made the same meanwhile.
+                making.rename(kept)
+            shutil.rmtree(making, ignore_errors=True)
+        os.utime(kept)
+        return kept
+
+    def _listing(self, kept: Path, patterns: Sequence[str]) -> Any:
+        """asv's descriptions of the benchmarks, by a commit that is measured anyway."""
+        names = sorted(dict.fromkeys(self.near[::-1] or ("HEAD",)), key=WORKING_TREE.__eq__)
+        processes = Processes()
+        # Without a setup trees would lie in the folder that is named here; these have one.
+        laying = self._trees(self.variant, processes, trees.CACHE)
+        trouble: MeasurementFailed | None = None
+        for name in names:
+            commit = self.resolve(name)
+            what = f"listing the benchmarks with {commit.short}"
+            with Progress(make_console(stderr=True), f"{what}, installed first if need be") as bar:
+                try:
+                    laid = laying.lay_out(commit.hash)
+                    bar.name(what)
+                    return self._listed(laid, kept, patterns, processes)
+                except CommitUnusable as error:
+                    trouble = trouble or MeasurementFailed(f"the suite cannot be listed: {error}")
+                except LifeFailed as error:
+                    sentence = f"the suite cannot be imported with {commit.short}: {error}"
+                    trouble = trouble or MeasurementFailed(sentence)
+        assert trouble is not None
+        raise trouble
+
+    def _listed(self, laid: Laid, kept: Path, patterns: Sequence[str], processes: Processes) -> Any:
+        """The listing of a commit, kept with its setup."""
+        modules = _modules(self._copy(kept), patterns)
+        key = hashlib.sha256(json.dumps([kept.name, modules]).encode()).hexdigest()[:16]
+        listing = laid.out / f"benchmarks-{key}.json"
+        if not listing.is_file():
+            unfinished = listing.with_suffix(f".{os.getpid()}")
+            words = ("list", str(self._copy(kept)), str(unfinished), *modules)
+            # Lives write no bytecode, and would compile the suite each time.
+            compiling = f"{_PYTHON} -m compileall -q {shlex.quote(str(kept))} >/dev/null 2>&1"
+            line = f"{compiling}; {_line(kept)} {shlex.join(words)}"
+            environment = laid.environment(self._text.subject)
+            processes.run(Job(line, laid.tree, environment), _LISTING_SECONDS)
+            unfinished.rename(listing)
+        return json.loads(listing.read_text(encoding="utf-8"))
 
 
-def _lines(commands: str | list[str] | None) -> list[str]:
-    if not commands:
-        return []
-    return [commands] if isinstance(commands, str) else list(commands)
+@dataclass(frozen=True, slots=True)
+class SuiteLife:
+    """The chosen benchmarks of a suite, which a command runs one by one.
+
+    Attributes
+    ----------
+    command
+        The command.
+    wanted
+        What it is told of each: more than a command line holds.
+    is_imported_once
+        Whether the benchmarks are forks of a process that has imported them.
+    kept
+        The folder of the suite, which is used as long as this lives.
+    absent
+        By the folder of a variant, what gave no figure in its first life. It is not run again: a
+        benchmark that does not end would take its whole limit each time.
+    """
+
+    command: CommandLife
+    wanted: Sequence[Mapping[str, Any]]
+    is_imported_once: bool
+    kept: Path
+    absent: dict[Path, dict[str, Absence]] = field(default_factory=dict)
+
+    def live(
+        self, laid: Laid, variables: Mapping[str, str], cores: tuple[int, ...], processes: Processes
+    ) -> Figures:
+        """See `Life`."""
+        os.utime(self.kept)
+        absent = self.absent.get(laid.tree, {})
+        told = {
+            "benchmarks": [one for one in self.wanted if one["name"] not in absent],
+            "is_imported_once": self.is_imported_once,
+        }
+        with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as work:
+            (Path(work) / "wanted.json").write_text(json.dumps(told))
+            figures = self.command.live(laid, {**variables, _WORK: work}, cores, processes)
+            reasons = json.loads((Path(work) / "reasons.json").read_text())
+        figures.absences |= {name: Absence(*reason) for name, reason in reasons.items()} | absent
+        self.absent.setdefault(laid.tree, figures.absences)
+        return figures
 
 
-def _line(line: str, places: dict[str, str]) -> str:
-    """One of asv's command lines for a shell: its placeholders, and the settings before it."""
-    for name, value in places.items():
-        quoted = value if "*" in value else f'"{value}"'
-        line = line.replace(f"{{{name}}}", quoted)
-    before, folder = "", places["build_dir"]
-    while found := _PREFIX.match(line):
-        name, value = found.groups()
-        line = line[found.end() :]
-        if name == "in-dir":
-            folder = value.strip('"')
-        elif name != "return-code":
-            before += f"{name}={value} "
-    return f'(cd "{folder}" && {before}{line})'
+_PYTHON = '"$KVTRAIL_OUT/env/bin/python"'
 
 
-def _variables(matrix: dict[str, Any]) -> dict[str, str]:
-    """The variables that asv's matrix sets; of several values the first."""
-    tables = [matrix.get(key, {}) for key in ("env", "env_nobuild")]
-    firsts = {name: values[0] for table in tables for name, values in table.items() if values}
-    return {name: value for name, value in firsts.items() if value is not None}
+def _line(kept: Path) -> str:
+    """How a script beside asv's runner is started in a commit's environment."""
+    return f"PYTHONPATH={shlex.quote(str(kept))} {_PYTHON} {shlex.quote(str(kept / _SCRIPT.name))}"
 
 
-def _requirements(matrix: dict[str, Any]) -> list[str]:
-    """What asv's matrix asks pip for; of several versions the first."""
-    wanted = matrix.get("req", {} if {"env", "env_nobuild"} & matrix.keys() else matrix)
-    found = []
-    for name, versions in wanted.items():
-        version = versions[0] if isinstance(versions, list) and versions else versions
-        if version is not None:
-            package = name.removeprefix("pip+")
-            found.append(f"{package}=={version}" if version else package)
-    return found
+def _seconds(said: Any, otherwise: float) -> float:
+    """A limit that a benchmark names, where it is one."""
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return min(max(0.001, said if is_number else otherwise), _LONGEST_SECONDS)
+
+
+def _modules(suite: Path, patterns: Sequence[str]) -> list[str]:
+    """The only modules that patterns can mean, each of which begins with one; none: any may be."""
+    paths = [path.relative_to(suite).with_suffix("") for path in sorted(suite.rglob("*.py"))]
+    names = [".".join(part for part in path.parts if part != "__init__") for path in paths]
+    found: set[str] = set()
+    for pattern in patterns:
+        begin = _NAMES_MODULE.match(pattern)
+        meant = {name for name in names if begin and re.search(begin[0], f"{name}.")}
+        if not meant or "|" in pattern:
+            return []
+        found |= meant
+    return sorted(found)

@@ -39,6 +39,8 @@ class Choice:
         Of kvtrail's own engine; None: kvtrail's benchmarks.
     is_elsewhere
         Whether the hosts of a fleet run lives.
+    near
+        Revisions that are measured.
     """
 
     command: Sequence[str] = ()
@@ -49,6 +51,7 @@ class Choice:
     require_gpu: bool = False
     workload: EngineWorkload | None = None
     is_elsewhere: bool = False
+    near: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         require_patterns("--metric", self.patterns)
@@ -114,6 +117,7 @@ class Choice:
         declared = self.declared(verb)
         if declared is None:
             return set_up(REPOSITORY, self.patterns, self.devices)
+        declared.near = self.near
         declared.choose(self.patterns, self.devices)
         return declared
 

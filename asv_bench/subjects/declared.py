@@ -72,6 +72,8 @@ class DeclaredSubject:
         Figures that are not compared: by metric, and by hash or label.
     remarks
         See `Subject`.
+    near
+        Revisions that are measured; an asv suite lists its benchmarks with one of them.
     """
 
     is_portable = True
@@ -99,6 +101,7 @@ class DeclaredSubject:
         self.cells: dict[str, Cell] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
         self.remarks: list[str] = []
+        self.near: Sequence[str] = ()
 
     @classmethod
     def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
@@ -351,9 +354,14 @@ class DeclaredSubject:
             return ServerLife(server, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
         return CommandLife(trace.run, {}, timeout)
 
-    def _trees(self, variant_of: Callable[[str], Variant], processes: Processes) -> Trees:
-        table, scratch = self._text.subject, self._folder()
-        return Trees(variant_of, table, self.pinned, self._where, scratch, processes)
+    def _trees(
+        self,
+        variant_of: Callable[[str], Variant],
+        processes: Processes,
+        scratch: Path | None = None,
+    ) -> Trees:
+        table, folder = self._text.subject, scratch or self._folder()
+        return Trees(variant_of, table, self.pinned, self._where, folder, processes)
 
     def _life(self) -> Life:
         server, client = self._text.server, self._text.client

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 from declared_repository import DeclaredRepository
 
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.subjects.choose import declared_by
 
 INSTALL = (
     "import os, shutil, site; "
     "shutil.copy(os.environ['FROM'], site.getsitepackages()[0] + '/toy.py')"
 )
-CONF = "// As asv's own files have comments.\n" + json.dumps(
-    {
-        "version": 1,
-        "project": "toy",
-        "repo": "..",
-        "benchmark_dir": "suite",
-        "install_command": [f'in-dir={{build_dir}} FROM=bench.py python -c "{INSTALL}"'],
-        "matrix": {"env": {"LEVEL": ["2"]}},
-    }
-)
+CONF = {
+    "version": 1,
+    "project": "toy",
+    "repo": "..",
+    "benchmark_dir": "suite",
+    "install_command": [f'in-dir={{build_dir}} FROM=bench.py python -c "{INSTALL}"'],
+    "matrix": {"env": {"LEVEL": ["2"]}},
+}
 SUITE = """
 import os
 import toy
@@ -46,12 +47,72 @@ def time_nothing():
 """
 
 
-def suite_of(root: Path) -> DeclaredRepository:
+APART = """
+import os, time
+import toy
+
+timeout = 60
+CAN_WAIT = toy.value() > 5.2
+
+class Many:
+    params = ([8, 1], ["x" * 70_000])
+
+    def peakmem_of(self, chunks, _):
+        bytearray(chunks * 2 ** 25)
+
+class Cached:
+    def setup_cache(self):
+        print(file=open("caches", "a"))
+        return 7
+
+    def track_cached(self, cached):
+        return cached + len(open("caches").readlines())
+
+    def track_again(self, cached):
+        return self.track_cached(cached)
+
+def track_none():
+    return None
+
+def track_ended():
+    os._exit(0)
+
+def track_crash():
+    os.kill(os.getpid(), 11)
+
+def track_wrong():
+    raise LookupError("no such thing")
+
+def track_late():
+    if CAN_WAIT and os.fork():
+        os.wait()
+    time.sleep(60 if CAN_WAIT else 0)
+    return 1
+
+track_late.timeout = 0.5
+
+def setup_of_skipped():
+    raise NotImplementedError("not here")
+
+def track_skipped():
+    return 1
+
+track_skipped.setup = setup_of_skipped
+"""
+
+
+def as_asv_writes(conf: dict[str, object]) -> str:
+    """A configuration, with comments as asv's own files have them."""
+    return f"// The configuration.\n{json.dumps(conf)}"
+
+
+def suite_of(root: Path, **more: object) -> DeclaredRepository:
+    """A repository with a suite, whose configuration says something more."""
     value = "import random\n\ndef value():\n    return {} * (1 + random.uniform(-0.001, 0.001))\n"
     made = DeclaredRepository.make(root, "", value.format(5), value.format(5.5) + "EVEN = 1\n")
     (made.root / "kvtrail.toml").unlink()
     (made.root / "asv" / "suite").mkdir(parents=True)
-    (made.root / "asv" / "asv.conf.json").write_text(CONF)
+    (made.root / "asv" / "asv.conf.json").write_text(as_asv_writes({**CONF, **more}))
     (made.root / "asv" / "suite" / "__init__.py").touch()
     (made.root / "asv" / "suite" / "bench_toy.py").write_text(SUITE)
     return made
@@ -96,21 +157,38 @@ def test_a_delay_in_what_a_suite_times_is_found(kvtrail, tmp_path: Path) -> None
     assert "track_value(1): no delay was planted; only what is measured in seconds" in said.text
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "is no configuration of asv"),
-        (json.dumps({"version": 1, "project": "x", "repo": "https://example.org/x"}), "clone it"),
-    ],
-)
-def test_a_file_that_is_none_of_asvs_is_refused(
-    kvtrail, tmp_path: Path, text: str, words: str
-) -> None:
+REFUSED: list[tuple[str | dict[str, object], str]] = [
+    ("{", "is no configuration of asv"),
+    ("[" * 100_000, "is no configuration of asv"),
+    ({"repo": "https://example.org/x"}, "clone it"),
+    ({"benchmark_dir": "nowhere"}, "benchmark_dir is 'nowhere'"),
+    ({"benchmark_dir": "."}, "No __init__.py"),
+    ({"pythons": ["9.7"]}, "is for Python 9.7, of which none runs here"),
+    ({"pythons": [3.11]}, "pythons"),
+    ({"pythons": []}, "leave no environment"),
+    ({"exclude": [{"python": ".*"}]}, "leave no environment"),
+    ({"exclude": [{"python": "("}]}, "missing \\)"),
+    ({"pythons": [], "include": [{"req": {}}]}, "does not specify Python version"),
+    ({"matrix": None}, "matrix"),
+    ({"matrix": {"env": "x"}}, "matrix.env is 'x'"),
+    ({"matrix": {"env": {}, "numpy": []}}, "Unknown keys"),
+    ({"matrix": {"env": {"LEVEL": [{}]}}}, "where a text must stand"),
+    ({"install_timeout": "long"}, "install_timeout"),
+    ({"install_command": "return-code=good python"}, "return-code"),
+    ({"install_command": "python {nothing}"}, "nothing"),
+    ({"install_command": "python '"}, "No closing quotation"),
+    ({"build_command": "in-dir={build_dir}"}, "names no command"),
+    ({"environment_type": "conda", "conda_environment_file": "x.yml"}, "under matrix"),
+]
+
+
+def test_a_file_that_is_none_of_asvs_is_refused(tmp_path: Path) -> None:
     made = suite_of(tmp_path / "toy")
     conf = made.root / "asv" / "asv.conf.json"
-    conf.write_text(text)
-    with pytest.raises(Refused, match=words):
-        kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--subject", str(conf))
+    for said, words in REFUSED:
+        conf.write_text(said if isinstance(said, str) else as_asv_writes({**CONF, **said}))
+        with pytest.raises(Refused, match=words):
+            declared_by(conf)
 
 
 @pytest.mark.thorough
@@ -132,3 +210,122 @@ def test_a_suite_has_a_history_in_which_changes_are_confirmed(kvtrail, tmp_path:
     [change] = found.record["results"]["changes"]
     assert change["benchmark"] == "bench_toy.Suite.track_value(1)"
     assert (change["subject"], change["standing"]) == ("change 1", "regression")
+
+
+@pytest.mark.thorough
+def test_every_benchmark_has_a_process_a_limit_and_a_state_of_its_own(
+    kvtrail, tmp_path: Path
+) -> None:
+    made = suite_of(tmp_path / "toy", default_benchmark_timeout=1)
+    (made.root / "asv" / "suite" / "bench_toy.py").write_text(APART)
+    (made.root / "asv" / "suite" / "bench_default.py").write_text(
+        "import time\n\ndef track_default():\n    time.sleep(60)\n"
+    )
+    said = kvtrail(
+        made.toy,
+        *("compare", "HEAD~1", "HEAD", "--gate", "none"),
+        *("--subject", str(made.root / "asv" / "asv.conf.json")),
+    )
+    reasons = {
+        name.partition(".")[2]: (answer["verdict"], answer["reason"].partition(": ")[2])
+        for name, answer in said.answers.items()
+        if answer["reason"]
+    }
+    assert reasons == {
+        "track_none": ("failed", "it returned None."),
+        "track_ended": ("failed", "it ended its process before it gave a figure."),
+        "track_crash": ("failed", "signal 11 ended its process."),
+        "track_wrong": ("failed", "it failed: LookupError: no such thing."),
+        "track_late": ("failed", "it did not end within its limit of 0.5 s."),
+        "track_default": ("failed", "it did not end within its limit of 1 s."),
+        "track_skipped": (
+            "not measured",
+            "it was skipped in setup, by NotImplementedError('not here').",
+        ),
+    }
+    peaks = {
+        name: answer["base_value"] / 2**20
+        for name, answer in said.answers.items()
+        if "peakmem" in name
+    }
+    # The names are longer than what a command line or a variable holds.
+    assert {name.partition("(")[2][0]: peak > 256 for name, peak in peaks.items()} == {
+        "8": True,
+        "1": False,
+    }
+    # One cache for both benchmarks that use it.
+    for name in ("track_cached", "track_again"):
+        assert said.answers[f"bench_toy.Cached.{name}"]["base_value"] == 8
+
+
+@pytest.mark.thorough
+def test_a_commit_is_installed_as_asv_does(
+    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, words in (("9.8", "exit 1"), ("9.9", f'echo >> "{tmp_path}/uses"; exec')):
+        (tmp_path / f"python{name}").write_text(f'#!/bin/sh\n{words} {sys.executable} "$@"\n')
+        (tmp_path / f"python{name}").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
+    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "with a blank")
+    made = suite_of(
+        tmp_path / "toy",
+        pythons=["9.7", "9.8", "9.9"],
+        build_command=[
+            "return-code=any python -c 'raise SystemExit(7)'",
+            "python -m pip wheel -q --no-build-isolation -w {build_cache_dir} {build_dir}",
+        ],
+        install_command=None,
+        matrix={"env": {"LEVEL": "12"}, "env_nobuild": {"ONLY": ["1"], "NONE": [None, "1"]}},
+        exclude=[{"env_nobuild": {"NONE": "1"}}],
+    )
+    (made.root / "setup.py").write_text(
+        "import os, setuptools; assert 'ONLY' not in os.environ and os.environ['LEVEL'] == '12'; "
+        "setuptools.setup(name='toy', version='1', py_modules=['toy'])"
+    )
+    (made.root / "toy.py").write_text("def value():\n    return 5\n")
+    made.toy.git("add", "setup.py", "toy.py")
+    made.commit("", "build")
+    suite = "import os\nimport toy\n\ndef track_level():\n    return int(os.environ['LEVEL'])\n"
+    checks = "assert os.environ['ONLY'] == '1' and not {'NONE', 'PYTHONPATH'} & os.environ.keys()\n"
+    (made.root / "asv" / "suite" / "bench_toy.py").write_text(suite + checks)
+    named = ("--subject", str(made.root / "asv" / "asv.conf.json"))
+    where = ("--results", str(tmp_path / "kept"))
+    said = kvtrail(made.toy, "history", "HEAD~1..HEAD", *named, *where, "--rounds", "1")
+    assert "each commit installed for Python 9.9 by pip" in said.text
+    assert [one["samples"] for one in said.record["samples"]] == [[12]], said.text
+    assert (tmp_path / "uses").exists()
+
+
+@pytest.mark.thorough
+def test_a_suite_is_listed_once_by_an_end_and_only_where_it_may_match(
+    kvtrail, tmp_path: Path
+) -> None:
+    made = suite_of(tmp_path / "toy")
+    for number in range(2):
+        made.commit("raise SystemExit('never installed')" if number else "same = 1", f"{number}")
+        made.toy.git("commit", "-q", "--allow-empty", "-m", "the same")
+    log = tmp_path / "log"
+    suite = made.root / "asv" / "suite"
+    for name in ("one", "two"):
+        (suite / f"bench_{name}.py").write_text(
+            f"import os, sys\n\nif 'list' in sys.argv:\n"
+            f"    open({str(log)!r}, 'a').write('{name} ')\n\ndef track_{name}():\n    return 1\n"
+        )
+    named = ("--subject", str(made.root / "asv" / "asv.conf.json"))
+
+    def listed(*options: str) -> list[str]:
+        log.write_text("")
+        said = kvtrail(made.toy, "compare", "HEAD~3", "HEAD~2", *named, *options)
+        assert "listing the benchmarks with" in said.text
+        assert set(said.verdicts) <= {"bench_one.track_one", "bench_two.track_two"}, said.text
+        return log.read_text().split()
+
+    assert listed("-b", "bench_one.") == ["one"]
+    assert len(list((tmp_path / "cache").glob("toy-*"))) == 2
+    assert listed("-b", "track_(one|two)") == ["one", "two"]
+    assert listed("-b", "track_(one|two)") == []
+    (suite / "bench_two.py").write_text((suite / "bench_two.py").read_text() + "# more\n")
+    assert listed("-b", "track_two") == ["one", "two"]
+    (suite / "bench_one.py").write_text("import no_such_module")
+    assert listed("-b", "track_two") == ["two"]
