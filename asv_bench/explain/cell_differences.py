@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asv_bench.explain.difference import Difference, Source
-from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.cell import Cell, other_packages
 
 UNSET = "unset"
 ABSENT = "none"
@@ -18,15 +18,13 @@ def cell_differences(base: Cell, head: Cell) -> Iterator[Difference]:
         if before != after:
             text = f"{name} is {after or UNSET} in place of {before or UNSET}"
             yield _different(Source.VARIABLES, name, "variable", before, after, text)
-    if base.interpreter != head.interpreter:
-        before, after = base.interpreter, head.interpreter
-        text = f"{after or 'no Python'} runs in place of {before or 'no Python'}"
+    before, after = base.interpreter, head.interpreter
+    if before and after and before != after:
+        text = f"{after} runs in place of {before}"
         yield _different(Source.VARIABLES, "interpreter", "program", before, after, text)
-    for name in sorted({*base.packages, *head.packages}, key=str.lower):
-        before, after = base.packages.get(name), head.packages.get(name)
-        if before != after:
-            text = f"{name} {before or ABSENT} → {after or ABSENT}"
-            yield _different(Source.PACKAGES, name, "version", before, after, text)
+    for name, before, after in other_packages(base, head):
+        text = f"{name} {before or ABSENT} → {after or ABSENT}"
+        yield _different(Source.PACKAGES, name, "version", before, after, text)
 
 
 def _different(

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
-from collections.abc import Collection, Mapping
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from string import Template
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from asv_bench.output.redaction import is_secret
+from asv_bench.subjects.interpreter import Python
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 
-_LISTING = (
-    "import json, importlib.metadata as m;"
-    "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
-)
+_LISTING = """
+import sys
+sys.path = [folder for folder in sys.path if folder]
+import json, importlib.metadata
+found = []
+for one in importlib.metadata.distributions():
+    try:
+        origin = one.read_text("direct_url.json")
+        found.append([one.metadata["Name"], one.version, origin, str(one.locate_file(""))])
+    except Exception:
+        continue
+with open(sys.argv[1], "w") as file:
+    json.dump(found, file)
+"""
+"""What a Python is asked; not for what lies in the current folder, which no script imports."""
 _PREFIXES = (
     *("CUDA_", "HF_HUB_", "HIP_", "LD_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_"),
     *("PYTHON", "PYTORCH_", "SGLANG_", "TOKENIZERS_", "TORCH", "TRITON_", "VLLM_"),
 )
+_NAMED = re.compile(r"\bname\s*=\s*['\"]?([\w.-]+)")
 _FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
 
 
@@ -32,10 +48,11 @@ class Cell:
     Attributes
     ----------
     interpreter
-        The Python that ran, if one did. Folders of the commit are named by their variables, as in
-        `$KVTRAIL_OUT/env/bin/python`: they differ between any two commits.
+        The Python that ran, if one was seen and answers. Folders of the commit are named by their
+        variables, as in `$KVTRAIL_OUT/env/bin/python`: they differ between any two commits.
     packages
-        Its distributions and their versions, as `pip freeze` has them.
+        Its distributions and their versions, as `pip freeze` has them, without those that setup
+        made of the commit's own files: these are what is measured.
     variables
         Those of the environment that change how such programs run, and those that the subject's
         file sets; none that hold secrets.
@@ -56,9 +73,9 @@ class Cell:
 
 
 def cell_of(
-    command: str | tuple[str, ...], job: Job, processes: Processes, own: Collection[str] = ()
+    python: Python | None, job: Job, processes: Processes, own: Collection[str] = ()
 ) -> Cell:
-    """The cell of a life that `command` is; `job` says where it runs and with what.
+    """The cell of a life that ran this Python; `job` says where it ran and with what.
 
     `own` are the variables that the subject's file sets.
     """
@@ -71,24 +88,31 @@ def cell_of(
         and name not in _FOLDERS
         and not is_secret(name, value)
     }
-    interpreter = _interpreter(command, job)
-    packages: dict[str, str] = {}
-    if interpreter is not None:
-        asking = Job((interpreter, "-c", _LISTING), job.folder, job.variables)
-        try:
-            packages = json.loads(processes.run(asking, 60.0).said)
-        except (LifeFailed, ValueError):
-            interpreter = None
-    return Cell(interpreter and _named(interpreter, folders), packages, variables)
+    if python is None:
+        return Cell(None, {}, variables)
+    packages = _packages(python, job.folder, processes, folders)
+    if packages is None:
+        return Cell(None, {}, variables)
+    return Cell(_named(python.program, folders), packages, variables)
+
+
+def other_packages(base: Cell, head: Cell) -> Iterator[tuple[str, str | None, str | None]]:
+    """Each package of which two variants have other versions; None: it is not there.
+
+    There is none where no Python was seen at one of them.
+    """
+    if base.interpreter and head.interpreter:
+        for name in sorted({*base.packages, *head.packages}, key=str.lower):
+            before, after = base.packages.get(name), head.packages.get(name)
+            if before != after:
+                yield name, before, after
 
 
 def differences(base: Cell, head: Cell) -> list[str]:
     """A sentence where two variants ran with other packages."""
-    names = sorted({*base.packages, *head.packages}, key=str.lower)
     moved = [
-        f"{name} {base.packages.get(name, 'none')} → {head.packages.get(name, 'none')}"
-        for name in names
-        if base.packages.get(name) != head.packages.get(name)
+        f"{name} {before or 'none'} → {after or 'none'}"
+        for name, before, after in other_packages(base, head)
     ]
     if not moved:
         return []
@@ -99,24 +123,68 @@ def differences(base: Cell, head: Cell) -> list[str]:
 def _named(value: str, folders: Mapping[str, str]) -> str:
     """A text with the variable of each folder in place of the folder."""
     for name, folder in folders.items():
-        value = value.replace(folder, f"${name}") if folder else value
+        for one in (folder, os.path.realpath(folder)) if folder else ():
+            value = value.replace(one, f"${name}")
     return value
 
 
-def _interpreter(command: str | tuple[str, ...], job: Job) -> str | None:
-    """The Python that a command runs: named first, or in the first line of its program."""
-    try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-    except ValueError:
-        return None
-    words = [word for word in words if word != "exec" and "=" not in word]
-    known = Template(words[0]).safe_substitute(job.variables) if words else ""
-    program = known and shutil.which(known, path=job.variables.get("PATH"))
-    if not program:
-        return None
-    if Path(program).name.startswith("python"):
-        return program
-    with Path(program).open("rb") as file:
-        first = file.readline(256)
-    script = first.removeprefix(b"#!").decode(errors="replace").split()
-    return script[0] if first.startswith(b"#!") and "python" in script[0] else None
+def _packages(
+    python: Python, folder: Path, processes: Processes, folders: Mapping[str, str]
+) -> dict[str, str] | None:
+    """The distributions that a Python finds, but for those that the commit's files made.
+
+    None where it does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+        # A file of its own: what else a Python says at its start is no part of the answer.
+        answer = Path(scratch) / "packages.json"
+        words = (python.program, "-W", "ignore", "-c", _LISTING, str(answer))
+        with suppress(LifeFailed):
+            processes.run(Job(words, folder, python.variables), 60.0)
+        try:
+            found: list[list[str | None]] = json.loads(answer.read_bytes())
+        except (OSError, ValueError):
+            return None
+    tree = Path(folders["KVTRAIL_TREE"])
+    seen = project_names(tree) | project_names(folder)
+    packages: dict[str, str] = {}
+    for name, version, origin, place in found:
+        # Of two with one name, the first is imported.
+        if name and version and _canonical(name) not in seen:
+            seen.add(_canonical(name))
+            if not any(_lies_in(one, tree) for one in (place, _built_from(origin))):
+                packages[name] = version
+    return packages
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def _lies_in(path: str | None, folder: Path) -> bool:
+    return path is not None and any(
+        Path(path).is_relative_to(one) for one in (folder, folder.resolve())
+    )
+
+
+def _built_from(origin: str | None) -> str | None:
+    """The folder that a distribution was built from, as pip notes it; a wheel may be anybody's."""
+    with suppress(ValueError, LookupError, TypeError):
+        told = json.loads(origin or "")
+        address = urlsplit(told["url"])
+        if address.scheme == "file" and "archive_info" not in told:
+            return unquote(address.path)
+    return None
+
+
+def project_names(folder: Path) -> set[str]:
+    """What the files of a commit call the distribution that is built of them, as a module is."""
+    names: set[str] = set()
+    for file in ("setup.cfg", "setup.py"):
+        with suppress(OSError):
+            names |= set(_NAMED.findall((folder / file).read_text(errors="replace")))
+    with suppress(OSError, ValueError, AttributeError):
+        content = tomllib.loads((folder / "pyproject.toml").read_text(errors="replace"))
+        for table in (content, content.get("tool", {})):
+            names |= {str(table.get(key, {}).get("name")) for key in ("project", "poetry")}
+    return set(map(_canonical, names))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.subjects.cell import Cell, cell_of
+from asv_bench.subjects.interpreter import Watched
 from asv_bench.subjects.life import Life
 from asv_bench.subjects.lives import Place
-from asv_bench.subjects.processes import Job, Processes
+from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import SubjectTable
 from asv_bench.subjects.trees import Laid, Trees
 
+_GLANCE_S, _POLL_S = 5.0, 0.02
+"""For a life to come to the Python that does its work."""
 TRACE = "KVTRAIL_TRACE"
 """Tells a traced life where its trace goes."""
 
@@ -54,10 +60,22 @@ class Ends:
         return self.trees.lay_out(name).top
 
     def cell(self, name: str) -> Cell:
-        """What a variant runs with."""
+        """What a variant runs with, as a life of it shows, which is ended once that is known."""
         laid = self.trees.lay_out(name)
+        watched = Watched(self.processes)
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch, suppress(LifeFailed):
+            # Port 0 is any that is free.
+            told = {"KVTRAIL_RESULT": str(Path(scratch) / "result.json"), "KVTRAIL_PORT": "0"}
+            job = Job(self.command, laid.tree, self._variables(laid, **told), self.place.cores)
+            with watched.started(job) as life:
+                seconds = 0.0
+                while not life.has_ended() and seconds < self.table.timeout_s:
+                    if watched.python and seconds > _GLANCE_S:
+                        break
+                    time.sleep(_POLL_S)
+                    seconds = time.perf_counter() - life.begun
         job = Job(self.command, laid.tree, self._variables(laid))
-        return cell_of(self.command, job, self.processes, self.table.env)
+        return cell_of(watched.python, job, self.processes, self.table.env)
 
     def trace(self, name: str, target: Path) -> None:
         """Run the traced life of a variant, which leaves its trace at `target`.

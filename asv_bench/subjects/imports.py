@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asv_bench.git.repository import short
-from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.cell import Cell, project_names
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.trees import Laid, filled
 
@@ -33,8 +33,6 @@ for name in names:
 print(json.dumps(found))
 """
 _PACKAGES = ("*", "*/*", "*/*/*")
-_PACKAGING = ("pyproject.toml", "setup.cfg", "setup.py")
-_NAMED = re.compile(r"""\bname\s*=\s*["']?([\w.-]+)""")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
 _SECONDS = 60.0
 
@@ -62,7 +60,7 @@ def imported_elsewhere(
     except (LifeFailed, ValueError):
         return {}
     own = [folder.resolve() for folder in (laid.top, laid.out)]
-    packaged = _packaged(laid.top)
+    packaged = project_names(laid.top)
     return {
         name: place
         for name, place in found.items()
@@ -93,13 +91,6 @@ def _modules(top: Path) -> set[str]:
     alone = [path.stem for folder in (top, top / "src") for path in folder.glob("*.py")]
     found = {one.name for one in packages if one.parent not in packages} | {*alone}
     return {name for name in found if name.isidentifier()}
-
-
-def _packaged(top: Path) -> set[str]:
-    """The name under which the files are packaged, as a module would be called."""
-    files = [top / name for name in _PACKAGING if (top / name).is_file()]
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
-    return {re.sub(r"[-.]", "_", name).lower() for text in texts for name in _NAMED.findall(text)}
 
 
 def _first_on_path(command: str | tuple[str, ...], job: Job) -> str:

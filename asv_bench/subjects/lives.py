@@ -24,6 +24,7 @@ from asv_bench.process.samples import (
 from asv_bench.subjects.cell import Cell, cell_of
 from asv_bench.subjects.figures import Figures
 from asv_bench.subjects.imports import imported_elsewhere
+from asv_bench.subjects.interpreter import Watched
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid, Trees, filled
 from asv_bench.subjects.where import Work
@@ -197,15 +198,16 @@ class Lives:
 
     def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
         laid = self._trees.lay_out(commit)
-        job = Job(self._command, laid.tree, self._variables(laid, place))
-        cell = cell_of(self._command, job, self._processes, self._table.env)
-        self.cells[commit] = self._known[commit] = cell
+        watched = Watched(self._processes)
         try:
             with doing(f"warming up {short(commit)}"):
-                figures, _ = self._live(laid, place)
+                figures, _ = self._live(laid, place, watched)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
+        job = Job(self._command, laid.tree, self._variables(laid, place))
+        cell = cell_of(watched.python, job, self._processes, self._table.env)
+        self.cells[commit] = self._known[commit] = cell
         with self._lock:
             if self._repeats is None and WALL in figures.values:
                 # Settled by the first commit and kept: both halves of a pair are measured alike.
@@ -236,12 +238,14 @@ class Lives:
             cell = replace(cell, elsewhere={**cell.elsewhere, **found})
             self.cells[commit] = self._known[commit] = cell
 
-    def _live(self, laid: Laid, place: Place) -> tuple[Figures, GpuConditions | None]:
+    def _live(
+        self, laid: Laid, place: Place, processes: Processes | None = None
+    ) -> tuple[Figures, GpuConditions | None]:
         watch = GpuWatch(place.gpus[0]) if place.gpus else None
         begun = time.monotonic()
         with watch or nullcontext():
             variables = self._variables(laid, place)
-            figures = self._life.live(laid, variables, place.cores, self._processes)
+            figures = self._life.live(laid, variables, place.cores, processes or self._processes)
         if watch is None:
             return figures, None
         ended = time.monotonic()
