@@ -6,6 +6,7 @@ import gc
 import importlib.metadata
 import os
 import platform
+import signal
 import sys
 import tempfile
 
@@ -18,6 +19,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 # pytest-xdist tells its workers a width, which commands would take for that of a user's terminal.
 os.environ.pop("COLUMNS", None)
+
+# A job in the background of a shell ignores Ctrl-C, and so would all that its tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests' tensors are tiny: threads cost more than they bring, and a busy machine far more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

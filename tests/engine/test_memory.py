@@ -33,10 +33,10 @@ GIB = 1 << 30
     ids=str,
 )
 def test_what_no_machine_holds_is_refused_at_once(options, asked):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ConfigError, match=asked) as refusal:
         Engine(EngineConfig(device="cpu", **options))
-    assert time.perf_counter() - started < 4
+    assert time.process_time() - started < 4
     sentence = str(refusal.value)
     assert " TiB" in sentence or "10000" in sentence  # what was asked for
     assert "GiB" in sentence  # and what there is

@@ -101,7 +101,7 @@ class Watched(SimulatedCommits):
 
     def __init__(self, devices: Sequence[str]) -> None:
         super().__init__(times({14: 0.04}), QUIET, 1, devices)
-        self.barrier = threading.Barrier(len(devices), timeout=5)
+        self.barrier = threading.Barrier(len(devices), timeout=60)
         self.order: list[tuple[str, bool]] = []
 
     def pair(self, base: str, head: str, **options) -> Mapping[str, Pair]:

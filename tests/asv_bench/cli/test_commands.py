@@ -117,7 +117,7 @@ def test_an_interruption_ends_with_its_own_code_and_a_sentence() -> None:
     assert process.stdout.readline() == b"begun\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=30)
+    _, complaint = process.communicate(timeout=120)
     assert complaint == b"interrupted: the command did not finish.\n"
     assert process.returncode == ExitCode.INTERRUPTED
 

@@ -355,7 +355,7 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     folder = toy.root / ".asv" / "verdicts"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not children_of(folder) or pairs_kept(toy.root) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -117,7 +116,7 @@ def test_each_device_alternates_and_none_waits_for_another() -> None:
 def test_both_commits_are_prepared_at_once(
     devices: tuple[str, ...], prepares_together: bool
 ) -> None:
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=60)
 
     class Meeting(ScriptedPairs):
         def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
@@ -305,15 +304,14 @@ def test_an_interruption_stops_what_is_running_at_once() -> None:
 
     def interrupt(progress: Progress, pairs: Mapping[str, Pair]) -> None:
         if progress.measured == 3:
-            source.seconds = 60
+            source.seconds = 600
         if progress.measured == 4:
             raise KeyboardInterrupt
 
-    begun = time.monotonic()
+    # A pair that was not stopped would take ten minutes.
     with pytest.raises(KeyboardInterrupt):
         compare(source, on_pair=interrupt)
     assert source.stopped
-    assert time.monotonic() - begun < 5
 
 
 def test_values_are_medians_of_the_pairs_used() -> None:

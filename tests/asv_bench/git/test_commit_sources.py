@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -145,11 +144,9 @@ def test_git_variables_of_a_hook_do_not_redirect_it(
     assert engine_of(sources.checkout(sources.resolve("HEAD").hash)) == "STEP = 3\n"
 
 
-def test_a_commit_costs_less_than_a_second_and_then_nothing(toy: ToyProject) -> None:
+def test_a_commit_is_laid_out_once(toy: ToyProject) -> None:
     sources = CommitSources(toy.root)
-    begun = time.perf_counter()
     directory = sources.checkout(toy.commits[0])
-    assert time.perf_counter() - begun < 1
     (directory / "engine" / "mark").write_text("kept")
     assert (sources.checkout(toy.commits[0]) / "engine" / "mark").is_file()
 

@@ -95,7 +95,7 @@ def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
 
 
 def test_all_devices_begin_at_once_and_their_first_lives_count() -> None:
-    together = threading.Barrier(3, timeout=5)
+    together = threading.Barrier(3, timeout=60)
 
     class Meeting(Machines):
         def life(

@@ -204,7 +204,7 @@ def begin_sleepers(server: Forkserver, folder: Path, number: int, length: str) -
 
 
 def pids_in(folder: Path, number: int) -> list[int]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (folder / f"pids-{number}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -220,7 +220,7 @@ def await_ends(pids: Sequence[int]) -> None:
         except OSError:
             return False
 
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     while any(lives(pid) for pid in pids):
         assert time.monotonic() < deadline, f"some of {pids} live on"
         time.sleep(0.01)

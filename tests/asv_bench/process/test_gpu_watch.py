@@ -73,9 +73,9 @@ def test_a_watch_reads_until_it_is_left_and_tells_moments_apart(
     monkeypatch.setattr(gpu_watch, "POLL_SECONDS", 0.005)
     begun = time.monotonic()
     with gpu_watch.GpuWatch("GPU-a") as watch:
-        time.sleep(0.1)
+        time.sleep(0.5)
         middle = time.monotonic()
-        time.sleep(0.1)
+        time.sleep(0.5)
     early, late = watch.conditions(begun, middle), watch.conditions(middle, time.monotonic())
     assert early is not None
     assert late is not None

@@ -366,7 +366,7 @@ def test_claims_are_compared_with_the_file_before_anything_grows_with_them(claim
     save_reference(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | claim))
-    started = time.perf_counter()
+    started = time.process_time()
     tracemalloc.start()
     try:
         refusal = _refusal(tmp_path)
@@ -375,7 +375,7 @@ def test_claims_are_compared_with_the_file_before_anything_grows_with_them(claim
         tracemalloc.stop()
     assert all(part in refusal for part in parts), refusal
     assert most_bytes < 4_000_000
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 def test_a_file_without_tensors_is_named(tmp_path):
