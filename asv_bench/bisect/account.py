@@ -60,7 +60,9 @@ class ProbeLines:
         self._in_stage = 0
         self._stage = Stage.GATE, ""
         self._has_compared = False  # whether a step was, with the commit before it
-        self._bar = Progress(console, "warming up, both ends run once", most, "pairs at most")
+        self._bar = Progress(
+            console, "warming up (each end once), then measuring", most, "pairs at most"
+        )
 
     def __enter__(self) -> ProbeLines:
         self._bar.__enter__()
@@ -134,8 +136,8 @@ def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
         ],
         title=f"{finding.benchmark}: {kind_of(finding.bad)}s against {short(finding.good)}, the "
         "good end",
-        caption="The level is that of the curve through all pairs, ± half its interval of 95 %; "
-        f"step is the probability that the curve steps at this {kind_of(finding.bad)}.",
+        caption="level: change against the good end, fitted to all pairs, ± half its interval of "
+        f"95 %. step: how probably this {kind_of(finding.bad)} made it.",
     )
 
 

@@ -36,8 +36,9 @@ from asv_bench.subjects.subject import Subject
 HELP = (
     "Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine, "
     "and which change is found?\n\n"
-    "The wall time of a command is lengthened by a wait. Other times need a benchmark that waits "
-    "$KVTRAIL_DELAY_S seconds within what it times. The noise is kept for comparisons to come.\n\n"
+    "To plant a slowdown kvtrail sleeps after the command. For any other metric your benchmark "
+    "must sleep $KVTRAIL_DELAY_S seconds inside the timed part. The noise is kept for comparisons "
+    "to come.\n\n"
     "Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; 5: nothing "
     "could be measured; 130: interrupted, with what was measured written down and no word on "
     "whether they hold."

@@ -48,8 +48,8 @@ INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at
 HELP = """Find where the stored histories moved, and compare the commits around each change.
 
 A series is of one machine in one environment, along one line of first parents. Without --confirm,
-or where results are of another machine, Python, torch or Triton than those here, a change is an
-unconfirmed candidate. What acknowledged.toml beside the results names is not compared.
+or where results are of another machine, Python, torch or Triton than those here, a change is
+not confirmed yet. What acknowledged.toml beside the results names is not compared.
 Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2: refused;
 130: interrupted, with what was measured written down.
 """

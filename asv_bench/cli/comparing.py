@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from asv_bench.cli.exit_codes import ExitCode, exit_code, gate_text
 from asv_bench.cli.question import Question
-from asv_bench.compare.bench_setup import termination_as_interrupt
+from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.clock_findings import clock_findings
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import KeptPairs
@@ -26,7 +27,8 @@ from asv_bench.compare.tables import (
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import Fleet
-from asv_bench.git.repository import Commit
+from asv_bench.git.commits import last_change
+from asv_bench.git.repository import Commit, kind_of
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import (
@@ -105,6 +107,25 @@ class Comparing(Question[Subject]):
         """Answer without measuring: nothing that is measured differs."""
         self._print_commits()
         self.comparisons = [Comparison.of_same(name, *self._ends) for name in self._names]
+        self._why = self._last_change()
+
+    def _last_change(self) -> list[str]:
+        """The newest commit up to the head that changes what is measured, and how to compare it."""
+        subject = self._subject
+        if not isinstance(subject, DeclaredSubject | BenchSetup) or kind_of(self._head.hash) != (
+            "commit"
+        ):
+            return []
+        changed = last_change(
+            self._head.hash, subject.repository_of(self._head.hash), subject.pathspecs
+        )
+        if changed is None:
+            return []
+        line = shlex.join([f"{changed.short}~1", changed.short, *(self._options or ())])
+        return [
+            f"The last commit that changed what is measured is {changed.short} {changed.subject}: "
+            f"kvtrail compare {line}"
+        ]
 
     def run(self, resume: bool | None, *, require_quiet: bool = False) -> None:
         """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
@@ -112,7 +133,12 @@ class Comparing(Question[Subject]):
         kept = self._begin([], self._noise, resume, require_quiet=require_quiet)
         begun = time.monotonic()
         comparison, plan = self._comparison, self._plan
-        bar = Bar(self._console, "warming up, both commits run once", plan.cap, "pairs at most")
+        bar = Bar(
+            self._console,
+            "warming up (each commit once), then measuring",
+            plan.cap,
+            "pairs at most",
+        )
         try:
             with termination_as_interrupt(), self._subject.pairs() as source, bar:
 
@@ -122,7 +148,9 @@ class Comparing(Question[Subject]):
                         print_sentences(self._console, lines)
                     # Kept pairs take no time, and say nothing of the time that is left.
                     if now.measured > kept.restored:
-                        bar.show(now.kept, f"comparing, next look at {now.next_look}")
+                        bar.show(
+                            now.kept, f"comparing, an answer is possible after {now.next_look}"
+                        )
 
                 self.comparisons = comparison.run(KeptPairs(source, kept, "pairs"), on_pair)
         except (KeyboardInterrupt, CommitUnusable) as error:

@@ -110,7 +110,7 @@ class SearchingFiles(Searching):
         )
         said = [what, *self._apart()]
         kept = self._begin(said, self._noise, resume, require_quiet=require_quiet)
-        bar = Bar(self._console, "warming up, both ends run once", None, "pairs")
+        bar = Bar(self._console, "warming up (each end once), then measuring", None, "pairs")
 
         def search() -> Outcome:
             with termination_as_interrupt(), self._subject.pairs() as source, bar:

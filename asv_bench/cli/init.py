@@ -17,8 +17,8 @@ from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile
 def init() -> None:
     """Write a commented kvtrail.toml for the repository around the current folder.
 
-    What it measures is guessed from the files that lie there; read it, and put in your own command.
-    No other file is touched.
+    What it measures is guessed from the files that lie there; read it, and edit the command if the
+    guess is wrong. No other file is touched.
 
     Raises
     ------
@@ -35,7 +35,8 @@ def init() -> None:
     subject = SubjectFile.read(path).content.subject
     sentences = [
         f"wrote {os.path.relpath(path)}",
-        f"a life is `{subject.measure}`" + (f", after `{subject.setup}`" if subject.setup else ""),
+        f"each measurement runs `{subject.measure}`"
+        + (f", after `{subject.setup}`" if subject.setup else ""),
     ]
     if list(root.glob("asv.conf.json*")) or list(root.glob("*/asv.conf.json*")):
         sentences.append("an asv suite lies here too: --subject asv.conf.json measures it")

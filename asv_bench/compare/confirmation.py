@@ -17,7 +17,7 @@ class Standing(StrEnum):
     """What became of a suspicion.
 
     It is `REFUTED` if the difference has the other direction, is shown to be none, or is between
-    commits with the same engine and kernels.
+    commits that hold the same in what is measured.
     """
 
     REGRESSION = "regression"
@@ -25,7 +25,7 @@ class Standing(StrEnum):
     REFUTED = "refuted"
     UNRESOLVED = "unresolved"
     NOT_COMPARED = "not compared"
-    CANDIDATE = "unconfirmed candidate"
+    CANDIDATE = "not confirmed yet"
 
     @classmethod
     def of(cls, answer: Comparison | None, *, is_worse: bool) -> Standing:

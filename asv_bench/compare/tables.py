@@ -61,7 +61,8 @@ def comparison_table(
     """A row for each benchmark; `units` are by benchmark, and margins where it has its own."""
     rows = [_row(comparison, units[comparison.benchmark]) for comparison in comparisons]
     words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
-    return Table(COLUMNS, rows, title, definition(plan, margins, words))
+    is_judged = any(one.verdict.is_clear or one.pairs_used for one in comparisons)
+    return Table(COLUMNS, rows, title, definition(plan, margins, words) if is_judged else "")
 
 
 def definition(
@@ -76,12 +77,11 @@ def definition(
     own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
     instead = f" Margins of their own: {own}." if own else ""
     return (
-        f"{', '.join(shown)}: a typical process differs (tested against no change at all), by an "
-        f"estimated {100 * plan.minimum_effect:g} % or more; {percentage(plan.alpha, 1)} of "
-        f"comparisons without a change say so, and each rerun risks that anew. equivalent: a "
-        f"typical process is shown to be within {100 * plan.margin:g} %. Intervals are of "
-        f"{percentage(plan.confidence, 0)} confidence where there are six pairs or more."
-        f"{instead}"
+        f"{', '.join(shown)}: the change is real ({1000 * plan.alpha:g} in 1,000 comparisons "
+        f"without one would say so, again at each rerun) and about {100 * plan.minimum_effect:g} % "
+        f"or more. equivalent: a typical process is shown to be within {100 * plan.margin:g} %. "
+        f"Intervals are of {percentage(plan.confidence, 0)} confidence where there are six pairs "
+        f"or more.{instead}"
     )
 
 

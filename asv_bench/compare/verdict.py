@@ -14,7 +14,7 @@ class Verdict(StrEnum):
     `SLOWER` and `FASTER` are significant and at least the minimum effect; `EQUIVALENT` is shown to
     lie within the margin; `INCONCLUSIVE` is none of these. `FAILED` began and gave no figures;
     `NOT_MEASURED` does not exist at one of the commits; `SAME` was not measured, as both commits
-    have the same engine and kernels.
+    hold the same in what is measured.
     """
 
     SLOWER = "slower"

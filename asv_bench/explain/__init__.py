@@ -1,1 +1,1 @@
-"""Profilers run over a window of decode steps, and what their traces say."""
+"""What differs between two ends besides time: files, packages, counters, traces."""

@@ -34,6 +34,19 @@ def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]
     return found
 
 
+def last_change(commit: str, repository: Repository, pathspecs: Sequence[str]) -> Commit | None:
+    """The newest commit up to one, along first parents, that changes these paths (none: any).
+
+    None where there is none with a commit before it.
+    """
+    words = ("rev-list", "--first-parent", "--max-count=1", commit, "--", *pathspecs)
+    try:
+        found = repository.commits(repository.ask(*words).decode().split())
+    except GitError:
+        return None
+    return next((one for one in found.values() if one.parents), None)
+
+
 def commits_in_range(text: str, repository: Repository) -> list[Commit]:
     """The commits of a range as git understands it, oldest first, first parents only.
 

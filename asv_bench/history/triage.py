@@ -164,7 +164,7 @@ def _row(entry: Triaged) -> Row:
     change = entry.change
     note = f"{change.commit.short} {change.commit.subject}"
     if not change.is_placed:
-        note += f"\nor another after {change.since.short}, up to {change.until.short}"
+        note += f"\nor one of {change.since.short}..{change.until.short}"
     if entry.environment:
         note += f"\nwith {entry.environment}"
     return (

@@ -1,1 +1,1 @@
-"""Pages made from stored results: one file, no scripts, nothing fetched."""
+"""Pages made from stored results: one file with all it needs; nothing is fetched."""

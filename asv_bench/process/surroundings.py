@@ -49,8 +49,8 @@ class Surroundings:
         if busy is not None and busy > max(BUSY_CORES, BUSY_SHARE * self.cores):
             load = "" if self.load is None else f" (load average {self.load:.1f})"
             said.append(
-                f"Warning: other processes keep {busy:.1f} of {self.cores} cores busy{load}, which "
-                f"makes figures longer and moves them about; end them, or measure again later."
+                f"Warning: other programs use {busy:.1f} of {self.cores} cores{load}. Times will "
+                f"be longer and noisier. Stop them, or measure later."
             )
         swaying = [name for name in self.governors if name != STEADY_GOVERNOR]
         if swaying:

@@ -157,7 +157,7 @@ class Started:
         )
 
     def failure(self) -> LifeFailed:
-        """What to say of it where it has ended and should not have, or not so."""
+        """The error of a process that ended too early or with a bad exit code."""
         code = self.code or 0
         # A shell tells of a signal that ended its program by a code above 128.
         number = -code if code < 0 else code - 128

@@ -139,7 +139,7 @@ def test_a_change_that_stands_is_a_regression_and_another_machines_is_a_candidat
     standings = {change["machine"]: change["standing"] for change in found}
     assert standings == {
         machine_facts().name: "regression",
-        "own-other": "unconfirmed candidate",
+        "own-other": "not confirmed yet",
     }
     assert set(project.compared) == {(hash_of(11), hash_of(12))}
     assert "regression" in said
@@ -155,7 +155,7 @@ def test_what_was_found_out_stays_with_the_history(project: Project) -> None:
     project.run(*HERE)
     code, said, _ = project.run("--no-confirm")
     assert code == 0
-    assert "unconfirmed candidate" in said
+    assert "not confirmed yet" in said
     assert "1 regression confirmed in the last 20 commits measured." in project.page
     project.true_effect = 0.0
     project.run(*HERE)
@@ -202,14 +202,14 @@ def test_a_change_that_does_not_stand_is_refuted(project: Project) -> None:
     project.true_effect = 0.0
     code, _, found = project.run()
     assert code == 0
-    assert {change["standing"] for change in found} == {"refuted", "unconfirmed candidate"}
+    assert {change["standing"] for change in found} == {"refuted", "not confirmed yet"}
 
 
 def test_without_confirmation_nothing_is_called_a_regression(project: Project) -> None:
     code, _, found = project.run("--no-confirm")
     assert code == 0
     assert project.compared == []
-    assert {change["standing"] for change in found} == {"unconfirmed candidate"}
+    assert {change["standing"] for change in found} == {"not confirmed yet"}
 
 
 def test_one_machine_can_be_asked_for(project: Project) -> None:
@@ -258,7 +258,7 @@ def test_an_interruption_keeps_the_answers_and_pairs_there_are(project: Project)
     assert [(change["commit"], change["standing"]) for change in found] == [
         (hash_of(16), "regression"),
         (hash_of(8), "unresolved"),
-        (hash_of(24), "unconfirmed candidate"),
+        (hash_of(24), "not confirmed yet"),
     ]
     assert found[1]["confirmation"]["pairs_used"] == 3
     assert "interrupted" in found[1]["confirmation"]["reason"]
@@ -270,7 +270,7 @@ def test_changes_of_benchmarks_that_are_all_gone_are_left_out(project: Project) 
     for path in (project.root / "reports" / "asv").rglob("*.json"):
         path.write_text(path.read_text().replace(SERIES.benchmark, "old.Gone.track_x"))
     code, said, [change] = project.run(*HERE)
-    assert (code, change["standing"]) == (0, "unconfirmed candidate")
+    assert (code, change["standing"]) == (0, "not confirmed yet")
     assert "no old.Gone.track_x(gpt2-tiny)" in said
     assert project.compared == []
     with pytest.raises(Refused, match="no such device"):
@@ -321,7 +321,7 @@ def test_environments_of_one_machine_are_judged_apart(project: Project) -> None:
 
     # A step in one of them is of that one, and only that of this Python can be confirmed here.
     for python, code_then, standing in (
-        ("3.5", 0, "unconfirmed candidate"),
+        ("3.5", 0, "not confirmed yet"),
         (here, 3, "regression"),
     ):
         for path in folder.glob(f"*-{python}.json"):

@@ -158,5 +158,5 @@ def test_the_gate_of_a_bisection_is_not_silent(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(2):
             lines.show(Probe(Stage.GATE, "a" * 40, "a" * 40, pair))
     said = file.getvalue()
-    assert said.startswith("warming up, both ends run once: 24 pairs at most\n")
+    assert said.startswith("warming up (each end once), then measuring: 24 pairs at most\n")
     assert "comparing the ends: 2 of 24 pairs" in said

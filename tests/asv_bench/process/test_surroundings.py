@@ -88,7 +88,7 @@ def test_others_on_the_cpu_are_counted_over_a_moment(
     assert seen.load == 3.25
     assert seen.governors == ("powersave",)
     busy, governor = Surroundings(2, seen.busy_cores, seen.load, seen.governors, ()).sentences()
-    assert "other processes keep 1.5 of 2 cores busy (load average 3.2)" in busy
+    assert "other programs use 1.5 of 2 cores (load average 3.2)" in busy
     assert "governor of the CPU is powersave" in governor
     assert "performance" in governor
 

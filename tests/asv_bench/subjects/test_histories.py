@@ -125,7 +125,7 @@ def test_changes_are_found_and_confirmed_in_the_direction_of_each_metric(
     only = kvtrail(toy, "changes", "--results", folder, "--metric", "through", "--no-confirm")
     assert only.code == 0
     assert {(one["benchmark"], one["standing"]) for one in only.record["results"]["changes"]} == {
-        ("throughput", "unconfirmed candidate")
+        ("throughput", "not confirmed yet")
     }
 
 
