@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ from asv_bench.explain.trace import (
     read_events,
     summarize_trace,
 )
+from asv_bench.output.stored_json import UnreadableFile
 
 _STEP = re.compile(r"ProfilerStep#\d+")
 _LAUNCH = re.compile(r"cu(da)?(Launch|GraphLaunch)")
 _HOST = "cpu_op"
-_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ def profile_at(path: Path, steps: int | None = None) -> StepProfile:
     for file in files:
         try:
             profiles.append(step_profile(read_events(file), steps))
-        except _UNREADABLE as error:
-            raise MeasurementFailed(f"{file.name} is no Chrome trace: {error!r}.") from None
+        except UnreadableFile as error:
+            raise MeasurementFailed(str(error)) from None
     return profiles[0] if len(profiles) == 1 else _added(profiles)
 
 
@@ -121,6 +120,8 @@ def step_profile(events: Sequence[Event], steps: int | None = None) -> StepProfi
         of_names[event["name"]] = (calls + 1, spent + float(event["dur"]))
     entries = summary.kernels if device else summary.operators
     begun, ended = _span([*marks, *work, *launches])
+    if ended <= begun:
+        raise MeasurementFailed("no event of the trace takes any time.")
     busiest = _busiest(work)
     return StepProfile(
         is_device=bool(device),

@@ -7,12 +7,14 @@ graph launches all its kernels at once, outside every range that was open when i
 from __future__ import annotations
 
 import gzip
-import json
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from asv_bench.output.stored_json import UnreadableFile, count, decoded, finite, shown, text
 
 RANGES = (
     "schedule",
@@ -94,14 +96,52 @@ def read_trace(path: Path) -> TraceSummary:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a Chrome trace, gzipped or plain."""
-    raw = path.read_bytes()
-    if raw.startswith(_GZIP):
-        raw = gzip.decompress(raw)
-    content = json.loads(raw)
+    """The events of a Chrome trace, gzipped or plain, that have a duration.
+
+    Raises
+    ------
+    UnreadableFile
+        If it is no Chrome trace, or an event holds something else than its format says.
+    """
+    try:
+        raw = path.read_bytes()
+        content = decoded(gzip.decompress(raw) if raw.startswith(_GZIP) else raw, "replace")
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise UnreadableFile(f"{path.name} is no Chrome trace: {error}.") from None
     # The format knows both an object and a bare list of events.
-    events: list[Event] = content if isinstance(content, list) else content["traceEvents"]
-    return events
+    events = content.get("traceEvents") if isinstance(content, dict) else content
+    if not isinstance(events, list):
+        raise UnreadableFile(f"{path.name} is no Chrome trace: it holds no list of events.")
+    for number, event in enumerate(events):
+        try:
+            if not isinstance(event, dict):
+                raise ValueError(f"{shown(event)} is no event")
+            if _is_timed(event):
+                _check(event)
+        except ValueError as error:
+            place = f"event {number} of {len(events)}"
+            raise UnreadableFile(f"{path.name} is no Chrome trace: {place}: {error}.") from None
+    return [event for event in events if _is_timed(event)]
+
+
+def _is_timed(event: Event) -> bool:
+    return event.get("ph") == "X" and "dur" in event
+
+
+def _check(event: Event) -> None:
+    """Raise ValueError unless an event holds what is read of it."""
+    arguments = event.get("args", {})
+    if not isinstance(arguments, dict):
+        raise ValueError(f"its args are {shown(arguments)}")
+    named = {**event, **{key: arguments.get(key) for key in ("correlation", "stream")}}
+    for key in ("cat", "pid", "tid", "correlation", "stream"):
+        if isinstance(named.get(key), list | dict):
+            raise ValueError(f"its {key} is {shown(named[key])}")
+    for key, check in (("name", text), ("ts", finite), ("dur", count)):
+        try:
+            check(event.get(key))
+        except ValueError as error:
+            raise ValueError(f"its {key}: {error}") from None
 
 
 def summarize_trace(events: Sequence[Event]) -> TraceSummary:
