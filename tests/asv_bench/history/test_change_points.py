@@ -94,7 +94,7 @@ def test_single_processes_show_a_step_of_one_and_a_half_of_their_deviation() -> 
             for change in changes_in(single(np.exp(flat + 0.015 * step).tolist()))
         ]
         found += any(since < 50 <= until for since, until in ranges)
-    assert found >= 40
+    assert found >= 55
     assert wrong == 0
 
 
