@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from asv_bench.errors import Refused
@@ -11,6 +12,7 @@ from asv_bench.output.destinations import write_text
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.beginning import beginning
+from asv_bench.subjects.choose import suites_in
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile
 
 
@@ -38,7 +40,11 @@ def init() -> None:
         f"each measurement runs `{subject.measure}`"
         + (f", after `{subject.setup}`" if subject.setup else ""),
     ]
-    if list(root.glob("asv.conf.json*")) or list(root.glob("*/asv.conf.json*")):
-        sentences.append("an asv suite lies here too: --subject asv.conf.json measures it")
-    sentences.append("next: read the file, then `kvtrail compare HEAD~1 HEAD`")
+    for suite in suites_in(root):
+        path = shlex.quote(os.path.relpath(suite))
+        sentences.append(f"an asv suite lies here too: --subject {path} measures it")
+    sentences.append(
+        "next: read the file, edit the command if the guess is wrong, then "
+        "`kvtrail compare HEAD~1 HEAD`"
+    )
     print_sentences(make_console(), sentences)

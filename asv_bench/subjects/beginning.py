@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
+import shlex
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from asv_bench.git.repository import Repository
+from asv_bench.subjects.choose import suites_in
+
+_FOREIGN = {"build", "dist", "node_modules", "site-packages", "test", "tests", "vendor"}
+"""Folders whose scripts are others', or measure nothing."""
+_NO_SCRIPT = re.compile(r"_.*|conftest|setup|test_.*|.*_test")
+_SUITE_FOLDER = re.compile(r'"benchmark_dir"\s*:\s*"([^"]*)"')
 
 _TEXT = """\
 # What kvtrail measures in this repository: `kvtrail compare HEAD~1 HEAD` reads it.
 # Every key is described in the reference "kvtrail.toml" of kvtrail's documentation.
 
 [subject]
-name = "{name}"
+name = {name}
 # Once for each commit, in its files; what it makes goes to $KVTRAIL_OUT, and is kept.
 # Exit code 125 says that this commit cannot be measured.
 {setup}
 # One life: a fresh process in the commit's files, of which wall time and peak memory are measured.
-measure = "{measure}"
+measure = {measure}
 timeout_s = 600
 # GPUs that a life needs; 0: it sees none. Without the key it sees what you see.
 {devices}
@@ -69,24 +79,24 @@ def beginning(folder: Path, *, has_gpu: bool) -> str:
     setup, env = _setup(folder)
     measure, pinned = _measure(folder)
     return _TEXT.format(
-        name=re.sub(r"[^\w.-]+", "-", folder.name) or "subject",
-        setup=f'setup = "{setup}"' if setup else '# setup = "make"',
-        measure=measure,
+        name=_in_toml(re.sub(r"[^\w.-]+", "-", folder.name).strip(".-") or "subject"),
+        setup=f"setup = {_in_toml(setup)}" if setup else '# setup = "make"',
+        measure=_in_toml(measure),
         devices="devices = 1" if has_gpu else "# devices = 1",
         env=f"env = {{ {env} }}" if env else '# env = { OMP_NUM_THREADS = "1" }',
-        pinned=f'pinned = ["{pinned}"]' if pinned else '# pinned = ["bench.py"]',
+        pinned=f"pinned = [{_in_toml(pinned)}]" if pinned else '# pinned = ["bench.py"]',
     )
 
 
 def _setup(folder: Path) -> tuple[str, str]:
     """How commits are built, and the variables under which a life finds what was built."""
     if (folder / "pyproject.toml").is_file() or (folder / "setup.py").is_file():
-        line = "python -m pip install -q --no-deps --target $KVTRAIL_OUT ."
+        line = 'python -m pip install -q --no-deps --target "$KVTRAIL_OUT" .'
         return line, 'PYTHONPATH = "$KVTRAIL_OUT"'
     if (folder / "Cargo.toml").is_file():
-        return "cargo build --release --target-dir $KVTRAIL_OUT", ""
+        return 'cargo build --release --target-dir "$KVTRAIL_OUT"', ""
     if (folder / "CMakeLists.txt").is_file():
-        return "cmake -S . -B $KVTRAIL_OUT && cmake --build $KVTRAIL_OUT -j", ""
+        return 'cmake -S . -B "$KVTRAIL_OUT" && cmake --build "$KVTRAIL_OUT" -j', ""
     if (folder / "Makefile").is_file():
         return "make", ""
     return "", ""
@@ -94,20 +104,50 @@ def _setup(folder: Path) -> tuple[str, str]:
 
 def _measure(folder: Path) -> tuple[str, str]:
     """The command that measures, and the file of it that should be today's."""
-    scripts = _scripts(folder)
-    if scripts:
-        script = scripts[0].relative_to(folder).as_posix()
-        program = "python" if script.endswith(".py") else "sh"
-        return f"{program} {script}", script
-    return "python -c 'sum(range(10**7))'", ""
+    script = min(_scripts(folder), key=lambda one: (len(one.parts), *_rank(one)), default=None)
+    if script is None:
+        return "python -c 'sum(range(10**7))'", ""
+    program = "python" if script.suffix == ".py" else "sh"
+    word = f"./{script}" if str(script).startswith("-") else str(script)
+    return shlex.join([program, word]), str(script)
 
 
-def _scripts(folder: Path) -> Sequence[Path]:
-    """Scripts whose names say that they measure, those nearest the top first."""
-    found = [
-        path
-        for pattern in ("*bench*", "*/*bench*", "bench*/*")
-        for path in sorted(folder.glob(pattern))
-        if path.is_file() and path.suffix in (".py", ".sh") and not path.name.startswith(".")
-    ]
-    return [path for path in found if " " not in path.name and "test" not in path.parts]
+def _scripts(folder: Path) -> Iterator[PurePosixPath]:
+    """Scripts whose names say that they measure, of the files that git knows or would add."""
+    listed = Repository(folder).names("ls-files", "-z", "-co", "--exclude-standard")
+    suites = _suite_folders(folder)
+    for path in map(PurePosixPath, listed):
+        *folders, name = path.parts
+        above = [folder.joinpath(*folders[:depth]) for depth in range(1, len(folders) + 1)]
+        if (
+            len(folders) <= 1
+            and ("bench" in name or any(one.startswith("bench") for one in folders))
+            and path.suffix in (".py", ".sh")
+            and not _NO_SCRIPT.fullmatch(path.stem)
+            and not any(one.startswith(".") for one in path.parts)
+            and not _FOREIGN.intersection(folders)
+            and not any((one / "pyvenv.cfg").exists() or one in suites for one in above)
+            and (folder / path).is_file()
+            and not (folder / path).is_symlink()
+            and str(path).isprintable()
+        ):
+            yield path
+
+
+def _rank(script: PurePosixPath) -> tuple[bool, str]:
+    """Scripts that are called after it before those that lie in such a folder."""
+    return "bench" not in script.name, str(script)
+
+
+def _suite_folders(folder: Path) -> set[Path]:
+    """The folders of asv's benchmarks, which are no scripts."""
+    found: set[Path] = set()
+    for suite in suites_in(folder):
+        named = _SUITE_FOLDER.search(suite.read_text(encoding="utf-8", errors="replace"))
+        found.add(suite.parent / (named[1] if named else "benchmarks"))
+    return found
+
+
+def _in_toml(text: str) -> str:
+    """A string of TOML, whose escapes are those of JSON."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from asv_bench.subjects.lives import HOST
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
 
+SUITE_NAME = "asv.conf.json"
 WITH_COMMAND = ("compare", "fixed", "bisect", "calibrate")
 """Commands that take one behind --."""
 
@@ -30,7 +32,7 @@ class Choice:
     command
         What stands behind `--`.
     file
-        `--subject`; None: the nearest `kvtrail.toml`.
+        `--subject`; None: the nearest `kvtrail.toml`, or the nearest asv suite.
     patterns
         Regular expressions for names of metrics, or of kvtrail's benchmarks.
     devices, axis, require_gpu
@@ -57,7 +59,7 @@ class Choice:
         require_patterns("--metric", self.patterns)
 
     def subject(self, verb: str) -> DeclaredSubject | BenchSetup:
-        """The subject, in this order: the command, the file, the file around, kvtrail itself.
+        """The subject, in this order: the command, the file, a file around, kvtrail itself.
 
         Raises
         ------
@@ -133,15 +135,17 @@ class Choice:
             return self._of_command(verb)
         if self.workload is not None:
             return self._of_workload(verb, self.workload)
-        path = self.file or file_around(Path.cwd())
+        path = self.file or file_around(Path.cwd()) or suite_around(Path.cwd())
         if path is not None:
             return declared_by(path, self.axis)
         if not IS_CHECKOUT:
             also = ", or give a command behind --" if verb in WITH_COMMAND else ""
+            below = [path.relative_to(Path.cwd()) for path in suites_in(Path.cwd())]
+            suite = f" as {shlex.quote(str(below[0]))}, an asv suite" if below else ""
             raise Refused(
-                f"{verb} finds nothing to measure: no {FILE_NAME} lies in {Path.cwd()} or around "
-                f"it. Begin one in your repository with `kvtrail init`, name a file with "
-                f"--subject{also}."
+                f"{verb} finds nothing to measure: neither {FILE_NAME} nor {SUITE_NAME} lies in "
+                f"{Path.cwd()} or around it. Begin one in your repository with `kvtrail init`, "
+                f"name a file with --subject{suite}{also}."
             )
         if self.axis:
             raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")
@@ -177,3 +181,17 @@ def declared_by(path: Path, axis: str | None = None) -> DeclaredSubject:
 
         return AsvSuite(path)
     return DeclaredSubject.of_file(SubjectFile.read(path), axis)
+
+
+def suite_around(folder: Path) -> Path | None:
+    """The nearest configuration of asv in the repository of a folder; kvtrail's own is none."""
+    root = repository_around(folder)
+    if root is None or root == REPOSITORY:
+        return None
+    inside = (one for one in (folder, *folder.parents) if one.is_relative_to(root))
+    return next((suite for one in inside for suite in suites_in(one) if suite.parent == one), None)
+
+
+def suites_in(folder: Path) -> list[Path]:
+    """Configurations of asv in a folder, and then in those directly in it."""
+    return [path for place in ("", "*/") for path in sorted(folder.glob(f"{place}{SUITE_NAME}*"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,53 @@ def test_the_script_that_measures_is_found(tmp_path: Path, monkeypatch: pytest.M
     assert content.subject.pinned == ("bench.sh",)
     assert "pip install" in content.subject.setup
     assert content.subject.env == {"PYTHONPATH": "$KVTRAIL_OUT"}
-    assert "an asv suite lies here too" in said
+    assert "an asv suite lies here too: --subject asv.conf.json measures it" in said
+    assert "each measurement runs `sh bench.sh`, after `python -m pip install" in said
     assert toy.git("for-each-ref") == before
     with pytest.raises(Refused, match="exists already"):
         begun(toy.root, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("my bench.py", "bench'.py", 'bench".py', "bench\\n.py", "bench$HOME.py", "-bench.py"),
+        *("bench;id.py", "bench`id`.py", "bänch bench.py", "bench{0}.py", "bench#1.py"),
+    ],
+)
+def test_an_odd_name_stays_one_word_of_the_shell_and_one_string_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    toy = ToyRepository.make(tmp_path / f".{name}")
+    toy.git("rm", "-q", "bench.sh")
+    (toy.root / name).touch()
+    content, _ = begun(toy.root, monkeypatch)
+    script = f"./{name}" if name.startswith("-") else name
+    assert shlex.split(content.subject.measure) == ["python", script]
+    assert content.subject.pinned == (name,)
+
+
+def test_what_measures_nothing_or_is_of_others_is_no_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = ToyRepository.make(tmp_path / "toy")
+    toy.git("rm", "-q", "bench.sh")
+    names = ["bench/__init__.py", "bench/conftest.py", "bench/test_a.py", "bench/setup.py"]
+    names += [".venv/bench.py", "env/bench.py", "node_modules/bench.py", "tests/bench.py"]
+    names += ["ignored/bench.py", "benchmarks/a.py", "test_bench.py", "bench\n.py"]
+    for name in [*names, "env/pyvenv.cfg", ".git/bench.py", "z_bench.py"]:
+        (toy.root / name).parent.mkdir(exist_ok=True)
+        (toy.root / name).touch()
+    (toy.root / "bench_linked.py").symlink_to(toy.root / "z_bench.py")
+    (toy.root / ".gitignore").write_text("ignored/\n")
+    (toy.root / "asv.conf.json").write_text('{"benchmark_dir": "benchmarks"}')
+    assert begun(toy.root, monkeypatch)[0].subject.measure == "python z_bench.py"
+    (toy.root / "kvtrail.toml").unlink()
+    (toy.root / "z_bench.py").rename(toy.root / "bench" / "run.py")
+    assert begun(toy.root, monkeypatch)[0].subject.measure == "python bench/run.py"
+    (toy.root / "kvtrail.toml").unlink()
+    (toy.root / "bench" / "run.py").unlink()
+    assert "-c" in begun(toy.root, monkeypatch)[0].subject.measure
 
 
 def test_every_commented_table_is_one_that_the_file_knows(

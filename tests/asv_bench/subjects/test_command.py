@@ -169,6 +169,15 @@ def test_options_of_the_benchmarks_and_folders_of_no_repository_are_refused(
     monkeypatch.setattr("asv_bench.subjects.choose.IS_CHECKOUT", False)
     with pytest.raises(Refused, match="give a command behind --"):
         compare(toy, "HEAD~1", "HEAD")
+    # An asv suite is taken where it lies around, and named where it lies below.
+    suite = toy.root / "my suite" / "asv.conf.json"
+    suite.parent.mkdir()
+    suite.write_text("{")
+    with pytest.raises(Refused, match=r"--subject as 'my suite/asv\.conf\.json', an asv suite"):
+        compare(toy, "HEAD~1", "HEAD")
+    monkeypatch.chdir(suite.parent)
+    with pytest.raises(Refused, match="is no configuration of asv"):
+        compare(toy, "HEAD~1", "HEAD")
     monkeypatch.chdir(os.sep)
     assert repository_around(Path(os.sep)) is None
     with pytest.raises(Refused, match="is in no git repository"):
