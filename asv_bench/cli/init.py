@@ -41,8 +41,8 @@ def init() -> None:
         + (f", after `{subject.setup}`" if subject.setup else ""),
     ]
     for suite in suites_in(root):
-        path = shlex.quote(os.path.relpath(suite))
-        sentences.append(f"an asv suite lies here too: --subject {path} measures it")
+        word = shlex.quote(os.path.relpath(suite))
+        sentences.append(f"an asv suite lies here too: --subject {word} measures it")
     sentences.append(
         "next: read the file, edit the command if the guess is wrong, then "
         "`kvtrail compare HEAD~1 HEAD`"
