@@ -122,8 +122,11 @@ def finite(value: Any) -> float:
 
 
 def count(value: Any) -> float:
-    """A figure that may be zero, such as a number of spilled registers; ValueError if negative."""
-    if not _is_number(value) or value < 0:
+    """A figure that may be zero, such as a number of spilled registers; ValueError if negative.
+
+    What is above zero is large enough to divide by.
+    """
+    if not _is_number(value) or (value != 0 and value < 1 / _LARGEST):
         raise ValueError(f"{shown(value)} is no count")
     return float(value)
 

@@ -341,6 +341,20 @@ def test_without_a_history_there_is_nothing_to_look_at(
     assert re.search(r"`history` measures", str(done.exception))
 
 
+@pytest.mark.parametrize("value", ["1e-320", "5e-324", "1e308", "1e-99", "0"])
+def test_the_page_has_room_for_every_stored_figure(
+    kvtrail, toy: ToyRepository, tmp_path: Path, value: str
+) -> None:
+    words = ("history", "HEAD~2..HEAD", "--rounds", "1", "-b", "throughput", "--results")
+    kvtrail(toy, *words, str(tmp_path / "k"))
+    for path in (tmp_path / "k" / "asv").glob("*/????????-*.json"):
+        path.write_text(re.sub(r"1[02][05]\.0\d", value, path.read_text()))
+    done = CliRunner().invoke(build_app(), ["report", "--results", str(tmp_path / "k")])
+    assert (done.exception, done.exit_code) == (None, 0)
+    is_none = value not in ("1e-99", "0")
+    assert ("is no count. It is left out" in " ".join(done.output.split())) is is_none
+
+
 @pytest.mark.thorough
 def test_asv_itself_reads_the_results(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
