@@ -121,11 +121,17 @@ class Trees:
         folder = CACHE / self._key(variant)
         laid = self._laid(folder, variant)
         with _alone(folder):
-            if not (folder / _DONE).is_file():
+            done = folder / _DONE
+            if done.is_file():
+                said = filter(None, os.fsdecode(done.read_bytes()).split("\0"))
+                self.remarks += [f"{kind_of(name)} {short(name)}: {one}" for one in said]
+            else:
                 shutil.rmtree(folder, ignore_errors=True)
+                known = len(self.remarks)
                 self._write(name, variant, folder)
                 self._set_up(name, laid)
-                (folder / _DONE).touch()
+                own = [remark.partition(": ")[2] for remark in self.remarks[known:]]
+                done.write_bytes(os.fsencode("\0".join(own)))
                 self._forget_old()
             os.utime(folder)
         return laid
