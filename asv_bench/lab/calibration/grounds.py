@@ -104,9 +104,9 @@ class EngineGround:
 class DeclaredGround:
     """A commit or label of a declared subject, with delays in its lives.
 
-    The wall time of a command is lengthened by a wait after it. Another time moves only if the
-    benchmark obeys $KVTRAIL_DELAY_S: one life that is told to wait as long as the metric itself
-    shows whether it does.
+    For the wall time kvtrail sleeps after the command. Any other metric moves only if the benchmark
+    sleeps $KVTRAIL_DELAY_S seconds in its timed part: one life that is told to sleep as long as the
+    metric itself shows whether it does.
 
     Parameters
     ----------
