@@ -62,6 +62,7 @@ class FakeSetup:
     name = "simulated"
     fixed = ""
     remarks = ()
+    pathspecs = ()
 
     @property
     def metrics(self) -> list[Metric]:
@@ -106,6 +107,7 @@ class Bench:
         monkeypatch.setattr(kept_pairs, "FOLDER", root / ".asv" / "pairs")
         monkeypatch.setattr(choose, "set_up", self.set_up)
         monkeypatch.setattr(choose, "REPOSITORY", root)
+        monkeypatch.chdir(root)
 
     def with_step(
         self, place: int | None, effect: float = 0.04, after: int | None = None, seed: int = 5
