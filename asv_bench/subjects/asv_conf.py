@@ -23,7 +23,7 @@ import msgspec
 
 from asv_bench.errors import Refused
 from asv_bench.packages import require_packages
-from asv_bench.subjects.subject_file import Seconds, Words
+from asv_bench.subjects.subject_file import Seconds, Words, in_words
 
 _SETUP = Path(__file__).with_name("asv_setup.py")
 _VIRTUAL = ("", "virtualenv", "uv")
@@ -103,9 +103,9 @@ class AsvConf:
         require_packages("asv", "asv_runner", "virtualenv")
         from asv.config import Config
 
-        with _refusing(f"{path} is no configuration of asv"):
+        with refusing(f"{path} is no configuration of asv"):
             conf = msgspec.convert(vars(Config.load(str(path))), Conf)
-        with _refusing(str(path)):
+        with refusing(str(path)):
             conf = msgspec.structs.replace(conf, matrix=_tables(dict(conf.matrix)))
             root = (path.resolve().parent / conf.repo).resolve()
             if not root.is_dir():
@@ -213,7 +213,7 @@ class AsvConf:
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
+def refusing(what: str) -> Iterator[None]:
     """Refuse what asv's own code and checks of values complain of."""
     from asv.util import UserError
 
@@ -223,7 +223,7 @@ def _refusing(what: str) -> Iterator[None]:
     except Refused:
         raise
     except (UserError, *errors) as error:
-        raise Refused(f"{what}: {error}.") from None
+        raise Refused(f"{what}: {in_words(str(error))}.") from None
 
 
 def _tables(matrix: dict[str, Any]) -> dict[str, Any]:

@@ -23,14 +23,14 @@ from typing import Any
 import msgspec
 
 from asv_bench.compare.catalog import Entry, entries_of
-from asv_bench.errors import MeasurementFailed, NothingSelected, Refused
+from asv_bench.errors import MeasurementFailed, NothingSelected
 from asv_bench.git.commit_sources import WORKING_TREE
 from asv_bench.history.asv_selection import Selection, names_with_parameters
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
 from asv_bench.process.samples import Absence, CommitUnusable
 from asv_bench.subjects import trees
-from asv_bench.subjects.asv_conf import AsvConf
+from asv_bench.subjects.asv_conf import AsvConf, refusing
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.figures import Figures
 from asv_bench.subjects.life import CommandLife, Life
@@ -70,16 +70,16 @@ class AsvSuite(DeclaredSubject):
         self._wanted: list[dict[str, Any]] = []
         self._kept: Path
         own = {"PYTHONDONTWRITEBYTECODE": "1", SUBJECT: str(path.resolve().parent)}
-        try:
-            table = SubjectTable(
-                name=re.sub(r"[^\w.-]", "-", conf.conf.project) or "suite",
-                setup=conf.setup,
-                measure="true",
-                setup_timeout_s=conf.setup_timeout_s,
-                env={**own, **conf.variables_of_lives},
-            )
-        except ValueError as error:
-            raise Refused(f"{path}: {error}.") from None
+        said = {
+            "name": re.sub(r"[^\w.-]", "-", conf.conf.project).strip(".")[:60] or "suite",
+            "setup": conf.setup,
+            "measure": "true",
+            "setup_timeout_s": conf.setup_timeout_s,
+            "env": {**own, **conf.variables_of_lives},
+        }
+        with refusing(str(path)):
+            # Converted, which checks what a table that is made does not.
+            table = msgspec.convert(said, SubjectTable)
         super().__init__(conf.root, SubjectText(table), source=path.read_text(encoding="utf-8"))
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:

@@ -289,7 +289,7 @@ class SubjectFile:
         except RecursionError:
             raise Refused(f"{path}: its values are nested too deeply.") from None
         except (msgspec.MsgspecError, ValueError) as error:
-            raise Refused(f"{path}: {_place(str(error))}.") from None
+            raise Refused(f"{path}: {in_words(str(error))}.") from None
         return cls(path.resolve(), text, content)
 
     @property
@@ -307,7 +307,7 @@ def _candidates(folder: Path) -> Iterator[Path]:
     return (parent / FILE_NAME for parent in (folder, *folder.parents))
 
 
-def _place(message: str) -> str:
+def in_words(message: str) -> str:
     """A message of msgspec in words; its places, as `$.metrics[...]`, are tables of the file."""
     for pattern, meant in _MEANT.items():
         message = message.replace(f"`str` matching regex {pattern!r}", f"a text {meant}")

@@ -173,6 +173,8 @@ REFUSED: list[tuple[str | dict[str, object], str]] = [
     ({"matrix": {"env": "x"}}, "matrix.env is 'x'"),
     ({"matrix": {"env": {}, "numpy": []}}, "Unknown keys"),
     ({"matrix": {"env": {"LEVEL": [{}]}}}, "where a text must stand"),
+    ({"matrix": {"env": {"A=B": "1"}}}, "a variable's name"),
+    ({"matrix": {"env": {"LEVEL": "1\0"}}}, "without NUL characters"),
     ({"install_timeout": "long"}, "install_timeout"),
     ({"install_command": "return-code=good python"}, "return-code"),
     ({"install_command": "python {nothing}"}, "nothing"),
@@ -189,6 +191,9 @@ def test_a_file_that_is_none_of_asvs_is_refused(tmp_path: Path) -> None:
         conf.write_text(said if isinstance(said, str) else as_asv_writes({**CONF, **said}))
         with pytest.raises(Refused, match=words):
             declared_by(conf)
+    for project in ("..", "x" * 300):
+        conf.write_text(as_asv_writes({**CONF, "project": project}))
+        assert declared_by(conf).name == ("suite" if project == ".." else "x" * 60)
 
 
 @pytest.mark.thorough
