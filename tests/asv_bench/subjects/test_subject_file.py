@@ -64,7 +64,8 @@ DEEP = 100_000
             "is no regular expression",
         ),
         (
-            f'{NAME}[server]\nstart = "x"\nready = "x"\n[client]\nrun = "x"\nwindows = 10000000',
+            f'{NAME}[server]\nstart = "x"\nready = "http://x"\n'
+            '[client]\nrun = "x"\nwindows = 10000000',
             "`int` <= 1000000",
         ),
         (f"{HEAD}cores = {'[' * DEEP}", "nested too deeply"),
