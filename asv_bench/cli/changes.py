@@ -15,7 +15,7 @@ from rich.console import Console
 
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Anyway, Outputs, ResultsFolder, SubjectOptions
+from asv_bench.cli.options import MOST, Anyway, Outputs, ResultsFolder, SubjectOptions
 from asv_bench.cli.report import branch_to_show, histories_of
 from asv_bench.compare.bench_setup import (
     BenchSetup,
@@ -77,7 +77,8 @@ def changes(
         typer.Option("--confirm/--no-confirm", help="Compare the commits around each change."),
     ] = True,
     most: Annotated[
-        int, typer.Option("--most", min=1, help="Compare at most so many, the largest first.")
+        int,
+        typer.Option("--most", min=1, max=MOST, help="Compare at most so many, the largest first."),
     ] = 12,
     anyway: Anyway = False,
     branch: Annotated[

@@ -14,6 +14,8 @@ import typer
 from asv_bench.errors import Refused
 
 F = TypeVar("F", bound="RunFlags")
+_MOST = 1_000_000_000
+"""No count of anything is larger; a number of 400 digits is no count."""
 
 
 def _flag(default: Any, text: str, *names: str, least: float | None = None) -> Any:
@@ -229,5 +231,6 @@ def _option(entry: Field[Any], panel: str) -> Any:
         *entry.metadata["names"],
         help=entry.metadata["help"],
         min=entry.metadata["least"],
+        max=None if entry.metadata["least"] is None else _MOST,
         rich_help_panel=panel,
     )

@@ -184,18 +184,30 @@ def test_what_a_user_can_cause_is_a_sentence(
 NO_NUMBERS = ("nan", "", "9" * 400)
 
 
-@pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history"])
+@pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history", "changes", "scheduler"])
 @pytest.mark.parametrize("value", NO_NUMBERS)
 def test_numbers_that_are_none_are_refused_by_each_option(
     verb: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = {"--pairs", "--rounds", "--most-pairs", "--margin", "--certain", "--batch", "--null"}
-    command = get_command(build_app()).commands[verb]
+    flags = {
+        "--most",
+        "--max-new-tokens",
+        "--prompt-len",
+        "--pairs",
+        "--rounds",
+        "--most-pairs",
+        "--margin",
+        "--certain",
+        "--batch",
+        "--null",
+    }
+    command = dict(leaves(get_command(build_app())))[verb]
     taken = flags & {name for one in command.params for name in one.opts}
     assert taken
     for flag in taken:
-        words = [verb, "a", "b", "c", "d"][: 5 if verb == "swap" else 3]
+        given = {"swap": 4, "changes": 0, "scheduler": 0}.get(verb, 2)
+        words = [verb, *"abcd"[:given]]
         done = CliRunner().invoke(build_app(), [*words, flag, value])
         assert done.exception is None or isinstance(done.exception, SystemExit | Refused), flag
         assert done.exit_code in (1, 2)
