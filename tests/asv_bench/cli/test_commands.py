@@ -185,7 +185,7 @@ NO_NUMBERS = ("nan", "", "9" * 400)
 
 
 @pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history", "changes", "scheduler"])
-@pytest.mark.parametrize("value", NO_NUMBERS)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=["nan", "empty", "digits"])
 def test_numbers_that_are_none_are_refused_by_each_option(
     verb: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
