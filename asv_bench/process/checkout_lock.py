@@ -24,6 +24,7 @@ from typing import Any, TextIO
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import STATE
+from asv_bench.output.redaction import without_secrets
 from asv_bench.output.stored_json import UnreadableFile, read_stored, text
 from asv_bench.process.doing import command_line
 
@@ -132,7 +133,7 @@ def _announced() -> Iterator[None]:
 def _signed(file: TextIO) -> Iterator[None]:
     """Say in a lock's file whose it is, as long as it is held."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    holder = Holder(os.getpid(), command_line(), platform.node(), since)
+    holder = Holder(os.getpid(), without_secrets(command_line()), platform.node(), since)
     file.truncate(0)
     file.write(json.dumps(asdict(holder)) + "\n")
     file.flush()

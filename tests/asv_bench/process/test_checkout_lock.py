@@ -38,7 +38,7 @@ def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     inherited = {key: value for key, value in os.environ.items() if key != LOCK_VARIABLE}
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDING, str(tmp_path)],
+        [sys.executable, "-c", HOLDING, str(tmp_path), "--api-key", "hunter-twelve"],
         cwd=REPOSITORY,
         env=inherited | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])},
         stdin=subprocess.PIPE,
@@ -58,9 +58,10 @@ def test_a_second_session_is_told_who_holds_it_since_when(holder, tmp_path: Path
         checkout_lock(tmp_path),
     ):
         pass
-    # As it was typed: python -c has no other words.
+    # As it was typed, but for what is secret.
     said = (
-        rf"`kvtrail .*` \(process {holder.pid}, since \d\d:\d\d\) is measuring on this machine\. "
+        rf"`kvtrail .* --api-key \*\*\*` \(process {holder.pid}, since \d\d:\d\d\) "
+        r"is measuring on this machine\. "
     )
     assert re.match(said, str(refused.value))
     assert other_session(tmp_path) == str(refused.value)
