@@ -17,7 +17,7 @@ import typer
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Outputs, RequireQuiet
 from asv_bench.compare.bench_setup import termination_as_interrupt
-from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
@@ -179,11 +179,10 @@ def peers(
                 with Progress(files.console, "peers", lives, "lives") as progress:
                     on_life = partial(_say, progress, count())
                     PeerRounds(source, on_life, keep).measure(heats, rounds)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as error:
                 _keep_rest(record, [one for one in heats if one not in kept], keep)
                 where = f"what was over is in {path}" if rows else "nothing was over"
-                print_sentences(files.console, [f"interrupted: {where}."], "yellow")
-                raise
+                raise Interrupted(f"{where}.") from error
     record.notes += subject.remarks
     record.write(path)
     title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
