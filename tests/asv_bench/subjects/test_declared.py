@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository, alive, noisy
+from declared_repository import DeclaredRepository, alive, noisy, own_seconds
 
 from asv_bench.errors import Refused
 from asv_bench.output.issue_text import repeating
@@ -195,10 +195,11 @@ def test_a_life_that_gives_no_figure_is_a_sentence(
 
 def test_a_life_that_hangs_is_ended_with_all_that_it_started(kvtrail, tmp_path: Path) -> None:
     tables = TABLES.replace("[metrics", "timeout_s = 1\n    [metrics", 1)
-    hanging = """
+    orphan = own_seconds()
+    hanging = f"""
         import subprocess, time
         for session in (False, True):
-            subprocess.Popen(["sleep", "98.7654"], start_new_session=session)
+            subprocess.Popen(["sleep", "{orphan}"], start_new_session=session)
         print("about to hang", flush=True)
         time.sleep(600)
         """
@@ -206,29 +207,30 @@ def test_a_life_that_hangs_is_ended_with_all_that_it_started(kvtrail, tmp_path: 
     said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
     assert said.code == 1
     assert "it did not end within 1 s: about to hang" in said.text
-    assert not alive("98.7654")
+    assert not alive(orphan)
 
 
 def test_children_that_are_left_behind_are_ended(kvtrail, tmp_path: Path) -> None:
+    orphan = own_seconds()
     leaving = (
         noisy("tpot_ms", 5.0)
-        + """
+        + f"""
         import subprocess
         for session in (False, True):
-            subprocess.Popen(["sleep", "97.6543"], start_new_session=session)
-            subprocess.Popen(["sleep", "97.6543"], start_new_session=session, env={})
+            subprocess.Popen(["sleep", "{orphan}"], start_new_session=session)
+            subprocess.Popen(["sleep", "{orphan}"], start_new_session=session, env={{}})
         # As a daemon begins: no parent, session, variable or folder of this life.
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
                 os.chdir("/")
-                os.execve("/bin/sleep", ["sleep", "97.6543"], {})
+                os.execve("/bin/sleep", ["sleep", "{orphan}"], {{}})
             os._exit(0)
         """
     )
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, leaving)
     kvtrail(made.toy, "compare", "HEAD", "HEAD", "--anyway")
-    assert not alive("97.6543")
+    assert not alive(orphan)
 
 
 SETUP = """

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import pytest
-from declared_repository import DeclaredRepository, alive
+from declared_repository import DeclaredRepository, alive, own_seconds
 from hypothesis import HealthCheck, given, settings
 from msgspec import inspect
 
@@ -93,7 +92,7 @@ def test_a_mark_of_the_encoding_is_no_part_of_the_file(tmp_path: Path) -> None:
         SubjectFile.read(path)
 
 
-ORPHAN = f"sleep 97.{uuid.uuid4().int % 10**9}"
+ORPHAN = f"sleep {own_seconds()}"
 COMMANDS = ("true", "exit 3", "exit 125", f"{ORPHAN} & true", f"setsid {ORPHAN} & true", "", "\0")
 PLACES = (
     ".",
