@@ -229,8 +229,8 @@ def test_a_full_disk_in_the_middle_is_a_sentence(
 
 def test_other_errors_of_the_system_are_no_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file", "x")
+        raise OSError(errno.EBADF, "Bad file descriptor")
 
     monkeypatch.setattr(command_line, "build_app", lambda: run)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         command_line.main()
