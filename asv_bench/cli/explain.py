@@ -19,7 +19,7 @@ from asv_bench.cli.question import Question
 from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.explain.effect import Effect, effect_in, stored_effect
+from asv_bench.explain.effect import effect_in, stored_effect
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
 from asv_bench.git.commit_sources import WORKING_TREE
@@ -124,16 +124,8 @@ def _compared(subject: Explained, ends: Sequence[tuple[str, Commit]], files: Tab
 class Explaining(Question[Explained]):
     """One explanation from its first look to its record.
 
-    Parameters
-    ----------
-    ends
-        What the user calls base and head, and what they are.
-    options
-        Those that name the subject.
-    record
-        Of the comparison to explain; None: the newest stored one.
-    files
-        Where tables go.
+    `ends` are what the user calls base and head, and what they are; `options` name the subject.
+    `record` is that of the comparison to explain; None: the newest stored one.
     """
 
     def __init__(
@@ -154,15 +146,14 @@ class Explaining(Question[Explained]):
         # The ends as anybody can name them, wherever HEAD is.
         names = [name if name == WORKING_TREE else end.short for name, end in ends]
         self._asked = shlex.join([*names, *options])
-        self._effect = self._find_effect(record)
+        hashes = self._base.hash, self._head.hash
+        self._effect = (
+            stored_effect(RUNS, hashes, subject)
+            if record is None
+            else effect_in(record, hashes, subject)
+        )
         self._found: Explanation | None = None
         self._failure = ""
-
-    def _find_effect(self, record: Path | None) -> Effect | None:
-        ends, subject = (self._base.hash, self._head.hash), self._subject
-        if record is not None:
-            return effect_in(record, ends, subject.to_json(), subject.metrics)
-        return stored_effect(RUNS, ends, subject.to_json(), subject.metrics)
 
     def run(self, traces: int, *, anyway: bool = False) -> ExitCode:
         """Look at both ends."""
@@ -202,12 +193,10 @@ class Explaining(Question[Explained]):
         self._console.print()
         self._console.print(found.headline(), style="bold")
         print_sentences(self._console, found.answer(), "bold")
-        self._files.show(*([found.table()] if found.differences else []), page=self._page(found))
+        repeat = repeating(sys.argv[1:], lasting_names(self._ends))
+        page = found.page(self._environment(), repeat)
+        self._files.show(*([found.table()] if found.clues else []), page=page)
         print_sentences(self._console, [*found.context(), *found.notes])
-
-    def _page(self, found: Explanation) -> str:
-        """The explanation as text for an issue or a pull request."""
-        return found.page(self._environment(), repeating(sys.argv[1:], lasting_names(self._ends)))
 
     def results(self) -> dict[str, Any]:
         """See `Question`."""

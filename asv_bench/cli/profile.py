@@ -14,7 +14,7 @@ from asv_bench.cli.options import Outputs
 from asv_bench.errors import Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profile_tables import contradictions, window_tables
-from asv_bench.explain.profilers import nsight_compute, nsight_systems, torch_traces
+from asv_bench.explain.profilers import ToolReport, nsight_compute, nsight_systems, torch_traces
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
@@ -55,7 +55,6 @@ def run(
         dtype=dtype,
         decode=decode,
         steps=steps,
-        trace=None,
     )
     directory = (profile_dir or PROFILE_DIR) / window.shape().name
     files = outputs.files()
@@ -69,19 +68,19 @@ def run(
     record.look_around(console, [device])
 
     with Progress(console, "tracing", unit="windows"):
-        outcomes = torch_traces(window, directory)
-    windows = [outcome.traced for outcome in outcomes if outcome.traced is not None]
+        windows = torch_traces(window, directory)
     files.show(*window_tables(windows))
     for traced in windows:
         record.warn(console, contradictions(traced))
-    with Progress(console, "Nsight Systems", unit="windows"):
-        outcomes.append(nsight_systems(window, directory))
-    with Progress(console, "Nsight Compute", unit="windows"):
-        outcomes.append(nsight_compute(window, directory))
-    for outcome in outcomes:
-        if outcome.sentence:
-            console.print(outcome.sentence)
-        for path in outcome.files:
-            console.print(f"{outcome.tool}: {path}")
-    record.results["tools"] = [outcome.to_json() for outcome in outcomes]
+    reports = [ToolReport("torch", (traced.path,)) for traced in windows]
+    for tool, look in (("Nsight Systems", nsight_systems), ("Nsight Compute", nsight_compute)):
+        with Progress(console, tool, unit="windows"):
+            reports.append(look(window, directory))
+    for report in reports:
+        if report.sentence:
+            console.print(report.sentence)
+        for path in report.files:
+            console.print(f"{report.tool}: {path}")
+    seen = [one.to_json() for one in windows]
+    record.results["tools"] = seen + [one.to_json() for one in reports[len(windows) :]]
     console.print(f"record: {record.write(files.record)}")

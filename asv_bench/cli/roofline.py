@@ -110,12 +110,8 @@ def trace_roofline(window: Window, bandwidth: Bandwidth) -> Roofline:
     workload, config = window.shape(), _sizes(window.model)
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "window.trace.json.gz"
-        outcome = torch_trace(window, path, ranges=False)
+        decoded = torch_trace(window, path).decoded
         timed = timed_steps(read_events(path))
-    traced = outcome.traced
-    if traced is None:
-        raise MeasurementFailed(f"the window of {workload.name} left no trace.")
-    decoded = traced.decoded
     context = window_context(workload, decoded.last_context, len(timed))
     traffic = step_traffic(
         config,
@@ -170,6 +166,5 @@ def _window(workload: Workload, steps: int, *, model: str, device: str, dtype: s
         dtype=dtype,
         decode="auto",
         steps=steps,
-        trace=None,
         skip=max(0, skip),
     )

@@ -5,29 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.git.repository import Commit, Repository
+from asv_bench.subjects.declared import DeclaredSubject
 
 _COMMITS, _FILES = 12, 20
 """How many are kept; there may be thousands."""
 
 
-class HasFiles(Protocol):
-    """What is measured of commits, as files of a repository."""
-
-    @property
-    def pathspecs(self) -> Sequence[str]:
-        """Paths, as git takes them, that hold all that is measured; none: all paths."""
-        ...
-
-    def repository_of(self, commit: str) -> Repository:
-        """Where a commit's files are; a snapshot of the working tree has a repository apart."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class FileChange:
+class ChangedFile:
     """A file that differs, and how many lines were added and removed; None: it is no text."""
 
     path: str
@@ -47,22 +36,12 @@ class FileChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What was committed between two ends, and what came of it.
+class CommitFiles:
+    """What was committed between two ends, and what came of it; counts are of all."""
 
-    Attributes
-    ----------
-    commits
-        The newest that touch what is measured, newest first.
-    commit_count, file_count
-        Of all commits and files, those that are not listed too.
-    files
-        Those with the most lines first.
-    """
-
-    commits: tuple[Commit, ...]
+    commits: tuple[Commit, ...]  # that touch what is measured, the newest first
     commit_count: int
-    files: tuple[FileChange, ...]
+    files: tuple[ChangedFile, ...]  # those with the most lines first
     file_count: int
 
     def sentences(self, shown: int) -> Iterator[str]:
@@ -71,8 +50,9 @@ class Changes:
             yield "No file differs in what is measured."
             return
         files = ", ".join(one.text() for one in self.files[:shown])
+        more = self.file_count - len(self.files[:shown])
         count = "1 file differs" if self.file_count == 1 else f"{self.file_count} files differ"
-        yield f"{count}: {files}{self._more(shown)}."
+        yield f"{count}: {files}{f' and {more} more' if more else ''}."
         if self.commit_count == 1:
             yield f"One commit lies between: {_described(self.commits[0])}."
         elif self.commit_count:
@@ -81,12 +61,8 @@ class Changes:
             rest = f"; {more} more" if more else ""
             yield f"{self.commit_count} commits lie between: {listed}{rest}."
 
-    def _more(self, shown: int) -> str:
-        more = self.file_count - len(self.files[:shown])
-        return f" and {more} more" if more else ""
-
     def to_json(self) -> dict[str, Any]:
-        """The changes as JSON-ready values."""
+        """The same as JSON-ready values."""
         return {
             "commits": [commit.to_json() for commit in self.commits],
             "commit_count": self.commit_count,
@@ -95,8 +71,12 @@ class Changes:
         }
 
 
-def changes_between(base: str, head: str, subject: HasFiles) -> Changes:
-    """What lies between two commits, given by full hashes."""
+def files_between(
+    base: str, head: str, subject: DeclaredSubject | BenchSetup
+) -> CommitFiles | None:
+    """What lies between two commits, given by full hashes; None along labels."""
+    if isinstance(subject, DeclaredSubject) and subject.labels:
+        return None
     old, new = subject.repository_of(base), subject.repository_of(head)
     paths = ("--", *subject.pathspecs)
     # The objects of both ends, wherever they are.
@@ -110,7 +90,7 @@ def changes_between(base: str, head: str, subject: HasFiles) -> Changes:
         listed = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths)
         hashes = listed.decode().split()
     commits = new.commits(hashes[:_COMMITS])
-    return Changes(tuple(commits.values()), len(hashes), tuple(files[:_FILES]), len(files))
+    return CommitFiles(tuple(commits.values()), len(hashes), tuple(files[:_FILES]), len(files))
 
 
 def _objects(repository: Repository) -> Path:
@@ -118,7 +98,7 @@ def _objects(repository: Repository) -> Path:
     return path if path.is_absolute() else repository.path.resolve() / path
 
 
-def _files(listed: Sequence[str]) -> Iterator[FileChange]:
+def _files(listed: Sequence[str]) -> Iterator[ChangedFile]:
     """The entries of `git diff --numstat -z`; a renamed file has its two names in entries apart."""
     entries = iter(listed)
     for entry in entries:
@@ -127,7 +107,7 @@ def _files(listed: Sequence[str]) -> Iterator[FileChange]:
             next(entries)
             path = next(entries)
         numbers = [int(text) if text.isdecimal() else None for text in (added, removed)]
-        yield FileChange(path, *numbers)
+        yield ChangedFile(path, *numbers)
 
 
 def _described(commit: Commit) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.errors import Refused
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.subject import Subject
 
 _LOOKED_AT = 100
 """Records, the newest first, in which a comparison is looked for."""
@@ -22,21 +22,7 @@ _SAME = ("kind", "name", "command", "repository")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One metric of two commits, compared.
-
-    Attributes
-    ----------
-    metric, unit, verdict, effect, interval, pairs, base_value
-        As `Comparison` has them.
-    higher_is_better
-        Of the metric.
-    is_on_gpu
-        Whether a GPU was measured.
-    machine
-        In words.
-    started
-        When.
-    """
+    """One metric of two commits, as `Comparison` has it."""
 
     metric: str
     unit: str
@@ -46,8 +32,8 @@ class Effect:
     pairs: int
     base_value: float | None
     higher_is_better: bool
-    is_on_gpu: bool
-    machine: str
+    is_on_gpu: bool  # whether a GPU was measured
+    machine: str  # in words
     started: str
 
     @property
@@ -79,55 +65,30 @@ class Effect:
             text += f" ({interval(2)(self.interval)})"
         return f"{text} in {self.pairs} pairs on {self.machine}, {self.started[:10]}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The effect as JSON-ready values."""
-        return asdict(self)
 
+def stored_effect(folder: Path, ends: tuple[str, str], subject: Subject) -> Effect | None:
+    """The change that the newest record in a folder has of two ends; None without one.
 
-def stored_effect(
-    folder: Path,
-    ends: tuple[str, str],
-    subject: Mapping[str, Any],
-    metrics: Collection[Metric],
-) -> Effect | None:
-    """The change that the newest record of the same ends and subject has; None without one.
-
-    Of several metrics it is that of the largest change that was shown.
-
-    Parameters
-    ----------
-    folder
-        Where records are kept.
-    ends
-        Full hashes, or labels.
-    subject
-        As the record's settings have it.
-    metrics
-        Those to explain.
+    Of several metrics it is that of the largest change that was shown. Ends are full hashes, or
+    labels.
     """
     files = [path for kind in ("compare", "bisect") for path in folder.glob(f"{kind}-*.json")]
     files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files[:_LOOKED_AT]:
         with suppress(UnreadableFile):
-            found = _read(path, ends, subject, metrics)
-            if found is not None:
+            if found := _read(path, ends, subject):
                 return found
     return None
 
 
-def effect_in(
-    path: Path, ends: tuple[str, str], subject: Mapping[str, Any], metrics: Collection[Metric]
-) -> Effect:
+def effect_in(path: Path, ends: tuple[str, str], subject: Subject) -> Effect:
     """The change that a record has which the user names.
 
-    Raises
-    ------
-    Refused
-        If it is no record, or compares something else.
+    Raises Refused if it is no record, or compares something else.
     """
-    found = _read(path, ends, subject, metrics)
+    found = _read(path, ends, subject)
     if found is None:
-        names = ", ".join(metric.name for metric in metrics)
+        names = ", ".join(metric.name for metric in subject.metrics)
         raise Refused(
             f"{path} holds no comparison of {' and '.join(end[:12] for end in ends)} in {names}; "
             f"give the record of a compare of the same two."
@@ -135,50 +96,43 @@ def effect_in(
     return found
 
 
-def _read(
-    path: Path, ends: tuple[str, str], subject: Mapping[str, Any], metrics: Collection[Metric]
-) -> Effect | None:
-    return read_stored(path, "a record", lambda content: effect_of(content, ends, subject, metrics))
+def _read(path: Path, ends: tuple[str, str], subject: Subject) -> Effect | None:
+    known = {metric.name: metric for metric in subject.metrics}
+    own = subject.to_json()
 
+    def parse(record: Mapping[str, Any]) -> Effect | None:
+        settings = record.get("settings") or {}
+        compared = settings.get("subject") or {}
+        if any(compared.get(key) != own.get(key) for key in _SAME):
+            return None
+        found = [
+            one
+            for one in _comparisons(record.get("results") or {})
+            if (one.get("base"), one.get("head")) == ends and one.get("benchmark") in known
+        ]
+        if not found:
+            return None
+        shown = (Verdict.SLOWER, Verdict.FASTER)
+        most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
+        metric, machine = known[most["benchmark"]], record["machine"]
+        devices = settings.get("devices") or []
+        is_on_gpu = machine.get("gpu") is not None and not {"cpu", "host"} & set(devices)
+        low_high = most.get("interval")
+        return Effect(
+            metric=metric.name,
+            unit=metric.unit,
+            verdict=most["verdict"],
+            effect=most.get("effect"),
+            interval=None if low_high is None else (low_high[0], low_high[1]),
+            pairs=most.get("pairs_used", 0),
+            base_value=most.get("base_value"),
+            higher_is_better=metric.better == "higher",
+            is_on_gpu=is_on_gpu,
+            machine=machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores",
+            started=record.get("started", ""),
+        )
 
-def effect_of(
-    record: Mapping[str, Any],
-    ends: tuple[str, str],
-    subject: Mapping[str, Any],
-    metrics: Collection[Metric],
-) -> Effect | None:
-    """The change that the content of a record has; None where it compares something else."""
-    known = {metric.name: metric for metric in metrics}
-    settings = record.get("settings") or {}
-    compared = settings.get("subject") or {}
-    if any(compared.get(key) != subject.get(key) for key in _SAME):
-        return None
-    found = [
-        one
-        for one in _comparisons(record.get("results") or {})
-        if (one.get("base"), one.get("head")) == ends and one.get("benchmark") in known
-    ]
-    if not found:
-        return None
-    shown = (Verdict.SLOWER, Verdict.FASTER)
-    most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
-    metric, machine = known[most["benchmark"]], record["machine"]
-    devices = settings.get("devices") or []
-    is_on_gpu = machine.get("gpu") is not None and not {"cpu", "host"} & set(devices)
-    low_high = most.get("interval")
-    return Effect(
-        metric=metric.name,
-        unit=metric.unit,
-        verdict=most["verdict"],
-        effect=most.get("effect"),
-        interval=None if low_high is None else (low_high[0], low_high[1]),
-        pairs=most.get("pairs_used", 0),
-        base_value=most.get("base_value"),
-        higher_is_better=metric.better == "higher",
-        is_on_gpu=is_on_gpu,
-        machine=machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores",
-        started=record.get("started", ""),
-    )
+    return read_stored(path, "a record", parse)
 
 
 def _comparisons(results: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -2,64 +2,77 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.explain.difference import Difference, Source, more_or_less, number
-from asv_bench.explain.engine_process import run_on_engine
-from asv_bench.process.run_apart import last_words
+from asv_bench.explain.clue import Clue, Source, leaning, more_or_less, number
+from asv_bench.explain.count_child import Counts, CountTask, PathCounts
+from asv_bench.explain.engine_process import ask_engine
+from asv_bench.lab.counters.step_counters import MODEL
 
 CPU_PATHS, GPU_PATHS = ("cpu",), ("graph", "fused", "plain")
 ALL_PATHS = (*CPU_PATHS, *GPU_PATHS)
-_MODULE = "asv_bench.explain.count_child"
 _SHOWN = 3
+_NAMES = {
+    "engine": ("The engine", ""),
+    "kernels": ("Kernels", ""),
+    "cpu": ("Steps on the CPU", "on the CPU"),
+    "graph": ("Steps with a captured graph", "on a GPU beside the captured graph"),
+    "fused": ("Fused steps", "on a GPU in the fused step"),
+    "plain": ("Steps without fused kernels", "on a GPU in the step without fused kernels"),
+}
+"""What could not be counted, and where a difference is."""
 
-# Rough microseconds of one more a step. They order differences by what they may cost, where no
-# trace has measured it.
-_US_OF = {
-    "operators": 4.0,
-    "launches": 5.0,
-    "copies to the device": 20.0,
-    "copies to the host": 20.0,
-    "graph replays": 10.0,
-    "new tensors": 0.5,
-    "new bytes": 1e-4,
-    "calls": 0.1,
-    "lines": 0.03,
+
+class _Kind(NamedTuple):
+    """A kind of count: what one more a step may cost, and how it is said.
+
+    The microseconds are rough. They order differences that no trace has measured.
+    """
+
+    us: float
+    one: str
+    many: str
+
+
+_KINDS = {
+    "operators": _Kind(4.0, "time", "times"),
+    "launches": _Kind(5.0, "time", "times"),
+    "copies to the device": _Kind(20.0, "copy to the device", "copies to the device"),
+    "copies to the host": _Kind(20.0, "copy to the host", "copies to the host"),
+    "graph replays": _Kind(10.0, "graph replay", "graph replays"),
+    "new tensors": _Kind(0.5, "new tensor", "new tensors"),
+    "new bytes": _Kind(1e-4, "new byte", "new bytes"),
+    "lines": _Kind(0.03, "line of Python", "lines of Python"),
 }
 _SPILL_US, _REGISTER_US, _TILES_US, _CODE_US = 1.0, 0.02, 0.5, 0.1
 
-_NOTED = {
-    "engine": "The engine",
-    "kernels": "Kernels",
-    "cpu": "Steps on the CPU",
-    "graph": "Steps with a captured graph",
-    "fused": "Fused steps",
-    "plain": "Steps without fused kernels",
-}
+_COMBINED: tuple[tuple[str, Callable[[Iterable[int]], int]], ...] = (
+    ("spill_instructions", sum),
+    ("instructions", sum),
+    ("registers", partial(max, default=0)),
+)
+"""What is told of all variants of a kernel function."""
 
-Counted: TypeAlias = Mapping[str, Any]
-"""An answer of `count_child`, as JSON has it."""
+Kernels: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Figures of compiled kernels, by the kernel's name."""
 
 
 @dataclass(slots=True)
 class EngineCounts:
-    """What was counted of both ends, and sentences about what could not be.
-
-    `model` is the one whose steps were counted, and `layers` how many it has; 0: unknown.
-    """
+    """What differs in the steps of a model of so many layers, and what could not be counted."""
 
     model: str
-    layers: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    layers: int = 0  # 0: unknown
+    clues: list[Clue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def stand_in(self, measured: Iterable[str]) -> str:
@@ -76,133 +89,84 @@ def count_ends(
     head: Path,
     *,
     paths: Sequence[str],
-    model: str = "random:gpt2-tiny",
+    model: str = MODEL,
     has_kernels: bool = False,
     on_end: Callable[[], object] = lambda: None,
 ) -> EngineCounts:
-    """Count the steps of both ends, and compile the kernels that are not alike.
+    """Count the steps of the engines in two folders, and compile the kernels that are not alike.
 
-    Parameters
-    ----------
-    base, head
-        Folders with an engine and kernels.
-    paths
-        Names of `step_counters.PATHS`.
-    model
-        A built-in one that is small.
-    has_kernels
-        Whether to look at the kernels that a Hopper GPU would run.
-    on_end
-        Called after each end.
+    `paths` are names of `step_counters.PATHS`, and `model` is a built-in one that is small. With
+    `has_kernels` the kernels are looked at that a Hopper GPU would run. `on_end` is called after
+    each end.
     """
-    task = partial(_counted, paths=paths, model=model, has_kernels=has_kernels)
+    task = partial(_counted, paths=tuple(paths), model=model, has_kernels=has_kernels)
     sides = []
     with ThreadPoolExecutor(2) as pool:
         for side in pool.map(task, (base, head)):
             sides.append(side)
             on_end()
-    found = EngineCounts(model, max(side.get("layers", 0) for side in sides))
+    found = EngineCounts(model, max(side.layers for side in sides))
     for end, side in zip(("base", "head"), sides, strict=True):
         found.notes += [
-            f"{_NOTED.get(what, what)} of the {end} could not be counted: {why.rstrip('.')}."
-            for what, why in side["failures"].items()
+            f"{_NAMES[what][0]} of the {end} could not be counted: {why.rstrip('.')}."
+            for what, why in side.failures.items()
         ]
-    found.differences += step_differences(*sides)
-    if has_kernels and not any("kernels" in side["failures"] for side in sides):
-        found.differences += _kernel_differences((base, head), sides, found.notes)
+    found.clues += step_clues(*sides)
+    if has_kernels and not any("kernels" in side.failures for side in sides):
+        found.clues += _kernel_clues((base, head), sides, found.notes)
     return found
 
 
-def _counted(folder: Path, **task: Any) -> Counted:
-    with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-        answer = Path(scratch) / "answer.json"
-        asked = {"folder": str(folder), "answer": str(answer), "paths": (), "compiled": (), **task}
-        # Ranges would add calls, and a GPU is only pretended.
-        quiet = {"KVTRAIL_NVTX": "0", "CUDA_VISIBLE_DEVICES": ""}
-        done = run_on_engine(folder, _MODULE, json.dumps(asked), quiet)
-        if done.returncode or not answer.is_file():
-            words = last_words(done.stdout + done.stderr, 3)
-            raise MeasurementFailed(f"the counting process failed: {words}")
-        counted: Counted = json.loads(answer.read_text(encoding="utf-8"))
-        return counted
+def _counted(folder: Path, **task: Any) -> Counts:
+    asked = msgspec.json.encode(CountTask(str(folder), **task)).decode()
+    try:
+        # A GPU is only pretended.
+        quiet = {"CUDA_VISIBLE_DEVICES": ""}
+        said = ask_engine(folder, "asv_bench.explain.count_child", asked, quiet)
+        return msgspec.json.decode(said, type=Counts)
+    except (MeasurementFailed, msgspec.DecodeError) as error:
+        raise MeasurementFailed(f"the counting process failed: {error}") from None
 
 
-def step_differences(base: Counted, head: Counted) -> Iterator[Difference]:
+def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
     """What steps do more or less often; the same on several paths is told once."""
-    found: dict[tuple[str, str, float], list[tuple[str, Difference]]] = {}
-    for path in base["paths"].keys() & head["paths"].keys():
-        for one in _path_differences(path, base["paths"][path], head["paths"][path]):
-            found.setdefault((one.what, one.name, one.change), []).append((path, one))
+    found: dict[tuple[str, str, float], list[tuple[str, Clue]]] = {}
+    for path in ALL_PATHS:
+        if path in base.paths and path in head.paths:
+            for one in _path_clues(base.paths[path], head.paths[path]):
+                found.setdefault((one.what, one.name, one.change), []).append((path, one))
     for alike in found.values():
-        alike.sort(key=lambda entry: ALL_PATHS.index(entry[0]))
-        paths = [path for path, _ in alike]
+        paths, first = [path for path, _ in alike], alike[0][1]
         sides = {path in GPU_PATHS for path in paths}
-        first = alike[0][1]
+        where = ", ".join(_NAMES[path][1] for path in paths)
         yield replace(
             first,
             on_gpu=sides.pop() if len(sides) == 1 else None,
-            sentence=f"{first.sentence} ({_where(paths)})",
+            sentence=f"{first.sentence} ({where if len(paths) <= 3 else 'on every path'})",
         )
 
 
-_WHERE = {
-    "cpu": "on the CPU",
-    "graph": "on a GPU beside the captured graph",
-    "fused": "on a GPU in the fused step",
-    "plain": "on a GPU in the step without fused kernels",
-}
-
-
-def _where(paths: Sequence[str]) -> str:
-    return "on every path" if len(paths) > 3 else ", ".join(_WHERE[path] for path in paths)
-
-
-_ONE_OF = {
-    "copies to the device": "copy to the device",
-    "copies to the host": "copy to the host",
-    "graph replays": "graph replay",
-    "new tensors": "new tensor",
-    "new bytes": "new byte",
-}
-
-
-def _path_differences(
-    path: str, base: Mapping[str, Mapping[str, float]], head: Mapping[str, Mapping[str, float]]
-) -> Iterator[Difference]:
-    for name, before, after in _changed(base["operators"], head["operators"]):
-        times = more_or_less(before, after, "time", "times")
-        yield _step(name, "operators", before, after, f"{name} is called {times} a step")
-    for name, before, after in _changed(base["launches"], head["launches"]):
-        times = more_or_less(before, after, "time", "times")
-        yield _step(name, "launches", before, after, f"{name} is launched {times} a step")
-    for name, before, after in _changed(base["traffic"], head["traffic"]):
-        many = more_or_less(before, after, _ONE_OF[name], name)
-        one = _step(name, name, before, after, f"a step makes {many}")
-        yield replace(one, what="a step")
-    for what in ("lines", "calls"):
-        yield from _python(what, base[what], head[what])
-
-
-def _python(
-    what: str, base: Mapping[str, float], head: Mapping[str, float]
-) -> Iterator[Difference]:
-    """All functions of the engine together; the sentence names those that changed the most."""
-    before, after = sum(base.values()), sum(head.values())
-    if before == after:
-        return
-    many = more_or_less(before, after, *_PYTHON[what])
-    sign = 1 if after > before else -1
-    # A function that moved to another file is the same function.
-    sides = [_by_function(side) for side in (base, head)]
-    moved = [(sign * (new - old), name) for name, old, new in _changed(*sides)]
-    most = sorted((one for one in moved if one[0] > 0), reverse=True)[:_SHOWN]
-    named = ", ".join(f"{name} {number(sign * change)}" for change, name in most)
-    yield _step(
-        "Python of the engine", what, before, after, f"the engine runs {many} a step: {named}"
-    )
+def _path_clues(base: PathCounts, head: PathCounts) -> Iterator[Clue]:
+    for kind, verb in (("operators", "called"), ("launches", "launched")):
+        for name, before, after in _changed(getattr(base, kind), getattr(head, kind)):
+            text = f"{name} is {verb} {{}} a step"
+            yield _step(kind, name, f"{kind} a step", before, after, text)
+    for kind, before, after in _changed(base.traffic, head.traffic):
+        yield _step(kind, kind, "a step", before, after, "a step makes {}")
+    functions = [_by_function(side.lines) for side in (base, head)]
+    before, after = (sum(one.values()) for one in functions)
+    if before != after:
+        # Those that changed the most are named.
+        sign = leaning(before, after)
+        moved = [(sign * (new - old), name) for name, old, new in _changed(*functions)]
+        most = sorted((one for one in moved if one[0] > 0), reverse=True)[:_SHOWN]
+        named = ", ".join(f"{name} {number(sign * change)}" for change, name in most)
+        text = f"the engine runs {{}} a step: {named}"
+        yield _step("lines", "Python of the engine", "lines a step", before, after, text)
 
 
 def _by_function(side: Mapping[str, float]) -> dict[str, float]:
+    """By the function alone: one that moved to another file is the same function."""
     found: dict[str, float] = {}
     for name, value in side.items():
         function = name.partition(":")[2]
@@ -210,117 +174,83 @@ def _by_function(side: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-_PYTHON = {
-    "lines": ("line of Python", "lines of Python"),
-    "calls": ("Python function", "Python functions"),
-}
-
-
 def _changed(
     base: Mapping[str, float], head: Mapping[str, float]
 ) -> Iterator[tuple[str, float, float]]:
     for name in dict.fromkeys((*base, *head)):
-        before, after = float(base.get(name, 0)), float(head.get(name, 0))
+        before, after = base.get(name, 0.0), head.get(name, 0.0)
         if before != after:
             yield name, before, after
 
 
-def _step(name: str, kind: str, before: float, after: float, sentence: str) -> Difference:
-    return Difference(
-        source=Source.COUNTERS,
-        name=name,
-        what=f"{kind} a step",
-        before=before,
-        after=after,
-        sentence=sentence,
-        leaning=1 if after > before else -1,
-        cost_us=(after - before) * _US_OF[kind],
-    )
+def _step(kind: str, name: str, what: str, before: float, after: float, sentence: str) -> Clue:
+    costs = _KINDS[kind]
+    text = sentence.replace("{}", more_or_less(before, after, costs.one, costs.many))
+    leans, cost = leaning(before, after), (after - before) * costs.us
+    return Clue(Source.COUNTERS, name, what, before, after, text, leaning=leans, cost_us=cost)
 
 
-def _kernel_differences(
-    folders: tuple[Path, Path], sides: Sequence[Counted], notes: list[str]
-) -> Iterator[Difference]:
+def _kernel_clues(
+    folders: Sequence[Path], sides: Sequence[Counts], notes: list[str]
+) -> Iterator[Clue]:
     """Kernels that are not alike at both ends, a function at a time."""
-    kernels = [side["kernels"] for side in sides]
+    base, head = (side.kernels for side in sides)
     names = [
         tuple(name for name, one in mine.items() if other.get(name) != one)
-        for mine, other in (kernels, reversed(kernels))
+        for mine, other in ((base, head), (head, base))
     ]
-    if not any(names):
-        return
-    figures: list[Mapping[str, Mapping[str, Any]]] = []
+    figures: list[Kernels] = []
     for folder, end, compiled in zip(folders, ("base", "head"), names, strict=True):
-        answer = _counted(folder, compiled=compiled) if compiled else {"figures": {}}
-        if why := answer.get("failures", {}).get("kernels"):
+        answer = _counted(folder, compiled=compiled) if compiled else Counts()
+        if why := answer.failures.get("kernels"):
             notes.append(f"Kernels of the {end} could not be compiled: {why.rstrip('.')}.")
             return
-        figures.append(answer["figures"])
-    yield from figure_differences(*figures)
+        figures.append(answer.figures)
+    yield from figure_clues(*figures)
 
 
-def figure_differences(
-    base: Mapping[str, Mapping[str, Any]], head: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Difference]:
+def figure_clues(base: Kernels, head: Kernels) -> Iterator[Clue]:
     """What compiled kernels differ in, one kernel function after the other."""
-    functions = dict.fromkeys(name.partition("-")[0] for name in (*base, *head))
-    for function in functions:
-        sides = [
+    for function in dict.fromkeys(name.partition("-")[0] for name in (*base, *head)):
+        sides = (
             {name: one for name, one in side.items() if name.partition("-")[0] == function}
             for side in (base, head)
-        ]
-        yield from _function_differences(function, *sides)
+        )
+        yield from _function_clues(function, *sides)
 
 
-def _function_differences(
-    function: str, base: Mapping[str, Mapping[str, Any]], head: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Difference]:
-    spills = _sum(base, "spill_instructions"), _sum(head, "spill_instructions")
+def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clue]:
+    spills, sizes, registers = (
+        (
+            combined(one[figure] for one in base.values()),
+            combined(one[figure] for one in head.values()),
+        )
+        for figure, combined in _COMBINED
+    )
+    instructions = ("instruction", "instructions")
     if spills[0] != spills[1]:
         worst = max((*head.values(), *base.values()), key=lambda one: one["spill_instructions"])
-        text = more_or_less(*spills, "instruction", "instructions")
-        yield _compiled(
-            function,
-            "spill instructions",
-            spills,
-            f"{function} spills registers to local memory by {text}, as in {worst['name']}",
-            (spills[1] - spills[0]) * _SPILL_US,
-        )
+        text = f"spills registers to local memory by {more_or_less(*spills, *instructions)}"
+        text = f"{text}, as in {worst['name']}"
+        yield _compiled(function, "spill instructions", spills, text, _SPILL_US)
     if base.keys() != head.keys():
-        gone, new = (
-            sorted(one.keys() - other.keys()) for one, other in ((base, head), (head, base))
-        )
-        text = (
-            f"{_listed(new)} in place of {_listed(gone)}" if gone and new else _listed(new or gone)
-        )
-        text = text if gone and new else f"{text} is {'new' if new else 'no longer run'}"
-        yield replace(
-            _compiled(function, "tiles", (_listed(gone), _listed(new)), "", _TILES_US),
-            sentence=f"{function} runs with other tiles: {text}",
-        )
-    registers = _most_registers(base), _most_registers(head)
+        gone = _listed(sorted(base.keys() - head.keys()))
+        new = _listed(sorted(head.keys() - base.keys()))
+        text = f"{new or gone} is {'new' if new else 'no longer run'}"
+        text = f"runs with other tiles: {f'{new} in place of {gone}' if gone and new else text}"
+        found = _compiled(function, "tiles", (0, 1), text, _TILES_US)
+        yield replace(found, before=gone, after=new, leaning=0)
     if base and head and registers[0] != registers[1]:
-        yield _compiled(
-            function,
-            "registers",
-            registers,
-            f"{function} takes {more_or_less(*registers, 'register', 'registers')} a thread",
-            (registers[1] - registers[0]) * _REGISTER_US,
-        )
-    other = [
-        name
-        for name in base.keys() & head.keys()
-        if base[name]["cubin_sha256"] != head[name]["cubin_sha256"]
-    ]
+        text = f"takes {more_or_less(*registers, 'register', 'registers')} a thread"
+        yield _compiled(function, "registers", registers, text, _REGISTER_US)
+    both = base.keys() & head.keys()
+    other = [name for name in both if base[name]["cubin_sha256"] != head[name]["cubin_sha256"]]
     if other and spills[0] == spills[1] and registers[0] == registers[1]:
-        sizes = _sum(base, "instructions"), _sum(head, "instructions")
-        text = f"{function} compiles to other machine code in {len(other)} of its variants"
+        text = f"compiles to other machine code in {len(other)} of its variants"
         if sizes[0] != sizes[1]:
-            text += f", {more_or_less(*sizes, 'instruction', 'instructions')}"
-        yield replace(
-            _compiled(function, "machine code", sizes, text, _CODE_US),
-            leaning=0,
-        )
+            text += f", {more_or_less(*sizes, *instructions)}"
+        found = _compiled(function, "machine code", sizes, text, 0.0)
+        yield replace(found, leaning=0, cost_us=_CODE_US)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -328,27 +258,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _sum(side: Mapping[str, Mapping[str, Any]], figure: str) -> int:
-    return sum(int(one[figure]) for one in side.values())
-
-
-def _most_registers(side: Mapping[str, Mapping[str, Any]]) -> int:
-    return max((int(one["registers"]) for one in side.values()), default=0)
-
-
 def _compiled(
-    function: str, what: str, values: tuple[Any, ...], sentence: str, cost_us: float
-) -> Difference:
-    before, after = values
-    is_more = None if isinstance(before, str) or before == after else after > before
-    return Difference(
-        source=Source.KERNELS,
-        name=function,
-        what=what,
-        before=before,
-        after=after,
-        sentence=sentence,
-        leaning=0 if is_more is None else 1 if is_more else -1,
-        cost_us=cost_us,
-        on_gpu=True,
-    )
+    function: str, what: str, sides: tuple[int, int], sentence: str, each_us: float
+) -> Clue:
+    clue = Clue(Source.KERNELS, function, what, *sides, f"{function} {sentence}", on_gpu=True)
+    before, after = sides
+    return replace(clue, leaning=leaning(before, after), cost_us=(after - before) * each_us)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from asv_bench.explain.commit_files import Changes
-from asv_bench.explain.difference import Difference, Source, number
+from asv_bench.explain.clue import Clue, Source, number
+from asv_bench.explain.commit_files import CommitFiles
 from asv_bench.explain.profile_tables import short_kernel_name
-from asv_bench.explain.ranking import Question, causes, explained
+from asv_bench.explain.ranking import TimeChange, causes, explained
 from asv_bench.git.repository import Commit
 from asv_bench.output.issue_text import IssueText, described
 from asv_bench.output.markdown import inline
@@ -35,40 +35,24 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class Explanation:
-    """All that was found out about two ends.
-
-    Attributes
-    ----------
-    base, head
-        The ends.
-    question
-        What is to be explained.
-    changes
-        Commits and files between them; None along labels.
-    differences
-        What differs besides.
-    looked_at
-        What was looked at, each in a few words.
-    notes
-        Sentences about what could not be looked at.
-    """
+    """All that was found out about two ends."""
 
     base: Commit
     head: Commit
-    question: Question
-    changes: Changes | None
-    differences: list[Difference] = field(default_factory=list)
-    looked_at: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    change: TimeChange  # what is to be explained
+    files: CommitFiles | None = None  # and commits between the ends; None along labels
+    clues: list[Clue] = field(default_factory=list)
+    looked_at: list[str] = field(default_factory=list)  # each in a few words
+    notes: list[str] = field(default_factory=list)  # sentences: what could not be looked at
 
     @property
-    def causes(self) -> list[Difference]:
+    def causes(self) -> list[Clue]:
         """Those that explain the change best, the best first."""
-        return causes(self.differences, self.question)
+        return causes(self.clues, self.change)
 
     def headline(self) -> str:
         """What is explained, in a line."""
-        effect, traces = self.question.effect, self.question.traces
+        effect, traces = self.change.effect, self.change.traces
         if effect is not None:
             return effect.sentence()
         differ = f"What differs between {self.base.short} and {self.head.short}"
@@ -86,14 +70,14 @@ class Explanation:
         ]
         if not found:
             return [self._nothing()]
-        share = explained(self.differences, self.question)
+        share = explained(self.clues, self.change)
         if share is not None:
             found.append(self._shared(share))
         return found
 
-    def _worth(self, one: Difference) -> str:
+    def _worth(self, one: Clue) -> str:
         """How much of the change a cause explains, as far as it is measured."""
-        change = self.question.change
+        change = self.change.size
         if one.part is None:
             return "."
         # A part of almost nothing says nothing.
@@ -110,32 +94,32 @@ class Explanation:
 
     def _nothing(self) -> str:
         looked = _listed(self.looked_at)
-        if self.question.has_no_change:
+        if self.change.is_none:
             return f"There is no change to explain. Looked at: {looked}."
-        if self.differences:
+        if self.clues:
             return f"What differs does not explain the change. Looked at: {looked}."
         others = [one for one in self.looked_at if one != FILES]
-        if self.changes is not None and self.changes.file_count and others:
+        if self.files is not None and self.files.file_count and others:
             return f"Nothing but files differs; looked at: {_listed(others)}."
         return f"Nothing differs that was looked at: {looked}."
 
     def context(self, shown: int = _FILES) -> list[str]:
         """Files and commits between the ends, in sentences."""
-        return [] if self.changes is None else list(self.changes.sentences(shown))
+        return [] if self.files is None else list(self.files.sentences(shown))
 
     def table(self, rows: int = _ROWS) -> Table:
         """The differences, those that cost the most first, at most so many."""
-        traced = {one.name for one in self.differences if one.source is Source.TRACE}
+        traced = {one.name for one in self.clues if one.source is Source.TRACE}
         shown = [
             one
-            for one in self.differences
+            for one in self.clues
             # An operator that both counted is shown with the time that the trace has of it.
             if one.source is not Source.COUNTERS or one.name not in traced
         ]
         ordered = sorted(shown, key=_importance)
         left = len(ordered) - rows
         caption = f"{left} more differences are in the record. " if left > 0 else ""
-        if any(one.part is not None for one in self.differences):
+        if any(one.part is not None for one in self.clues):
             caption += "Of the base: what it costs, of the base's traced time."
         return Table(
             COLUMNS, [_row(one) for one in ordered[:rows]], "what differs besides time", caption
@@ -149,10 +133,10 @@ class Explanation:
         answer = "\n".join(_in_markdown(line) for line in self.answer())
         versus = f"{described(self.head)} against {described(self.base)}"
         return IssueText(
-            heading=self.headline() if self.question.effect is None else f"Why: {self.headline()}",
+            heading=self.headline() if self.change.effect is None else f"Why: {self.headline()}",
             # The causes come before the table that they are taken from.
             commits=f"{versus}\n\n{answer}",
-            tables=[self.table(len(self.differences))] if self.differences else [],
+            tables=[self.table(len(self.clues))] if self.clues else [],
             remarks=[*self.context(_ON_PAGE), *self.notes],
             environment=environment,
             command=command,
@@ -160,32 +144,26 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON-ready values."""
-        effect, traces = self.question.effect, self.question.traces
+        effect, traces = self.change.effect, self.change.traces
         return {
-            "effect": None if effect is None else effect.to_json(),
+            "effect": effect and asdict(effect),
             "causes": [one.to_json() for one in self.causes],
             "answer": self.answer(),
-            "differences": [one.to_json() for one in self.differences],
-            "explained": explained(self.differences, self.question),
-            "changes": None if self.changes is None else self.changes.to_json(),
-            "traced": None
-            if traces is None
-            else {
-                "unit": traces.unit,
-                "base_us": [one.total_us for one in traces.base],
-                "head_us": [one.total_us for one in traces.head],
-            },
+            "differences": [one.to_json() for one in self.clues],
+            "explained": explained(self.clues, self.change),
+            "changes": self.files and self.files.to_json(),
+            "traced": traces and traces.to_json(),
             "looked_at": self.looked_at,
         }
 
 
-def _importance(one: Difference) -> tuple[bool, bool, float]:
+def _importance(one: Clue) -> tuple[bool, bool, float]:
     """Measured costs before guessed ones, and what is no cost at all first."""
     order = one.source in (Source.VARIABLES, Source.PACKAGES)
     return not order, one.part is None, -abs(one.cost_us or 0.0)
 
 
-def _row(one: Difference) -> Sequence[Any]:
+def _row(one: Clue) -> Sequence[Any]:
     name = one.name if len(one.name) <= _NAME else short_kernel_name(one.name, _NAME)
     note = one.what + (", waits for others" if one.is_waiting else "")
     return (

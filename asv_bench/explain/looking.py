@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.errors import MeasurementFailed
-from asv_bench.explain.cell_differences import cell_differences
-from asv_bench.explain.commit_files import changes_between
+from asv_bench.explain.clue import cell_clues
+from asv_bench.explain.commit_files import files_between
 from asv_bench.explain.effect import Effect
 from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, GPU_PATHS, count_ends
 from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.profile_child import Window
-from asv_bench.explain.ranking import Question
-from asv_bench.explain.step_profile import StepProfile
+from asv_bench.explain.profilers import torch_trace
+from asv_bench.explain.ranking import TimeChange
+from asv_bench.explain.trace import TraceSummary, read_traces, require_work
 from asv_bench.explain.trace_pair import TracePair
-from asv_bench.explain.traces import engine_trace, in_turns, subject_trace
 from asv_bench.git.repository import Commit
+from asv_bench.lab.counters.step_counters import MODEL
 from asv_bench.output.progress import Progress
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.declared import DeclaredSubject
@@ -42,18 +45,9 @@ _NO_TRACE = (
 class Looking:
     """Looks at two ends of a subject, from the cheap to the dear.
 
-    Parameters
-    ----------
-    subject
-        What is measured.
-    base, head
-        The ends.
-    effect
-        The change that a comparison measured; None: none is known.
-    traces
-        Of each end.
-    progress
-        Makes a bar of what is being done, how many of it, and their unit.
+    `effect` is the change that a comparison measured, None where none is known, and `traces` is how
+    many to take of each end. `progress` makes a bar of what is being done, how many of it, and
+    their unit.
     """
 
     def __init__(
@@ -71,64 +65,64 @@ class Looking:
         self._count = traces
         self._progress = progress
         self._is_here_gpu = not set(subject.devices) & set(NO_GPU)
-        self.found = Explanation(base, head, Question(effect, None, self._is_here_gpu), None)
+        self.found = Explanation(base, head, TimeChange(effect, None, self._is_here_gpu))
 
     def run(self, *, anyway: bool = False) -> Explanation:
         """Look at everything that the subject has.
 
         Nothing but files is looked at where these are the same at both ends, unless `anyway`.
 
-        Raises
-        ------
-        CommitUnusable
-            If an end cannot be laid out.
+        Raises CommitUnusable if an end cannot be laid out.
         """
-        subject = self._subject
-        if not (isinstance(subject, DeclaredSubject) and subject.labels):
-            self.found.changes = changes_between(*self._ends, subject)
-            self.found.looked_at.append(FILES)
+        subject, found = self._subject, self.found
+        found.files = files_between(*self._ends, subject)
+        found.looked_at += [FILES] if found.files else []
         if not anyway and subject.are_same(*self._ends):
-            self.found.notes.append(_SAME)
-            return self.found
+            found.notes.append(_SAME)
+            return found
         if isinstance(subject, BenchSetup):
             self._look_at_engines([subject.sources.checkout(end) for end in self._ends])
-            return self.found
+            return found
         with subject.ends() as ends:
             folders = [ends.tree(end) for end in self._ends]
-            self.found.differences += cell_differences(*(ends.cell(end) for end in self._ends))
-            self.found.looked_at += ["variables", "packages"]
+            found.clues += cell_clues(*(ends.cell(end) for end in self._ends))
+            found.looked_at += ["variables", "packages"]
             if isinstance(subject, EngineRuns):
                 self._look_at_engines(folders)
             elif ends.traced is not None:
-                self._trace(lambda end: subject_trace(ends, end))
+
+                def take(end: str, path: Path) -> list[TraceSummary]:
+                    ends.trace(end, path)
+                    return read_traces(path)
+
+                self._trace(take)
             else:
-                self.found.notes.append(_NO_TRACE)
-        return self.found
+                found.notes.append(_NO_TRACE)
+        return found
 
     def _look_at_engines(self, folders: list[Path]) -> None:
-        self._count_engines(folders)
         window = self._window()
+        self._count_engines(folders, window.model)
         of_end = dict(zip(self._ends, folders, strict=True))
         variables = {"CUDA_VISIBLE_DEVICES": self._subject.devices[0]} if self._is_here_gpu else {}
 
-        def take(end: str) -> StepProfile:
-            return engine_trace(of_end[end], window, variables)
+        def take(end: str, path: Path) -> list[TraceSummary]:
+            traced = torch_trace(window, path, folder=of_end[end], variables=variables)
+            return [require_work(traced.summary)]
 
         if self._count:
             self._note_what_the_traces_are_not(window)
-        what = f"{STEPS} decode steps of {window.shape().name} with {window.model}"
-        self._trace(take, f" of {what}")
+        self._trace(take, f" of {STEPS} decode steps of {window.shape().name} with {window.model}")
 
-    def _count_engines(self, folders: list[Path]) -> None:
+    def _count_engines(self, folders: list[Path], model: str) -> None:
         measured = self._effect.is_on_gpu if self._effect is not None else None
         paths = CPU_PATHS if measured is False else GPU_PATHS if measured else ALL_PATHS
-        model = self._window().model
-        small = next((small for start, small in _SMALL.items() if model.startswith(start)), None)
+        small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
         with self._progress("counting what a step does", 2, "ends") as bar:
             try:
                 counted = count_ends(
                     *folders,
-                    model=small or "random:gpt2-tiny",
+                    model=small,
                     paths=paths,
                     has_kernels=measured is not False,
                     on_end=bar.advance,
@@ -136,7 +130,7 @@ class Looking:
             except MeasurementFailed as error:
                 self.found.notes.append(f"Nothing was counted: {error}")
                 return
-        self.found.differences += counted.differences
+        self.found.clues += counted.clues
         self.found.notes += counted.notes
         if stand_in := counted.stand_in([model]):
             self.found.notes.append(f"Steps were counted {stand_in}.")
@@ -158,26 +152,30 @@ class Looking:
                 f"The traced steps have the sizes of {window.shape().name}, not those given."
             )
 
-    def _trace(self, take: Callable[[str], StepProfile], what: str = "") -> None:
+    def _trace(self, take: Callable[[str, Path], list[TraceSummary]], what: str = "") -> None:
+        """Take traces of both ends, each of which `take` leaves at a path and reads."""
         if not self._count:
             return
+
+        def taken(end: str) -> list[TraceSummary]:
+            with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+                return take(end, Path(scratch) / "trace.json")
+
+        found = self.found
         with self._progress("tracing", 2 * self._count, "traces") as bar:
             try:
-                traces = in_turns(take, self._ends, self._count, bar.advance)
+                traces = TracePair.taken(taken, self._ends, self._count, bar.advance)
             except MeasurementFailed as error:
-                self.found.notes.append(f"The traces are left out: {error}")
+                found.notes.append(f"The traces are left out: {error}")
                 return
-        self._take(traces)
-        count = "a trace" if self._count == 1 else f"{self._count} traces"
-        self.found.looked_at.append(f"{count} of each end{what}")
-
-    def _take(self, traces: TracePair) -> None:
-        self.found.question = Question(self._effect, traces, self._is_here_gpu)
-        self.found.differences += traces.differences()
+        found.change = replace(found.change, traces=traces)
+        found.clues += traces.clues()
         if self._count == 1:
-            self.found.notes.append(
+            found.notes.append(
                 "One trace of each end has no noise to tell times from: only counts are compared."
             )
+        count = "a trace" if self._count == 1 else f"{self._count} traces"
+        found.looked_at.append(f"{count} of each end{what}")
 
     def _window(self) -> Window:
         """What is decoded under the profiler: the workload that was measured."""
@@ -195,5 +193,4 @@ class Looking:
             device=device,
             decode="auto",
             steps=STEPS,
-            trace=None,
         )

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-call"
-"""The process that `profile` looks into: a warm engine that decodes a window of steps.
+"""The process that profilers look into: a warm engine that decodes a window of steps.
 
-Run as `python -m asv_bench.explain.profile_child '{"workload": ...}'`; KVTRAIL_NVTX=1 turns the
-ranges on.
+Run as `python -m asv_bench.explain.profile_child '{"workload": ...}'`; it prints what it decoded as
+JSON. KVTRAIL_NVTX=1 turns the ranges on.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.workloads.drive import run_requests
@@ -31,31 +30,25 @@ _MARGIN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(WorkloadTask):
-    """What to decode under a profiler.
-
-    `trace` is where torch's trace goes; None leaves the window to a profiler around the process,
-    which sees it between cudaProfilerStart and cudaProfilerStop. `skip` steps of the full batch
-    come before the window, where its contexts are to be longer.
-    """
+    """What to decode under a profiler."""
 
     decode: str
     steps: int
-    trace: str | None
-    skip: int = 0
+    # Where torch's trace goes; None leaves the window to a profiler around the process, which sees
+    # it between cudaProfilerStart and cudaProfilerStop.
+    trace: str | None = None
+    skip: int = 0  # steps of the full batch before the window, so that its contexts are longer
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded window: its steps, its decode mode, and microseconds of a step.
-
-    `step_us` is measured without a profiler, on as many steps before the window; None if the window
-    has no trace. `last_context` is the mean number of tokens that requests attended to in the
-    window's last step; None if the requests ended with the window.
-    """
+    """A decoded window."""
 
     steps: int
     decode: str
+    # Of a step without a profiler, on as many steps before the window; None: there is no trace.
     step_us: float | None
+    # Mean tokens attended to in the last step; None: the requests ended with the window.
     last_context: float | None = None
 
 
@@ -98,12 +91,19 @@ def decode_window(window: Window) -> Decoded:
 
 
 def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
-    """Submit all requests, step until all of them decode, and return their ids."""
+    """Submit all requests, step until all that fit in the batch decode, and return their ids."""
     requests = [
         engine.submit(prompt, workload.sampling_params(index))
         for index, prompt in enumerate(prompts)
     ]
-    _step_past_prefill(engine, workload)
+    decoding: set[int] = set()
+    while len(decoding) < workload.resident:
+        if not engine.has_unfinished:
+            raise MeasurementFailed(
+                f"the requests of {workload.name} ended before all of them were decoding; there "
+                f"is no window to profile."
+            )
+        decoding.update(event.request_id for event in engine.step() if event.index > 0)
     _wait_for_device(engine)
     return requests
 
@@ -138,18 +138,6 @@ def _wait_for_device(engine: Engine) -> None:
         torch.cuda.synchronize(engine.device)
 
 
-def _step_past_prefill(engine: Engine, workload: Workload) -> None:
-    """Step until every request that fits in the batch is decoding."""
-    decoding: set[int] = set()
-    while len(decoding) < workload.resident:
-        if not engine.has_unfinished:
-            raise MeasurementFailed(
-                f"the requests of {workload.name} ended before all of them were decoding; there "
-                f"is no window to profile."
-            )
-        decoding.update(event.request_id for event in engine.step() if event.index > 0)
-
-
 @contextmanager
 def _profiled(engine: Engine, window: Window) -> Iterator[None]:
     import torch
@@ -164,14 +152,8 @@ def _profiled(engine: Engine, window: Window) -> Iterator[None]:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as profiler:
         yield
-    profiler.export_chrome_trace(str(Path(window.trace)))
-
-
-def main(arguments: list[str]) -> None:
-    """Decode the window given as JSON and print the outcome as JSON."""
-    fields: dict[str, Any] = json.loads(arguments[0])
-    print(json.dumps(asdict(decode_window(Window(**fields)))))
+    profiler.export_chrome_trace(window.trace)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(json.dumps(asdict(decode_window(Window(**json.loads(sys.argv[1]))))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from asv_bench.explain.profilers import Traced
@@ -15,7 +15,6 @@ SHOWN = 20
 PLAUSIBLE_TRACE = 2.5
 """A part of a traced step over the whole step without a profiler, beyond which they disagree."""
 NAME_WIDTH = 56
-AS_IT_RUNS = "as it really runs"
 _NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|\w+)::")
 _ARGUMENTS = re.compile(r"\([^()]*\)")
 _LAMBDA = re.compile(r"::\{lambda[^{}]*\}|::operator\b| const\b|\{lambda[^{}]*\}")
@@ -27,15 +26,15 @@ def window_tables(windows: Sequence[Traced]) -> list[Table]:
     The last window is decoded as the engine really runs. If that is by graphs, the first window is
     the same steps decoded kernel by kernel, which shows each kernel's range; else both are one.
     """
-    with_ranges, as_it_runs = windows[0], windows[-1]
-    note = AS_IT_RUNS if len(windows) == 1 else "kernel by kernel, to see the ranges"
-    tables = [range_table(with_ranges, note)]
-    device = as_it_runs.summary.device
-    if device is None:
-        return [*tables, work_table("operator", as_it_runs.summary.operators, as_it_runs)]
-    ranges = {entry.name: entry.ranges for entry in with_ranges.summary.kernels}
-    kernels = work_table("kernel", as_it_runs.summary.kernels, as_it_runs, ranges)
-    return [*tables, device_table(as_it_runs, device), kernels]
+    first, last = windows[0], windows[-1]
+    as_it_runs = "as it really runs"
+    note = as_it_runs if len(windows) == 1 else "kernel by kernel, to see the ranges"
+    tables = [_range_table(first, note)]
+    device, ranges = last.summary.device, None
+    if device is not None:
+        tables.append(_device_table(last, device, as_it_runs))
+        ranges = {entry.name: entry.ranges for entry in first.summary.kernels}
+    return [*tables, _work_table(last, as_it_runs, ranges)]
 
 
 def contradictions(window: Traced) -> list[str]:
@@ -43,18 +42,12 @@ def contradictions(window: Traced) -> list[str]:
 
     On a GPU the part is the time in which the device is busy.
     """
-    step_us, steps = window.decoded.step_us, window.decoded.steps
-    summary = window.summary
-    if step_us is None:
-        return []
+    step_us, steps, summary = window.decoded.step_us, window.decoded.steps, window.summary
+    parts = [(f"the range {one.name}", one.host_us / steps) for one in summary.ranges]
     if summary.device is not None:
-        part, part_us = "a kernel or copy is running", summary.device.busy_us / steps
-    elif summary.ranges:
-        longest = max(summary.ranges, key=lambda entry: entry.host_us)
-        part, part_us = f"the range {longest.name}", longest.host_us / steps
-    else:
-        return []
-    if part_us <= PLAUSIBLE_TRACE * step_us:
+        parts = [("a kernel or copy is running", summary.device.busy_us / steps)]
+    part, part_us = max(parts, key=lambda one: one[1], default=("", 0.0))
+    if step_us is None or part_us <= PLAUSIBLE_TRACE * step_us:
         return []
     return [
         f"Warning: {part} takes {part_us:,.1f} µs of a traced step, and a whole step without a "
@@ -62,9 +55,21 @@ def contradictions(window: Traced) -> list[str]:
     ]
 
 
-def range_table(window: Traced, note: str) -> Table:
+def _table(
+    what: str, window: Traced, note: str, columns: Sequence[Column], rows: Any, caption: str = ""
+) -> Table:
+    """A table of a window; with a caption it also says what a step takes without a profiler."""
+    step_us = window.decoded.step_us
+    if caption and step_us is not None:
+        caption = f"{caption} Without a profiler a step takes {step_us:,.1f} µs."
+    title = f"{what}: decode={window.decoded.decode}, {note} ({window.decoded.steps} steps)"
+    return Table(columns, list(rows), title, caption)
+
+
+def _range_table(window: Traced, note: str) -> Table:
     """Host and device time of each range, with the ranges within it."""
     summary, steps = window.summary, window.decoded.steps
+    outside = summary.outside
     columns = [
         Column("range", "range", kind="name"),
         Column("calls", "calls", "a step", digits(2)),
@@ -72,101 +77,74 @@ def range_table(window: Traced, note: str) -> Table:
         Column("kernels", "kernels", "a step", digits(2)),
         Column("device_us", "device", "µs a step", digits(1)),
     ]
-    rows = [
-        [
-            entry.name,
-            *(entry.calls / steps, entry.host_us / steps),
-            *(entry.kernels / steps, entry.device_us / steps),
-        ]
-        for entry in summary.ranges
+    figures: list[tuple[str, tuple[float | None, ...]]] = [
+        (one.name, (one.calls, one.host_us, one.kernels, one.device_us)) for one in summary.ranges
     ]
-    outside = summary.outside
     if outside.calls:
-        rows.append(["in no range", None, None, outside.calls / steps, outside.total_us / steps])
-    if summary.device is None:
-        columns, rows = columns[:3], [row[:3] for row in rows]
-    caption = f"A range holds those within it. {_step_sentence(window)}"
-    return Table(columns, rows, _title("Time per range", window, note), caption)
+        figures.append(("in no range", (None, None, outside.calls, outside.total_us)))
+    shown = 3 if summary.device is None else 5
+    rows = [[name, *(_over(one, steps) for one in each)][:shown] for name, each in figures]
+    caption = "A range holds those within it."
+    return _table("Time per range", window, note, columns[:shown], rows, caption)
 
 
-def device_table(window: Traced, device: DeviceTime) -> Table:
+def _device_table(window: Traced, device: DeviceTime, note: str) -> Table:
     """How much of a step the device is busy, and how much lies between kernels."""
-    steps = window.decoded.steps
+    steps, span = window.decoded.steps, device.span_us
     columns = (
         Column("part", "of a step", kind="text"),
         Column("number", "number", "", digits(1)),
         Column("us", "µs a step", "", digits(1)),
         Column("share", "share", "", percent(1)),
     )
-    gaps_us = device.span_us - device.busy_us
     rows = [
-        [name, None if number is None else number / steps, us / steps, _share(us, device.span_us)]
+        [name, _over(number, steps), us / steps, _over(us, span)]
         for name, number, us in (
-            ("step, first kernel to last", None, device.span_us),
+            ("step, first kernel to last", None, span),
             ("a kernel or copy is running", device.kernels, device.busy_us),
-            ("gaps between them", device.gaps, gaps_us),
+            ("gaps between them", device.gaps, span - device.busy_us),
         )
     ]
     caption = (
         "Tracing lengthens the gaps, and a kernel launched before its producer ends counts its "
-        f"wait as its own time. {_step_sentence(window)}"
+        "wait as its own time."
     )
-    return Table(columns, rows, _title("Device time", window, AS_IT_RUNS), caption)
+    return _table("Device time", window, note, columns, rows, caption)
 
 
-def work_table(
-    kind: str,
-    work: Sequence[WorkTime],
-    window: Traced,
-    ranges: Mapping[str, tuple[str, ...]] | None = None,
-) -> Table:
-    """Kernels by their time, or operators by their own time on the host.
-
-    `ranges` says which range each kernel is launched in; None leaves that column out.
-    """
-    steps, total = window.decoded.steps, sum(entry.total_us for entry in work)
-    rest = work[SHOWN:]
-    shown = list(work[:SHOWN])
-    if rest:
-        calls, time_us = sum(one.calls for one in rest), sum(one.total_us for one in rest)
-        shown.append(WorkTime(f"{len(rest)} more", calls, time_us))
-    rows: list[list[Any]] = []
-    for entry in shown:
-        # Operators have short names; shortening C++ would drop their library.
-        name = entry.name if ranges is None else short_kernel_name(entry.name, NAME_WIDTH)
-        where = ", ".join((ranges or {}).get(entry.name, ())) or None
-        rows.append(
-            [
-                Cell(entry.name, text=name),
-                *(() if ranges is None else (where,)),
-                entry.calls / steps,
-                entry.total_us / entry.calls if entry.calls else None,
-                entry.total_us / steps,
-                _share(entry.total_us, total),
-            ]
-        )
-    columns = (
+def _work_table(window: Traced, note: str, ranges: Mapping[str, tuple[str, ...]] | None) -> Table:
+    """Kernels by their time and the range that launches them, or operators where that is None."""
+    kind = "operator" if ranges is None else "kernel"
+    work = window.summary.work
+    columns = [
         Column(kind, kind, kind="name"),
-        *(() if ranges is None else (Column("range", "range", kind="text"),)),
+        Column("range", "range", kind="text"),
         Column("calls", "calls", "a step", digits(2)),
         Column("us_a_call", "µs", "a call", digits(2)),
         Column("us_a_step", "µs", "a step", digits(2)),
         Column("share", "share", "", percent(1)),
-    )
-    return Table(columns, rows, _title(f"Time per {kind}", window, AS_IT_RUNS))
+    ]
+    rest = work[SHOWN:]
+    steps, total = window.decoded.steps, sum(one.total_us for one in work)
+    calls, spent = sum(one.calls for one in rest), sum(one.total_us for one in rest)
+    more = [WorkTime(f"{len(rest)} more", calls, spent)] if rest else []
+
+    def rows() -> Iterator[list[Any]]:
+        for one in (*work[:SHOWN], *more):
+            # Operators have short names; shortening C++ would drop their library.
+            name = one.name if ranges is None else short_kernel_name(one.name, NAME_WIDTH)
+            where = ", ".join((ranges or {}).get(one.name, ())) or None
+            us = one.total_us
+            figures = (one.calls / steps, _over(us, one.calls), us / steps, _over(us, total))
+            yield [Cell(one.name, text=name), where, *figures]
+
+    shown = [place for place in range(len(columns)) if place != 1 or ranges is not None]
+    kept = ([row[place] for place in shown] for row in rows())
+    return _table(f"Time per {kind}", window, note, [columns[place] for place in shown], kept)
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
-def _title(what: str, window: Traced, note: str) -> str:
-    return f"{what}: decode={window.decoded.decode}, {note} ({window.decoded.steps} steps)"
-
-
-def _step_sentence(window: Traced) -> str:
-    step_us = window.decoded.step_us
-    return "" if step_us is None else f"Without a profiler a step takes {step_us:,.1f} µs."
+def _over(part: float | None, whole: float) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
 def short_kernel_name(name: str, width: int) -> str:
@@ -176,7 +154,12 @@ def short_kernel_name(name: str, width: int) -> str:
     arguments; any name that is still too long loses its middle.
     """
     if "::" in name or name.startswith("void "):
-        name = _plain(name.removeprefix("void "))
+        name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+        # The innermost first: parameter lists hold parameter lists.
+        while (without := _ARGUMENTS.sub("", name)) != name:
+            name = without
+        name = _NAMESPACE.sub("", _LAMBDA.sub("", name))
+        name = re.sub(r"\s+>", ">", name).strip()
     if len(name) <= width:
         return name
     opening = name.find("<")
@@ -184,12 +167,3 @@ def short_kernel_name(name: str, width: int) -> str:
         return f"{name[: width - 2]}…>"
     tail = width // 3
     return f"{name[: width - tail - 1]}…{name[len(name) - tail :]}"
-
-
-def _plain(name: str) -> str:
-    name = name.replace("(anonymous namespace)::", "")
-    # The innermost first: parameter lists hold parameter lists.
-    while (without := _ARGUMENTS.sub("", name)) != name:
-        name = without
-    name = _NAMESPACE.sub("", _LAMBDA.sub("", name))
-    return re.sub(r"\s+>", ">", name).strip()

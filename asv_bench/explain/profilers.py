@@ -7,166 +7,168 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.explain.engine_process import ask_engine
 from asv_bench.explain.profile_child import Decoded, Window
 from asv_bench.explain.trace import TraceSummary, read_trace
+from asv_bench.output.record import REPOSITORY
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.settings import NVTX_VARIABLE
 
 NCU_RANGE, NCU_KERNELS = "attention", 12
 NCU_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
+_CHILD = "asv_bench.explain.profile_child"
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
     """A window as the torch profiler saw it."""
 
+    path: Path
     decoded: Decoded
     summary: TraceSummary
 
+    def to_json(self) -> dict[str, Any]:
+        """What the record says of the tool and of what it saw."""
+        seen = {"window": asdict(self.decoded), "summary": asdict(self.summary)}
+        return {**ToolReport("torch", (self.path,)).to_json(), **seen}
+
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolReport:
     """The files of a profiler, or a sentence that says why there are none."""
 
     tool: str
     files: tuple[Path, ...] = ()
     sentence: str = ""
-    traced: Traced | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The outcome as JSON-ready values."""
-        content = {
-            "tool": self.tool,
-            "files": [path.name for path in self.files],
-            "sentence": self.sentence,
-        }
-        if (traced := self.traced) is None:
-            return content
-        return content | {"window": asdict(traced.decoded), "summary": asdict(traced.summary)}
+        """The report as JSON-ready values."""
+        return {**asdict(self), "files": [path.name for path in self.files]}
 
 
-def torch_traces(window: Window, directory: Path) -> list[Outcome]:
-    """Chrome traces by the torch profiler with their summaries, the one with ranges first.
+def torch_traces(window: Window, directory: Path) -> list[Traced]:
+    """Chrome traces by the torch profiler, the one with ranges first.
 
     The kernels of a replayed graph lie in no range. If the engine decodes by graphs, one window is
     therefore decoded kernel by kernel, for the ranges, and another one as the engine really runs,
     without ranges. Otherwise one window serves for both.
     """
+    path = directory / "torch.trace.json.gz"
     if not window.device.startswith("cuda") or window.decode == "eager":
-        return [torch_trace(window, directory / "torch.trace.json.gz", ranges=True)]
+        return [torch_trace(window, path, ranges=True)]
     by_kernel = replace(window, decode="eager")
     return [
         torch_trace(by_kernel, directory / "torch-eager.trace.json.gz", ranges=True),
-        torch_trace(window, directory / "torch.trace.json.gz", ranges=False),
+        torch_trace(window, path),
     ]
 
 
-def torch_trace(window: Window, path: Path, *, ranges: bool) -> Outcome:
-    """A Chrome trace by the torch profiler, with or without the engine's ranges, and its summary.
+def torch_trace(
+    window: Window,
+    path: Path,
+    *,
+    ranges: bool = False,
+    folder: Path = REPOSITORY,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Traced:
+    """A window of the engine in a folder, traced by the torch profiler.
 
     Raises MeasurementFailed if the process failed; the sentence ends with what it said.
     """
-    done = _run(_child(replace(window, trace=str(path))), ranges=ranges)
-    if done.returncode or not path.is_file():
-        raise MeasurementFailed(f"the profiled process failed:\n{_last_lines(done)}")
-    decoded = Decoded(**json.loads(done.stdout.splitlines()[-1]))
-    return Outcome("torch", (path,), traced=Traced(decoded, read_trace(path)))
+    task = replace(window, trace=str(path)).to_argument()
+    try:
+        said = ask_engine(folder, _CHILD, task, variables, ranges=ranges)
+    except MeasurementFailed as error:
+        raise MeasurementFailed(f"the profiled process failed:\n{error}") from None
+    decoded = Decoded(**json.loads(said))
+    return Traced(path, decoded, replace(read_trace(path), steps=decoded.steps))
 
 
-def nsight_systems(window: Window, directory: Path) -> Outcome:
+def nsight_systems(window: Window, directory: Path) -> ToolReport:
     """A timeline by Nsight Systems, with the engine's NVTX ranges on it."""
-    command = _command("nsys", window)
-    if command is None:
-        return _left_out("Nsight Systems", "nsys")
-    if not nsys_is_usable(command):
-        return Outcome(
-            "Nsight Systems",
-            sentence=f"Nsight Systems is left out: {command} wrote no report of a trivial program.",
-        )
-    report = directory / "nsys.nsys-rep"
-    report.unlink(missing_ok=True)
-    done = _run(
-        [
-            *(command, "profile", "--trace=cuda,nvtx", "--cuda-graph-trace=node"),
-            *("--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
-            *("--force-overwrite=true", f"--output={report.with_suffix('')}"),
-            *_child(replace(window, trace=None)),
-        ]
+    tool, name = "Nsight Systems", "nsys"
+    if not _is_there(name, window):
+        return _left_out(tool, name)
+    with tempfile.TemporaryDirectory() as scratch:
+        tried = ("--trace=none", "--sample=none", "--cpuctxsw=none")
+        output = Path(scratch) / "trivial"
+        done, report = _nsys(output, *tried, command=[sys.executable, "-c", "pass"])
+        if done.returncode or not report.is_file():
+            why = f"{shutil.which(name)} wrote no report of a trivial program"
+            return ToolReport(tool, sentence=f"{tool} is left out: {why}.")
+    done, report = _nsys(
+        directory / name,
+        *("--trace=cuda,nvtx", "--cuda-graph-trace=node"),
+        *("--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
+        command=_child(window),
     )
-    return _reported("Nsight Systems", report, done)
+    return _reported(tool, report, done)
 
 
-def nsys_is_usable(command: str) -> bool:
-    """Whether nsys turns the run of a trivial program into a report file."""
-    with tempfile.TemporaryDirectory() as directory:
-        output = Path(directory) / "trivial"
-        done = _run(
-            [
-                *(command, "profile", "--trace=none", "--sample=none", "--cpuctxsw=none"),
-                *("--force-overwrite=true", f"--output={output}"),
-                *(sys.executable, "-c", "pass"),
-            ]
-        )
-        return done.returncode == 0 and output.with_suffix(".nsys-rep").is_file()
+def _nsys(
+    output: Path, *options: str, command: Sequence[str]
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Run a command under nsys; where its report should be then."""
+    report = output.with_suffix(".nsys-rep")
+    report.unlink(missing_ok=True)
+    whole = ["nsys", "profile", *options, "--force-overwrite=true", f"--output={output}", *command]
+    return _run(whole), report
 
 
-def nsight_compute(window: Window, directory: Path) -> Outcome:
+def nsight_compute(window: Window, directory: Path) -> ToolReport:
     """Counters of the first few kernels of attention, by Nsight Compute.
 
     The window is decoded kernel by kernel: in a replayed graph no kernel lies within a range.
     """
-    command = _command("ncu", window)
-    if command is None:
-        return _left_out("Nsight Compute", "ncu")
+    tool, name = "Nsight Compute", "ncu"
+    if not _is_there(name, window):
+        return _left_out(tool, name)
     report = directory / "ncu.ncu-rep"
     report.unlink(missing_ok=True)
     done = _run(
         [
-            *(command, "--clock-control", "none", "--profile-from-start", "off"),
+            *(name, "--clock-control", "none", "--profile-from-start", "off"),
             *("--nvtx", "--nvtx-include", f"{NCU_RANGE}/", "--launch-count", str(NCU_KERNELS)),
-            *(part for name in NCU_SECTIONS for part in ("--section", name)),
+            *(part for section in NCU_SECTIONS for part in ("--section", section)),
             *("--force-overwrite", "--export", str(report.with_suffix(""))),
-            *_child(replace(window, trace=None, decode="eager", steps=2)),
+            *_child(replace(window, decode="eager", steps=2)),
         ]
     )
-    outcome = _reported("Nsight Compute", report, done)
-    if outcome.files:
+    found = _reported(tool, report, done)
+    if found.files:
         details = directory / "ncu.txt"
-        details.write_text(_run([command, "--import", str(report), "--page", "details"]).stdout)
-        outcome = replace(outcome, files=(report, details))
-    return outcome
+        details.write_text(_run([name, "--import", str(report), "--page", "details"]).stdout)
+        found = replace(found, files=(report, details))
+    return found
 
 
-def _command(name: str, window: Window) -> str | None:
-    """The path of an NVIDIA profiler; None if it is missing or the device is no GPU."""
-    return shutil.which(name) if window.device.startswith("cuda") else None
+def _is_there(name: str, window: Window) -> bool:
+    return window.device.startswith("cuda") and shutil.which(name) is not None
 
 
-def _left_out(tool: str, name: str) -> Outcome:
+def _left_out(tool: str, name: str) -> ToolReport:
     is_there = shutil.which(name) is not None
     why = "the device is not a GPU" if is_there else f"there is no {name} on the PATH"
-    return Outcome(tool, sentence=f"{tool} is left out: {why}.")
+    return ToolReport(tool, sentence=f"{tool} is left out: {why}.")
 
 
-def _reported(tool: str, report: Path, done: subprocess.CompletedProcess[str]) -> Outcome:
+def _reported(tool: str, report: Path, done: subprocess.CompletedProcess[str]) -> ToolReport:
     if not report.is_file():
-        return Outcome(tool, sentence=f"{tool} wrote no report:\n{_last_lines(done)}")
-    return Outcome(tool, (report,))
+        said = last_words(done.stdout + done.stderr, 12)
+        return ToolReport(tool, sentence=f"{tool} wrote no report:\n{said}")
+    return ToolReport(tool, (report,))
 
 
 def _child(window: Window) -> list[str]:
-    return [sys.executable, "-m", "asv_bench.explain.profile_child", window.to_argument()]
+    return [sys.executable, "-m", _CHILD, window.to_argument()]
 
 
-def _run(command: Sequence[str], *, ranges: bool = True) -> subprocess.CompletedProcess[str]:
-    return run_apart(command, {NVTX_VARIABLE: "1" if ranges else "0"})
-
-
-def _last_lines(done: subprocess.CompletedProcess[str]) -> str:
-    return last_words(done.stdout + done.stderr, 12)
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return run_apart(command, {NVTX_VARIABLE: "1"})

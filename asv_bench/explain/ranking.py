@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from asv_bench.explain.difference import Difference, Source
+from asv_bench.explain.clue import Clue, Source
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.trace_pair import TracePair
+from asv_bench.explain.trace_pair import HOST, TracePair
 
 MOST = 3
 """Causes that are named."""
 _MINOR = 0.05
 """Of the change: an exact difference that costs less, as far as is known, comes last."""
-_PYTHON = ("lines a step", "calls a step")
 _SHOWN_PACKAGES = 6
+_PYTHON = "lines a step"
 
 
 class _Rank(IntEnum):
@@ -29,22 +29,12 @@ class _Rank(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is to be explained.
+class TimeChange:
+    """What is to be explained."""
 
-    Attributes
-    ----------
-    effect
-        The change that a comparison measured; None: none is known.
-    traces
-        Of both ends; None: none were taken.
-    is_here_gpu
-        Whether this machine measures on a GPU.
-    """
-
-    effect: Effect | None
-    traces: TracePair | None
-    is_here_gpu: bool
+    effect: Effect | None  # that a comparison measured; None: none is known
+    traces: TracePair | None  # of both ends; None: none were taken
+    is_here_gpu: bool  # whether this machine measures on a GPU
 
     @property
     def sign(self) -> int:
@@ -56,141 +46,108 @@ class Question:
         return 0
 
     @property
-    def has_no_change(self) -> bool:
+    def is_none(self) -> bool:
         """Whether a comparison has shown that there is nothing to explain."""
         return self.effect is not None and self.effect.verdict in ("equivalent", "same")
 
     @property
-    def change(self) -> float | None:
+    def size(self) -> float | None:
         """How much longer the head takes, as a fraction, where that is measured."""
         if self.effect is not None:
             return self.effect.cost
         return self.traces.effect if self.traces is not None and self.sign else None
 
-    @property
-    def change_us(self) -> float | None:
-        """The same in microseconds of a step or a trace; None where it is not known."""
+    def is_minor(self, clue: Clue) -> bool:
+        """Whether a clue costs next to nothing of the change, as far as both are known."""
         base_us = self.effect.base_us if self.effect is not None else None
         if self.traces is not None:
             base_us = self.traces.base_us
-        return None if base_us is None or not self.change else base_us * self.change
+        if base_us is None or not self.size:
+            return False
+        return _cost(clue) < _MINOR * abs(base_us * self.size)
 
-    def is_of_what_was_measured(self, one: Difference) -> bool:
-        """Whether a difference happens on the kind of device that the change was measured on.
+    def admits(self, clue: Clue) -> bool:
+        """Whether a clue leans as the change does, or no way, and is of what was measured.
 
-        A trace is of what is measured; counters are of any device.
+        A trace is of what is measured; counters are of any device. Kernels that wait for others
+        explain nothing.
         """
-        if self.effect is None or one.source is Source.TRACE:
-            return True
-        return one.on_gpu in (None, self.effect.is_on_gpu)
+        is_elsewhere = self.effect is not None and clue.on_gpu not in (None, self.effect.is_on_gpu)
+        if clue.is_waiting or (is_elsewhere and clue.source is not Source.TRACE):
+            return False
+        return not self.sign or clue.leaning in (0, self.sign)
+
+    def rank(self, clue: Clue) -> tuple[int, bool, bool, float]:
+        """The lower, the better a clue explains the change."""
+        places = (None, self.is_here_gpu)
+        is_elsewhere = clue.source is not Source.TRACE and clue.on_gpu not in places
+        is_other_way = clue.leaning < 0 and not self.sign
+        if clue.source is Source.VARIABLES:
+            rank = _Rank.CIRCUMSTANCE
+        elif clue.source is Source.PACKAGES:
+            rank = _Rank.PACKAGE
+        elif not clue.is_exact:
+            rank = _Rank.TIMED
+        else:
+            rank = _Rank.MINOR if self.is_minor(clue) else _Rank.EXACT
+        return rank, is_elsewhere, is_other_way, -_cost(clue)
 
 
-def causes(differences: Sequence[Difference], question: Question) -> list[Difference]:
-    """The differences that explain the change best, the best first; none where there is no change.
-
-    A cause leans the way the change does, or no way that can be told, and happens on the kind of
-    device that was measured. Kernels that wait for others are none.
-    """
-    if question.has_no_change:
+def causes(clues: Sequence[Clue], change: TimeChange) -> list[Clue]:
+    """The clues that explain a change best, the best first; none where there is no change."""
+    if change.is_none:
         return []
-    sign = question.sign
-    candidates = [
-        one
-        for one in _told_once(differences)
-        if not one.is_waiting
-        and (not sign or one.leaning in (0, sign))
-        and question.is_of_what_was_measured(one)
-    ]
-
-    def key(one: Difference) -> tuple[int, bool, bool, float]:
-        is_elsewhere = one.source is not Source.TRACE and one.on_gpu not in (
-            None,
-            question.is_here_gpu,
-        )
-        cost = abs(one.cost_us) if one.cost_us is not None else 0.0
-        return _rank(one, question), is_elsewhere, one.leaning < 0 and not sign, -cost
-
-    return sorted(candidates, key=key)[:MOST]
+    return sorted(filter(change.admits, _told_once(clues)), key=change.rank)[:MOST]
 
 
-def explained(differences: Iterable[Difference], question: Question) -> float | None:
-    """How much of the change the differences of the traces add up to; None where that is unknown.
+def explained(clues: Iterable[Clue], change: TimeChange) -> float | None:
+    """How much of a change the clues of the traces add up to; None where that is unknown.
 
     Waiting is left out.
     """
-    change = question.change
-    if question.traces is None or not change or question.has_no_change:
+    if change.traces is None or not change.size or change.is_none:
         return None
-    parts = [one.part for one in differences if one.part is not None and not one.is_waiting]
-    return sum(parts) / change
+    parts = [one.part for one in clues if one.part is not None and not one.is_waiting]
+    return sum(parts) / change.size
 
 
-def _rank(one: Difference, question: Question) -> _Rank:
-    if one.source is Source.VARIABLES:
-        return _Rank.CIRCUMSTANCE
-    if one.source is Source.PACKAGES:
-        return _Rank.PACKAGE
-    if not one.is_exact:
-        return _Rank.TIMED
-    change_us = question.change_us
-    if change_us is not None and abs(one.cost_us or 0.0) < _MINOR * abs(change_us):
-        return _Rank.MINOR
-    return _Rank.EXACT
-
-
-def _told_once(differences: Sequence[Difference]) -> list[Difference]:
-    """What several sources saw as one difference each, measured costs in place of guesses."""
-    traced = [one for one in differences if one.source is Source.TRACE]
-    named = {name for one in traced if one.is_exact for name in (one.name, *one.also)}
-    counted = [
-        one for one in differences if one.source is Source.COUNTERS and one.name not in named
-    ]
+def _told_once(clues: Sequence[Clue]) -> list[Clue]:
+    """What several sources saw as one clue each, measured costs in place of guesses."""
+    by_source = {source: [one for one in clues if one.source is source] for source in Source}
+    traced, counted = by_source[Source.TRACE], by_source[Source.COUNTERS]
+    exact = [one for one in traced if one.is_exact]
+    named = {name for one in exact for name in (one.name, *one.also)}
+    counted = [one for one in counted if one.name not in named]
     operators = {one.leaning for one in counted if one.what == "operators a step"}
-    operators |= {one.leaning for one in traced if one.is_exact}
-    counted = [
+    operators |= {one.leaning for one in exact}
+    python = sorted((one for one in counted if one.what == _PYTHON), key=_cost)
+    told = [
         one
         for one in counted
         # What operators make new is told by the operators.
-        if not (one.name.startswith("new ") and one.leaning in operators)
+        if one.what != _PYTHON and not (one.name.startswith("new ") and one.leaning in operators)
     ]
-    python = [one for one in counted if one.what in _PYTHON]
-    counted = [one for one in counted if one.what not in _PYTHON]
-    idle = [one for one in traced if one.name == "host outside operators"]
-    traced = [one for one in traced if one not in idle]
-    packages = [one for one in differences if one.source is Source.PACKAGES]
-    others = [one for one in differences if one.source in (Source.VARIABLES, Source.KERNELS)]
-    return [*others, *counted, *_python_once(python, idle), *_as_one(packages), *traced]
+    # Of the engine's Python the most on each kind of device, with the host's time if traced.
+    for one in {one.on_gpu: one for one in python}.values():
+        idle = [other for other in traced if other.name == HOST and other.leaning == one.leaning]
+        if idle and not one.on_gpu:
+            traced = [other for other in traced if other is not idle[0]]
+            text = f"{one.sentence}; {idle[0].sentence}"
+            one = replace(one, sentence=text, cost_us=idle[0].cost_us, part=idle[0].part)
+        told.append(one)
+    others = (*by_source[Source.VARIABLES], *by_source[Source.KERNELS])
+    return [*others, *told, *_as_one(by_source[Source.PACKAGES]), *traced]
 
 
-def _python_once(python: Sequence[Difference], idle: Sequence[Difference]) -> list[Difference]:
-    """The engine's Python on each kind of device, with the host's time where that was traced."""
-    found: list[Difference] = []
-    for place in dict.fromkeys(one.on_gpu for one in python):
-        here = [one for one in python if one.on_gpu is place]
-        most = max(here, key=lambda one: abs(one.cost_us or 0.0))
-        timed = next((one for one in idle if not place and one.leaning == most.leaning), None)
-        if timed is not None:
-            idle = [one for one in idle if one is not timed]
-            most = replace(
-                most,
-                sentence=f"{most.sentence}; {timed.sentence}",
-                cost_us=timed.cost_us,
-                part=timed.part,
-            )
-        found.append(most)
-    return [*found, *idle]
+def _cost(clue: Clue) -> float:
+    return abs(clue.cost_us or 0.0)
 
 
-def _as_one(packages: Sequence[Difference]) -> list[Difference]:
+def _as_one(packages: Sequence[Clue]) -> list[Clue]:
     if len(packages) < 2:
         return [replace(one, sentence=f"another version of {one.sentence}") for one in packages]
     shown = ", ".join(one.sentence for one in packages[:_SHOWN_PACKAGES])
     more = len(packages) - _SHOWN_PACKAGES
     rest = f" and {more} more" if more > 0 else ""
-    return [
-        replace(
-            packages[0],
-            sentence=f"other versions of {len(packages)} packages: {shown}{rest}",
-            also=tuple(one.name for one in packages[1:]),
-        )
-    ]
+    text = f"other versions of {len(packages)} packages: {shown}{rest}"
+    return [replace(packages[0], sentence=text, also=tuple(one.name for one in packages[1:]))]

@@ -1,4 +1,4 @@
-"""Read a torch profiler trace: time per range of the engine, per kernel, per operator.
+"""Chrome traces, as torch's profiler writes them, and the one summary that is made of each.
 
 A kernel belongs to the ranges that were open on the host when it was launched. A replayed CUDA
 graph launches all its kernels at once, outside every range that was open when it was captured.
@@ -7,256 +7,282 @@ graph launches all its kernels at once, outside every range that was open when i
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, TypeAlias
 
-from asv_bench.output.stored_json import UnreadableFile, count, decoded, finite, shown, text
+import msgspec
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.output.stored_json import decoded, shown
 
 RANGES = (
-    "schedule",
-    "block_tables",
-    "copies",
-    "forward",
-    "attention",
-    "append",
-    "sampling",
-    "readback",
+    *("schedule", "block_tables", "copies", "forward"),
+    *("attention", "append", "sampling", "readback"),
 )
 """Ranges that the engine names, in the order in which a step opens them."""
 
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_OUTSIDE = "outside"
+_LAUNCHING = ("cuda_runtime", "cuda_driver")
+_LAUNCH = re.compile(r"cu(da)?(Launch|GraphLaunch)")
+_STEP = re.compile(r"ProfilerStep#\d+")
 _GZIP = b"\x1f\x8b"
+_LONGEST, _SHORTEST_US = 1e100, 1e-6
+"""Beyond these, ratios and sums of times might be no numbers any more."""
 
-Event: TypeAlias = Mapping[str, Any]
+_Word: TypeAlias = int | float | str | None
+_Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-_LONGEST, le=_LONGEST)]
+_Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
+
+
+class EventArguments(msgspec.Struct, frozen=True):
+    """What is read of an event's `args`: `correlation` is what a kernel and its launch share."""
+
+    correlation: _Word = None
+    stream: _Word = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An event of a trace that has a duration; microseconds."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    ts: _Moment
+    dur: _Time
+    cat: _Word = None
+    pid: _Word = None
+    tid: _Word = None
+    args: EventArguments = EventArguments()
+
+    @property
+    def end(self) -> float:
+        """When it is over."""
+        return self.ts + self.dur
 
 
 @dataclass(frozen=True, slots=True)
 class RangeTime:
-    """One named range over the whole trace, microseconds; ranges within it are included.
-
-    `host_us` is time inside the range on the host. `device_us` is the time of the `kernels` that
-    were launched inside it, whenever they ran.
-    """
+    """One named range, with those within it, on the host and of the kernels launched in it."""
 
     name: str
     calls: int
     host_us: float
-    device_us: float = 0.0
+    device_us: float = 0.0  # whenever the kernels ran
     kernels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkTime:
-    """One kernel, or one operator without its callees, over the whole trace, microseconds.
-
-    `ranges` are the innermost ranges that a kernel was launched in.
-    """
+    """One kernel, or one operator."""
 
     name: str
     calls: int
-    total_us: float
-    ranges: tuple[str, ...] = ()
+    total_us: float  # without the operators that it calls
+    ranges: tuple[str, ...] = ()  # the innermost ones that a kernel was launched in
+    whole_us: float = 0.0  # with the operators that it calls
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """The device from its first kernel or copy of the trace to its last, microseconds.
-
-    `busy_us` is the time in which anything ran; gaps are the rest.
-    """
+    """The device from its first kernel or copy of the trace to its last."""
 
     span_us: float
-    busy_us: float
+    busy_us: float  # the time in which anything ran; gaps are the rest
     kernels: int
     gaps: int
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """Where the time of a trace went; each list is sorted, the largest first.
-
-    `outside` is the work launched in no range; `device` is None without work.
-    """
+    """Where the time of a trace went, microseconds; each list has the largest first."""
 
     ranges: list[RangeTime]
     kernels: list[WorkTime]
     operators: list[WorkTime]
-    outside: WorkTime
-    device: DeviceTime | None
+    outside: WorkTime  # work launched in no range
+    device: DeviceTime | None  # the one that worked the most; None: none did
+    span_us: float = 0.0  # from the first event to the last
+    idle_us: float = 0.0  # no work ran: gaps on the device, or the host's time outside operators
+    launches: int = 0
+    launch_us: float = 0.0  # that the host took for all of them
+    steps: int | None = None  # None: the trace marks none
+
+    @property
+    def work(self) -> list[WorkTime]:
+        """What worked: kernels and copies where a device did, else the host's operators."""
+        return self.operators if self.device is None else self.kernels
+
+
+def read_traces(path: Path) -> list[TraceSummary]:
+    """The summary of a trace in which something worked, or of each in a folder.
+
+    Raises MeasurementFailed if there is no trace, or none of what it holds is work.
+    """
+    if path.is_dir():
+        files = sorted(one for one in path.rglob("*") if one.name.endswith((".json", ".json.gz")))
+    else:
+        gzipped = path.with_name(f"{path.name}.gz")
+        files = [one for one in (path, gzipped) if one.is_file()]
+    if not files:
+        raise MeasurementFailed("it left no trace at $KVTRAIL_TRACE.")
+    return [require_work(read_trace(one)) for one in files]
+
+
+def require_work(summary: TraceSummary) -> TraceSummary:
+    """The summary, in which something must have worked; else MeasurementFailed."""
+    if not summary.work:
+        raise MeasurementFailed(
+            "the trace holds no kernel, copy or operator: events of the categories kernel, "
+            "gpu_memcpy, gpu_memset and cpu_op."
+        )
+    if summary.span_us < _SHORTEST_US:
+        raise MeasurementFailed("no event of the trace takes any time.")
+    return summary
 
 
 def read_trace(path: Path) -> TraceSummary:
-    """Summarize a Chrome trace written by the torch profiler, gzipped or plain."""
+    """The summary of a trace, gzipped or plain."""
     return summarize_trace(read_events(path))
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a Chrome trace, gzipped or plain, that have a duration.
+    """The events with a duration of a trace, gzipped or plain.
 
-    Raises
-    ------
-    UnreadableFile
-        If it is no Chrome trace, or an event holds something else than its format says.
+    Raises MeasurementFailed if it is none, or an event holds something else than its format says.
     """
     try:
         raw = path.read_bytes()
         content = decoded(gzip.decompress(raw) if raw.startswith(_GZIP) else raw, "replace")
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise UnreadableFile(f"{path.name} is no Chrome trace: {error}.") from None
+        raise MeasurementFailed(f"{path.name} is no Chrome trace: {error}.") from None
     # The format knows both an object and a bare list of events.
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list):
-        raise UnreadableFile(f"{path.name} is no Chrome trace: it holds no list of events.")
+        raise MeasurementFailed(f"{path.name} is no Chrome trace: it holds no list of events.")
+    found = []
     for number, event in enumerate(events):
-        try:
-            if not isinstance(event, dict):
-                raise ValueError(f"{shown(event)} is no event")
-            if _is_timed(event):
-                _check(event)
-        except ValueError as error:
-            place = f"event {number} of {len(events)}"
-            raise UnreadableFile(f"{path.name} is no Chrome trace: {place}: {error}.") from None
-    return [event for event in events if _is_timed(event)]
-
-
-def _is_timed(event: Event) -> bool:
-    return event.get("ph") == "X" and "dur" in event
-
-
-def _check(event: Event) -> None:
-    """Raise ValueError unless an event holds what is read of it."""
-    arguments = event.get("args", {})
-    if not isinstance(arguments, dict):
-        raise ValueError(f"its args are {shown(arguments)}")
-    named = {**event, **{key: arguments.get(key) for key in ("correlation", "stream")}}
-    for key in ("cat", "pid", "tid", "correlation", "stream"):
-        if isinstance(named.get(key), list | dict):
-            raise ValueError(f"its {key} is {shown(named[key])}")
-    for key, check in (("name", text), ("ts", finite), ("dur", count)):
-        try:
-            check(event.get(key))
-        except ValueError as error:
-            raise ValueError(f"its {key}: {error}") from None
-
-
-def summarize_trace(events: Sequence[Event]) -> TraceSummary:
-    """Summarize the events of a Chrome trace ("X" events with `cat`, `name`, `ts`, `dur`)."""
-    by_category: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.get("ph") == "X":
-            by_category[str(event.get("cat"))].append(event)
-    host = _totals(by_category["user_annotation"])
-    work = [event for category in DEVICE_CATEGORIES for event in by_category[category]]
-    launches = [event for category in LAUNCH_CATEGORIES for event in by_category[category]]
-    opened = [event for event in by_category["user_annotation"] if event["name"] in RANGES]
-    ranges_of_launch = _ranges_of_launches(opened, launches)
-
-    in_range = {name: RangeTime(name, *host[name]) for name in RANGES if name in host}
-    outside = WorkTime("outside", 0, 0.0)
-    innermost: dict[str, set[str]] = defaultdict(set)
-    for event in work:
-        duration = float(event["dur"])
-        names = ranges_of_launch.get(_correlation(event), ())
-        for name in set(names):
-            before = in_range[name]
-            in_range[name] = replace(
-                before, device_us=before.device_us + duration, kernels=before.kernels + 1
-            )
-        if names:
-            innermost[event["name"]].add(names[-1])
-        else:
-            outside = replace(
-                outside, calls=outside.calls + 1, total_us=outside.total_us + duration
-            )
-    kernels = [
-        replace(entry, ranges=tuple(sorted(innermost[entry.name], key=RANGES.index)))
-        for entry in _sorted_work(_totals(work))
-    ]
-    return TraceSummary(
-        sorted(in_range.values(), key=lambda entry: (-entry.device_us, -entry.host_us)),
-        kernels,
-        _sorted_work(_self_totals(by_category["cpu_op"])),
-        outside,
-        _device_time(work),
-    )
-
-
-def _ranges_of_launches(
-    opened: Sequence[Event], launches: Sequence[Event]
-) -> dict[Any, tuple[str, ...]]:
-    """The ranges that each launch lies in, the outermost first, by its correlation."""
-    found: dict[Any, tuple[str, ...]] = {}
-    stacks: dict[Any, list[Event]] = defaultdict(list)
-    # A range that begins where a launch does, or another range that is longer, holds it.
-    marks = [(float(event["ts"]), 0, -float(event["dur"]), event) for event in opened]
-    marks += [(float(event["ts"]), 1, 0.0, event) for event in launches]
-    for start, is_launch, _, event in sorted(marks, key=lambda mark: mark[:3]):
-        stack = stacks[event.get("pid"), event.get("tid")]
-        while stack and float(stack[-1]["ts"]) + float(stack[-1]["dur"]) <= start:
-            stack.pop()
-        if is_launch:
-            found[_correlation(event)] = tuple(entry["name"] for entry in stack)
-        else:
-            stack.append(event)
-    found.pop(None, None)
+        place = f"{path.name} is no Chrome trace: event {number} of {len(events)}"
+        if not isinstance(event, dict):
+            raise MeasurementFailed(f"{place}: {shown(event)} is no event.")
+        if event.get("ph") == "X" and "dur" in event:
+            try:
+                found.append(msgspec.convert(event, Event))
+            except (msgspec.ValidationError, ValueError) as error:
+                raise MeasurementFailed(f"{place}: {error}.") from None
     return found
 
 
-def _correlation(event: Event) -> Any:
-    """The number that a kernel shares with the call that launched it; None if unknown."""
-    return event.get("args", {}).get("correlation")
-
-
-def _device_time(work: Sequence[Event]) -> DeviceTime | None:
-    if not work:
-        return None
-    intervals = sorted(
-        (float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in work
+def summarize_trace(events: Iterable[Event]) -> TraceSummary:
+    """The summary of the events of a trace."""
+    by_category: dict[object, list[Event]] = defaultdict(list)
+    for event in events:
+        by_category[event.cat].append(event)
+    noted, operators = by_category["user_annotation"], by_category["cpu_op"]
+    kernels = [event for category in DEVICE_CATEGORIES for event in by_category[category]]
+    launching = [event for category in _LAUNCHING for event in by_category[category]]
+    launches = [event for event in launching if _LAUNCH.match(event.name)]
+    # The device's own marks repeat the host's.
+    marks = [event for event in noted if _STEP.fullmatch(event.name)] or [
+        event for one in by_category.values() for event in one if _STEP.fullmatch(event.name)
+    ]
+    opened = [event for event in noted if event.name in RANGES]
+    ranges, where, outside = _ranges(opened, launching, kernels)
+    device, host = _busiest(kernels), _busiest(operators)
+    work = device or host
+    every = [*marks, *(kernels or operators), *launches]
+    span = max(one.end for one in every) - min(one.ts for one in every) if every else 0.0
+    return TraceSummary(
+        ranges,
+        [replace(one, ranges=where.get(one.name, ())) for one in _work(kernels)],
+        _work(operators, is_nested=True),
+        outside,
+        device,
+        span_us=span,
+        idle_us=max(0.0, span - work.busy_us) if work else 0.0,
+        launches=len(launches),
+        launch_us=sum(event.dur for event in launches),
+        steps=len(marks) or None,
     )
-    first, reached = intervals[0]
-    busy, gaps = reached - first, 0
-    for start, end in intervals[1:]:
+
+
+def _ranges(
+    opened: Sequence[Event], launching: Sequence[Event], kernels: Sequence[Event]
+) -> tuple[list[RangeTime], dict[str, tuple[str, ...]], WorkTime]:
+    """Times of the ranges, the innermost ones of each kernel, and the work in no range."""
+    of_launches: dict[object, list[str]] = {
+        event.args.correlation: [one.name for one in around] or [_OUTSIDE]
+        for event, around in _nested(opened, launching)
+        if event.args.correlation is not None
+    }
+    launched: dict[str, list[float]] = defaultdict(list)
+    innermost: dict[str, set[str]] = defaultdict(set)
+    for event in kernels:
+        names = of_launches.get(event.args.correlation, [_OUTSIDE])
+        for name in set(names):
+            launched[name].append(event.dur)
+        innermost[event.name].update({names[-1]} - {_OUTSIDE})
+    ranges = [
+        RangeTime(name, one.calls, one.total_us, sum(launched[name]), len(launched[name]))
+        for name, one in ((one.name, one) for one in _work(opened))
+    ]
+    return (
+        sorted(ranges, key=lambda one: (-one.device_us, -one.host_us)),
+        {name: tuple(sorted(one, key=RANGES.index)) for name, one in innermost.items()},
+        WorkTime(_OUTSIDE, len(launched[_OUTSIDE]), sum(launched[_OUTSIDE])),
+    )
+
+
+def _nested(
+    opening: Sequence[Event], others: Sequence[Event] = ()
+) -> Iterator[tuple[Event, list[Event]]]:
+    """Each event with those opening ones that it lies in on its thread, the outermost first."""
+    stacks: dict[object, list[Event]] = defaultdict(list)
+    # An event that begins where others do, or longer ones, lies in these.
+    marks = [(event.ts, -event.dur, event) for event in opening]
+    marks += [(event.ts, 1.0, event) for event in others]
+    for start, order, event in sorted(marks, key=lambda mark: mark[:2]):
+        stack = stacks[event.pid, event.tid]
+        while stack and stack[-1].end <= start:
+            stack.pop()
+        yield event, stack
+        if order <= 0:
+            stack.append(event)
+
+
+def _busiest(work: Sequence[Event]) -> DeviceTime | None:
+    """The time of the device, or process, that worked the most; None without work."""
+    places: dict[object, list[Event]] = defaultdict(list)
+    for event in work:
+        places[event.pid].append(event)
+    return max(map(_busy, places.values()), key=lambda one: one.busy_us, default=None)
+
+
+def _busy(work: Sequence[Event]) -> DeviceTime:
+    first, *others = sorted((event.ts, event.end) for event in work)
+    begun, reached = first
+    busy, gaps = reached - begun, 0
+    for start, end in others:
         gaps += start > reached
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    return DeviceTime(reached - first, busy, len(work), gaps)
+    return DeviceTime(reached - begun, busy, len(work), gaps)
 
 
-def _totals(events: Sequence[Event]) -> dict[str, tuple[int, float]]:
-    totals: dict[str, tuple[int, float]] = {}
+def _work(events: Sequence[Event], *, is_nested: bool = False) -> list[WorkTime]:
+    """Calls and times by name, the longest first; where nested, without what lies within."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    inside: dict[str, float] = defaultdict(float)
     for event in events:
-        calls, total = totals.get(event["name"], (0, 0.0))
-        totals[event["name"]] = (calls + 1, total + float(event["dur"]))
-    return totals
-
-
-def _self_totals(events: Sequence[Event]) -> dict[str, tuple[int, float]]:
-    """Calls and time per name, without the time of the events nested in them."""
-    totals: dict[str, tuple[int, float]] = {}
-    open_events: dict[Any, list[tuple[str, float]]] = defaultdict(list)
-
-    def add(name: str, calls: int, time: float) -> None:
-        before = totals.get(name, (0, 0.0))
-        totals[name] = (before[0] + calls, before[1] + time)
-
-    # Longer first where two start together, so that the outer one is opened before the inner.
-    for event in sorted(events, key=lambda entry: (float(entry["ts"]), -float(entry["dur"]))):
-        start, duration = float(event["ts"]), float(event["dur"])
-        stack = open_events[event.get("pid"), event.get("tid")]
-        while stack and stack[-1][1] <= start:
-            stack.pop()
-        if stack:
-            add(stack[-1][0], 0, -duration)
-        add(event["name"], 1, duration)
-        stack.append((event["name"], start + duration))
-    return totals
-
-
-def _sorted_work(totals: Mapping[str, tuple[int, float]]) -> list[WorkTime]:
-    work = [WorkTime(name, calls, total) for name, (calls, total) in totals.items()]
-    return sorted(work, key=lambda entry: -entry.total_us)
+        spent[event.name].append(event.dur)
+    for event, around in _nested(events) if is_nested else ():
+        if around:
+            inside[around[-1].name] += event.dur
+    work = [
+        WorkTime(name, len(one), sum(one) - inside[name], whole_us=sum(one))
+        for name, one in spent.items()
+    ]
+    return sorted(work, key=lambda one: -one.total_us)

@@ -1,158 +1,328 @@
-"""Traces of both ends taken in turns, and how fast the machine was in each of them."""
+"""Traces of both ends taken in turns, joined by kernel or operator: what is beyond their noise."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from asv_bench.explain.difference import Difference, Source
-from asv_bench.explain.step_profile import StepProfile, Work
-from asv_bench.explain.trace_differences import JoinedTraces, deviation, moved
+import numpy as np
+import numpy.typing as npt
 
-_LEAST_NAMES, _LEAST_SHARE = 5, 0.005
-"""A machine's pace is told from so many names, each of at least so much of the time."""
-_BEYOND_NOISE = 12.0
-"""Standard errors by which the pace of the ends must differ."""
-_LEAST_CHANGE = 0.02
+from asv_bench.errors import MeasurementFailed
+from asv_bench.explain.clue import Clue, Source, leaning, more_or_less
+from asv_bench.explain.trace import TraceSummary
+
+BEYOND_NOISE = 5.0
+"""Standard errors of a difference from which a time is told from noise, where every trace of one
+end also lies beyond every trace of the other."""
+LEAST_PART = 0.005
+"""Of the base's traced time: a time that differs by less is not named. A machine's pace is told
+from what takes at least so much of a trace."""
+_PACE_NAMES, _PACE_BEYOND_NOISE, _LEAST_PACE = 5, 12.0, 0.02
+"""From so many names a pace is told; the ends' differ by so many standard errors, and so much."""
+HOST = "host outside operators"
+_MESSENGER = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
+
+Trace: TypeAlias = Sequence[TraceSummary]
+"""What one run left: a summary of each file, such as those of ranks, which are added up."""
+Figures: TypeAlias = npt.NDArray[np.float64]
+"""Of all traces, the base's first."""
 
 
-@dataclass(frozen=True)
 class TracePair:
-    """Traces of both ends, as many of each.
+    """Traces of both ends, in the order in which they were taken.
 
     A machine that was busy during a trace makes all that is in it longer alike. So each trace has a
     pace: the median over its kernels or operators of how long a call takes, against the mean of all
     traces. Times are compared at one pace. Where the pace itself differs between the ends beyond
-    its noise, that is a difference of its own.
-
-    Attributes
-    ----------
-    base, head
-        In the order in which they were taken.
+    its noise, that is a clue of its own.
     """
 
-    base: Sequence[StepProfile]
-    head: Sequence[StepProfile]
+    def __init__(self, base: Sequence[Trace], head: Sequence[Trace]) -> None:
+        traces = [*base, *head]
+        parts = [part for trace in traces for part in trace]
+        self._bases = len(base)
+        self.unit = "step" if all(part.steps for part in parts) else "trace"
+        self.is_device = any(part.device for part in parts)
+        works = [_work(trace) for trace in traces]
+        self._names = list(dict.fromkeys(name for work in works for name in work))
+        table = [[work.get(name, np.zeros(3)) for work in works] for name in self._names]
+        self._calls, *times = np.moveaxis(np.array(table), 2, 0)
+        around = np.array([_around_work(trace) for trace in traces]).T
+        self._spans, _, self._launches, _ = around
+        self._is_everywhere = (self._calls > 0).all(axis=1)
+        self._pace = self._paces(times[0])
+        self._own, self._whole = (one / self._pace for one in times)
+        self._span, self._idle, _, launching = around / self._pace
+        with np.errstate(all="ignore"):
+            self._each = self._own / self._calls  # not a number where there is no call
+            self._launch = np.nan_to_num(launching / self._launches)
+        self._scatter = self._typical_scatter()
 
-    @property
-    def unit(self) -> str:
-        """What times are of: a step where all traces mark steps, else a trace."""
-        return self._joined.unit
+    @classmethod
+    def taken(
+        cls,
+        take: Callable[[str], Trace],
+        ends: tuple[str, str],
+        count: int,
+        on_trace: Callable[[], object],
+    ) -> TracePair:
+        """So many traces of each end, in turns, every second time in the other order."""
+        taken: dict[str, list[Trace]] = {"base": [], "head": []}
+        for number in range(count):
+            order = list(zip(taken, ends, strict=True))
+            for end, name in order if number % 2 == 0 else reversed(order):
+                try:
+                    taken[end].append(take(name))
+                except MeasurementFailed as error:
+                    raise MeasurementFailed(f"the {end} gave no trace: {error}") from None
+                on_trace()
+        return cls(taken["base"], taken["head"])
 
     @property
     def base_us(self) -> float:
         """Traced time of the base."""
-        return self._means[0]
+        return float(self._mean(self._span)[0] * self._end_paces[0])
 
     @property
     def effect(self) -> float:
         """Head over base, minus 1."""
-        before, after = self._means
-        return after / before - 1
+        (before, after), paces = self._mean(self._span), self._end_paces
+        return float(after * paces[1] / (before * paces[0]) - 1)
 
     @property
     def shows_effect(self) -> bool:
         """Whether the traces as a whole differ beyond their noise."""
-        return self._pace_differs or self._joined.totals_differ
+        return self._pace_differs or self._differ(self._span)
 
-    def differences(self) -> list[Difference]:
+    def to_json(self) -> dict[str, Any]:
+        """How long each trace took, as JSON-ready values."""
+        base, head = self._sides(self._spans)
+        return {"unit": self.unit, "base_us": base.tolist(), "head_us": head.tolist()}
+
+    def clues(self) -> list[Clue]:
         """What differs beyond noise: counts, times of a call, gaps, and the pace of everything."""
-        return [*self._joined.differences(), *([self._pace()] if self._pace_differs else [])]
+        counts = list(self._renamed()) if self.is_device else []
+        told = {name for one in counts for name in (one.name, *one.also)}
+        rows = [row for row, name in enumerate(self._names) if name not in told]
+        before, after = self._mean(self._whole)
+        # First what moved the most, with what it calls.
+        by_time = sorted(rows, key=lambda row: -abs(after[row] - before[row]))
+        called = [one for row in by_time for one in self._count(row)]
+        counts += called if self.is_device else _with_callees(called)
+        times = [one for row in rows for one in self._time(row)]
+        return [*counts, *times, *self._around(), *self._of_everything()]
 
-    @cached_property
-    def _paces(self) -> tuple[list[float], list[float]]:
-        every = [*self.base, *self.head]
-        calls = {
-            name: [one.work[name].own_us / one.work[name].calls for one in every]
-            for name in every[0].work
-            if all(_is_large(one, name) for one in every)
-        }
-        if len(calls) < _LEAST_NAMES:
-            return [1.0] * len(self.base), [1.0] * len(self.head)
-        means = {name: statistics.fmean(times) for name, times in calls.items()}
-        paces = [
-            statistics.median(times[place] / means[name] for name, times in calls.items())
-            for place in range(len(every))
-        ]
-        return paces[: len(self.base)], paces[len(self.base) :]
+    def _clue(
+        self,
+        name: str,
+        what: str,
+        sides: tuple[float, float],
+        each: float,  # what one more of the figure costs
+        sentence: str,
+        **more: Any,
+    ) -> Clue:
+        before, after = map(float, sides)
+        cost = float((after - before) * each)
+        more = {"part": cost / float(self._mean(self._span)[0]), "on_gpu": self.is_device, **more}
+        more = {"leaning": leaning(before, after), "cost_us": cost, **more}
+        return Clue(Source.TRACE, name, what, before, after, sentence, **more)
 
-    @cached_property
-    def _joined(self) -> JoinedTraces:
-        sides = [
-            [_at_pace(one, pace) for one, pace in zip(side, paces, strict=True)]
-            for side, paces in zip((self.base, self.head), self._paces, strict=True)
-        ]
-        return JoinedTraces(*sides)
+    def _count(self, row: int) -> Iterator[Clue]:
+        """A kernel or operator that one end calls more often."""
+        name, counts = self._names[row], np.round(self._calls[row], 6)
+        base, head = self._sides(counts)
+        is_exact = bool(np.ptp(base) == np.ptp(head) == 0)
+        if np.array_equal(base, head) or not (is_exact or self._differ(counts)):
+            return
+        calls, used = self._mean(counts), self._mean(self._own[row])
+        each = next(spent / number for spent, number in zip(used, calls, strict=True) if number)
+        verb = "launched" if self.is_device else "called"
+        text = f"{name} is {verb} {more_or_less(*calls, 'time', 'times')} a {self.unit}"
+        yield self._clue(name, f"calls a {self.unit}", calls, each, text, is_exact=is_exact)
+
+    def _renamed(self) -> Iterator[Clue]:
+        """Kernels that stand where others stood: as many calls, and a name of one end only."""
+        base, head = self._sides(np.round(self._calls, 6))
+        is_steady = (np.ptp(base, axis=1) == 0) & (np.ptp(head, axis=1) == 0)
+        new = list(np.flatnonzero(is_steady & (base[:, 0] == 0)))
+        for old in np.flatnonzero(is_steady & (head[:, 0] == 0)):
+            calls = base[old, 0]
+            if (other := next((row for row in new if head[row, 0] == calls), None)) is None:
+                continue
+            new.remove(other)
+            name, before = self._names[other], self._names[old]
+            times = np.hstack([self._sides(self._each[old])[0], self._sides(self._each[other])[1]])
+            sides = self._mean(times)
+            text = f"{name} runs in place of {before}: a call takes {moved(sides)}"
+            leans = {} if self._differ(times) else {"leaning": 0}
+            yield self._clue(name, "µs a call", sides, calls, text, also=(before,), **leans)
+
+    def _time(self, row: int) -> Iterator[Clue]:
+        """A kernel or operator whose call takes longer, or less long."""
+        name, is_waiting = self._names[row], _MESSENGER.search(self._names[row]) is not None
+        text = f"a call of {name} takes", ", most of it waiting for other devices" * is_waiting
+        times = self._each[row], self._calls[row]
+        yield from self._timed(name, "call", *times, text, is_waiting=is_waiting)
+
+    def _around(self) -> Iterator[Clue]:
+        """Time in which nothing ran, and what a launch costs the host."""
+        times = self._idle, np.ones_like(self._idle)
+        if self.is_device:
+            name, why = "gaps between device work", f" a {self.unit}: the device waits for the host"
+            text = "gaps between kernels and copies take", why
+        else:
+            name, why = HOST, f" a {self.unit} outside operators: Python, not operators"
+            text = "the host spends", why
+        yield from self._timed(name, self.unit, *times, text)
+        name, text = "launch on the host", ("the host takes", " for a launch")
+        times = self._launch, self._launches
+        yield from self._timed(name, "launch", *times, text, on_gpu=True, part=None)
+
+    def _timed(
+        self,
+        name: str,
+        unit: str,
+        times: Figures,
+        calls: Figures,
+        around: tuple[str, str],  # the words before and after what is said of the times
+        **more: Any,
+    ) -> Iterator[Clue]:
+        """Times that differ by `LEAST_PART` of the base, at as many calls as the head has."""
+        often = self._mean(calls)[1]
+        if often and self._differ(times, LEAST_PART * self._mean(self._span)[0] / often):
+            sides = self._mean(times)
+            text = f"{around[0]} {moved(sides)}{around[1]}"
+            yield self._clue(name, f"µs a {unit}", sides, often, text, is_exact=False, **more)
+
+    def _of_everything(self) -> Iterator[Clue]:
+        """The pace of all that was traced."""
+        if self._pace_differs:
+            kind, paces = "kernel" if self.is_device else "operator", self._end_paces
+            busy = self._mean(self._own.sum(axis=0))[0]
+            part = float((paces[1] - paces[0]) * busy / self.base_us)
+            text = (
+                f"a call of any {kind} takes {moved(paces, '')} of the mean: not one {kind} but "
+                f"clocks, threads, or how everything was built"
+            )
+            more = {"is_exact": False, "part": part}
+            yield self._clue(f"every {kind}", "pace of its calls", paces, busy, text, **more)
+
+    def _paces(self, own: Figures) -> Figures:
+        """How long each trace took for a call, against the mean of all traces."""
+        is_large = (own >= LEAST_PART * self._spans).all(axis=1) & self._is_everywhere
+        if is_large.sum() < _PACE_NAMES:
+            return np.ones_like(self._spans)
+        each = own[is_large] / self._calls[is_large]
+        return np.asarray(np.median(each / each.mean(axis=1, keepdims=True), axis=0))
 
     @property
     def _pace_differs(self) -> bool:
-        before, after = self._paces
-        if min(len(before), len(after)) < 2:
+        base, head = self._sides(self._pace)
+        if min(len(base), len(head)) < 2:
             return False
-        change = abs(statistics.fmean(after) - statistics.fmean(before))
-        error = deviation(before, after) * math.sqrt(1 / len(before) + 1 / len(after))
-        is_apart = min(after) > max(before) or max(after) < min(before)
-        return is_apart and change > max(_BEYOND_NOISE * error, _LEAST_CHANGE)
+        change = abs(head.mean() - base.mean())
+        error = deviation(base, head) * math.sqrt(1 / len(base) + 1 / len(head))
+        return _are_apart(base, head) and change > max(_PACE_BEYOND_NOISE * error, _LEAST_PACE)
 
     @property
-    def _mean_paces(self) -> tuple[float, float]:
-        if not self._pace_differs:
-            return 1.0, 1.0
-        before, after = (statistics.fmean(side) for side in self._paces)
-        return before, after
+    def _end_paces(self) -> tuple[float, float]:
+        return self._mean(self._pace) if self._pace_differs else (1.0, 1.0)
 
-    @property
-    def _means(self) -> tuple[float, float]:
-        before, after = (
-            pace * statistics.fmean(one.total_us for one in side)
-            for pace, side in zip(
-                self._mean_paces, (self._joined.base, self._joined.head), strict=True
+    def _sides(self, figures: Figures) -> tuple[Figures, Figures]:
+        return figures[..., : self._bases], figures[..., self._bases :]
+
+    def _mean(self, figures: Figures) -> tuple[Any, Any]:
+        base, head = (side.mean(axis=-1) for side in self._sides(figures))
+        return base, head
+
+    def _differ(self, figures: Figures, least: float = 0.0) -> bool:
+        """Whether the ends differ beyond their noise, which two traces cannot show, and so much.
+
+        Both sides share a standard deviation. It is at least what traced names scatter typically:
+        that of a few values is often too small by chance.
+        """
+        base, head = self._sides(figures)
+        if min(len(base), len(head)) < 2:
+            return False
+        change = abs(head.mean() - base.mean())
+        mean = (head.mean() + base.mean()) / 2
+        spread = max(deviation(base, head), self._scatter * mean)
+        error = spread * math.sqrt(1 / len(base) + 1 / len(head))
+        return _are_apart(base, head) and change > BEYOND_NOISE * error and change >= least
+
+    def _typical_scatter(self) -> float:
+        """The typical standard deviation of a call's time as a fraction, weighted by time."""
+        rows = np.flatnonzero(self._is_everywhere & (self._own.sum(axis=1) > 0))
+        found = sorted(
+            (
+                deviation(*self._sides(self._each[row])) / self._each[row].mean(),
+                self._own[row].sum(),
             )
+            for row in rows
         )
-        return before, after
+        seen, half = 0.0, sum(spent for _, spent in found) / 2
+        for scatter, spent in found:
+            seen += spent
+            if seen >= half:
+                return float(scatter)
+        return 0.0
 
-    def _pace(self) -> Difference:
-        before, after = self._mean_paces
-        busy = statistics.fmean(
-            sum(work.own_us for work in one.work.values()) for one in self._joined.base
+
+def _around_work(trace: Trace) -> list[float]:
+    """The span of a step, the time in which nothing works, launches, and their time."""
+    parts = [(one.span_us, one.idle_us, one.launches, one.launch_us) for one in trace]
+    steps = [one.steps or 1 for one in trace]
+    return [float(sum(np.divide(figure, steps))) for figure in zip(*parts, strict=True)]
+
+
+def _work(trace: Trace) -> dict[str, Figures]:
+    """Calls a step, their own time, and that with all they call, by name."""
+    found: dict[str, Figures] = {}
+    for part in trace:
+        for one in part.work:
+            figures = np.array([one.calls, one.total_us, one.whole_us]) / (part.steps or 1)
+            found[one.name] = found.get(one.name, 0.0) + figures
+    return found
+
+
+def _are_apart(base: Figures, head: Figures) -> bool:
+    return bool(head.min() > base.max() or head.max() < base.min())
+
+
+def deviation(base: Figures, head: Figures) -> float:
+    """The standard deviation within two sides."""
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (base, head))
+    return math.sqrt(squares / max(1, len(base) + len(head) - 2))
+
+
+def moved(times: tuple[float, float], unit: str = " µs") -> str:
+    """Two times in words."""
+    before, after = times
+    change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
+    return f"{after:,.4g}{unit} in place of {before:,.4g}{change}"
+
+
+def _with_callees(called: Sequence[Clue]) -> Iterator[Clue]:
+    """Operators whose calls changed by the same number as one: those that one of them calls.
+
+    The first is the one with the most time in it and in what it calls.
+    """
+    groups: dict[float, list[Clue]] = {}
+    for one in called:
+        groups.setdefault(one.change, []).append(one)
+    for first, *others in groups.values():
+        names = tuple(one.name for one in others)
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        group = (first, *others)
+        yield replace(
+            first,
+            sentence=f"{first.sentence}, and with it {shown}" if others else first.sentence,
+            also=names,
+            cost_us=sum(one.cost_us or 0.0 for one in group),
+            part=sum(one.part or 0.0 for one in group),
+            is_exact=all(one.is_exact for one in group),
         )
-        cost = (after - before) * busy
-        kind = "kernel" if self._joined.is_device else "operator"
-        return Difference(
-            source=Source.TRACE,
-            name=f"every {kind}",
-            what="pace of its calls",
-            before=before,
-            after=after,
-            sentence=(
-                f"a call of any {kind} takes {moved((before, after), '')} of the mean: not one "
-                f"{kind} but clocks, threads, or how everything was built"
-            ),
-            is_exact=False,
-            leaning=1 if after > before else -1,
-            cost_us=cost,
-            part=cost / self.base_us,
-            on_gpu=self._joined.is_device,
-        )
-
-
-def _is_large(profile: StepProfile, name: str) -> bool:
-    work = profile.work.get(name)
-    return work is not None and work.calls > 0 and work.own_us >= _LEAST_SHARE * profile.total_us
-
-
-def _at_pace(profile: StepProfile, pace: float) -> StepProfile:
-    """The profile as it would be at the mean pace of all traces."""
-    return replace(
-        profile,
-        work={
-            name: Work(one.calls, one.own_us / pace, one.whole_us / pace)
-            for name, one in profile.work.items()
-        },
-        total_us=profile.total_us / pace,
-        idle_us=profile.idle_us / pace,
-        launch_us=profile.launch_us / pace,
-    )

@@ -8,11 +8,10 @@ from contextlib import suppress
 
 from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.errors import BenchError
-from asv_bench.explain.cell_differences import cell_differences
-from asv_bench.explain.commit_files import changes_between
-from asv_bench.explain.difference import Source
+from asv_bench.explain.clue import Source, cell_clues
+from asv_bench.explain.commit_files import files_between
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
-from asv_bench.explain.ranking import Question, causes
+from asv_bench.explain.ranking import TimeChange, causes
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.repository import Commit
 from asv_bench.output.redaction import words_without_secrets
@@ -37,43 +36,25 @@ def why(
 ) -> list[str]:
     """Sentences about two ends that differ in time, the command that tells more last.
 
-    Parameters
-    ----------
-    subject
-        What was measured.
-    base, head
-        The ends.
-    options
-        Those that say what was measured, for the command.
-    cells
-        What the ends ran with, by hash or label, as far as that is known.
-    sign
-        1: the head is slower; -1: it is faster.
-    has_commits
-        Whether to list the commits between the ends.
+    `options` name what was measured, for that command. `cells` are what the ends ran with, by hash
+    or label, as far as that is known. `sign` is 1 where the head is slower, -1 where it is faster.
+    `has_commits` says whether to list the commits between the ends.
     """
     found: list[str] = []
     if isinstance(subject, DeclaredSubject | BenchSetup):
         # They are hints beside the verdict, which stands without them.
         with suppress(BenchError):
-            found += _files(subject, base.hash, head.hash)
+            files = files_between(base.hash, head.hash, subject)
+            found += files.sentences(_FILES) if files else []
         with suppress(BenchError):
             found += _counted(subject, base.hash, head.hash, sign)
     if base.hash in cells and head.hash in cells:
-        differences = cell_differences(cells[base.hash], cells[head.hash])
-        found += [
-            f"Besides, {one.sentence}." for one in differences if one.source is Source.VARIABLES
-        ]
+        clues = cell_clues(cells[base.hash], cells[head.hash])
+        found += [f"Besides, {one.sentence}." for one in clues if one.source is Source.VARIABLES]
     if not has_commits:
         found = [one for one in found if " between: " not in one]
     ends = shlex.join(words_without_secrets([base.short, head.short, *options]))
     return [*found, f"Why: kvtrail explain {ends}"]
-
-
-def _files(subject: DeclaredSubject | BenchSetup, base: str, head: str) -> Iterator[str]:
-    if isinstance(subject, DeclaredSubject) and subject.labels:
-        return
-    yield from changes_between(base, head, subject).sentences(_FILES)
 
 
 def _counted(
@@ -93,6 +74,6 @@ def _counted(
     )
     names = [metric.name for metric in subject.metrics]
     stand_in = counted.stand_in([subject.model] if isinstance(subject, EngineRuns) else names)
-    leaning = [one for one in counted.differences if one.leaning == sign]
-    for one in causes(leaning, Question(None, None, is_gpu))[:_COUNTED]:
+    leaning = [one for one in counted.clues if one.leaning == sign]
+    for one in causes(leaning, TimeChange(None, None, is_gpu))[:_COUNTED]:
         yield f"Counted exactly{stand_in and f' {stand_in}'}: {one.sentence}."

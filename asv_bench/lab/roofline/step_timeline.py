@@ -87,19 +87,15 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
     Raises MeasurementFailed if the trace holds no two fused decode steps, or kernels whose role is
     not known.
     """
-    work = [
-        event
-        for event in events
-        if event.get("ph") == "X" and event.get("cat") in DEVICE_CATEGORIES
-    ]
-    streams = Counter(_stream(event) for event in work if _role(event) == _FIRST)
+    work = [event for event in events if event.cat in DEVICE_CATEGORIES]
+    streams = Counter(event.args.stream for event in work if _role(event) == _FIRST)
     if not streams:
         raise MeasurementFailed(
             "the trace holds no fused decode step (no kernel of its embedding); the roofline knows "
             "the fused kernels: use half precision on CUDA, and leave fuse on."
         )
     [(stream, _)] = streams.most_common(1)
-    ordered = sorted((e for e in work if _stream(e) == stream), key=lambda e: float(e["ts"]))
+    ordered = sorted((e for e in work if e.args.stream == stream), key=lambda e: e.ts)
 
     steps: list[TimedStep] = []
     opened: list[StepKernel] | None = None
@@ -107,7 +103,7 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
     reached: float | None = None
     place = 0
     for event in ordered:
-        start, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
+        start, end = event.ts, event.end
         before = start if reached is None else reached
         gap, own = max(0.0, start - before), max(0.0, end - max(start, before))
         reached = max(before, end)
@@ -120,7 +116,7 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
             opened, idle, gap = [], idle + gap, 0.0
             place = len(_AFTER_ATTENTION) - 1
         if role is None:
-            name = str(event["name"])
+            name = event.name
             behind = _BEHIND_A_MAP.search(name) is not None
             role = _AFTER_ATTENTION[(place - behind) % len(_AFTER_ATTENTION)]
             if not (behind or _BEFORE_A_MAP.search(name)):
@@ -132,7 +128,7 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
                 place += 1
         elif role in (Role.ATTENTION, Role.WHOLE_ATTENTION):
             place = 0
-        opened.append(StepKernel(str(event["name"]), role, float(event["dur"]), own, gap))
+        opened.append(StepKernel(event.name, role, event.dur, own, gap))
         if role == _LAST:
             steps.append(TimedStep(tuple(opened), idle, other))
             opened, idle, other = None, 0.0, 0.0
@@ -144,8 +140,4 @@ def timed_steps(events: Sequence[Event]) -> list[TimedStep]:
 
 
 def _role(event: Event) -> Role | None:
-    return KERNEL_ROLES.get(str(event["name"]))
-
-
-def _stream(event: Event) -> object:
-    return event.get("args", {}).get("stream")
+    return KERNEL_ROLES.get(event.name)

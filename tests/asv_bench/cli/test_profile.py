@@ -1,4 +1,4 @@
-"""`profile`: the arithmetic of its tables, and which profilers it leaves out and why."""
+"""`profile`: the summary of a trace, its tables, and which profilers it leaves out and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from asv_bench.explain.profilers import Traced, nsight_compute, nsight_systems, 
 from asv_bench.explain.trace import (
     RANGES,
     DeviceTime,
+    Event,
+    EventArguments,
     RangeTime,
+    TraceSummary,
     WorkTime,
     read_trace,
     summarize_trace,
@@ -32,18 +35,15 @@ WINDOW = Window(
     quick=True,
     model="random:gpt2-tiny",
     device="cpu",
-    dtype="auto",
     decode="auto",
     steps=4,
-    trace=None,
 )
 
 
 def event(
     cat: str, name: str, ts: float, dur: float, tid: int = 1, launch: int | None = None
-) -> dict[str, Any]:
-    made = {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid}
-    return made if launch is None else {**made, "args": {"correlation": launch}}
+) -> Event:
+    return Event(name, ts, dur, cat, 1, tid, EventArguments(correlation=launch))
 
 
 EVENTS = [
@@ -69,24 +69,39 @@ EVENTS = [
     event("cpu_op", "aten::linear", 1, 3, tid=2),
     event("cpu_op", "aten::copy_", 50, 2),
     event("cpu_op", "aten::to", 50, 9),
-    {"ph": "i", "cat": "cpu_op", "name": "marker", "ts": 0},
 ]
 
 
-def test_ranges_add_up_on_host_and_device() -> None:
-    """A range's device time is that of the kernels launched in it, nested ranges included."""
-    summary = summarize_trace(EVENTS)
-    assert summary.ranges == [
-        RangeTime("forward", 2, 120.0, 40.0, 2),
-        RangeTime("attention", 1, 20.0, 10.0, 1),
-        RangeTime("readback", 1, 400.0, 0.0, 0),
-    ]
-    assert summary.outside == WorkTime("outside", 2, 45.0)
-
-
-def test_the_device_is_busy_while_anything_runs() -> None:
-    # 200 to 230, then 240 to 280 with two kernels at once, then 290 to 295.
-    assert summarize_trace(EVENTS).device == DeviceTime(95.0, 75.0, 4, 2)
+def test_a_summary_adds_up_ranges_kernels_operators_and_the_device() -> None:
+    assert summarize_trace(EVENTS) == TraceSummary(
+        # A range's device time is that of the kernels launched in it, nested ranges included.
+        ranges=[
+            RangeTime("forward", 2, 120.0, 40.0, 2),
+            RangeTime("attention", 1, 20.0, 10.0, 1),
+            RangeTime("readback", 1, 400.0, 0.0, 0),
+        ],
+        kernels=[
+            WorkTime("gemm", 2, 70.0, ("forward",), 70.0),
+            WorkTime("decode_attention", 1, 10.0, ("attention",), 10.0),
+            WorkTime("Memcpy HtoD", 1, 5.0, (), 5.0),
+        ],
+        # Operators without those that they call, and with them.
+        operators=[
+            WorkTime("aten::addmm", 2, 15 - 4 + 6, (), 21),
+            WorkTime("aten::linear", 2, 20 - 15 + 3, (), 23),
+            WorkTime("aten::to", 1, 9 - 2, (), 9),
+            WorkTime("aten::empty", 1, 4.0, (), 4),
+            WorkTime("aten::copy_", 1, 2.0, (), 2),
+        ],
+        outside=WorkTime("outside", 2, 45.0),
+        # Busy from 200 to 230, then to 280 from 240 with two kernels at once, then from 290 to 295.
+        device=DeviceTime(95.0, 75.0, 4, 2),
+        span_us=500.0,
+        idle_us=425.0,
+        launches=3,
+        launch_us=9.0,
+        steps=1,
+    )
     assert summarize_trace(EVENTS[:5]).device is None
 
 
@@ -103,33 +118,17 @@ def test_a_launch_where_a_range_ends_is_not_in_it() -> None:
     assert ranges == {"first": ("attention",), "second": ()}
 
 
-def test_kernels_and_copies_are_sorted_by_their_time() -> None:
-    assert summarize_trace(EVENTS).kernels == [
-        WorkTime("gemm", 2, 70.0, ("forward",)),
-        WorkTime("decode_attention", 1, 10.0, ("attention",)),
-        WorkTime("Memcpy HtoD", 1, 5.0),
-    ]
-
-
-def test_operators_count_only_their_own_time() -> None:
-    operators = {entry.name: entry for entry in summarize_trace(EVENTS).operators}
-    assert operators["aten::linear"] == WorkTime("aten::linear", 2, 20 - 15 + 3)
-    assert operators["aten::addmm"] == WorkTime("aten::addmm", 2, 15 - 4 + 6)
-    assert operators["aten::to"] == WorkTime("aten::to", 1, 9 - 2)
-    assert operators["aten::copy_"] == WorkTime("aten::copy_", 1, 2.0)
-    assert operators["aten::empty"] == WorkTime("aten::empty", 1, 4.0)
-
-
 def row(table: Table, number: int = 0) -> list[str]:
     return [str(list(column.cells)[number]) for column in table.to_rich().columns]
 
 
-def traced(decode: str, events: list[dict[str, Any]]) -> Traced:
-    return Traced(Decoded(steps=2, decode=decode, step_us=41.5), summarize_trace(events))
+def traced(decode: str, events: list[Event]) -> Traced:
+    decoded = Decoded(steps=2, decode=decode, step_us=41.5)
+    return Traced(Path("trace.json"), decoded, summarize_trace(events))
 
 
 def test_two_windows_are_told_apart_and_each_shows_what_it_can() -> None:
-    graph = [event for event in EVENTS if event.get("args") != {"correlation": 1}]
+    graph = [event for event in EVENTS if event.args.correlation != 1]
     tables = window_tables([traced("eager", EVENTS), traced("graph", graph)])
     assert [table.title for table in tables] == [
         "Time per range: decode=eager, kernel by kernel, to see the ranges (2 steps)",
@@ -150,11 +149,11 @@ def test_two_windows_are_told_apart_and_each_shows_what_it_can() -> None:
 
 
 def test_one_window_without_a_device_shows_operators() -> None:
-    on_host = [event for event in EVENTS if event["cat"] in ("user_annotation", "cpu_op")]
+    on_host = [event for event in EVENTS if event.cat in ("user_annotation", "cpu_op")]
     ranges, operators = window_tables([traced("eager", on_host)])
     assert ranges.title == "Time per range: decode=eager, as it really runs (2 steps)"
     assert row(ranges) == ["readback", "0.50", "200.0"]
-    assert row(operators)[0] == "aten::addmm"
+    assert row(operators) == ["aten::addmm", "1.00", "8.50", "8.50", "44.7 %"]
 
 
 def test_many_kernels_are_summed_up() -> None:
@@ -166,7 +165,6 @@ def test_many_kernels_are_summed_up() -> None:
 @pytest.mark.parametrize(
     ("device", "decode", "windows"),
     [
-        ("cuda", "auto", [("eager", "1"), ("auto", "0")]),
         ("cuda:1", "graph", [("eager", "1"), ("graph", "0")]),
         ("cuda", "eager", [("eager", "1")]),
         ("cpu", "auto", [("auto", "1")]),
@@ -190,21 +188,12 @@ def test_graphs_are_traced_beside_a_window_with_ranges(
         decoded = Decoded(steps=4, decode=window["decode"], step_us=1.0)
         return subprocess.CompletedProcess(command, 0, json.dumps(asdict(decoded)), "")
 
-    monkeypatch.setattr("asv_bench.explain.profilers.run_apart", run_apart)
-    outcomes = torch_traces(replace(WINDOW, device=device, decode=decode), tmp_path)
+    monkeypatch.setattr("asv_bench.explain.engine_process.run_apart", run_apart)
+    traces = torch_traces(replace(WINDOW, device=device, decode=decode), tmp_path)
     assert ran == windows
-    assert len({path for outcome in outcomes for path in outcome.files}) == len(windows)
-    assert outcomes[-1].files == (tmp_path / "torch.trace.json.gz",)
-    assert [one.traced and one.traced.decoded.decode for one in outcomes] == [
-        mode for mode, _ in windows
-    ]
-
-
-def test_a_trace_is_read_gzipped_or_plain(tmp_path: Path) -> None:
-    text = json.dumps({"traceEvents": EVENTS})
-    (tmp_path / "a.json").write_text(text)
-    (tmp_path / "a.json.gz").write_bytes(gzip.compress(text.encode()))
-    assert read_trace(tmp_path / "a.json") == read_trace(tmp_path / "a.json.gz")
+    assert len({one.path for one in traces}) == len(windows)
+    assert traces[-1].path == tmp_path / "torch.trace.json.gz"
+    assert [one.decoded.decode for one in traces] == [mode for mode, _ in windows]
 
 
 def test_ranges_are_those_the_engine_opens() -> None:
@@ -214,14 +203,16 @@ def test_ranges_are_those_the_engine_opens() -> None:
 
 
 def test_a_window_is_decode_steps_with_every_request_running(tmp_path: Path) -> None:
-    trace = tmp_path / "torch.trace.json.gz"
-    decoded = decode_window(replace(WINDOW, trace=str(trace)))
+    zipped, plain = tmp_path / "a.json.gz", tmp_path / "a.json"
+    decoded = decode_window(replace(WINDOW, trace=str(zipped)))
     assert (decoded.steps, decoded.decode) == (4, "eager")
     assert decoded.step_us is not None
     assert 0 < decoded.step_us < 1e6
-    operators = {entry.name: entry.calls for entry in read_trace(trace).operators}
+    operators = {entry.name: entry.calls for entry in read_trace(zipped).operators}
     # Two layers have five layer norms a step: there is nothing but the four steps in the trace.
     assert operators["aten::native_layer_norm"] == 4 * 5
+    plain.write_bytes(gzip.decompress(zipped.read_bytes()))
+    assert read_trace(plain) == read_trace(zipped)
 
 
 def test_a_window_is_at_most_half_of_what_its_requests_have(tmp_path: Path) -> None:
@@ -238,36 +229,9 @@ def test_a_workload_that_is_over_before_it_decodes_is_no_window(
         decode_window(WINDOW)
 
 
-def executable(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-
-@pytest.fixture
-def no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-
-
-@pytest.mark.usefixtures("no_tools")
-def test_absent_tools_are_said_in_a_sentence(tmp_path: Path) -> None:
-    window = replace(WINDOW, device="cuda")
-    systems = nsight_systems(window, tmp_path)
-    compute = nsight_compute(window, tmp_path)
-    assert (systems.files, compute.files) == ((), ())
-    assert "there is no nsys on the PATH" in systems.sentence
-    assert "there is no ncu on the PATH" in compute.sentence
-
-
-def test_an_nsys_that_writes_no_report_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    executable(tmp_path / "bin", "nsys", "exit 0", monkeypatch)
-    outcome = nsight_systems(replace(WINDOW, device="cuda"), tmp_path)
-    assert outcome.files == ()
-    assert "wrote no report of a trivial program" in outcome.sentence
+def test_a_process_that_fails_is_said_with_its_last_words(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementFailed, match="random:nothing"):
+        torch_traces(replace(WINDOW, model="random:nothing"), tmp_path)
 
 
 # A profiler that writes the report it was asked for and keeps its command line and NVTX setting.
@@ -279,13 +243,40 @@ for word in "$@"; do
 done
 echo "$KVTRAIL_NVTX $@" >> "$0.log"
 """
+ON_GPU = replace(WINDOW, device="cuda", decode="graph")
 
 
-def test_a_usable_nsys_profiles_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executable(tmp_path / "bin", "nsys", RECORDING, monkeypatch)
-    outcome = nsight_systems(replace(WINDOW, device="cuda"), tmp_path)
-    assert outcome.files == (tmp_path / "nsys.nsys-rep",)
-    trivial, real = (tmp_path / "bin" / "nsys.log").read_text().splitlines()
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which profilers are looked for."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def make(tool: Path, script: str) -> None:
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+
+
+def test_absent_tools_are_said_in_a_sentence(tools: Path) -> None:
+    for look, name in ((nsight_systems, "nsys"), (nsight_compute, "ncu")):
+        found = look(ON_GPU, tools)
+        assert (found.files, f"there is no {name} on the PATH" in found.sentence) == ((), True)
+
+
+def test_an_nsys_that_writes_no_report_is_left_out(tools: Path) -> None:
+    make(tools / "nsys", "exit 0")
+    found = nsight_systems(ON_GPU, tools)
+    assert found.files == ()
+    assert "wrote no report of a trivial program" in found.sentence
+
+
+def test_a_usable_nsys_profiles_the_window(tools: Path, tmp_path: Path) -> None:
+    make(tools / "nsys", RECORDING)
+    assert nsight_systems(ON_GPU, tmp_path).files == (tmp_path / "nsys.nsys-rep",)
+    trivial, real = (tools / "nsys.log").read_text().splitlines()
     assert "asv_bench.explain.profile_child" in real
     assert real.startswith("1 profile")
     assert "--capture-range=cudaProfilerApi" in real
@@ -293,25 +284,21 @@ def test_a_usable_nsys_profiles_the_window(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_ncu_looks_at_few_kernels_of_one_range_without_touching_clocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tools: Path, tmp_path: Path
 ) -> None:
-    executable(tmp_path / "bin", "ncu", RECORDING, monkeypatch)
-    window = replace(WINDOW, device="cuda", decode="graph")
-    outcome = nsight_compute(window, tmp_path)
-    assert outcome.files == (tmp_path / "ncu.ncu-rep", tmp_path / "ncu.txt")
-    command = (tmp_path / "bin" / "ncu.log").read_text().splitlines()[0]
+    make(tools / "ncu", RECORDING)
+    assert nsight_compute(ON_GPU, tmp_path).files == (
+        tmp_path / "ncu.ncu-rep",
+        tmp_path / "ncu.txt",
+    )
+    command = (tools / "ncu.log").read_text().splitlines()[0]
     assert command.startswith("1 ")
     for part in ("--clock-control none", "--nvtx-include attention/", "--launch-count 12"):
         assert part in command
     assert '"decode": "eager"' in command
 
 
-def test_a_process_that_fails_is_said_with_its_last_words(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementFailed, match="random:nothing"):
-        torch_traces(replace(WINDOW, model="random:nothing"), tmp_path)
-
-
-@pytest.mark.usefixtures("no_tools")
+@pytest.mark.usefixtures("tools")
 def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     arguments = ["--quick", "--steps", "3", "--device", "cpu", "--profile-dir"]
@@ -330,8 +317,10 @@ def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     ):
         assert words in done.output
     assert (tmp_path / "scheduler-quick" / "torch.trace.json.gz").is_file()
-    torch_tool = json.loads(record.read_text())["results"]["tools"][0]
-    assert torch_tool["window"]["steps"] == 3
-    assert torch_tool["window"]["decode"] == "eager"
-    forward = next(entry for entry in torch_tool["summary"]["ranges"] if entry["name"] == "forward")
+    tools: list[dict[str, Any]] = json.loads(record.read_text())["results"]["tools"]
+    assert [one["tool"] for one in tools] == ["torch", "Nsight Systems", "Nsight Compute"]
+    assert tools[0]["files"] == ["torch.trace.json.gz"]
+    assert tools[0]["window"]["steps"] == 3
+    assert tools[0]["window"]["decode"] == "eager"
+    forward = next(one for one in tools[0]["summary"]["ranges"] if one["name"] == "forward")
     assert forward["calls"] == 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 from fake_engine import FakeEvent
 from typer.testing import CliRunner
@@ -17,8 +17,8 @@ from asv_bench.__main__ import build_app
 from asv_bench.cli.roofline import trace_roofline, window_context
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.profile_child import Decoded, Window, decode_window
-from asv_bench.explain.profilers import Outcome, Traced
-from asv_bench.explain.trace import summarize_trace
+from asv_bench.explain.profilers import Traced
+from asv_bench.explain.trace import Event, EventArguments, summarize_trace
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
 from asv_bench.lab.roofline.step_traffic import Role, step_traffic
@@ -37,22 +37,11 @@ JOINED_LAYER = ("row_attention", "linear_row", "linear_row", "linear_row")
 JOINED_STEP = ("embed_rows", *JOINED_LAYER, *JOINED_LAYER, "head_row", "pick_tokens")
 
 
-def kernel(name: str, ts: float, dur: float, stream: int = 7) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": name,
-        "ts": ts,
-        "dur": dur,
-        "pid": 0,
-        "tid": stream,
-        "args": {"stream": stream, "correlation": 8},
-    }
+def kernel(name: str, ts: float, dur: float, stream: int = 7, cat: str = "kernel") -> Event:
+    return Event(name, ts, dur, cat, 0, stream, EventArguments(8, stream))
 
 
-def steps_of(
-    count: int, period: float = 100.0, names: tuple[str, ...] = STEP
-) -> list[dict[str, Any]]:
+def steps_of(count: int, period: float = 100.0, names: tuple[str, ...] = STEP) -> list[Event]:
     """Steps whose kernels start 4 us apart and run 5: each waits 1 us for the one before."""
     return [
         kernel(name, step * period + 4 * place, 5.0)
@@ -179,18 +168,18 @@ def test_gaps_are_told_from_other_work() -> None:
     last = 4 * (len(STEP) - 1) + 5.0
     events += [
         # Between the first and the second step: 6 us idle, then a copy of 3.
-        {**kernel("Memcpy HtoD", last + 6, 3.0), "cat": "gpu_memcpy"},
+        kernel("Memcpy HtoD", last + 6, 3.0, cat="gpu_memcpy"),
         # On another stream: overlaps with the step by design, and costs it nothing.
-        {**kernel("Memcpy DtoH", last, 20.0, stream=13), "cat": "gpu_memcpy"},
+        kernel("Memcpy DtoH", last, 20.0, stream=13, cat="gpu_memcpy"),
         # On the host: no device time at all.
-        {**kernel("cudaGraphLaunch", last, 20.0), "cat": "cuda_runtime"},
+        kernel("cudaGraphLaunch", last, 20.0, cat="cuda_runtime"),
     ]
     second = timed_steps(events)[0]
     assert second.work_before_us == 3.0
     assert second.idle_before_us == pytest.approx(100 - last - 3)
     assert second.period_us == pytest.approx(100.0)
     delayed = [
-        {**event, "ts": event["ts"] + 2.5} if event["ts"] > 100 + 4 * 3 else event
+        msgspec.structs.replace(event, ts=event.ts + 2.5) if event.ts > 100 + 4 * 3 else event
         for event in steps_of(2)
     ]
     [step] = timed_steps(delayed)
@@ -199,7 +188,7 @@ def test_gaps_are_told_from_other_work() -> None:
 
 def test_a_kernel_within_another_adds_nothing() -> None:
     events = steps_of(2)
-    events[len(STEP) + 3]["dur"] = 9.5
+    events[len(STEP) + 3] = msgspec.structs.replace(events[len(STEP) + 3], dur=9.5)
     [step] = timed_steps(events)
     assert [one.own_us for one in step.kernels][3:6] == [8.5, 0.0, 3.5]
 
@@ -212,7 +201,7 @@ def test_a_kernel_within_another_adds_nothing() -> None:
         ([*steps_of(2), kernel("strange", 110, 1)], "'strange' whose role is not known"),
     ],
 )
-def test_a_trace_that_says_nothing_is_refused(events: list[Any], sentence: str) -> None:
+def test_a_trace_that_says_nothing_is_refused(events: list[Event], sentence: str) -> None:
     with pytest.raises(MeasurementFailed, match=sentence):
         timed_steps(events)
 
@@ -241,8 +230,8 @@ def test_bandwidth_is_bytes_over_own_time() -> None:
 
 def test_figures_are_medians_over_steps() -> None:
     events = steps_of(6)
-    events[2 * len(STEP)]["ts"] -= 30.0
-    events[2 * len(STEP)]["dur"] += 30.0
+    first = events[2 * len(STEP)]
+    events[2 * len(STEP)] = msgspec.structs.replace(first, ts=first.ts - 30, dur=first.dur + 30)
     slow = timed_steps(events)
     assert max(step.kernels[0].own_us for step in slow) == 35.0
     traffic = step_traffic(SHAPE, dtype="float16", batch_size=64, context=257)
@@ -331,10 +320,10 @@ def test_a_window_becomes_a_roofline(
 ) -> None:
     asked: list[Window] = []
 
-    def trace(window: Window, path: Path, *, ranges: bool) -> Outcome:
+    def trace(window: Window, path: Path) -> Traced:
         asked.append(window)
         decoded = Decoded(6, "graph", 98.7, last_context=260.0)
-        return Outcome("torch", (path,), traced=Traced(decoded, summarize_trace([])))
+        return Traced(path, decoded, summarize_trace([]))
 
     monkeypatch.setattr(command, "torch_trace", trace)
     monkeypatch.setattr(command, "read_events", lambda path: steps_of(6, names=names))

@@ -8,21 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from asv_bench.explain.difference import Difference, Source
+from asv_bench.explain.clue import Clue, Source
+from asv_bench.explain.count_child import Counts
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.engine_counts import (
-    Counted,
-    EngineCounts,
-    count_ends,
-    figure_differences,
-    step_differences,
-)
+from asv_bench.explain.engine_counts import EngineCounts, count_ends, figure_clues, step_clues
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
-from asv_bench.explain.ranking import Question, causes
+from asv_bench.explain.ranking import TimeChange, causes
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration.planting import ScratchClone
@@ -34,15 +30,15 @@ from tests.fresh_python import ROOT, fresh_python
 # All folders in one process, which imports torch once.
 COUNT = """
 import json, sys
-from dataclasses import asdict
-from asv_bench.explain.count_child import Task, count
+import msgspec
+from asv_bench.explain.count_child import CountTask, count
 answers = []
 for folder, *paths in json.loads(sys.argv[1]):
     for name in [one for one in sys.modules if one.partition(".")[0] in ("engine", "kernels")]:
         del sys.modules[name]
     sys.path.insert(0, folder)
-    answers.append(asdict(count(Task(folder, "", paths))))
-json.dump(answers, sys.stdout)
+    answers.append(count(CountTask(folder, tuple(paths))))
+print(msgspec.json.encode(answers).decode())
 """
 PLANTS = {
     "operator": (
@@ -76,7 +72,7 @@ def planted(folder: Path, file: str, before: str, after: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counted]:
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counts]:
     """What the engine as it is does, and what it does with each plant."""
     folder = tmp_path_factory.mktemp("planted")
     places = {name: planted(folder / name, *plant) for name, plant in PLANTS.items()}
@@ -85,31 +81,32 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counted]:
     asked = [[str(folder), *paths.get(name, ["cpu"])] for name, folder in places.items()]
     done = fresh_python("-c", COUNT, json.dumps(asked), KVTRAIL_NVTX="0")
     assert done.returncode == 0, done.stderr
-    return dict(zip(places, json.loads(done.stdout), strict=True))
+    answers = msgspec.json.decode(done.stdout, type=list[Counts])
+    return dict(zip(places, answers, strict=True))
 
 
-def first(differences: list[Difference], *, gpu: bool) -> Difference:
-    return causes(differences, Question(None, None, is_here_gpu=gpu))[0]
+def first(differences: list[Clue], *, gpu: bool) -> Clue:
+    return causes(differences, TimeChange(None, None, is_here_gpu=gpu))[0]
 
 
 @pytest.fixture
-def cause(counted: dict[str, Counted]) -> Callable[..., Difference]:
+def cause(counted: dict[str, Counts]) -> Callable[..., Clue]:
     """The first cause of a plant."""
-    return lambda name, *, gpu: first(list(step_differences(counted[""], counted[name])), gpu=gpu)
+    return lambda name, *, gpu: first(list(step_clues(counted[""], counted[name])), gpu=gpu)
 
 
-def test_an_operator_more_in_each_layer(cause: Callable[..., Difference]) -> None:
+def test_an_operator_more_in_each_layer(cause: Callable[..., Clue]) -> None:
     found = cause("operator", gpu=False)
     assert found.sentence == "aten::neg is called 2 more times (0 → 2) a step (on the CPU)"
 
 
-def test_a_copy_to_the_host_more(cause: Callable[..., Difference]) -> None:
+def test_a_copy_to_the_host_more(cause: Callable[..., Clue]) -> None:
     found = cause("copy", gpu=True)
     assert found.name == "copies to the host"
     assert "a step makes 1 more copy to the host (0 → 1)" in found.sentence
 
 
-def test_a_loop_of_the_host(cause: Callable[..., Difference]) -> None:
+def test_a_loop_of_the_host(cause: Callable[..., Clue]) -> None:
     found = cause("loop", gpu=False)
     assert (found.source, found.leaning) == (Source.COUNTERS, 1)
     assert "more lines of Python" in found.sentence
@@ -126,9 +123,9 @@ def test_a_loop_of_the_host(cause: Callable[..., Difference]) -> None:
     ],
 )
 def test_counts_of_another_model_than_was_measured_name_it(
-    counted: dict[str, Counted], measured: str, said: str
+    counted: dict[str, Counts], measured: str, said: str
 ) -> None:
-    stand_in = EngineCounts("random:gpt2-tiny", counted[""]["layers"]).stand_in([measured])
+    stand_in = EngineCounts("random:gpt2-tiny", counted[""].layers).stand_in([measured])
     assert stand_in.startswith(said)
     assert bool(stand_in) == bool(said)
 
@@ -145,9 +142,9 @@ def test_a_verdict_says_of_which_model_its_counts_are(tmp_path: Path) -> None:
     assert "Counted exactly in random:gpt2-tiny, a stand-in of 2 layers" in " ".join(lines)
 
 
-def test_the_same_engine_differs_in_nothing(counted: dict[str, Counted]) -> None:
-    assert list(step_differences(counted[""], counted["again"])) == []
-    assert not any(one["failures"] for one in counted.values())
+def test_the_same_engine_differs_in_nothing(counted: dict[str, Counts]) -> None:
+    assert list(step_clues(counted[""], counted["again"])) == []
+    assert not any(one.failures for one in counted.values())
 
 
 def figures(name: str, **changed: object) -> dict[str, dict[str, object]]:
@@ -157,13 +154,11 @@ def figures(name: str, **changed: object) -> dict[str, dict[str, object]]:
 
 def test_machine_code_is_told_by_what_costs_the_most() -> None:
     base = figures("gemm-M32") | figures("norm-E8")
-    same = list(figure_differences(base, base))
-    other = [
-        one.what for one in figure_differences(base, base | figures("norm-E8", cubin_sha256="b"))
-    ]
-    tiles = [one.what for one in figure_differences(base, figures("gemm-M64") | figures("norm-E8"))]
+    same = list(figure_clues(base, base))
+    other = [one.what for one in figure_clues(base, base | figures("norm-E8", cubin_sha256="b"))]
+    tiles = [one.what for one in figure_clues(base, figures("gemm-M64") | figures("norm-E8"))]
     spills = {"spill_instructions": 40, "registers": 255, "cubin_sha256": "b"}
-    found = list(figure_differences(base, base | figures("gemm-M32", **spills)))
+    found = list(figure_clues(base, base | figures("gemm-M32", **spills)))
     assert (same, other, tiles) == ([], ["machine code"], ["tiles"])
     assert first(found, gpu=True).sentence == (
         "gemm spills registers to local memory by 40 more instructions (0 → 40), as in gemm-M32"
@@ -181,7 +176,7 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
     )
     found = count_ends(ROOT, head, paths=(), has_kernels=True)
     assert found.notes == []
-    cause = first(found.differences, gpu=True)
+    cause = first(found.clues, gpu=True)
     assert (cause.name, cause.what) == ("prefill_attention", "spill instructions")
     assert cause.sentence.startswith("prefill_attention spills registers to local memory")
 

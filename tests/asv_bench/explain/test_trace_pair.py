@@ -7,14 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from asv_bench.explain.difference import Difference
+from asv_bench.explain.clue import Clue
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.ranking import Question, causes, explained
-from asv_bench.explain.step_profile import StepProfile, Work, step_profile
+from asv_bench.explain.ranking import TimeChange, causes, explained
+from asv_bench.explain.trace import DeviceTime, Event, TraceSummary, WorkTime, summarize_trace
 from asv_bench.explain.trace_pair import TracePair
 
 KERNELS = 40
 TRACES = 3
+
+
+def step_of(work: dict[str, tuple[int, float]], gaps: float = 0.0) -> TraceSummary:
+    """A trace of one step on a device: calls and microseconds of its kernels, and its gaps."""
+    kernels = [WorkTime(name, calls, us, (), us) for name, (calls, us) in work.items()]
+    busy = sum(one.total_us for one in kernels)
+    device = DeviceTime(busy + gaps, busy, len(kernels), 1)
+    outside = WorkTime("outside", 0, 0.0)
+    return TraceSummary([], kernels, [], outside, device, busy + gaps, gaps, steps=1)
+
+
+def pair_of(base: list[TraceSummary], head: list[TraceSummary]) -> TracePair:
+    return TracePair([[one] for one in base], [[one] for one in head])
 
 
 class Machine:
@@ -24,7 +37,7 @@ class Machine:
         self._random = random.Random(seed)
         self._noise, self._pace = noise, pace
 
-    def trace(self, *, slower: float = 1.0, more: int = 0, idle: float = 1.0) -> StepProfile:
+    def trace(self, *, slower: float = 1.0, more: int = 0, idle: float = 1.0) -> TraceSummary:
         """One trace; kernel 0 is slower, or launched more often."""
         pace = self._random.lognormvariate(0.0, self._pace)
         work = {}
@@ -32,18 +45,17 @@ class Machine:
             calls = 2 + place % 5 + (more if place == 0 else 0)
             each = 100 * 0.93**place * pace * (slower if place == 0 else 1.0)
             each *= self._random.lognormvariate(0.0, self._noise)
-            work[f"kernel_{place}"] = Work(calls, calls * each, calls * each)
+            work[f"kernel_{place}"] = (calls, calls * each)
         gaps = 400 * idle * pace * self._random.lognormvariate(0.0, self._noise)
-        total = gaps + sum(one.own_us for one in work.values())
-        return StepProfile(True, True, work, total, gaps)
+        return step_of(work, gaps)
 
     def pair(self, **head: float) -> TracePair:
         base = [self.trace() for _ in range(TRACES)]
-        return TracePair(base, [self.trace(**head) for _ in range(TRACES)])  # type: ignore[arg-type]
+        return pair_of(base, [self.trace(**head) for _ in range(TRACES)])  # type: ignore[arg-type]
 
 
-def named(pair: TracePair, effect: Effect | None = None) -> list[Difference]:
-    return causes(pair.differences(), Question(effect, pair, is_here_gpu=True))
+def named(pair: TracePair, effect: Effect | None = None) -> list[Clue]:
+    return causes(pair.clues(), TimeChange(effect, pair, is_here_gpu=True))
 
 
 EFFECT = Effect(
@@ -65,54 +77,54 @@ def test_a_slower_kernel_of_the_same_name_is_told_on_a_machine_whose_pace_moves(
     assert (cause.name, cause.what, cause.is_exact) == ("kernel_0", "µs a call", False)
     assert cause.after == pytest.approx(150, rel=0.2)
     # Two calls of 50 µs more, of all that the 40 kernels and the gaps take.
-    share = explained(pair.differences(), Question(replace(EFFECT, effect=0.03), pair, True))
+    share = explained(pair.clues(), TimeChange(replace(EFFECT, effect=0.03), pair, True))
     assert share == pytest.approx(100 / (0.03 * pair.base_us), rel=0.2)
 
 
 def test_more_launches_come_before_longer_ones_and_gaps() -> None:
-    machine = Machine(2, pace=0.0)
-    base = [machine.trace() for _ in range(TRACES)]
-    head = [machine.trace(more=1, idle=1.5) for _ in range(TRACES)]
-    first, second = named(TracePair(base, head))
+    first, second = named(Machine(2, pace=0.0).pair(more=1, idle=1.5))
     assert first.sentence == "kernel_0 is launched 1 more time (2 → 3) a step"
     assert second.name == "gaps between device work"
 
 
 def test_a_machine_slower_by_the_same_everywhere_is_one_difference() -> None:
     machine = Machine(3, pace=0.002)
-    base = [machine.trace() for _ in range(TRACES)]
-    head = [
-        replace(
-            one,
-            work={
-                name: Work(work.calls, 1.3 * work.own_us, 1.3 * work.whole_us)
-                for name, work in one.work.items()
-            },
-        )
-        for one in (machine.trace() for _ in range(TRACES))
+    base, head = ([machine.trace() for _ in range(TRACES)] for _ in range(2))
+    slower = [
+        step_of({one.name: (one.calls, 1.3 * one.total_us) for one in trace.kernels}, trace.idle_us)
+        for trace in head
     ]
-    found = named(TracePair(base, head))
+    found = named(pair_of(base, slower))
     assert found[0].name == "every kernel"
     assert not [one for one in found if one.name.startswith("kernel")]
 
 
 def test_time_that_is_spent_waiting_is_no_cause() -> None:
-    def trace(us: float) -> StepProfile:
-        work = {"ncclDevKernel_AllReduce": Work(2, us, us), "gemm": Work(4, 400.0, 400.0)}
-        return StepProfile(True, True, work, us + 400, 0.0)
+    def traces(us: float) -> list[TraceSummary]:
+        return 3 * [step_of({"ncclDevKernel_AllReduce<{lambda()#1}>": (2, us), "gemm": (4, 400.0)})]
 
-    pair = TracePair([trace(50.0)] * 3, [trace(150.0)] * 3)
-    (waiting,) = pair.differences()
+    pair = pair_of(traces(50.0), traces(150.0))
+    (waiting,) = pair.clues()
     assert (waiting.is_waiting, named(pair)) == (True, [])
     assert "waiting for other devices" in waiting.sentence
 
 
 def test_a_kernel_that_took_the_place_of_another_is_one_difference() -> None:
-    def trace(name: str, us: float) -> StepProfile:
-        return StepProfile(True, True, {name: Work(4, us, us)}, us, 0.0)
-
-    (one,) = TracePair([trace("old", 40.0)] * 3, [trace("new", 60.0)] * 3).differences()
+    old, new = step_of({"old": (4, 40.0)}), step_of({"new": (4, 60.0)})
+    (one,) = pair_of(3 * [old], 3 * [new]).clues()
     assert one.sentence == "new runs in place of old: a call takes 15 µs in place of 10 (+50 %)"
+
+
+def test_traces_of_ranks_are_added_up() -> None:
+    first, second = step_of({"gemm": (2, 20.0)}), step_of({"gemm": (4, 40.0), "copy": (1, 5.0)})
+    two = replace(second, steps=2)
+    pair = TracePair(3 * [[first, two]], 3 * [[first, second]])
+    assert pair.to_json() == {"unit": "step", "base_us": 3 * [42.5], "head_us": 3 * [65.0]}
+    sentences = [one.sentence for one in pair.clues()]
+    assert sentences == [
+        "gemm is launched 2 more times (4 → 6) a step",
+        "copy is launched 0.5 more times (0.5 → 1) a step",
+    ]
 
 
 def test_what_leans_the_other_way_is_no_cause() -> None:
@@ -125,16 +137,16 @@ def test_what_leans_the_other_way_is_no_cause() -> None:
 
 
 def test_operators_are_told_with_those_that_they_call_and_the_host_beside_them() -> None:
-    def event(name: str, ts: float, dur: float, cat: str = "cpu_op") -> dict[str, object]:
-        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1}
+    def event(name: str, ts: float, dur: float, cat: str = "cpu_op") -> Event:
+        return Event(name, ts, dur, cat, 1, 1)
 
     base = [event("aten::mm", 0, 50), event("ProfilerStep#3", 0, 100, "user_annotation")]
     extra = [event("aten::clone", 60, 20), event("aten::copy_", 62, 15)]
     head = [*base[:1], *extra, event("ProfilerStep#3", 0, 120, "user_annotation")]
-    before, after = step_profile(base), step_profile(head)
-    assert (before.total_us, before.idle_us, after.idle_us) == (100, 50, 50)
-    assert after.work["aten::clone"] == Work(1, 5, 20)
-    (one,) = TracePair([before] * 3, [after] * 3).differences()
+    before, after = summarize_trace(base), summarize_trace(head)
+    assert (before.span_us, before.idle_us, after.idle_us) == (100, 50, 50)
+    assert WorkTime("aten::clone", 1, 5, (), 20) in after.operators
+    (one,) = pair_of(3 * [before], 3 * [after]).clues()
     assert one.sentence == (
         "aten::clone is called 1 more time (0 → 1) a step, and with it aten::copy_"
     )
