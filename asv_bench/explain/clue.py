@@ -48,6 +48,11 @@ class Clue:
             return 0.0
         return round(after - before, 6)
 
+    @property
+    def size_us(self) -> float:
+        """What it costs, whichever end it costs that."""
+        return abs(self.cost_us or 0.0)
+
     def to_json(self) -> dict[str, Any]:
         """The clue as JSON-ready values."""
         return {**asdict(self), "source": str(self.source)}

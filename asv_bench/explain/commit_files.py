@@ -23,16 +23,10 @@ class ChangedFile:
     added: int | None
     removed: int | None
 
-    @property
-    def lines(self) -> int:
-        """Lines that differ."""
-        return (self.added or 0) + (self.removed or 0)
-
     def text(self) -> str:
         """The file with its lines."""
-        if self.added is None or self.removed is None:
-            return self.path
-        return f"{self.path} (+{self.added} -{self.removed})"
+        lines = "" if self.added is None else f" (+{self.added} -{self.removed})"
+        return f"{self.path}{lines}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +40,20 @@ class CommitFiles:
 
     def sentences(self, shown: int) -> Iterator[str]:
         """So many files and commits in words."""
-        if not self.file_count:
+        files, commits = self.files[:shown], self.commits[:shown]
+        if not files:
             yield "No file differs in what is measured."
             return
-        files = ", ".join(one.text() for one in self.files[:shown])
-        more = self.file_count - len(self.files[:shown])
+        more = self.file_count - len(files)
         count = "1 file differs" if self.file_count == 1 else f"{self.file_count} files differ"
-        yield f"{count}: {files}{f' and {more} more' if more else ''}."
-        if self.commit_count == 1:
-            yield f"One commit lies between: {_described(self.commits[0])}."
-        elif self.commit_count:
-            listed = "; ".join(map(_described, self.commits[:shown]))
-            more = self.commit_count - len(self.commits[:shown])
-            rest = f"; {more} more" if more else ""
-            yield f"{self.commit_count} commits lie between: {listed}{rest}."
+        listed = ", ".join(one.text() for one in files)
+        yield f"{count}: {listed}{f' and {more} more' if more else ''}."
+        more = self.commit_count - len(commits)
+        listed = "; ".join(map(_described, commits)) + (f"; {more} more" if more else "")
+        if commits:
+            one = self.commit_count == 1
+            count = "One commit lies" if one else f"{self.commit_count} commits lie"
+            yield f"{count} between: {listed}."
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON-ready values."""
@@ -82,13 +76,12 @@ def files_between(
     # The objects of both ends, wherever they are.
     variables = {} if old == new else {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(_objects(old))}
     diff = ("diff-tree", "-r", "-z", "--numstat", "--find-renames", base, head)
-    files = sorted(
-        _files(new.names(*diff, *paths, variables=variables)), key=lambda one: -one.lines
-    )
+    listed = _files(new.names(*diff, *paths, variables=variables))
+    files = sorted(listed, key=lambda one: -((one.added or 0) + (one.removed or 0)))
     hashes: list[str] = []
     if old == new:
-        listed = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths)
-        hashes = listed.decode().split()
+        between = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths)
+        hashes = between.decode().split()
     commits = new.commits(hashes[:_COMMITS])
     return CommitFiles(tuple(commits.values()), len(hashes), tuple(files[:_FILES]), len(files))
 

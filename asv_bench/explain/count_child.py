@@ -7,13 +7,14 @@ the search path; it prints its answer as JSON.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -43,19 +44,11 @@ class CountTask(msgspec.Struct):
     compiled: tuple[str, ...] = ()  # those of them to compile
 
 
-class PathCounts(msgspec.Struct):
-    """Counts of one path by name, each a step, as a mean over the steps of a block."""
-
-    operators: dict[str, float]
-    launches: dict[str, float]
-    traffic: dict[str, float]  # copies, replays and new memory
-    lines: dict[str, float]  # of the engine's own Python, by function
-
-
 class Counts(msgspec.Struct):
     """An answer; what could not be counted is in `failures`, with a sentence."""
 
-    paths: dict[str, PathCounts] = {}
+    # By path, kind and name: each a step, as a mean over the steps of a block.
+    paths: dict[str, dict[str, dict[str, float]]] = {}
     kernels: dict[str, str] = {}  # a hash of what is compiled, by the kernel's name
     figures: dict[str, dict[str, Any]] = {}  # of compiled kernels
     layers: int = 0  # of the model; 0: the engine does not tell
@@ -93,7 +86,7 @@ def _noted(counts: Counts, what: str) -> Iterator[None]:
         counts.failures[what] = said if is_ours else f"{type(error).__name__}: {said}"
 
 
-def _path_counts(name: str, task: CountTask) -> PathCounts:
+def _path_counts(name: str, task: CountTask) -> dict[str, dict[str, float]]:
     from asv_bench.lab.counters.operator_ledger import OperatorLedger
     from asv_bench.lab.counters.pretend_cuda import Traffic
 
@@ -105,38 +98,41 @@ def _path_counts(name: str, task: CountTask) -> PathCounts:
         traffic.clear()
         with OperatorLedger() as ledger:
             run_steps(engine, BATCH, BLOCK_SIZE)
-        launches = Counter(launch.name for launch in traffic.launches)
-        moved = {
-            "copies to the device": traffic.copies_to_device,
-            "copies to the host": traffic.copies_to_host,
-            "graph replays": traffic.graph_replays,
-            "new tensors": ledger.new_tensors,
-            "new bytes": ledger.new_bytes,
+        found: dict[str, Mapping[str, int]] = {
+            "operators": ledger.by_name,
+            "launches": Counter(launch.name for launch in traffic.launches),
+            "traffic": {
+                "copies to the device": traffic.copies_to_device,
+                "copies to the host": traffic.copies_to_host,
+                "graph replays": traffic.graph_replays,
+                "new tensors": ledger.new_tensors,
+                "new bytes": ledger.new_bytes,
+            },
         }
         with engine_lines(task.folder) as lines:
             run_steps(engine, BATCH, BLOCK_SIZE)
-    every = (ledger.by_name, launches, moved, lines)
-    return PathCounts(*({name: n / BLOCK_SIZE for name, n in one.items()} for one in every))
+    found["lines"] = lines
+    return {
+        kind: {name: number / BLOCK_SIZE for name, number in one.items()}
+        for kind, one in found.items()
+    }
 
 
 @contextmanager
 def engine_lines(folder: str) -> Iterator[Counter[str]]:
-    """Lines that are run inside, by the function of the packages in a folder that holds them."""
+    """Lines that are run inside, by the function of the packages in a folder that holds them.
+
+    A function that moved to another file is the same function.
+    """
     lines: Counter[str] = Counter()
-    names: dict[CodeType, str | None] = {}
+    packages = tuple(f"{Path(folder) / name}{os.sep}" for name in MEASURED_PACKAGES)
 
     def on_event(frame: FrameType, event: str, argument: object) -> Any:
         code = frame.f_code
-        if code not in names:
-            path = Path(code.co_filename)
-            place = path.relative_to(folder) if path.is_relative_to(folder) else Path("elsewhere")
-            # The ruler itself may lie in the same folder.
-            is_ours = place.parts[0] in MEASURED_PACKAGES
-            names[code] = f"{place.as_posix()}:{code.co_qualname}" if is_ours else None
-        name = names[code]
-        if name is None:
+        # The ruler itself may lie in the same folder.
+        if not code.co_filename.startswith(packages):
             return None
-        lines[name] += event == "line"
+        lines[code.co_qualname] += event == "line"
         return on_event
 
     before = sys.gettrace()

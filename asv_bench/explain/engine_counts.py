@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import Clue, Source, leaning, more_or_less, number
-from asv_bench.explain.count_child import Counts, CountTask, PathCounts
+from asv_bench.explain.count_child import Counts, CountTask
 from asv_bench.explain.engine_process import ask_engine
 from asv_bench.lab.counters.step_counters import MODEL
 
@@ -32,35 +32,19 @@ _NAMES = {
 """What could not be counted, and where a difference is."""
 
 
-class _Kind(NamedTuple):
-    """A kind of count: what one more a step may cost, and how it is said.
-
-    The microseconds are rough. They order differences that no trace has measured.
-    """
-
-    us: float
-    one: str
-    many: str
-
-
 _KINDS = {
-    "operators": _Kind(4.0, "time", "times"),
-    "launches": _Kind(5.0, "time", "times"),
-    "copies to the device": _Kind(20.0, "copy to the device", "copies to the device"),
-    "copies to the host": _Kind(20.0, "copy to the host", "copies to the host"),
-    "graph replays": _Kind(10.0, "graph replay", "graph replays"),
-    "new tensors": _Kind(0.5, "new tensor", "new tensors"),
-    "new bytes": _Kind(1e-4, "new byte", "new bytes"),
-    "lines": _Kind(0.03, "line of Python", "lines of Python"),
+    "operators": (4.0, "time", "times"),
+    "launches": (5.0, "time", "times"),
+    "copies to the device": (20.0, "copy to the device", "copies to the device"),
+    "copies to the host": (20.0, "copy to the host", "copies to the host"),
+    "graph replays": (10.0, "graph replay", "graph replays"),
+    "new tensors": (0.5, "new tensor", "new tensors"),
+    "new bytes": (1e-4, "new byte", "new bytes"),
+    "lines": (0.03, "line of Python", "lines of Python"),
 }
+"""Kinds of counts: rough microseconds of one more a step, to order differences that no trace has
+measured, and how one and many are called."""
 _SPILL_US, _REGISTER_US, _TILES_US, _CODE_US = 1.0, 0.02, 0.5, 0.1
-
-_COMBINED: tuple[tuple[str, Callable[[Iterable[int]], int]], ...] = (
-    ("spill_instructions", sum),
-    ("instructions", sum),
-    ("registers", partial(max, default=0)),
-)
-"""What is told of all variants of a kernel function."""
 
 Kernels: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Figures of compiled kernels, by the kernel's name."""
@@ -146,32 +130,25 @@ def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
         )
 
 
-def _path_clues(base: PathCounts, head: PathCounts) -> Iterator[Clue]:
+def _path_clues(
+    base: Mapping[str, Mapping[str, float]], head: Mapping[str, Mapping[str, float]]
+) -> Iterator[Clue]:
     for kind, verb in (("operators", "called"), ("launches", "launched")):
-        for name, before, after in _changed(getattr(base, kind), getattr(head, kind)):
-            text = f"{name} is {verb} {{}} a step"
-            yield _step(kind, name, f"{kind} a step", before, after, text)
-    for kind, before, after in _changed(base.traffic, head.traffic):
-        yield _step(kind, kind, "a step", before, after, "a step makes {}")
-    functions = [_by_function(side.lines) for side in (base, head)]
-    before, after = (sum(one.values()) for one in functions)
-    if before != after:
-        # Those that changed the most are named.
-        sign = leaning(before, after)
-        moved = [(sign * (new - old), name) for name, old, new in _changed(*functions)]
+        for name, *sides in _changed(base[kind], head[kind]):
+            yield _step(kind, name, f"{kind} a step", sides, f"{name} is {verb} {{}} a step")
+    for kind, *sides in _changed(base["traffic"], head["traffic"]):
+        yield _step(kind, kind, "a step", sides, "a step makes {}")
+    sides = [sum(side["lines"].values()) for side in (base, head)]
+    if sides[0] != sides[1]:
+        # Functions that changed the most are named.
+        sign = leaning(*sides)
+        moved = [
+            (sign * (new - old), name) for name, old, new in _changed(base["lines"], head["lines"])
+        ]
         most = sorted((one for one in moved if one[0] > 0), reverse=True)[:_SHOWN]
         named = ", ".join(f"{name} {number(sign * change)}" for change, name in most)
         text = f"the engine runs {{}} a step: {named}"
-        yield _step("lines", "Python of the engine", "lines a step", before, after, text)
-
-
-def _by_function(side: Mapping[str, float]) -> dict[str, float]:
-    """By the function alone: one that moved to another file is the same function."""
-    found: dict[str, float] = {}
-    for name, value in side.items():
-        function = name.partition(":")[2]
-        found[function] = found.get(function, 0.0) + value
-    return found
+        yield _step("lines", "Python of the engine", "lines a step", sides, text)
 
 
 def _changed(
@@ -183,10 +160,10 @@ def _changed(
             yield name, before, after
 
 
-def _step(kind: str, name: str, what: str, before: float, after: float, sentence: str) -> Clue:
-    costs = _KINDS[kind]
-    text = sentence.replace("{}", more_or_less(before, after, costs.one, costs.many))
-    leans, cost = leaning(before, after), (after - before) * costs.us
+def _step(kind: str, name: str, what: str, sides: Sequence[float], sentence: str) -> Clue:
+    (before, after), (us, one, many) = sides, _KINDS[kind]
+    text = sentence.replace("{}", more_or_less(before, after, one, many), 1)
+    leans, cost = leaning(before, after), (after - before) * us
     return Clue(Source.COUNTERS, name, what, before, after, text, leaning=leans, cost_us=cost)
 
 
@@ -220,13 +197,9 @@ def figure_clues(base: Kernels, head: Kernels) -> Iterator[Clue]:
 
 
 def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clue]:
-    spills, sizes, registers = (
-        (
-            combined(one[figure] for one in base.values()),
-            combined(one[figure] for one in head.values()),
-        )
-        for figure, combined in _COMBINED
-    )
+    spills = _sum(base, "spill_instructions"), _sum(head, "spill_instructions")
+    sizes = _sum(base, "instructions"), _sum(head, "instructions")
+    registers = _most_registers(base), _most_registers(head)
     instructions = ("instruction", "instructions")
     if spills[0] != spills[1]:
         worst = max((*head.values(), *base.values()), key=lambda one: one["spill_instructions"])
@@ -251,6 +224,14 @@ def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clu
             text += f", {more_or_less(*sizes, *instructions)}"
         found = _compiled(function, "machine code", sizes, text, 0.0)
         yield replace(found, leaning=0, cost_us=_CODE_US)
+
+
+def _sum(side: Kernels, figure: str) -> int:
+    return sum(one[figure] for one in side.values())
+
+
+def _most_registers(side: Kernels) -> int:
+    return max((one["registers"] for one in side.values()), default=0)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,24 +1,31 @@
-"""Why one end is slower than the other, as a person reads it: sentences, a table, a page."""
+"""Why one end is slower than the other: its causes, as a person and a program read them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
 from asv_bench.explain.clue import Clue, Source, number
 from asv_bench.explain.commit_files import CommitFiles
+from asv_bench.explain.effect import Effect
 from asv_bench.explain.profile_tables import short_kernel_name
-from asv_bench.explain.ranking import TimeChange, causes, explained
+from asv_bench.explain.trace_pair import HOST, TracePair
 from asv_bench.git.repository import Commit
 from asv_bench.output.issue_text import IssueText, described
 from asv_bench.output.markdown import inline
 from asv_bench.output.table import Cell, Column, Table, percent, percentage
 
-_ROWS, _FILES, _ON_PAGE = 12, 4, 12
+MOST = 3
+"""Causes that are named."""
+_MINOR, _FULLY, _BEYOND_WHOLE = 0.05, 0.8, 3.0
+"""Of the change: an exact clue that costs less comes last; causes that add up to as much explain
+all of it; and a cause of more than so many times the whole is said by itself."""
+_PYTHON = "lines a step"
+_PACKAGES, _ROWS, _FILES, _ON_PAGE = 6, 12, 4, 12
 _NAME, _VALUE = 44, 22
-_FULLY, _BEYOND_WHOLE = 0.8, 3.0
-
+_RUN_WITH = (Source.VARIABLES, Source.PACKAGES)
 FILES = "files"
 """Looked at of all commits; that they differ is no cause by itself."""
 
@@ -33,33 +40,113 @@ COLUMNS = (
 )
 
 
+class _Rank(IntEnum):
+    """In this order causes are named; within one the most expensive comes first."""
+
+    CIRCUMSTANCE = 0
+    EXACT = 1
+    PACKAGE = 2
+    TIMED = 3
+    MINOR = 4
+
+
 @dataclass(slots=True)
 class Explanation:
     """All that was found out about two ends."""
 
     base: Commit
     head: Commit
-    change: TimeChange  # what is to be explained
+    is_here_gpu: bool  # whether this machine measures on a GPU
+    effect: Effect | None = None  # the change that a comparison measured; None: none is known
+    traces: TracePair | None = None  # None: none were taken
     files: CommitFiles | None = None  # and commits between the ends; None along labels
     clues: list[Clue] = field(default_factory=list)
     looked_at: list[str] = field(default_factory=list)  # each in a few words
     notes: list[str] = field(default_factory=list)  # sentences: what could not be looked at
 
     @property
+    def sign(self) -> int:
+        """1 where the head is slower, -1 where it is faster, 0 where nothing says so."""
+        if self.effect is not None:
+            return self.effect.sign
+        if self.traces is not None and self.traces.shows_effect:
+            return 1 if self.traces.effect > 0 else -1
+        return 0
+
+    @property
+    def is_without_change(self) -> bool:
+        """Whether a comparison has shown that there is nothing to explain."""
+        return self.effect is not None and self.effect.verdict in ("equivalent", "same")
+
+    @property
+    def change(self) -> float | None:
+        """How much longer the head takes, as a fraction, where that is measured."""
+        if self.effect is not None:
+            return self.effect.cost
+        return self.traces.effect if self.traces is not None and self.sign else None
+
+    @property
     def causes(self) -> list[Clue]:
-        """Those that explain the change best, the best first."""
-        return causes(self.clues, self.change)
+        """The clues that explain the change best, the best first; none where there is no change."""
+        if self.is_without_change:
+            return []
+        return sorted(filter(self._admits, _told_once(self.clues)), key=self._rank)[:MOST]
+
+    @property
+    def explained(self) -> float | None:
+        """How much of the change the clues of the traces add up to; None where that is unknown.
+
+        Waiting is left out.
+        """
+        if self.traces is None or not self.change or self.is_without_change:
+            return None
+        parts = [one.part for one in self.clues if one.part is not None and not one.is_waiting]
+        return sum(parts) / self.change
+
+    def _admits(self, clue: Clue) -> bool:
+        """Whether a clue leans as the change does, or no way, and is of what was measured.
+
+        A trace is of what is measured; counters are of any device. Kernels that wait for others
+        explain nothing.
+        """
+        is_elsewhere = self.effect is not None and clue.on_gpu not in (None, self.effect.is_on_gpu)
+        if clue.is_waiting or (is_elsewhere and clue.source is not Source.TRACE):
+            return False
+        return not self.sign or clue.leaning in (0, self.sign)
+
+    def _rank(self, clue: Clue) -> tuple[int, bool, bool, float]:
+        """The lower, the better a clue explains the change."""
+        places = (None, self.is_here_gpu)
+        is_elsewhere = clue.source is not Source.TRACE and clue.on_gpu not in places
+        is_other_way = clue.leaning < 0 and not self.sign
+        if clue.source is Source.VARIABLES:
+            rank = _Rank.CIRCUMSTANCE
+        elif clue.source is Source.PACKAGES:
+            rank = _Rank.PACKAGE
+        elif not clue.is_exact:
+            rank = _Rank.TIMED
+        else:
+            rank = _Rank.MINOR if self._is_minor(clue) else _Rank.EXACT
+        return rank, is_elsewhere, is_other_way, -clue.size_us
+
+    def _is_minor(self, clue: Clue) -> bool:
+        """Whether a clue costs next to nothing of the change, as far as both are known."""
+        base_us = self.effect.base_us if self.effect is not None else None
+        if self.traces is not None:
+            base_us = self.traces.base_us
+        if base_us is None or not self.change:
+            return False
+        return clue.size_us < _MINOR * abs(base_us * self.change)
 
     def headline(self) -> str:
         """What is explained, in a line."""
-        effect, traces = self.change.effect, self.change.traces
-        if effect is not None:
-            return effect.sentence()
+        if self.effect is not None:
+            return self.effect.sentence()
         differ = f"What differs between {self.base.short} and {self.head.short}"
-        if traces is None:
+        if self.traces is None:
             return differ
-        seen = percentage(traces.effect, 1, signed=True)
-        beyond = "beyond" if traces.shows_effect else "within"
+        seen = percentage(self.traces.effect, 1, signed=True)
+        beyond = "beyond" if self.traces.shows_effect else "within"
         return f"{differ}; their traces differ by {seen}, {beyond} noise"
 
     def answer(self) -> list[str]:
@@ -68,33 +155,26 @@ class Explanation:
             f"{place}. {_capital(one.sentence)}{self._worth(one)}"
             for place, one in enumerate(self.causes, 1)
         ]
-        if not found:
-            return [self._nothing()]
-        share = explained(self.clues, self.change)
-        if share is not None:
-            found.append(self._shared(share))
-        return found
+        share = self.explained
+        if found and share is not None:
+            whole = percentage(share, 0)
+            text = f"What differs in the traces beyond noise adds up to {whole} of the change"
+            rest = f"; the rest was not found in {_listed(self.looked_at)}"
+            found.append(f"{text}{rest if share < _FULLY else ''}.")
+        return found or [self._nothing()]
 
     def _worth(self, one: Clue) -> str:
         """How much of the change a cause explains, as far as it is measured."""
-        change = self.change.size
         if one.part is None:
             return "."
         # A part of almost nothing says nothing.
-        if not change or abs(one.part / change) > _BEYOND_WHOLE:
+        if not self.change or abs(one.part / self.change) > _BEYOND_WHOLE:
             return f": {percentage(one.part, 1, signed=True)} of the base's time."
-        return f": {percentage(one.part / change, 0)} of the change."
-
-    def _shared(self, share: float) -> str:
-        whole = percentage(share, 0)
-        found = f"What differs in the traces beyond noise adds up to {whole} of the change"
-        if share < _FULLY:
-            return f"{found}; the rest was not found in {_listed(self.looked_at)}."
-        return f"{found}."
+        return f": {percentage(one.part / self.change, 0)} of the change."
 
     def _nothing(self) -> str:
         looked = _listed(self.looked_at)
-        if self.change.is_none:
+        if self.is_without_change:
             return f"There is no change to explain. Looked at: {looked}."
         if self.clues:
             return f"What differs does not explain the change. Looked at: {looked}."
@@ -108,22 +188,19 @@ class Explanation:
         return [] if self.files is None else list(self.files.sentences(shown))
 
     def table(self, rows: int = _ROWS) -> Table:
-        """The differences, those that cost the most first, at most so many."""
+        """At most so many clues: what was run with, then what costs the most, guesses last."""
         traced = {one.name for one in self.clues if one.source is Source.TRACE}
-        shown = [
-            one
-            for one in self.clues
-            # An operator that both counted is shown with the time that the trace has of it.
-            if one.source is not Source.COUNTERS or one.name not in traced
+        # An operator that both counted is shown with the time that the trace has of it.
+        clues = [
+            one for one in self.clues if one.source is not Source.COUNTERS or one.name not in traced
         ]
-        ordered = sorted(shown, key=_importance)
-        left = len(ordered) - rows
+        clues.sort(key=lambda one: (one.source not in _RUN_WITH, one.part is None, -one.size_us))
+        left = len(clues) - rows
         caption = f"{left} more differences are in the record. " if left > 0 else ""
         if any(one.part is not None for one in self.clues):
             caption += "Of the base: what it costs, of the base's traced time."
-        return Table(
-            COLUMNS, [_row(one) for one in ordered[:rows]], "what differs besides time", caption
-        )
+        shown = [_row(one) for one in clues[:rows]]
+        return Table(COLUMNS, shown, "what differs besides time", caption)
 
     def page(self, environment: Mapping[str, str], command: str) -> str:
         """The explanation in Markdown for an issue or a pull request, within its limit.
@@ -133,7 +210,7 @@ class Explanation:
         answer = "\n".join(_in_markdown(line) for line in self.answer())
         versus = f"{described(self.head)} against {described(self.base)}"
         return IssueText(
-            heading=self.headline() if self.change.effect is None else f"Why: {self.headline()}",
+            heading=self.headline() if self.effect is None else f"Why: {self.headline()}",
             # The causes come before the table that they are taken from.
             commits=f"{versus}\n\n{answer}",
             tables=[self.table(len(self.clues))] if self.clues else [],
@@ -144,43 +221,66 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON-ready values."""
-        effect, traces = self.change.effect, self.change.traces
         return {
-            "effect": effect and asdict(effect),
+            "effect": self.effect and asdict(self.effect),
             "causes": [one.to_json() for one in self.causes],
             "answer": self.answer(),
             "differences": [one.to_json() for one in self.clues],
-            "explained": explained(self.clues, self.change),
+            "explained": self.explained,
             "changes": self.files and self.files.to_json(),
-            "traced": traces and traces.to_json(),
+            "traced": self.traces and self.traces.to_json(),
             "looked_at": self.looked_at,
         }
 
 
-def _importance(one: Clue) -> tuple[bool, bool, float]:
-    """Measured costs before guessed ones, and what is no cost at all first."""
-    order = one.source in (Source.VARIABLES, Source.PACKAGES)
-    return not order, one.part is None, -abs(one.cost_us or 0.0)
+def _told_once(clues: Sequence[Clue]) -> list[Clue]:
+    """What several sources saw as one clue each, measured costs in place of guesses."""
+    by_source = {source: [one for one in clues if one.source is source] for source in Source}
+    traced, counted = by_source[Source.TRACE], by_source[Source.COUNTERS]
+    exact = [one for one in traced if one.is_exact]
+    named = {name for one in exact for name in (one.name, *one.also)}
+    counted = [one for one in counted if one.name not in named]
+    operators = {one.leaning for one in counted if one.what == "operators a step"}
+    operators |= {one.leaning for one in exact}
+    python = sorted((one for one in counted if one.what == _PYTHON), key=lambda one: one.size_us)
+    told = [
+        one
+        for one in counted
+        # What operators make new is told by the operators.
+        if one.what != _PYTHON and not (one.name.startswith("new ") and one.leaning in operators)
+    ]
+    # Of the engine's Python the most on each kind of device, with the host's time if traced.
+    for one in {one.on_gpu: one for one in python}.values():
+        idle = [other for other in traced if other.name == HOST and other.leaning == one.leaning]
+        if idle and not one.on_gpu:
+            traced = [other for other in traced if other is not idle[0]]
+            text = f"{one.sentence}; {idle[0].sentence}"
+            one = replace(one, sentence=text, cost_us=idle[0].cost_us, part=idle[0].part)
+        told.append(one)
+    others = (*by_source[Source.VARIABLES], *by_source[Source.KERNELS])
+    return [*others, *told, *_as_one(by_source[Source.PACKAGES]), *traced]
+
+
+def _as_one(packages: Sequence[Clue]) -> list[Clue]:
+    if len(packages) < 2:
+        return [replace(one, sentence=f"another version of {one.sentence}") for one in packages]
+    shown = ", ".join(one.sentence for one in packages[:_PACKAGES])
+    more = len(packages) - _PACKAGES
+    rest = f" and {more} more" if more > 0 else ""
+    text = f"other versions of {len(packages)} packages: {shown}{rest}"
+    return [replace(packages[0], sentence=text, also=tuple(one.name for one in packages[1:]))]
 
 
 def _row(one: Clue) -> Sequence[Any]:
     name = one.name if len(one.name) <= _NAME else short_kernel_name(one.name, _NAME)
     note = one.what + (", waits for others" if one.is_waiting else "")
-    return (
-        Cell(one.name, text=name, note=note),
-        one.what,
-        _value(one.before),
-        _value(one.after),
-        one.cost_us,
-        one.part,
-        str(one.source),
-    )
+    sides = _value(one.before), _value(one.after)
+    return Cell(one.name, text=name, note=note), one.what, *sides, one.cost_us, one.part, one.source
 
 
 def _value(value: float | str | None) -> Cell:
     if isinstance(value, str):
-        text = value if len(value) <= _VALUE else f"{value[: _VALUE - 1]}…"
-        return Cell(value, text=text)
+        return Cell(value, text=value if len(value) <= _VALUE else f"{value[: _VALUE - 1]}…")
     return Cell(value, text=None if value is None else number(value))
 
 

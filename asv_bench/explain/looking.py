@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from asv_bench.compare.bench_setup import BenchSetup
@@ -16,7 +15,6 @@ from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, GPU_PATHS, cou
 from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profilers import torch_trace
-from asv_bench.explain.ranking import TimeChange
 from asv_bench.explain.trace import TraceSummary, read_traces, require_work
 from asv_bench.explain.trace_pair import TracePair
 from asv_bench.git.repository import Commit
@@ -65,7 +63,7 @@ class Looking:
         self._count = traces
         self._progress = progress
         self._is_here_gpu = not set(subject.devices) & set(NO_GPU)
-        self.found = Explanation(base, head, TimeChange(effect, None, self._is_here_gpu))
+        self.found = Explanation(base, head, self._is_here_gpu, effect)
 
     def run(self, *, anyway: bool = False) -> Explanation:
         """Look at everything that the subject has.
@@ -168,7 +166,7 @@ class Looking:
             except MeasurementFailed as error:
                 found.notes.append(f"The traces are left out: {error}")
                 return
-        found.change = replace(found.change, traces=traces)
+        found.traces = traces
         found.clues += traces.clues()
         if self._count == 1:
             found.notes.append(

@@ -93,33 +93,29 @@ def torch_trace(
 
 def nsight_systems(window: Window, directory: Path) -> ToolReport:
     """A timeline by Nsight Systems, with the engine's NVTX ranges on it."""
-    tool, name = "Nsight Systems", "nsys"
-    if not _is_there(name, window):
-        return _left_out(tool, name)
+    tool, command = "Nsight Systems", shutil.which("nsys")
+    if command is None or not _is_on_gpu(window):
+        return _left_out(tool, "nsys", command)
     with tempfile.TemporaryDirectory() as scratch:
-        tried = ("--trace=none", "--sample=none", "--cpuctxsw=none")
-        output = Path(scratch) / "trivial"
-        done, report = _nsys(output, *tried, command=[sys.executable, "-c", "pass"])
-        if done.returncode or not report.is_file():
-            why = f"{shutil.which(name)} wrote no report of a trivial program"
+        trivial, nothing = Path(scratch) / "trivial.nsys-rep", [sys.executable, "-c", "pass"]
+        options = ["--trace=none", "--sample=none", "--cpuctxsw=none"]
+        done = _nsys(command, trivial, options, nothing)
+        if done.returncode or not trivial.is_file():
+            why = f"{command} wrote no report of a trivial program"
             return ToolReport(tool, sentence=f"{tool} is left out: {why}.")
-    done, report = _nsys(
-        directory / name,
-        *("--trace=cuda,nvtx", "--cuda-graph-trace=node"),
-        *("--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
-        command=_child(window),
-    )
-    return _reported(tool, report, done)
+    report = directory / "nsys.nsys-rep"
+    options = ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
+    options += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    return _reported(tool, report, _nsys(command, report, options, _child(window)))
 
 
 def _nsys(
-    output: Path, *options: str, command: Sequence[str]
-) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """Run a command under nsys; where its report should be then."""
-    report = output.with_suffix(".nsys-rep")
+    nsys: str, report: Path, options: Sequence[str], command: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command under nsys, which leaves a report of it."""
     report.unlink(missing_ok=True)
-    whole = ["nsys", "profile", *options, "--force-overwrite=true", f"--output={output}", *command]
-    return _run(whole), report
+    output = f"--output={report.with_suffix('')}"
+    return _run([nsys, "profile", *options, "--force-overwrite=true", output, *command])
 
 
 def nsight_compute(window: Window, directory: Path) -> ToolReport:
@@ -127,43 +123,42 @@ def nsight_compute(window: Window, directory: Path) -> ToolReport:
 
     The window is decoded kernel by kernel: in a replayed graph no kernel lies within a range.
     """
-    tool, name = "Nsight Compute", "ncu"
-    if not _is_there(name, window):
-        return _left_out(tool, name)
-    report = directory / "ncu.ncu-rep"
+    tool, command = "Nsight Compute", shutil.which("ncu")
+    if command is None or not _is_on_gpu(window):
+        return _left_out(tool, "ncu", command)
+    report, details = directory / "ncu.ncu-rep", directory / "ncu.txt"
     report.unlink(missing_ok=True)
     done = _run(
         [
-            *(name, "--clock-control", "none", "--profile-from-start", "off"),
+            *(command, "--clock-control", "none", "--profile-from-start", "off"),
             *("--nvtx", "--nvtx-include", f"{NCU_RANGE}/", "--launch-count", str(NCU_KERNELS)),
-            *(part for section in NCU_SECTIONS for part in ("--section", section)),
+            *(part for name in NCU_SECTIONS for part in ("--section", name)),
             *("--force-overwrite", "--export", str(report.with_suffix(""))),
             *_child(replace(window, decode="eager", steps=2)),
         ]
     )
-    found = _reported(tool, report, done)
-    if found.files:
-        details = directory / "ncu.txt"
-        details.write_text(_run([name, "--import", str(report), "--page", "details"]).stdout)
-        found = replace(found, files=(report, details))
-    return found
+    if report.is_file():
+        details.write_text(_run([command, "--import", str(report), "--page", "details"]).stdout)
+    return _reported(tool, report, done, details)
 
 
-def _is_there(name: str, window: Window) -> bool:
-    return window.device.startswith("cuda") and shutil.which(name) is not None
+def _is_on_gpu(window: Window) -> bool:
+    return window.device.startswith("cuda")
 
 
-def _left_out(tool: str, name: str) -> ToolReport:
-    is_there = shutil.which(name) is not None
-    why = "the device is not a GPU" if is_there else f"there is no {name} on the PATH"
+def _left_out(tool: str, name: str, command: str | None) -> ToolReport:
+    why = "the device is not a GPU" if command else f"there is no {name} on the PATH"
     return ToolReport(tool, sentence=f"{tool} is left out: {why}.")
 
 
-def _reported(tool: str, report: Path, done: subprocess.CompletedProcess[str]) -> ToolReport:
-    if not report.is_file():
-        said = last_words(done.stdout + done.stderr, 12)
-        return ToolReport(tool, sentence=f"{tool} wrote no report:\n{said}")
-    return ToolReport(tool, (report,))
+def _reported(
+    tool: str, report: Path, done: subprocess.CompletedProcess[str], *more: Path
+) -> ToolReport:
+    if report.is_file():
+        return ToolReport(tool, (report, *more))
+    return ToolReport(
+        tool, sentence=f"{tool} wrote no report:\n{last_words(done.stdout + done.stderr, 12)}"
+    )
 
 
 def _child(window: Window) -> list[str]:

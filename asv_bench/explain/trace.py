@@ -10,7 +10,7 @@ import gzip
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -18,7 +18,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.output.stored_json import decoded, shown
+from asv_bench.output.stored_json import decoded
 
 RANGES = (
     *("schedule", "block_tables", "copies", "forward"),
@@ -157,23 +157,21 @@ def read_events(path: Path) -> list[Event]:
     try:
         raw = path.read_bytes()
         content = decoded(gzip.decompress(raw) if raw.startswith(_GZIP) else raw, "replace")
+        # The format knows both an object and a bare list of events.
+        events = content.get("traceEvents") if isinstance(content, dict) else content
+        if not isinstance(events, list):
+            raise ValueError("it holds no list of events")
+        timed = [one for one in events if not isinstance(one, dict) or _is_timed(one)]
+        return msgspec.convert(timed, list[Event])
+    except msgspec.ValidationError as error:
+        why = f"of its events with a duration: {error}"
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise MeasurementFailed(f"{path.name} is no Chrome trace: {error}.") from None
-    # The format knows both an object and a bare list of events.
-    events = content.get("traceEvents") if isinstance(content, dict) else content
-    if not isinstance(events, list):
-        raise MeasurementFailed(f"{path.name} is no Chrome trace: it holds no list of events.")
-    found = []
-    for number, event in enumerate(events):
-        place = f"{path.name} is no Chrome trace: event {number} of {len(events)}"
-        if not isinstance(event, dict):
-            raise MeasurementFailed(f"{place}: {shown(event)} is no event.")
-        if event.get("ph") == "X" and "dur" in event:
-            try:
-                found.append(msgspec.convert(event, Event))
-            except (msgspec.ValidationError, ValueError) as error:
-                raise MeasurementFailed(f"{place}: {error}.") from None
-    return found
+        why = str(error)
+    raise MeasurementFailed(f"{path.name} is no Chrome trace: {why}.")
+
+
+def _is_timed(event: Mapping[str, object]) -> bool:
+    return event.get("ph") == "X" and "dur" in event
 
 
 def summarize_trace(events: Iterable[Event]) -> TraceSummary:

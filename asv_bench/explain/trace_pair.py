@@ -72,15 +72,15 @@ class TracePair:
     ) -> TracePair:
         """So many traces of each end, in turns, every second time in the other order."""
         taken: dict[str, list[Trace]] = {"base": [], "head": []}
+        of_end = dict(zip(taken, ends, strict=True))
         for number in range(count):
-            order = list(zip(taken, ends, strict=True))
-            for end, name in order if number % 2 == 0 else reversed(order):
+            for end in taken if number % 2 == 0 else reversed(taken):
                 try:
-                    taken[end].append(take(name))
+                    taken[end].append(take(of_end[end]))
                 except MeasurementFailed as error:
                     raise MeasurementFailed(f"the {end} gave no trace: {error}") from None
                 on_trace()
-        return cls(taken["base"], taken["head"])
+        return cls(*taken.values())
 
     @property
     def base_us(self) -> float:
@@ -221,12 +221,7 @@ class TracePair:
 
     @property
     def _pace_differs(self) -> bool:
-        base, head = self._sides(self._pace)
-        if min(len(base), len(head)) < 2:
-            return False
-        change = abs(head.mean() - base.mean())
-        error = deviation(base, head) * math.sqrt(1 / len(base) + 1 / len(head))
-        return _are_apart(base, head) and change > max(_PACE_BEYOND_NOISE * error, _LEAST_PACE)
+        return self._differ(self._pace, _LEAST_PACE, beyond=_PACE_BEYOND_NOISE, scatter=0.0)
 
     @property
     def _end_paces(self) -> tuple[float, float]:
@@ -239,37 +234,44 @@ class TracePair:
         base, head = (side.mean(axis=-1) for side in self._sides(figures))
         return base, head
 
-    def _differ(self, figures: Figures, least: float = 0.0) -> bool:
-        """Whether the ends differ beyond their noise, which two traces cannot show, and so much.
+    def _differ(
+        self,
+        figures: Figures,
+        least: float = 0.0,
+        *,
+        beyond: float = BEYOND_NOISE,
+        scatter: float | None = None,
+    ) -> bool:
+        """Whether the ends differ by `least` and beyond their noise, which two traces cannot show.
 
-        Both sides share a standard deviation. It is at least what traced names scatter typically:
-        that of a few values is often too small by chance.
+        Both sides share a standard deviation. It is at least what traced names scatter typically,
+        or `scatter`: that of a few values is often too small by chance.
         """
         base, head = self._sides(figures)
         if min(len(base), len(head)) < 2:
             return False
-        change = abs(head.mean() - base.mean())
-        mean = (head.mean() + base.mean()) / 2
-        spread = max(deviation(base, head), self._scatter * mean)
-        error = spread * math.sqrt(1 / len(base) + 1 / len(head))
-        return _are_apart(base, head) and change > BEYOND_NOISE * error and change >= least
+        change, mean = abs(head.mean() - base.mean()), (head.mean() + base.mean()) / 2
+        scatter = self._scatter if scatter is None else scatter
+        error = max(self._deviation(figures), scatter * mean)
+        error *= math.sqrt(1 / len(base) + 1 / len(head))
+        are_apart = head.min() > base.max() or head.max() < base.min()
+        return bool(are_apart and change > beyond * error and change >= least)
+
+    def _deviation(self, figures: Figures) -> Any:
+        """The standard deviation within the two sides."""
+        sides = self._sides(figures)
+        squares = [side.var(axis=-1) * side.shape[-1] for side in sides]
+        return np.sqrt(sum(squares) / max(1, figures.shape[-1] - 2))
 
     def _typical_scatter(self) -> float:
         """The typical standard deviation of a call's time as a fraction, weighted by time."""
-        rows = np.flatnonzero(self._is_everywhere & (self._own.sum(axis=1) > 0))
-        found = sorted(
-            (
-                deviation(*self._sides(self._each[row])) / self._each[row].mean(),
-                self._own[row].sum(),
-            )
-            for row in rows
-        )
-        seen, half = 0.0, sum(spent for _, spent in found) / 2
-        for scatter, spent in found:
-            seen += spent
-            if seen >= half:
-                return float(scatter)
-        return 0.0
+        rows = self._is_everywhere & (self._own.sum(axis=1) > 0)
+        if not rows.any():
+            return 0.0
+        scatter = self._deviation(self._each[rows]) / self._each[rows].mean(axis=1)
+        order = np.argsort(scatter)
+        spent = np.cumsum(self._own[rows].sum(axis=1)[order])
+        return float(scatter[order][np.searchsorted(spent, spent[-1] / 2)])
 
 
 def _around_work(trace: Trace) -> list[float]:
@@ -287,16 +289,6 @@ def _work(trace: Trace) -> dict[str, Figures]:
             figures = np.array([one.calls, one.total_us, one.whole_us]) / (part.steps or 1)
             found[one.name] = found.get(one.name, 0.0) + figures
     return found
-
-
-def _are_apart(base: Figures, head: Figures) -> bool:
-    return bool(head.min() > base.max() or head.max() < base.min())
-
-
-def deviation(base: Figures, head: Figures) -> float:
-    """The standard deviation within two sides."""
-    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (base, head))
-    return math.sqrt(squares / max(1, len(base) + len(head) - 2))
 
 
 def moved(times: tuple[float, float], unit: str = " µs") -> str:

@@ -11,7 +11,7 @@ from asv_bench.errors import BenchError
 from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.explain.commit_files import files_between
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
-from asv_bench.explain.ranking import TimeChange, causes
+from asv_bench.explain.explanation import Explanation
 from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.repository import Commit
 from asv_bench.output.redaction import words_without_secrets
@@ -47,7 +47,7 @@ def why(
             files = files_between(base.hash, head.hash, subject)
             found += files.sentences(_FILES) if files else []
         with suppress(BenchError):
-            found += _counted(subject, base.hash, head.hash, sign)
+            found += _counted(subject, base, head, sign)
     if base.hash in cells and head.hash in cells:
         clues = cell_clues(cells[base.hash], cells[head.hash])
         found += [f"Besides, {one.sentence}." for one in clues if one.source is Source.VARIABLES]
@@ -58,7 +58,7 @@ def why(
 
 
 def _counted(
-    subject: DeclaredSubject | BenchSetup, base: str, head: str, sign: int
+    subject: DeclaredSubject | BenchSetup, base: Commit, head: Commit, sign: int
 ) -> Iterator[str]:
     """Exact counts of kvtrail's engine that lean the way the time does."""
     if isinstance(subject, EngineRuns):
@@ -69,11 +69,11 @@ def _counted(
         return
     is_gpu = not set(subject.devices) & set(NO_GPU)
     counted = count_ends(
-        *(sources.checkout(end) for end in (base, head)),
+        *(sources.checkout(end.hash) for end in (base, head)),
         paths=GPU_PATHS if is_gpu else CPU_PATHS,
     )
     names = [metric.name for metric in subject.metrics]
     stand_in = counted.stand_in([subject.model] if isinstance(subject, EngineRuns) else names)
     leaning = [one for one in counted.clues if one.leaning == sign]
-    for one in causes(leaning, TimeChange(None, None, is_gpu))[:_COUNTED]:
+    for one in Explanation(base, head, is_gpu, clues=leaning).causes[:_COUNTED]:
         yield f"Counted exactly{stand_in and f' {stand_in}'}: {one.sentence}."

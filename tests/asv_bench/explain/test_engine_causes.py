@@ -18,7 +18,6 @@ from asv_bench.explain.effect import Effect
 from asv_bench.explain.engine_counts import EngineCounts, count_ends, figure_clues, step_clues
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
-from asv_bench.explain.ranking import TimeChange, causes
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration.planting import ScratchClone
@@ -85,8 +84,8 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counts]:
     return dict(zip(places, answers, strict=True))
 
 
-def first(differences: list[Clue], *, gpu: bool) -> Clue:
-    return causes(differences, TimeChange(None, None, is_here_gpu=gpu))[0]
+def first(clues: list[Clue], *, gpu: bool) -> Clue:
+    return Explanation(Commit("a"), Commit("b"), gpu, clues=clues).causes[0]
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pytest
 
 from asv_bench.explain.clue import Clue
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.ranking import TimeChange, causes, explained
+from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.trace import DeviceTime, Event, TraceSummary, WorkTime, summarize_trace
 from asv_bench.explain.trace_pair import TracePair
+from asv_bench.git.repository import Commit
 
 KERNELS = 40
 TRACES = 3
@@ -54,8 +55,13 @@ class Machine:
         return pair_of(base, [self.trace(**head) for _ in range(TRACES)])  # type: ignore[arg-type]
 
 
+def explanation_of(pair: TracePair, effect: Effect | None = None) -> Explanation:
+    ends = Commit("a"), Commit("b")
+    return Explanation(*ends, is_here_gpu=True, effect=effect, traces=pair, clues=pair.clues())
+
+
 def named(pair: TracePair, effect: Effect | None = None) -> list[Clue]:
-    return causes(pair.clues(), TimeChange(effect, pair, is_here_gpu=True))
+    return explanation_of(pair, effect).causes
 
 
 EFFECT = Effect(
@@ -77,7 +83,7 @@ def test_a_slower_kernel_of_the_same_name_is_told_on_a_machine_whose_pace_moves(
     assert (cause.name, cause.what, cause.is_exact) == ("kernel_0", "µs a call", False)
     assert cause.after == pytest.approx(150, rel=0.2)
     # Two calls of 50 µs more, of all that the 40 kernels and the gaps take.
-    share = explained(pair.clues(), TimeChange(replace(EFFECT, effect=0.03), pair, True))
+    share = explanation_of(pair, replace(EFFECT, effect=0.03)).explained
     assert share == pytest.approx(100 / (0.03 * pair.base_us), rel=0.2)
 
 

@@ -159,16 +159,16 @@ def timed(**changed: Any) -> dict[str, Any]:
         *(
             (json.dumps({"traceEvents": [timed(), timed(**{key: value})]}).encode(), words)
             for key, value, words in [
-                ("dur", float("nan"), r"event 1 of 2: Expected `float` >= 0.0 - at `\$.dur`"),
-                ("dur", -1, r"Expected `float` >= 0.0 - at `\$.dur`"),
-                ("dur", 10**400, r"out of range - at `\$.dur`"),
-                ("ts", "5", r"Expected `float`, got `str` - at `\$.ts`"),
-                ("name", ["gemm"], r"got `array` - at `\$.name`"),
-                ("args", {"correlation": {}}, r"at `\$.args.correlation`"),
+                ("dur", float("nan"), "of its events with a duration: Expected `float` >= 0.0"),
+                ("dur", -1, r"Expected `float` >= 0.0 - at `\$\[1\].dur`"),
+                ("dur", 10**400, r"out of range - at `\$\[1\].dur`"),
+                ("ts", "5", r"Expected `float`, got `str` - at `\$\[1\].ts`"),
+                ("name", ["gemm"], r"got `array` - at `\$\[1\].name`"),
+                ("args", {"correlation": {}}, r"at `\$\[1\].args.correlation`"),
             ]
         ),
         pytest.param(b"[" * 100_000, "nested too deeply", id="deep"),
-        (b"[3]", "event 0 of 1: 3 is no event"),
+        (b"[3]", r"Expected `object`, got `int` - at `\$\[0\]`"),
         (b"{}", "it holds no list of events"),
         (b"\x1f\x8bhardly", "trace.json is no Chrome trace"),
         (json.dumps([timed(cat="python_function")]).encode(), "no kernel, copy or operator"),
