@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.compare.bench_setup import BenchSetup
@@ -15,8 +16,8 @@ from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, GPU_PATHS, cou
 from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profilers import torch_trace
-from asv_bench.explain.trace import TraceSummary, read_traces, require_work
-from asv_bench.explain.trace_pair import TracePair
+from asv_bench.explain.trace import read_traces, require_work
+from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.git.repository import Commit
 from asv_bench.lab.counters.step_counters import MODEL
 from asv_bench.output.progress import Progress
@@ -40,30 +41,22 @@ _NO_TRACE = (
 )
 
 
+@dataclass
 class Looking:
-    """Looks at two ends of a subject, from the cheap to the dear.
+    """Looks at two ends of a subject, from the cheap to the dear."""
 
-    `effect` is the change that a comparison measured, None where none is known, and `traces` is how
-    many to take of each end. `progress` makes a bar of what is being done, how many of it, and
-    their unit.
-    """
+    subject: DeclaredSubject | BenchSetup
+    base: Commit
+    head: Commit
+    effect: Effect | None  # the change that a comparison measured; None: none is known
+    traces: int  # to take of each end
+    # Makes a bar of what is being done, how many of it, and their unit.
+    progress: Callable[[str, int, str], Progress]
 
-    def __init__(
-        self,
-        subject: DeclaredSubject | BenchSetup,
-        base: Commit,
-        head: Commit,
-        effect: Effect | None,
-        traces: int,
-        progress: Callable[[str, int, str], Progress],
-    ) -> None:
-        self._subject = subject
-        self._ends = base.hash, head.hash
-        self._effect = effect
-        self._count = traces
-        self._progress = progress
-        self._is_here_gpu = not set(subject.devices) & set(NO_GPU)
-        self.found = Explanation(base, head, self._is_here_gpu, effect)
+    def __post_init__(self) -> None:
+        self._ends = self.base.hash, self.head.hash
+        self._is_here_gpu = not set(self.subject.devices) & set(NO_GPU)
+        self.found = Explanation(self.base, self.head, self._is_here_gpu, self.effect)
 
     def run(self, *, anyway: bool = False) -> Explanation:
         """Look at everything that the subject has.
@@ -72,7 +65,7 @@ class Looking:
 
         Raises CommitUnusable if an end cannot be laid out.
         """
-        subject, found = self._subject, self.found
+        subject, found = self.subject, self.found
         found.files = files_between(*self._ends, subject)
         found.looked_at += [FILES] if found.files else []
         if not anyway and subject.are_same(*self._ends):
@@ -89,7 +82,7 @@ class Looking:
                 self._look_at_engines(folders)
             elif ends.traced is not None:
 
-                def take(end: str, path: Path) -> list[TraceSummary]:
+                def take(end: str, path: Path) -> Trace:
                     ends.trace(end, path)
                     return read_traces(path)
 
@@ -102,21 +95,21 @@ class Looking:
         window = self._window()
         self._count_engines(folders, window.model)
         of_end = dict(zip(self._ends, folders, strict=True))
-        variables = {"CUDA_VISIBLE_DEVICES": self._subject.devices[0]} if self._is_here_gpu else {}
+        variables = {"CUDA_VISIBLE_DEVICES": self.subject.devices[0]} if self._is_here_gpu else {}
 
-        def take(end: str, path: Path) -> list[TraceSummary]:
+        def take(end: str, path: Path) -> Trace:
             traced = torch_trace(window, path, folder=of_end[end], variables=variables)
             return [require_work(traced.summary)]
 
-        if self._count:
+        if self.traces:
             self._note_what_the_traces_are_not(window)
         self._trace(take, f" of {STEPS} decode steps of {window.shape().name} with {window.model}")
 
     def _count_engines(self, folders: list[Path], model: str) -> None:
-        measured = self._effect.is_on_gpu if self._effect is not None else None
+        measured = self.effect.is_on_gpu if self.effect is not None else None
         paths = CPU_PATHS if measured is False else GPU_PATHS if measured else ALL_PATHS
         small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
-        with self._progress("counting what a step does", 2, "ends") as bar:
+        with self.progress("counting what a step does", 2, "ends") as bar:
             try:
                 counted = count_ends(
                     *folders,
@@ -137,7 +130,7 @@ class Looking:
 
     def _note_what_the_traces_are_not(self, window: Window) -> None:
         """Say where the traced steps are not those that were measured."""
-        effect, subject = self._effect, self._subject
+        effect, subject = self.effect, self.subject
         if effect is not None and not any(word in effect.metric for word in _OF_STEPS):
             self.found.notes.append(
                 f"The traces are of decode steps, and the change is of {effect.metric}."
@@ -150,39 +143,41 @@ class Looking:
                 f"The traced steps have the sizes of {window.shape().name}, not those given."
             )
 
-    def _trace(self, take: Callable[[str, Path], list[TraceSummary]], what: str = "") -> None:
-        """Take traces of both ends, each of which `take` leaves at a path and reads."""
-        if not self._count:
+    def _trace(self, take: Callable[[str, Path], Trace], what: str = "") -> None:
+        """Take traces of both ends in turns; `take` leaves one of an end at a path and reads it."""
+        if not self.traces:
             return
-
-        def taken(end: str) -> list[TraceSummary]:
-            with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-                return take(end, Path(scratch) / "trace.json")
-
-        found = self.found
-        with self._progress("tracing", 2 * self._count, "traces") as bar:
-            try:
-                traces = TracePair.taken(taken, self._ends, self._count, bar.advance)
-            except MeasurementFailed as error:
-                found.notes.append(f"The traces are left out: {error}")
-                return
-        found.traces = traces
-        found.clues += traces.clues()
-        if self._count == 1:
+        found, taken = self.found, dict[str, list[Trace]](base=[], head=[])
+        hashes = dict(zip(taken, self._ends, strict=True))
+        with self.progress("tracing", 2 * self.traces, "traces") as bar:
+            for number in range(self.traces):
+                # Every second time in the other order.
+                for end in taken if number % 2 == 0 else reversed(taken):
+                    try:
+                        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+                            taken[end].append(take(hashes[end], Path(scratch) / "trace.json"))
+                    except MeasurementFailed as error:
+                        why = f"the {end} gave no trace: {error}"
+                        found.notes.append(f"The traces are left out: {why}")
+                        return
+                    bar.advance()
+        found.traces = TracePair(taken["base"], taken["head"])
+        found.clues += found.traces.clues()
+        if self.traces == 1:
             found.notes.append(
                 "One trace of each end has no noise to tell times from: only counts are compared."
             )
-        count = "a trace" if self._count == 1 else f"{self._count} traces"
+        count = "a trace" if self.traces == 1 else f"{self.traces} traces"
         found.looked_at.append(f"{count} of each end{what}")
 
     def _window(self) -> Window:
         """What is decoded under the profiler: the workload that was measured."""
         device = "cuda" if self._is_here_gpu else "cpu"
         workload, model = "scheduler", None
-        if isinstance(self._subject, EngineRuns):
-            workload, model = self._subject.workload.name, self._subject.workload.model
-        elif self._effect is not None:
-            words = self._effect.metric.lower().replace("(", ".").split(".")
+        if isinstance(self.subject, EngineRuns):
+            workload, model = self.subject.workload.name, self.subject.workload.model
+        elif self.effect is not None:
+            words = self.effect.metric.lower().replace("(", ".").split(".")
             workload = next((word for word in words if word in WORKLOADS), workload)
         return Window(
             workload=workload,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asv_bench.explain.profilers import Traced
-from asv_bench.explain.trace import DeviceTime, WorkTime
+from asv_bench.explain.trace import DeviceTime
 from asv_bench.output.contradictions import ADVICE
-from asv_bench.output.table import Cell, Column, Table, digits, percent
+from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
 
 SHOWN = 20
 PLAUSIBLE_TRACE = 2.5
@@ -56,36 +56,39 @@ def contradictions(window: Traced) -> list[str]:
 
 
 def _table(
-    what: str, window: Traced, note: str, columns: Sequence[Column], rows: Any, caption: str = ""
+    what: str,
+    window: Traced,
+    note: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    caption: str = "",
 ) -> Table:
     """A table of a window; with a caption it also says what a step takes without a profiler."""
     step_us = window.decoded.step_us
     if caption and step_us is not None:
         caption = f"{caption} Without a profiler a step takes {step_us:,.1f} µs."
     title = f"{what}: decode={window.decoded.decode}, {note} ({window.decoded.steps} steps)"
-    return Table(columns, list(rows), title, caption)
+    return Table(columns, rows, title, caption)
 
 
 def _range_table(window: Traced, note: str) -> Table:
     """Host and device time of each range, with the ranges within it."""
     summary, steps = window.summary, window.decoded.steps
     outside = summary.outside
+    rows: list[tuple[Any, ...]] = [
+        (one.name, one.calls, one.host_us, one.kernels, one.device_us) for one in summary.ranges
+    ]
+    if outside.calls:
+        rows.append(("in no range", None, None, outside.calls, outside.total_us))
     columns = [
         Column("range", "range", kind="name"),
         Column("calls", "calls", "a step", digits(2)),
         Column("host_us", "host", "µs a step", digits(1)),
         Column("kernels", "kernels", "a step", digits(2)),
         Column("device_us", "device", "µs a step", digits(1)),
-    ]
-    figures: list[tuple[str, tuple[float | None, ...]]] = [
-        (one.name, (one.calls, one.host_us, one.kernels, one.device_us)) for one in summary.ranges
-    ]
-    if outside.calls:
-        figures.append(("in no range", (None, None, outside.calls, outside.total_us)))
-    shown = 3 if summary.device is None else 5
-    rows = [[name, *(_over(one, steps) for one in each)][:shown] for name, each in figures]
-    caption = "A range holds those within it."
-    return _table("Time per range", window, note, columns[:shown], rows, caption)
+    ][: 3 if summary.device is None else 5]
+    each = [[name, *(_over(one, steps) for one in row)][: len(columns)] for name, *row in rows]
+    return _table("Time per range", window, note, columns, each, "A range holds those within it.")
 
 
 def _device_table(window: Traced, device: DeviceTime, note: str) -> Table:
@@ -114,33 +117,29 @@ def _device_table(window: Traced, device: DeviceTime, note: str) -> Table:
 
 def _work_table(window: Traced, note: str, ranges: Mapping[str, tuple[str, ...]] | None) -> Table:
     """Kernels by their time and the range that launches them, or operators where that is None."""
+    work, steps = window.summary.work, window.decoded.steps
     kind = "operator" if ranges is None else "kernel"
-    work = window.summary.work
     columns = [
         Column(kind, kind, kind="name"),
-        Column("range", "range", kind="text"),
+        *([] if ranges is None else [Column("range", "range", kind="text")]),
         Column("calls", "calls", "a step", digits(2)),
         Column("us_a_call", "µs", "a call", digits(2)),
         Column("us_a_step", "µs", "a step", digits(2)),
         Column("share", "share", "", percent(1)),
     ]
-    rest = work[SHOWN:]
-    steps, total = window.decoded.steps, sum(one.total_us for one in work)
-    calls, spent = sum(one.calls for one in rest), sum(one.total_us for one in rest)
-    more = [WorkTime(f"{len(rest)} more", calls, spent)] if rest else []
-
-    def rows() -> Iterator[list[Any]]:
-        for one in (*work[:SHOWN], *more):
-            # Operators have short names; shortening C++ would drop their library.
-            name = one.name if ranges is None else short_kernel_name(one.name, NAME_WIDTH)
-            where = ", ".join((ranges or {}).get(one.name, ())) or None
-            us = one.total_us
-            figures = (one.calls / steps, _over(us, one.calls), us / steps, _over(us, total))
-            yield [Cell(one.name, text=name), where, *figures]
-
-    shown = [place for place in range(len(columns)) if place != 1 or ranges is not None]
-    kept = ([row[place] for place in shown] for row in rows())
-    return _table(f"Time per {kind}", window, note, [columns[place] for place in shown], kept)
+    figures = [(one.name, one.calls, one.total_us) for one in work]
+    total, rest = sum(us for _, _, us in figures), figures[SHOWN:]
+    if rest:
+        more = sum(calls for _, calls, _ in rest), sum(us for _, _, us in rest)
+        figures[SHOWN:] = [(f"{len(rest)} more", *more)]
+    rows: list[list[Any]] = []
+    for name, calls, us in figures:
+        # Operators have short names; shortening C++ would drop their library.
+        text = name if ranges is None else short_kernel_name(name, NAME_WIDTH)
+        where = [] if ranges is None else [", ".join(ranges.get(name, ())) or None]
+        times = (calls / steps, _over(us, calls), us / steps, _over(us, total))
+        rows.append([Cell(name, text=text), *where, *times])
+    return _table(f"Time per {kind}", window, note, columns, rows)
 
 
 def _over(part: float | None, whole: float) -> float | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import Clue, Source, leaning, more_or_less
 from asv_bench.explain.trace import TraceSummary
 
@@ -28,6 +27,8 @@ _MESSENGER = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?
 
 Trace: TypeAlias = Sequence[TraceSummary]
 """What one run left: a summary of each file, such as those of ranks, which are added up."""
+Pair: TypeAlias = tuple[float, float]
+"""A figure of the base, and of the head."""
 Figures: TypeAlias = npt.NDArray[np.float64]
 """Of all traces, the base's first."""
 
@@ -62,26 +63,6 @@ class TracePair:
             self._launch = np.nan_to_num(launching / self._launches)
         self._scatter = self._typical_scatter()
 
-    @classmethod
-    def taken(
-        cls,
-        take: Callable[[str], Trace],
-        ends: tuple[str, str],
-        count: int,
-        on_trace: Callable[[], object],
-    ) -> TracePair:
-        """So many traces of each end, in turns, every second time in the other order."""
-        taken: dict[str, list[Trace]] = {"base": [], "head": []}
-        of_end = dict(zip(taken, ends, strict=True))
-        for number in range(count):
-            for end in taken if number % 2 == 0 else reversed(taken):
-                try:
-                    taken[end].append(take(of_end[end]))
-                except MeasurementFailed as error:
-                    raise MeasurementFailed(f"the {end} gave no trace: {error}") from None
-                on_trace()
-        return cls(*taken.values())
-
     @property
     def base_us(self) -> float:
         """Traced time of the base."""
@@ -114,22 +95,16 @@ class TracePair:
         called = [one for row in by_time for one in self._count(row)]
         counts += called if self.is_device else _with_callees(called)
         times = [one for row in rows for one in self._time(row)]
-        return [*counts, *times, *self._around(), *self._of_everything()]
+        pace = [self._of_everything()] if self._pace_differs else []
+        return [*counts, *times, *self._around(), *pace]
 
-    def _clue(
-        self,
-        name: str,
-        what: str,
-        sides: tuple[float, float],
-        each: float,  # what one more of the figure costs
-        sentence: str,
-        **more: Any,
-    ) -> Clue:
+    def _clue(self, name: str, what: str, sides: Pair, each: float, text: str, **more: Any) -> Clue:
+        """What one more of the figure costs is `each`."""
         before, after = map(float, sides)
         cost = float((after - before) * each)
-        more = {"part": cost / float(self._mean(self._span)[0]), "on_gpu": self.is_device, **more}
-        more = {"leaning": leaning(before, after), "cost_us": cost, **more}
-        return Clue(Source.TRACE, name, what, before, after, sentence, **more)
+        measured = {"cost_us": cost, "part": cost / float(self._mean(self._span)[0])}
+        more = {**measured, "leaning": leaning(before, after), "on_gpu": self.is_device, **more}
+        return Clue(Source.TRACE, name, what, before, after, text, **more)
 
     def _count(self, row: int) -> Iterator[Clue]:
         """A kernel or operator that one end calls more often."""
@@ -161,55 +136,53 @@ class TracePair:
             leans = {} if self._differ(times) else {"leaning": 0}
             yield self._clue(name, "µs a call", sides, calls, text, also=(before,), **leans)
 
-    def _time(self, row: int) -> Iterator[Clue]:
+    def _time(self, row: int) -> list[Clue]:
         """A kernel or operator whose call takes longer, or less long."""
         name, is_waiting = self._names[row], _MESSENGER.search(self._names[row]) is not None
-        text = f"a call of {name} takes", ", most of it waiting for other devices" * is_waiting
+        words = f"a call of {name} takes", ", most of it waiting for other devices" * is_waiting
         times = self._each[row], self._calls[row]
-        yield from self._timed(name, "call", *times, text, is_waiting=is_waiting)
+        return self._timed(name, "call", times, words, is_waiting=is_waiting)
 
-    def _around(self) -> Iterator[Clue]:
+    def _around(self) -> list[Clue]:
         """Time in which nothing ran, and what a launch costs the host."""
-        times = self._idle, np.ones_like(self._idle)
+        words = "the host spends", f" a {self.unit} outside operators: Python, not operators"
         if self.is_device:
-            name, why = "gaps between device work", f" a {self.unit}: the device waits for the host"
-            text = "gaps between kernels and copies take", why
-        else:
-            name, why = HOST, f" a {self.unit} outside operators: Python, not operators"
-            text = "the host spends", why
-        yield from self._timed(name, self.unit, *times, text)
-        name, text = "launch on the host", ("the host takes", " for a launch")
+            why = f" a {self.unit}: the device waits for the host"
+            words = "gaps between kernels and copies take", why
+        name = "gaps between device work" if self.is_device else HOST
+        idle = self._timed(name, self.unit, (self._idle, np.ones_like(self._idle)), words)
+        name, words = "launch on the host", ("the host takes", " for a launch")
         times = self._launch, self._launches
-        yield from self._timed(name, "launch", *times, text, on_gpu=True, part=None)
+        return idle + self._timed(name, "launch", times, words, on_gpu=True, part=None)
 
     def _timed(
         self,
         name: str,
         unit: str,
-        times: Figures,
-        calls: Figures,
-        around: tuple[str, str],  # the words before and after what is said of the times
+        times: tuple[Figures, Figures],  # of each, and how many there are
+        words: tuple[str, str],  # before and after what is said of the times
         **more: Any,
-    ) -> Iterator[Clue]:
+    ) -> list[Clue]:
         """Times that differ by `LEAST_PART` of the base, at as many calls as the head has."""
-        often = self._mean(calls)[1]
-        if often and self._differ(times, LEAST_PART * self._mean(self._span)[0] / often):
-            sides = self._mean(times)
-            text = f"{around[0]} {moved(sides)}{around[1]}"
-            yield self._clue(name, f"µs a {unit}", sides, often, text, is_exact=False, **more)
+        often = self._mean(times[1])[1]
+        least = LEAST_PART * self._mean(self._span)[0]
+        if not often or not self._differ(times[0], least / often):
+            return []
+        sides = self._mean(times[0])
+        text = f"{words[0]} {moved(sides)}{words[1]}"
+        return [self._clue(name, f"µs a {unit}", sides, often, text, is_exact=False, **more)]
 
-    def _of_everything(self) -> Iterator[Clue]:
-        """The pace of all that was traced."""
-        if self._pace_differs:
-            kind, paces = "kernel" if self.is_device else "operator", self._end_paces
-            busy = self._mean(self._own.sum(axis=0))[0]
-            part = float((paces[1] - paces[0]) * busy / self.base_us)
-            text = (
-                f"a call of any {kind} takes {moved(paces, '')} of the mean: not one {kind} but "
-                f"clocks, threads, or how everything was built"
-            )
-            more = {"is_exact": False, "part": part}
-            yield self._clue(f"every {kind}", "pace of its calls", paces, busy, text, **more)
+    def _of_everything(self) -> Clue:
+        """The pace of all that was traced, as a clue."""
+        kind, paces = "kernel" if self.is_device else "operator", self._end_paces
+        busy = self._mean(self._own.sum(axis=0))[0]
+        part = float((paces[1] - paces[0]) * busy / self.base_us)
+        text = (
+            f"a call of any {kind} takes {moved(paces, '')} of the mean: not one {kind} but "
+            f"clocks, threads, or how everything was built"
+        )
+        more = {"is_exact": False, "part": part}
+        return self._clue(f"every {kind}", "pace of its calls", paces, busy, text, **more)
 
     def _paces(self, own: Figures) -> Figures:
         """How long each trace took for a call, against the mean of all traces."""
@@ -224,7 +197,7 @@ class TracePair:
         return self._differ(self._pace, _LEAST_PACE, beyond=_PACE_BEYOND_NOISE, scatter=0.0)
 
     @property
-    def _end_paces(self) -> tuple[float, float]:
+    def _end_paces(self) -> Pair:
         return self._mean(self._pace) if self._pace_differs else (1.0, 1.0)
 
     def _sides(self, figures: Figures) -> tuple[Figures, Figures]:
@@ -291,7 +264,7 @@ def _work(trace: Trace) -> dict[str, Figures]:
     return found
 
 
-def moved(times: tuple[float, float], unit: str = " µs") -> str:
+def moved(times: Pair, unit: str = " µs") -> str:
     """Two times in words."""
     before, after = times
     change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
