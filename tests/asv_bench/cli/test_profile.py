@@ -202,22 +202,20 @@ def test_ranges_are_those_the_engine_opens() -> None:
     assert RANGES == RANGE_NAMES
 
 
-def test_a_window_is_decode_steps_with_every_request_running(tmp_path: Path) -> None:
+def test_a_window_is_half_of_what_its_requests_have_with_all_of_them_running(
+    tmp_path: Path,
+) -> None:
     zipped, plain = tmp_path / "a.json.gz", tmp_path / "a.json"
-    decoded = decode_window(replace(WINDOW, trace=str(zipped)))
-    assert (decoded.steps, decoded.decode) == (4, "eager")
+    decoded = decode_window(replace(WINDOW, steps=1000, trace=str(zipped)))
+    steps = WINDOW.shape().new_tokens // 2
+    assert (decoded.steps, decoded.decode) == (steps, "eager")
     assert decoded.step_us is not None
     assert 0 < decoded.step_us < 1e6
     operators = {entry.name: entry.calls for entry in read_trace(zipped).operators}
-    # Two layers have five layer norms a step: there is nothing but the four steps in the trace.
-    assert operators["aten::native_layer_norm"] == 4 * 5
+    # Two layers have five layer norms a step: there is nothing but these steps in the trace.
+    assert operators["aten::native_layer_norm"] == steps * 5
     plain.write_bytes(gzip.decompress(zipped.read_bytes()))
     assert read_trace(plain) == read_trace(zipped)
-
-
-def test_a_window_is_at_most_half_of_what_its_requests_have(tmp_path: Path) -> None:
-    asked = replace(WINDOW, steps=1000, trace=str(tmp_path / "torch.trace.json.gz"))
-    assert decode_window(asked).steps == WINDOW.shape().new_tokens // 2
 
 
 def test_a_workload_that_is_over_before_it_decodes_is_no_window(
@@ -266,14 +264,13 @@ def test_absent_tools_are_said_in_a_sentence(tools: Path) -> None:
         assert (found.files, f"there is no {name} on the PATH" in found.sentence) == ((), True)
 
 
-def test_an_nsys_that_writes_no_report_is_left_out(tools: Path) -> None:
+def test_nsys_profiles_the_window_where_it_writes_a_report_of_anything(
+    tools: Path, tmp_path: Path
+) -> None:
     make(tools / "nsys", "exit 0")
-    found = nsight_systems(ON_GPU, tools)
+    found = nsight_systems(ON_GPU, tmp_path)
     assert found.files == ()
     assert "wrote no report of a trivial program" in found.sentence
-
-
-def test_a_usable_nsys_profiles_the_window(tools: Path, tmp_path: Path) -> None:
     make(tools / "nsys", RECORDING)
     assert nsight_systems(ON_GPU, tmp_path).files == (tmp_path / "nsys.nsys-rep",)
     trivial, real = (tools / "nsys.log").read_text().splitlines()

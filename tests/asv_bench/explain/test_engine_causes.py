@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from rich.console import Console
 
 from asv_bench.explain.clue import Clue, Source
 from asv_bench.explain.count_child import Counts
-from asv_bench.explain.effect import Effect
 from asv_bench.explain.engine_counts import EngineCounts, count_ends, figure_clues, step_clues
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
@@ -24,6 +22,7 @@ from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.output.progress import Progress
 from asv_bench.process.measured_process import CPU, Place
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
+from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, fresh_python
 
 # All folders in one process, which imports torch once.
@@ -85,31 +84,24 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counts]:
 
 
 def first(clues: list[Clue], *, gpu: bool) -> Clue:
-    return Explanation(Commit("a"), Commit("b"), gpu, clues=clues).causes[0]
+    return explanation_of(clues, is_here_gpu=gpu).causes[0]
 
 
-@pytest.fixture
-def cause(counted: dict[str, Counts]) -> Callable[..., Clue]:
-    """The first cause of a plant."""
-    return lambda name, *, gpu: first(list(step_clues(counted[""], counted[name])), gpu=gpu)
-
-
-def test_an_operator_more_in_each_layer(cause: Callable[..., Clue]) -> None:
-    found = cause("operator", gpu=False)
-    assert found.sentence == "aten::neg is called 2 more times (0 → 2) a step (on the CPU)"
-
-
-def test_a_copy_to_the_host_more(cause: Callable[..., Clue]) -> None:
-    found = cause("copy", gpu=True)
-    assert found.name == "copies to the host"
-    assert "a step makes 1 more copy to the host (0 → 1)" in found.sentence
-
-
-def test_a_loop_of_the_host(cause: Callable[..., Clue]) -> None:
-    found = cause("loop", gpu=False)
-    assert (found.source, found.leaning) == (Source.COUNTERS, 1)
-    assert "more lines of Python" in found.sentence
-    assert "Engine._advance 601" in found.sentence
+@pytest.mark.parametrize(
+    ("plant", "gpu", "name", "words"),
+    [
+        ("operator", False, "aten::neg", "is called 2 more times (0 → 2) a step (on the CPU)"),
+        ("copy", True, "copies to the host", "a step makes 1 more copy to the host (0 → 1)"),
+        ("loop", False, "Python of the engine", "more lines of Python"),
+    ],
+)
+def test_a_plant_is_the_first_cause(
+    counted: dict[str, Counts], plant: str, gpu: bool, name: str, words: str
+) -> None:
+    found = first(list(step_clues(counted[""], counted[plant])), gpu=gpu)
+    assert (found.source, found.leaning, found.name) == (Source.COUNTERS, 1, name)
+    assert words in found.sentence
+    assert plant != "loop" or "Engine._advance 601" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -127,18 +119,6 @@ def test_counts_of_another_model_than_was_measured_name_it(
     stand_in = EngineCounts("random:gpt2-tiny", counted[""].layers).stand_in([measured])
     assert stand_in.startswith(said)
     assert bool(stand_in) == bool(said)
-
-
-@pytest.mark.thorough
-def test_a_verdict_says_of_which_model_its_counts_are(tmp_path: Path) -> None:
-    clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    file, before, after = PLANTS["operator"]
-    source = clone.root / file
-    source.write_text(source.read_text().replace(before, after))
-    head = clone.commit("Tidy up attention")
-    subject = EngineRuns(clone.root, EngineWorkload("scheduler", model="random:gpt2"))
-    lines = why(subject, subject.resolve(f"{head}^"), subject.resolve(head), (), {})
-    assert "Counted exactly in random:gpt2-tiny, a stand-in of 2 layers" in " ".join(lines)
 
 
 def test_the_same_engine_differs_in_nothing(counted: dict[str, Counts]) -> None:
@@ -180,37 +160,32 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
     assert cause.sentence.startswith("prefill_attention spills registers to local memory")
 
 
-EFFECT = Effect(
-    *("step_ms", "ms", "slower", 0.1, (0.09, 0.11), 6, 5.0),
-    higher_is_better=False,
-    is_on_gpu=False,
-    machine="a CPU",
-    started="2026-01-01",
-)
-
-
 @pytest.mark.thorough
-def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None:
+def test_commits_of_the_engine_are_looked_at_with_traces_and_named_beside_a_verdict(
+    tmp_path: Path,
+) -> None:
     clone = ScratchClone(tmp_path / "clone", Place(CPU))
     file, before, after = PLANTS["operator"]
     source = clone.root / file
     source.write_text(source.read_text().replace(before, after))
-    head = clone.commit("Tidy up attention")
+    hash_of_head = clone.commit("Tidy up attention")
     subject = EngineRuns(clone.root, EngineWorkload("scheduler"))
-    ends = subject.resolve(f"{head}^"), subject.resolve(head)
+    base, head = subject.resolve(f"{hash_of_head}^"), subject.resolve(hash_of_head)
 
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
-        console = Console(quiet=True)
-        bar = partial(Progress, console)
-        return Looking(subject, base, head, EFFECT, traces, bar).run(anyway=True)
+        bar = partial(Progress, Console(quiet=True))
+        return Looking(subject, base, head, slower(is_on_gpu=False), traces, bar).run(anyway=True)
 
-    found = look(*ends, 1)
+    found = look(base, head, 1)
     assert found.notes == [
         "One trace of each end has no noise to tell times from: only counts are compared."
     ]
     assert found.causes[0].sentence == "aten::neg is called 2 more times (0 → 2) a step"
     assert found.context() == [
         f"1 file differs: {file} (+1 -1).",
-        f"One commit lies between: {ends[1].short} Tidy up attention (kvtrail).",
+        f"One commit lies between: {head.short} Tidy up attention (kvtrail).",
     ]
-    assert look(ends[0], ends[0], 3).causes == []
+    assert look(base, base, 3).causes == []
+    other = EngineRuns(clone.root, EngineWorkload("scheduler", model="random:gpt2"))
+    lines = " ".join(why(other, base, head, (), {}))
+    assert "Counted exactly in random:gpt2-tiny, a stand-in of 2 layers" in lines

@@ -9,10 +9,9 @@ import pytest
 
 from asv_bench.explain.clue import Clue
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.trace import DeviceTime, Event, TraceSummary, WorkTime, summarize_trace
 from asv_bench.explain.trace_pair import TracePair
-from asv_bench.git.repository import Commit
+from tests.explanations import explanation_of, slower
 
 KERNELS = 40
 TRACES = 3
@@ -55,22 +54,8 @@ class Machine:
         return pair_of(base, [self.trace(**head) for _ in range(TRACES)])  # type: ignore[arg-type]
 
 
-def explanation_of(pair: TracePair, effect: Effect | None = None) -> Explanation:
-    ends = Commit("a"), Commit("b")
-    return Explanation(*ends, is_here_gpu=True, effect=effect, traces=pair, clues=pair.clues())
-
-
 def named(pair: TracePair, effect: Effect | None = None) -> list[Clue]:
-    return explanation_of(pair, effect).causes
-
-
-EFFECT = Effect(
-    *("tpot_ms", "ms", "slower", 0.1, (0.09, 0.11), 6, 5.0),
-    higher_is_better=False,
-    is_on_gpu=True,
-    machine="a GPU",
-    started="2026-01-01",
-)
+    return explanation_of(pair.clues(), traces=pair, effect=effect).causes
 
 
 def test_the_same_against_itself_names_nothing_in_ten() -> None:
@@ -83,7 +68,7 @@ def test_a_slower_kernel_of_the_same_name_is_told_on_a_machine_whose_pace_moves(
     assert (cause.name, cause.what, cause.is_exact) == ("kernel_0", "µs a call", False)
     assert cause.after == pytest.approx(150, rel=0.2)
     # Two calls of 50 µs more, of all that the 40 kernels and the gaps take.
-    share = explanation_of(pair, replace(EFFECT, effect=0.03)).explained
+    share = explanation_of(pair.clues(), traces=pair, effect=slower(0.03)).explained
     assert share == pytest.approx(100 / (0.03 * pair.base_us), rel=0.2)
 
 
@@ -135,11 +120,10 @@ def test_traces_of_ranks_are_added_up() -> None:
 
 def test_what_leans_the_other_way_is_no_cause() -> None:
     pair = Machine(4, pace=0.0).pair(slower=0.5)
-    assert named(pair, EFFECT) == []
-    assert [one.name for one in named(pair, replace(EFFECT, verdict="faster", effect=-0.1))] == [
-        "kernel_0"
-    ]
-    assert named(pair, replace(EFFECT, verdict="equivalent", effect=0.0)) == []
+    assert named(pair, slower()) == []
+    (faster,) = named(pair, slower(-0.1, verdict="faster"))
+    assert faster.name == "kernel_0"
+    assert named(pair, slower(0.0, verdict="equivalent")) == []
 
 
 def test_operators_are_told_with_those_that_they_call_and_the_host_beside_them() -> None:

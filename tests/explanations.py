@@ -1,0 +1,26 @@
+"""Explanations as tests want them: of two ends whose commits do not matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asv_bench.explain.clue import Clue
+from asv_bench.explain.effect import Effect
+from asv_bench.explain.explanation import Explanation
+from asv_bench.git.repository import Commit
+
+
+def slower(effect: float = 0.1, *, verdict: str = "slower", is_on_gpu: bool = True) -> Effect:
+    """A change of the time of a token that a comparison measured."""
+    return Effect(
+        *("tpot_ms", "ms", verdict, effect, None, 6, 5.0),
+        higher_is_better=False,
+        is_on_gpu=is_on_gpu,
+        machine="a machine",
+        started="2026-01-01",
+    )
+
+
+def explanation_of(clues: list[Clue], **known: Any) -> Explanation:
+    """What explains a change, by these clues."""
+    return Explanation(Commit("a"), Commit("b"), clues=clues, **{"is_here_gpu": True, **known})
