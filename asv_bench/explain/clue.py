@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -39,6 +39,22 @@ class Clue:
     also: tuple[str, ...] = ()  # what differs in the same way, such as operators that one calls
     on_gpu: bool | None = None  # the one kind of device where it happens; None: on either
     is_waiting: bool = False  # whether the kernel waits for other devices: its time is no cause
+
+    @classmethod
+    def of_figures(
+        cls,
+        source: Source,
+        name: str,
+        what: str,
+        sides: Iterable[float],
+        sentence: str,
+        each_us: float,  # what one more of the figure costs
+        **more: Any,
+    ) -> Clue:
+        """A figure that the head has more or less of; `more` are other fields, or overrule."""
+        before, after = sides
+        known = {"leaning": leaning(before, after), "cost_us": (after - before) * each_us}
+        return cls(source, name, what, before, after, sentence, **{**known, **more})
 
     @property
     def change(self) -> float:

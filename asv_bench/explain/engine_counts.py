@@ -163,8 +163,7 @@ def _changed(
 def _step(kind: str, name: str, what: str, sides: Sequence[float], sentence: str) -> Clue:
     (before, after), (us, one, many) = sides, _KINDS[kind]
     text = sentence.replace("{}", more_or_less(before, after, one, many), 1)
-    leans, cost = leaning(before, after), (after - before) * us
-    return Clue(Source.COUNTERS, name, what, before, after, text, leaning=leans, cost_us=cost)
+    return Clue.of_figures(Source.COUNTERS, name, what, sides, text, us)
 
 
 def _kernel_clues(
@@ -211,8 +210,8 @@ def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clu
         new = _listed(sorted(head.keys() - base.keys()))
         text = f"{new or gone} is {'new' if new else 'no longer run'}"
         text = f"runs with other tiles: {f'{new} in place of {gone}' if gone and new else text}"
-        found = _compiled(function, "tiles", (0, 1), text, _TILES_US)
-        yield replace(found, before=gone, after=new, leaning=0)
+        found = _compiled(function, "tiles", (0, 1), text, _TILES_US, leaning=0)
+        yield replace(found, before=gone, after=new)
     if base and head and registers[0] != registers[1]:
         text = f"takes {more_or_less(*registers, 'register', 'registers')} a thread"
         yield _compiled(function, "registers", registers, text, _REGISTER_US)
@@ -222,8 +221,8 @@ def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clu
         text = f"compiles to other machine code in {len(other)} of its variants"
         if sizes[0] != sizes[1]:
             text += f", {more_or_less(*sizes, *instructions)}"
-        found = _compiled(function, "machine code", sizes, text, 0.0)
-        yield replace(found, leaning=0, cost_us=_CODE_US)
+        more = {"leaning": 0, "cost_us": _CODE_US}
+        yield _compiled(function, "machine code", sizes, text, 0.0, **more)
 
 
 def _sum(side: Kernels, figure: str) -> int:
@@ -240,8 +239,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _compiled(
-    function: str, what: str, sides: tuple[int, int], sentence: str, each_us: float
+    function: str, what: str, sides: tuple[int, int], sentence: str, us: float, **more: Any
 ) -> Clue:
-    clue = Clue(Source.KERNELS, function, what, *sides, f"{function} {sentence}", on_gpu=True)
-    before, after = sides
-    return replace(clue, leaning=leaning(before, after), cost_us=(after - before) * each_us)
+    text, more = f"{function} {sentence}", {"on_gpu": True, **more}
+    return Clue.of_figures(Source.KERNELS, function, what, sides, text, us, **more)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.explain.clue import Clue, Source, leaning, more_or_less
+from asv_bench.explain.clue import Clue, Source, more_or_less
 from asv_bench.explain.trace import TraceSummary
 
 BEYOND_NOISE = 5.0
@@ -101,10 +101,10 @@ class TracePair:
     def _clue(self, name: str, what: str, sides: Pair, each: float, text: str, **more: Any) -> Clue:
         """What one more of the figure costs is `each`."""
         before, after = map(float, sides)
-        cost = float((after - before) * each)
-        measured = {"cost_us": cost, "part": cost / float(self._mean(self._span)[0])}
-        more = {**measured, "leaning": leaning(before, after), "on_gpu": self.is_device, **more}
-        return Clue(Source.TRACE, name, what, before, after, text, **more)
+        part = float((after - before) * each / self._mean(self._span)[0])
+        more = {"part": part, "on_gpu": self.is_device, **more}
+        each = float(each)
+        return Clue.of_figures(Source.TRACE, name, what, (before, after), text, each, **more)
 
     def _count(self, row: int) -> Iterator[Clue]:
         """A kernel or operator that one end calls more often."""
