@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -166,9 +167,8 @@ class Explaining(Question[Explained]):
             )
             print_sentences(self._console, [sentence])
         self._record.look_around(self._console, self._subject.devices)
-        looking = Looking(
-            self._subject, self._base, self._head, self._effect, traces, self._progress
-        )
+        bar = partial(Progress, self._console)
+        looking = Looking(self._subject, self._base, self._head, self._effect, traces, bar)
         begun = time.monotonic()
         try:
             self._found = looking.run(anyway=anyway)
@@ -180,9 +180,6 @@ class Explaining(Question[Explained]):
             return ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
         self._record.notes += self._found.notes
         return ExitCode.GOOD
-
-    def _progress(self, what: str, total: int, unit: str) -> Progress:
-        return Progress(self._console, what, total, unit)
 
     def print_answer(self) -> None:
         """Print the table, what lies between the ends, and the causes."""

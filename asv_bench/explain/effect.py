@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,16 +101,16 @@ def _read(path: Path, ends: tuple[str, str], subject: Subject) -> Effect | None:
     own = subject.to_json()
 
     def parse(record: Mapping[str, Any]) -> Effect | None:
-        settings = record.get("settings") or {}
-        compared = settings.get("subject") or {}
-        if any(compared.get(key) != own.get(key) for key in _SAME):
-            return None
+        settings, results = record.get("settings") or {}, record.get("results") or {}
+        recorded, finding = settings.get("subject") or {}, results.get("finding") or {}
+        # Those of `compare`, or those that `bisect` made of commits that it names, and of its ends.
+        compared = [*(results.get("comparisons") or []), *(finding.get("confirmations") or [])]
         found = [
             one
-            for one in _comparisons(record.get("results") or {})
+            for one in (*compared, finding.get("gate") or {})
             if (one.get("base"), one.get("head")) == ends and one.get("benchmark") in known
         ]
-        if not found:
+        if not found or any(recorded.get(key) != own.get(key) for key in _SAME):
             return None
         shown = (Verdict.SLOWER, Verdict.FASTER)
         most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
@@ -133,12 +133,3 @@ def _read(path: Path, ends: tuple[str, str], subject: Subject) -> Effect | None:
         )
 
     return read_stored(path, "a record", parse)
-
-
-def _comparisons(results: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Those of `compare`, or those that `bisect` made of its ends and of the commits it names."""
-    yield from results.get("comparisons") or []
-    finding = results.get("finding") or {}
-    yield from finding.get("confirmations") or []
-    if finding.get("gate"):
-        yield finding["gate"]

@@ -223,9 +223,10 @@ def _ranges(
         for name in set(names):
             launched[name].append(event.dur)
         innermost[event.name].update({names[-1]} - {_OUTSIDE})
+    on_host = {one.name: one for one in _work(opened)}
     ranges = [
         RangeTime(name, one.calls, one.total_us, sum(launched[name]), len(launched[name]))
-        for name, one in ((one.name, one) for one in _work(opened))
+        for name, one in on_host.items()
     ]
     return (
         sorted(ranges, key=lambda one: (-one.device_us, -one.host_us)),
