@@ -30,9 +30,9 @@ _CHILD = "asv_bench.explain.profile_child"
 class Traced:
     """A window as the torch profiler saw it."""
 
-    path: Path
     decoded: Decoded
     summary: TraceSummary
+    path: Path = Path()
 
     def to_json(self) -> dict[str, Any]:
         """What the record says of the tool and of what it saw."""
@@ -88,7 +88,7 @@ def torch_trace(
     except MeasurementFailed as error:
         raise MeasurementFailed(f"the profiled process failed:\n{error}") from None
     decoded = Decoded(**json.loads(said))
-    return Traced(path, decoded, replace(read_trace(path), steps=decoded.steps))
+    return Traced(decoded, replace(read_trace(path), steps=decoded.steps), path)
 
 
 def nsight_systems(window: Window, directory: Path) -> ToolReport:

@@ -123,8 +123,7 @@ def row(table: Table, number: int = 0) -> list[str]:
 
 
 def traced(decode: str, events: list[Event]) -> Traced:
-    decoded = Decoded(steps=2, decode=decode, step_us=41.5)
-    return Traced(Path("trace.json"), decoded, summarize_trace(events))
+    return Traced(Decoded(steps=2, decode=decode, step_us=41.5), summarize_trace(events))
 
 
 def test_two_windows_are_told_apart_and_each_shows_what_it_can() -> None:

@@ -323,7 +323,7 @@ def test_a_window_becomes_a_roofline(
     def trace(window: Window, path: Path) -> Traced:
         asked.append(window)
         decoded = Decoded(6, "graph", 98.7, last_context=260.0)
-        return Traced(path, decoded, summarize_trace([]))
+        return Traced(decoded, summarize_trace([]), path)
 
     monkeypatch.setattr(command, "torch_trace", trace)
     monkeypatch.setattr(command, "read_events", lambda path: steps_of(6, names=names))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +70,7 @@ def traced(step_us: float | None, forward_us: float, device_us: float | None = N
     device = None if device_us is None else DeviceTime(4 * device_us, 4 * device_us, 8, 0)
     ranges = [RangeTime("forward", 4, 4 * forward_us), RangeTime("attention", 8, 10.0)]
     summary = TraceSummary(ranges, [], [], WorkTime("outside", 0, 0.0), device)
-    return Traced(Path("trace.json"), Decoded(4, "eager", step_us), summary)
+    return Traced(Decoded(4, "eager", step_us), summary)
 
 
 def test_a_range_longer_than_its_step_is_named() -> None:

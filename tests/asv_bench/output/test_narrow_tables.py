@@ -140,8 +140,7 @@ def windows(device: DeviceTime | None) -> list[Table]:
         WorkTime("outside", 4, 123.4),
         device,
     )
-    decoded = Decoded(4, "eager", 1234.5)
-    return window_tables([Traced(Path("trace.json"), decoded, summary)])
+    return window_tables([Traced(Decoded(4, "eager", 1234.5), summary)])
 
 
 def profiled_ranges() -> Made:
