@@ -1,1 +1,0 @@
-"""How stored histories grow, and when their files are no longer read in time."""

@@ -1,1 +1,0 @@
-"""Whether pairs of processes that take turns differ less by chance."""
