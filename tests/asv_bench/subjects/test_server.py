@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -228,15 +229,21 @@ def test_a_server_that_is_killed_is_a_sentence_and_leaves_nothing(
 
 
 @contextmanager
-def listening(answer: bytes, port: int = 0, after: float = 0.0) -> Iterator[int]:
-    """Somebody who listens at a port, and gives everybody one answer."""
+def listening(answer: bytes, port: int = 0, begun: Path | None = None) -> Iterator[int]:
+    """Somebody who listens at a port, and gives everybody one answer; not before `begun` is there.
+
+    A file "listens" beside `begun` says so.
+    """
     with socket.socket() as door:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         door.bind(("127.0.0.1", port))
 
         def serve() -> None:
-            ended.wait(after)
+            while begun and not (begun.exists() or ended.is_set()):
+                time.sleep(0.01)
             door.listen()
+            if begun:
+                begun.with_name("listens").touch()
             door.settimeout(0.05)
             while not ended.is_set():
                 try:
@@ -259,28 +266,37 @@ def listening(answer: bytes, port: int = 0, after: float = 0.0) -> Iterator[int]
 
 ANSWER = b"HTTP/1.0 200 OK\r\n\r\n{}"
 ASLEEP = "import time; print('ready', flush=True); time.sleep(60)"
+# The server has begun, and is ready only once the stranger listens.
+WAITING = """
+import pathlib, time
+place = pathlib.Path({!r})
+(place / "begun").touch()
+while not (place / "listens").exists():
+    time.sleep(0.01)
+"""
 
 
 @pytest.mark.parametrize(
-    ("answer", "ready", "after", "words"),
+    ("answer", "ready", "is_later", "words"),
     [
-        (ANSWER, '"http://127.0.0.1:{}/health"', 0.0, "http://127.0.0.1:{}/health answers already"),
-        (ANSWER, '"http://localhost:{}/health"', 1.0, "http://localhost:{}/health"),
-        (b"HTTP/1.0 404 no\r\n\r\n", '"http://127.0.0.1:{}"', 0.0, "0.1:{} answers already"),
-        (b"", "{{ regex = 'ready' }}", 0.0, "127.0.0.1:{} answers already"),
-        (b"", "{{ regex = 'ready' }}", 1.0, "127.0.0.1:{} "),
-        (b"no HTTP\n", '"http://127.0.0.1:{}/health"', 0.0, "was not ready within 2 s: ready"),
+        (ANSWER, '"http://127.0.0.1:{}/health"', False, "0.1:{}/health answers already"),
+        (ANSWER, '"http://localhost:{}/health"', True, "http://localhost:{}/health"),
+        (b"HTTP/1.0 404 no\r\n\r\n", '"http://127.0.0.1:{}"', False, "0.1:{} answers already"),
+        (b"", "{{ regex = 'ready' }}", False, "127.0.0.1:{} answers already"),
+        (b"", "{{ regex = 'ready' }}", True, "127.0.0.1:{} "),
+        (b"no HTTP\n", '"http://127.0.0.1:{}/health"', False, "was not ready within 2 s"),
     ],
     ids=["answers", "begins later", "lacks the page", "is asked nothing", "later", "no HTTP"],
 )
 def test_a_stranger_at_the_port_is_not_measured(
-    tmp_path: Path, answer: bytes, ready: str, after: float, words: str
+    tmp_path: Path, answer: bytes, ready: str, is_later: bool, words: str
 ) -> None:
-    with listening(answer, after=after) as port:
+    with listening(answer, begun=tmp_path / "begun" if is_later else None) as port:
         tables = TABLES.replace('"http://127.0.0.1:$KVTRAIL_PORT/health"', ready.format(port))
         tables = tables.replace("bench.py $KVTRAIL_PORT", f"bench.py --port {port}")
-        tables = tables.replace("ready_timeout_s = 20", "ready_timeout_s = 2")
-        wait = "import time; time.sleep(1.5);" if after else ""
+        if not is_later:
+            tables = tables.replace("ready_timeout_s = 20", "ready_timeout_s = 2")
+        wait = WAITING.format(str(tmp_path)) if is_later else ""
         made = made_with(tmp_path / "toy", tables, wait + ASLEEP)
         with pytest.raises(CommitUnusable, match=words.format(port)):
             lived(made)
