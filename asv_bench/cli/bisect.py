@@ -25,7 +25,7 @@ from asv_bench.cli.options import (
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
-from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE

@@ -14,7 +14,6 @@ from asv_bench.bisect.search import Search
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.files import into_merge, next_question
 from asv_bench.cli.searching import Searching
-from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why
@@ -27,6 +26,7 @@ from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.samples import Pair
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 
 
@@ -35,7 +35,7 @@ class Bisecting(Searching):
 
     def __init__(
         self,
-        subject: DeclaredSubject | BenchSetup,
+        subject: DeclaredSubject,
         # What the user calls the two ends.
         words: tuple[str, str],
         good: str,
@@ -148,7 +148,6 @@ class Bisecting(Searching):
         """What differs besides time at a commit that is named."""
         place = next(at for at, one in enumerate(self._commits) if one.hash == step.commits[0])
         before = self._commits[place - 1] if place else Commit(self._good)
-        cells = self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
         head = self._by_hash[step.commit]
         is_slower = (step.effect > 0) == (self._subject.metrics[0].better == "lower")
         lines = why(
@@ -156,7 +155,7 @@ class Bisecting(Searching):
             before,
             head,
             self._options,
-            cells,
+            self._subject.cells,
             sign=1 if is_slower else -1,
             has_commits=False,
         )

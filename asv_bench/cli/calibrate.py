@@ -6,7 +6,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +14,10 @@ import typer
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import MOST, Margin, Outputs, SubjectOptions
-from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
-from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.repository import Commit
+from asv_bench.git.repository import Commit, Repository
 from asv_bench.lab.calibration.grounds import DeclaredGround, Delays, EngineGround, Ground
 from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.lab.calibration.reach import Noise, noise_of
@@ -30,8 +27,10 @@ from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.process_pairs import shared_out
 from asv_bench.process.samples import CommitUnusable, Pair
+from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject import Subject
+from asv_bench.subjects.own_suite import OwnSuite
 
 HELP = (
     "Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine, "
@@ -132,7 +131,7 @@ def calibrate(
     pools = NoisePools(record)
     print_sentences(files.console, pools.complaints)
     # A machine for kvtrail's own engine has been chosen for it; users measure where they are.
-    is_own = isinstance(measured, BenchSetup)
+    is_own = isinstance(measured, OwnSuite)
     trials = Trials(measured.metrics, plan, pools, record, files.console, must_find=is_own)
     is_interrupted = False
     try:
@@ -175,7 +174,7 @@ def _numbers(text: str) -> list[float]:
         return []
 
 
-def commit_of(subject: Subject, name: str | None) -> Commit:
+def commit_of(subject: DeclaredSubject, name: str | None) -> Commit:
     """The commit or label to measure; `name` None: HEAD, or the first label.
 
     Raises
@@ -183,7 +182,7 @@ def commit_of(subject: Subject, name: str | None) -> Commit:
     Refused
         If there is none, or nothing can be planted in what is measured.
     """
-    if isinstance(subject, DeclaredSubject):
+    if not isinstance(subject, OwnSuite):
         return subject.resolve(name or (*subject.labels, "HEAD")[0])
     names = [metric.name for metric in subject.metrics]
     if len(names) != 1 or "step_time" not in names[0]:
@@ -197,19 +196,17 @@ def commit_of(subject: Subject, name: str | None) -> Commit:
 
 
 @contextmanager
-def ground_of(subject: Subject, commit: Commit) -> Iterator[Ground]:
+def ground_of(subject: DeclaredSubject, commit: Commit) -> Iterator[Ground]:
     """Where trials of a subject run; leaving it ends its processes."""
-    if isinstance(subject, DeclaredSubject):
+    if not isinstance(subject, OwnSuite):
         delays = Delays(subject)
         with subject.pairs_of(delays.variant) as lives:
             yield DeclaredGround(lives, delays, commit.hash)
         return
-    assert isinstance(subject, BenchSetup)
     with tempfile.TemporaryDirectory(prefix="kvtrail-calibrate-") as scratch:
         directory = Path(scratch) / "clone"
         clone = ScratchClone(directory, shared_out(subject.devices)[0])
-        # Today's ruler, on the clone's commits.
-        with replace(subject, sources=CommitSources(directory)).pairs() as source:
+        with subject.pairs_of(lambda name: Variant(name, Repository(directory), name)) as source:
             yield EngineGround(source, clone)
 
 

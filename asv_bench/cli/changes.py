@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated
@@ -17,16 +16,11 @@ from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import MOST, Anyway, Outputs, ResultsFolder, SubjectOptions
 from asv_bench.cli.report import branch_to_show, histories_of
-from asv_bench.compare.bench_setup import (
-    BenchSetup,
-    set_up,
-    termination_as_interrupt,
-)
 from asv_bench.compare.comparison import Progress
 from asv_bench.compare.confirmation import Answers, Standing, Suspicion, confirm
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import NothingSelected, Refused
-from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
+from asv_bench.git.commits import WORKING_TREE, resolve_revision
 from asv_bench.git.repository import GitError
 from asv_bench.history.acknowledged import read_acknowledged, reason_for
 from asv_bench.history.change_points import Change
@@ -40,9 +34,11 @@ from asv_bench.output.record import REPOSITORY, WORKPLACE, Record, require_place
 from asv_bench.packages import require_packages
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
-from asv_bench.process.samples import Pair, PairSource
+from asv_bench.process.samples import Pair
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.process.threads import threads_text
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.own_suite import OwnSuite
 
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 HELP = """Find where the stored histories moved, and compare the commits around each change.
@@ -170,7 +166,7 @@ def _tip(histories: Histories, branch: str | None) -> str:
         return branch_to_show(root)
     if branch == WORKING_TREE:
         raise Refused("--branch names a line of commits, and . is none; give a branch or HEAD.")
-    CommitSources(root).resolve(branch)
+    resolve_revision(branch, root)
     return branch
 
 
@@ -205,19 +201,17 @@ class Confirming:
         by_change = {change: known[one] for change, one in suspicions.items() if one in known}
         return by_change, answers.is_interrupted
 
-    def _subject(self, benchmarks: Collection[str]) -> DeclaredSubject | BenchSetup | None:
+    def _subject(self, benchmarks: Collection[str]) -> DeclaredSubject | None:
         """What measures these; None where none of them is there any more."""
         names = "|".join(sorted(map(re.escape, benchmarks)))
+        subject = self.declared or OwnSuite(REPOSITORY)
         with contextlib.suppress(NothingSelected):
-            if self.declared is None:
-                return set_up(REPOSITORY, [rf"^({names})(\(|$)"], self.devices)
-            self.declared.choose([rf"^({names})$"], self.devices)
-            return self.declared
+            end = "$" if self.declared else r"(\(|$)"
+            subject.choose([f"^({names}){end}"], self.devices)
+            return subject
         return None
 
-    def _compare(
-        self, subject: DeclaredSubject | BenchSetup, wanted: Sequence[Suspicion]
-    ) -> Answers:
+    def _compare(self, subject: DeclaredSubject, wanted: Sequence[Suspicion]) -> Answers:
         self.record.look_around(self.console, subject.devices)
         what = f"comparing the commits around {len(wanted)} changes"
         if self.declared is None:
@@ -227,7 +221,7 @@ class Confirming:
         }
         with (
             termination_as_interrupt(),
-            _pairs_of(subject) as pairs_of,
+            subject.sources() as pairs_of,
             Bar(self.console, what, unit="pairs") as bar,
         ):
 
@@ -239,7 +233,7 @@ class Confirming:
 
     def _same(self, suspicions: Iterable[Suspicion]) -> dict[Suspicion, Comparison]:
         """Answers to suspicions between whose commits nothing that is measured differs."""
-        subject = self.declared or CommitSources(REPOSITORY)
+        subject = self.declared or OwnSuite(REPOSITORY)
         same: dict[Suspicion, Comparison] = {}
         for one in suspicions:
             # A commit that the repository lacks is compared, and said to be lacking then.
@@ -247,19 +241,6 @@ class Confirming:
                 if subject.are_same(one.before, one.after):
                     same[one] = Comparison.of_same(one.benchmark, one.before, one.after)
         return same
-
-
-@contextmanager
-def _pairs_of(
-    subject: DeclaredSubject | BenchSetup,
-) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[PairSource]]]:
-    """What gives a source of pairs for some metrics."""
-    if not isinstance(subject, DeclaredSubject):
-        yield subject.pairs_of
-        return
-    # A life has all metrics, so one source serves every comparison.
-    with subject.pairs() as source:
-        yield lambda _: nullcontext(source)
 
 
 def _exit_code(triaged: Sequence[Triaged]) -> ExitCode:

@@ -11,7 +11,6 @@ from typing import Any
 
 from asv_bench.cli.exit_codes import ExitCode, exit_code, gate_text
 from asv_bench.cli.question import Question
-from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.clock_findings import clock_findings
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import KeptPairs
@@ -41,9 +40,9 @@ from asv_bench.output.issue_text import (
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.samples import CommitUnusable, Pair
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.cell import Cell, differences
 from asv_bench.subjects.contrasted import Contrasted
-from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Subject
 
 
@@ -111,10 +110,8 @@ class Comparing(Question[Subject]):
 
     def _last_change(self) -> list[str]:
         """The newest commit up to the head that changes what is measured, and how to compare it."""
-        subject = self._subject
-        if not isinstance(subject, DeclaredSubject | BenchSetup) or kind_of(self._head.hash) != (
-            "commit"
-        ):
+        subject = self._subject.measured
+        if kind_of(self._head.hash) != "commit":
             return []
         changed = last_change(
             self._head.hash, subject.repository_of(self._head.hash), subject.pathspecs
@@ -183,10 +180,9 @@ class Comparing(Question[Subject]):
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
-        if isinstance(self._subject, DeclaredSubject):
-            units = {metric.name: metric.unit for metric in self._subject.known}
-            lines = others_lines(self._others(), self._ends, units)
-            print_sentences(self._console, lines)
+        units = {metric.name: metric.unit for metric in self._subject.measured.known}
+        others = self._subject.measured.others
+        print_sentences(self._console, others_lines(others, self._ends, units))
         print_sentences(self._console, self.answers(), "bold")
         self._look_why()
         print_sentences(self._console, self._why)
@@ -200,7 +196,9 @@ class Comparing(Question[Subject]):
         # The answer stands already, and Ctrl-C leaves it.
         looking = Bar(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
-            self._why = why(self._subject, self._base, self._head, self._options, self._cells())
+            self._why = why(
+                self._subject.measured, self._base, self._head, self._options, self._cells()
+            )
 
     def heading(self) -> str:
         """The answer in a line."""
@@ -235,7 +233,7 @@ class Comparing(Question[Subject]):
         return {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "cells": {end: cell.to_json() for end, cell in self._cells().items()},
-            "others": self._others(),
+            "others": self._subject.measured.others,
             "why": self._why,
             "pools": {name: len(pool) for name, pool in self._pools.items()},
             "gate": gate_text(self._gate),
@@ -247,14 +245,7 @@ class Comparing(Question[Subject]):
         return self._base.hash, self._head.hash
 
     def _cells(self) -> Mapping[str, Cell]:
-        subject = self._subject
-        if isinstance(subject, DeclaredSubject | Contrasted):
-            return subject.cells
-        return {}
-
-    def _others(self) -> Mapping[str, Mapping[str, list[float]]]:
-        """Figures that a life gave besides those compared."""
-        return self._subject.others if isinstance(self._subject, DeclaredSubject) else {}
+        return self._subject.measured.cells
 
     def _apart(self) -> list[str]:
         """What differs between the ends besides what was asked."""

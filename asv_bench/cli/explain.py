@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
@@ -17,13 +17,12 @@ from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import EngineOptions, Metrics, Outputs, ends_of, say_unmeasured
 from asv_bench.cli.question import Question
-from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.effect import effect_in, stored_effect
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
-from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import STANDARD_OUTPUT
@@ -33,10 +32,8 @@ from asv_bench.output.record import RUNS, WORKPLACE
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.samples import CommitUnusable
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
-
-Explained: TypeAlias = DeclaredSubject | BenchSetup
-"""Subjects that have ends to look at."""
 
 HELP = (
     "Say why one commit is slower than another: what differs besides the time.\n\n"
@@ -109,7 +106,9 @@ def explain(
     explaining.end(code)
 
 
-def _compared(subject: Explained, ends: Sequence[tuple[str, Commit]], files: TableFiles) -> Path:
+def _compared(
+    subject: DeclaredSubject, ends: Sequence[tuple[str, Commit]], files: TableFiles
+) -> Path:
     """Compare the two as `compare` does; where the record is."""
     beside = TableFiles(record=STANDARD_OUTPUT if STANDARD_OUTPUT in files else None)
     comparing = Comparing(subject, ends, ComparisonPlan(), beside)
@@ -122,7 +121,7 @@ def _compared(subject: Explained, ends: Sequence[tuple[str, Commit]], files: Tab
     return path
 
 
-class Explaining(Question[Explained]):
+class Explaining(Question[DeclaredSubject]):
     """One explanation from its first look to its record.
 
     `ends` are what the user calls base and head, and what they are; `options` name the subject.
@@ -131,7 +130,7 @@ class Explaining(Question[Explained]):
 
     def __init__(
         self,
-        subject: Explained,
+        subject: DeclaredSubject,
         ends: Sequence[tuple[str, Commit]],
         options: Sequence[str],
         record: Path | None,

@@ -16,7 +16,6 @@ from asv_bench.bisect.finding import Direction, Outcome
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.searching import Searching
-from asv_bench.compare.bench_setup import BenchSetup, termination_as_interrupt
 from asv_bench.compare.comparison import Progress
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.errors import Refused
@@ -32,6 +31,7 @@ from asv_bench.output.issue_text import (
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.samples import Pair
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.three_cells import three_cells
 
@@ -47,13 +47,13 @@ class SearchingFiles(Searching):
 
     def __init__(
         self,
-        subject: DeclaredSubject | BenchSetup,
+        subject: DeclaredSubject,
         ends: Sequence[tuple[str, Commit]],
         direction: Direction,
         plan: SearchPlan,
         files: TableFiles,
     ) -> None:
-        if isinstance(subject, DeclaredSubject) and subject.labels:
+        if subject.labels:
             raise Refused("labels have no files of their own: --files takes commits.")
         self._ends = ends
         (_, self._good), (_, self._bad) = ends
@@ -69,7 +69,7 @@ class SearchingFiles(Searching):
         super().__init__(subject, among, direction, plan, files)
         self.finding: FileFinding | None = None
 
-    def _find_changes(self, subject: DeclaredSubject | BenchSetup) -> tuple[list[FileChange], int]:
+    def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], int]:
         """The changes that matter to what is measured, and how many do not."""
         repository = subject.repository_of(self._good.hash)
         all_changes = changes_between(self._good.hash, self._bad.hash, repository)
@@ -186,9 +186,7 @@ class SearchingFiles(Searching):
         return {"finding": None if self.finding is None else self.finding.to_json()}
 
 
-def next_question(
-    subject: DeclaredSubject | BenchSetup, commit: Commit, ends: tuple[str, str]
-) -> list[str]:
+def next_question(subject: DeclaredSubject, commit: Commit, ends: tuple[str, str]) -> list[str]:
     """A sentence with the command that searches the files of a commit, where there are several.
 
     Parameters
@@ -208,9 +206,7 @@ def next_question(
     return [f"Which of its {count} files did it: {line}"] if count > 1 else []
 
 
-def into_merge(
-    subject: DeclaredSubject | BenchSetup, commit: Commit, ends: tuple[str, str]
-) -> list[str]:
+def into_merge(subject: DeclaredSubject, commit: Commit, ends: tuple[str, str]) -> list[str]:
     """A sentence with the command that searches what a merge brought in; `ends` as above."""
     if len(commit.parents) < 2:
         return []

@@ -23,7 +23,6 @@ from asv_bench.cli.options import (
     parent_of,
     say_unmeasured,
 )
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.repair import Repair, State, repair_of
@@ -122,7 +121,7 @@ class Fixing(Comparing):
 
     def __init__(
         self,
-        subject: DeclaredSubject | BenchSetup,
+        subject: DeclaredSubject,
         three: Sequence[tuple[str, Commit]],
         plan: ComparisonPlan,
         files: TableFiles,

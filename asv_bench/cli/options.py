@@ -10,11 +10,10 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.console import Console
 
-from asv_bench.compare.bench_setup import BenchSetup, all_entries
 from asv_bench.compare.catalog import select
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit, kind_of
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
@@ -23,6 +22,7 @@ from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineWorkload
+from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Subject
 
 MOST = 10_000
@@ -129,7 +129,7 @@ def _print_names(context: typer.Context, is_wanted: bool) -> None:
         file = context.params["subject"]
         declared = Choice(file=file).declared(str(context.info_name))
     if declared is None:
-        entries = select(all_entries(REPOSITORY), (".",), has_gpu=has_cuda_gpu())
+        entries = select(OwnSuite(REPOSITORY).all_entries(), (".",), has_gpu=has_cuda_gpu())
         names = [entry.name for entry in entries]
     else:
         declared.choose((".",), None)
@@ -266,7 +266,7 @@ def ends_of(subject: Subject, names: Sequence[str]) -> list[tuple[str, Commit]]:
     return [(name, known[name]) for name in names]
 
 
-def say_unmeasured(subject: DeclaredSubject | BenchSetup, head: Commit, console: Console) -> None:
+def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> None:
     """Say that the commit checked out is measured without the changes made since."""
     if kind_of(head.hash) != "commit":
         return

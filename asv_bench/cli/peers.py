@@ -16,7 +16,6 @@ import typer
 
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Outputs, RequireQuiet
-from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
@@ -33,6 +32,7 @@ from asv_bench.peers.rounds import PeerRounds, peers_subject
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
 
 ROUNDS = 3

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 import typer
 
 from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.compare.kept_pairs import KeptFile
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.fleet.fleet import Fleet
@@ -19,9 +18,6 @@ from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.issue_text import environment_of
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.doing import command_line
-from asv_bench.subjects.contrasted import Contrasted
-from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.engine_runs import EngineRuns
 from asv_bench.subjects.imports import same_code
 from asv_bench.subjects.subject import Subject
 
@@ -76,8 +72,7 @@ class Question(ABC, Generic[S]):
         typer.Exit
             With the code, unless it is 0.
         """
-        if isinstance(self._subject, DeclaredSubject | Contrasted):
-            self._record.warn(self._console, same_code(self._subject.cells))
+        self._record.warn(self._console, same_code(self._subject.measured.cells))
         self.print_answer()
         print_remarks(self._console, self._subject.remarks)
         self._console.print(f"record: {self.write_record(self._files.record, code)}")
@@ -107,6 +102,6 @@ class Question(ABC, Generic[S]):
             self._record,
             self._subject.sentence(),
             self._subject.devices,
-            with_torch=isinstance(self._subject, BenchSetup | EngineRuns),
+            with_torch=self._subject.measured.has_engine,
             seconds=self.seconds,
         )

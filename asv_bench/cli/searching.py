@@ -10,7 +10,6 @@ from asv_bench.bisect.finding import Direction, Outcome
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
 from asv_bench.cli.question import Question
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.compare.kept_pairs import KeptFile
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.errors import MeasurementFailed
@@ -20,7 +19,7 @@ from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects.declared import DeclaredSubject
 
 
-class Searching(Question[DeclaredSubject | BenchSetup]):
+class Searching(Question[DeclaredSubject]):
     """One search for what made a benchmark slower, or faster.
 
     Parameters
@@ -31,7 +30,7 @@ class Searching(Question[DeclaredSubject | BenchSetup]):
 
     def __init__(
         self,
-        subject: DeclaredSubject | BenchSetup,
+        subject: DeclaredSubject,
         among: Mapping[str, Any],
         direction: Direction,
         plan: SearchPlan,

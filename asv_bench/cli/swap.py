@@ -29,7 +29,6 @@ from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.subjects.choose import Choice
-from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.swap import CONTRASTS, SwapSubject, belonging
 
 
@@ -71,7 +70,7 @@ def swap(
     plan = plan_of(pairs, benchmarks=len(CONTRASTS)).with_margin(margin / 100)
     files = outputs.files()
     chosen = Choice((), subject, metric or (), devices, "commits").subject("swap")
-    if not isinstance(chosen, DeclaredSubject):
+    if chosen.has_engine:
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")

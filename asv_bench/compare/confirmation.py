@@ -71,7 +71,7 @@ def confirm(
     Parameters
     ----------
     pairs_of
-        Gives a source of pairs of these benchmarks (`BenchSetup.pairs_of`).
+        Gives a source of pairs of these benchmarks (`DeclaredSubject.sources`).
     on_pair
         Told of every pair.
     margins

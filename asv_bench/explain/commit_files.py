@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -65,11 +64,9 @@ class CommitFiles:
         }
 
 
-def files_between(
-    base: str, head: str, subject: DeclaredSubject | BenchSetup
-) -> CommitFiles | None:
+def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles | None:
     """What lies between two commits, given by full hashes; None along labels."""
-    if isinstance(subject, DeclaredSubject) and subject.labels:
+    if subject.labels:
         return None
     old, new = subject.repository_of(base), subject.repository_of(head)
     paths = ("--", *subject.pathspecs)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import cell_clues
 from asv_bench.explain.commit_files import files_between
@@ -24,6 +23,7 @@ from asv_bench.output.progress import Progress
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineRuns
+from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.workloads.named import WORKLOADS, default_model
 
 STEPS = 32
@@ -45,7 +45,7 @@ _NO_TRACE = (
 class Looking:
     """Looks at two ends of a subject, from the cheap to the dear."""
 
-    subject: DeclaredSubject | BenchSetup
+    subject: DeclaredSubject
     base: Commit
     head: Commit
     effect: Effect | None  # the change that a comparison measured; None: none is known
@@ -71,8 +71,8 @@ class Looking:
         if not anyway and subject.are_same(*self._ends):
             found.notes.append(_SAME)
             return found
-        if isinstance(subject, BenchSetup):
-            self._look_at_engines([subject.sources.checkout(end) for end in self._ends])
+        if isinstance(subject, OwnSuite):
+            self._look_at_engines([subject.folder_of(end) for end in self._ends])
             return found
         with subject.ends() as ends:
             folders = [ends.tree(end) for end in self._ends]

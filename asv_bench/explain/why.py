@@ -6,26 +6,23 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.errors import BenchError
 from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.explain.commit_files import files_between
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
 from asv_bench.explain.explanation import Explanation
-from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.repository import Commit
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.engine_runs import EngineRuns
-from asv_bench.subjects.subject import Subject
+from asv_bench.subjects.own_suite import engine_of
 
 _FILES, _COUNTED = 3, 2
 
 
 def why(
-    subject: Subject,
+    subject: DeclaredSubject,
     base: Commit,
     head: Commit,
     options: Sequence[str],
@@ -41,13 +38,12 @@ def why(
     `has_commits` says whether to list the commits between the ends.
     """
     found: list[str] = []
-    if isinstance(subject, DeclaredSubject | BenchSetup):
-        # They are hints beside the verdict, which stands without them.
-        with suppress(BenchError):
-            files = files_between(base.hash, head.hash, subject)
-            found += files.sentences(_FILES) if files else []
-        with suppress(BenchError):
-            found += _counted(subject, base, head, sign)
+    # They are hints beside the verdict, which stands without them.
+    with suppress(BenchError):
+        files = files_between(base.hash, head.hash, subject)
+        found += files.sentences(_FILES) if files else []
+    with suppress(BenchError):
+        found += _counted(subject, base, head, sign)
     if base.hash in cells and head.hash in cells:
         clues = cell_clues(cells[base.hash], cells[head.hash])
         found += [f"Besides, {one.sentence}." for one in clues if one.source is Source.VARIABLES]
@@ -57,23 +53,16 @@ def why(
     return [*found, f"Why: kvtrail explain {ends}"]
 
 
-def _counted(
-    subject: DeclaredSubject | BenchSetup, base: Commit, head: Commit, sign: int
-) -> Iterator[str]:
+def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
     """Exact counts of kvtrail's engine that lean the way the time does."""
-    if isinstance(subject, EngineRuns):
-        sources = CommitSources(subject.repository)
-    elif isinstance(subject, BenchSetup):
-        sources = subject.sources
-    else:
+    if not subject.has_engine:
         return
     is_gpu = not set(subject.devices) & set(NO_GPU)
     counted = count_ends(
-        *(sources.checkout(end.hash) for end in (base, head)),
+        *(engine_of(subject, end.hash) for end in (base, head)),
         paths=GPU_PATHS if is_gpu else CPU_PATHS,
     )
-    names = [metric.name for metric in subject.metrics]
-    stand_in = counted.stand_in([subject.model] if isinstance(subject, EngineRuns) else names)
+    stand_in = counted.stand_in(subject.models)
     leaning = [one for one in counted.clues if one.leaning == sign]
     for one in Explanation(base, head, is_gpu, clues=leaning).causes[:_COUNTED]:
         yield f"Counted exactly{stand_in and f' {stand_in}'}: {one.sentence}."

@@ -1,12 +1,36 @@
-"""Which commits there are: their order, a range of them, and one line of first parents."""
+"""Which commits there are: by name, their order, a range, and one line of first parents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from asv_bench.errors import Refused
 from asv_bench.git.commit_tree import packages_of
 from asv_bench.git.repository import Commit, GitError, NoRepository, Repository
+
+WORKING_TREE = "."
+"""Names the working tree as it stands where a commit is asked for."""
+
+
+def resolve_revision(revision: str, root: Path) -> Commit:
+    """The commit that a revision names in the repository at `root`.
+
+    Raises Refused if git knows no such commit.
+    """
+    if not revision or revision.startswith("-"):
+        raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
+    repository = Repository(root)
+    try:
+        found = repository.resolve(revision)
+    except GitError as error:
+        raise Refused(f"{revision!r} could not be looked up: {error}") from None
+    if found is None:
+        raise Refused(
+            f"git knows no commit called {revision!r} in {root}; give a hash, a branch, a tag, "
+            f"HEAD~3, or . for the working tree as it stands.{repository.shallow_hint()}"
+        )
+    return repository.commits([found])[found]
 
 
 def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]:

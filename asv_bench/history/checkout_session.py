@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.commits import commits_in_range, first_of_each_run
+from asv_bench.git.commits import commits_in_range, first_of_each_run, resolve_revision
 from asv_bench.git.repository import Repository
 from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.history.asv_measuring import (
@@ -74,7 +73,7 @@ class CheckoutSession:
 
     def resolve(self, revision: str) -> str:
         """The full hash of a revision."""
-        return CommitSources(self._root).resolve(revision).hash
+        return resolve_revision(revision, self._root).hash
 
     def measure(self, commits: Sequence[str], console: Console, *, yes: bool) -> Measured:
         """Measure with asv, once the user has agreed to how long it takes."""

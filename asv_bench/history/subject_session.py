@@ -7,12 +7,11 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.compare.bench_setup import termination_as_interrupt
 from asv_bench.compare.kept_pairs import conditions
 from asv_bench.errors import Interrupted, MeasurementFailed, Refused
 from asv_bench.fleet.fleet_records import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
-from asv_bench.git.commit_sources import WORKING_TREE
+from asv_bench.git.commits import WORKING_TREE
 from asv_bench.history.asv_measuring import Measured
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
@@ -25,6 +24,7 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, WORKPLACE, Record
 from asv_bench.packages import require_packages
 from asv_bench.process.doing import command_line
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.imports import same_code
 

@@ -6,11 +6,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.repository import short
 from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.doing import doing
@@ -36,8 +35,8 @@ class ProcessPairs:
 
     Parameters
     ----------
-    sources
-        Unpacks commits.
+    lay_out
+        Unpacks a commit, or raises CommitUnusable.
     runner
         Starts processes.
     benchmarks
@@ -51,14 +50,14 @@ class ProcessPairs:
 
     def __init__(
         self,
-        sources: CommitSources,
+        lay_out: Callable[[str], object],
         runner: ProcessRunner,
         benchmarks: Mapping[str, str],
         devices: Sequence[str],
         *,
         in_turns: bool | None = None,
     ) -> None:
-        self._sources = sources
+        self._lay_out = lay_out
         self._runner = runner
         self._ids = dict(benchmarks)
         self._names = {identifier: name for name, identifier in benchmarks.items()}
@@ -169,7 +168,7 @@ class ProcessPairs:
         return prepared
 
     def _try(self, commit: str, place: Place) -> dict[str, Absence]:
-        self._sources.checkout(commit)
+        self._lay_out(commit)
         identifiers = list(self._names)
         try:
             answer = self._runner.measure(

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import WORKING_TREE, resolve_revision
-from asv_bench.git.commits import commits_between, commits_in_range
+from asv_bench.git.commits import (
+    WORKING_TREE,
+    commits_between,
+    commits_in_range,
+    resolve_revision,
+)
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.git.working_tree import snapshot
 from asv_bench.subjects.delay import Delay
@@ -61,11 +65,17 @@ class Axis(Protocol):
 
 
 class Commits:
-    """Commits of a repository, and its working tree; `scratch` makes a folder for its snapshot."""
+    """Commits of a repository, and its working tree: of `paths`, which git does not ignore.
 
-    def __init__(self, root: Path, scratch: Callable[[], Path]) -> None:
+    `scratch` makes a folder for its snapshot.
+    """
+
+    def __init__(
+        self, root: Path, scratch: Callable[[], Path], paths: Sequence[str] = (".",)
+    ) -> None:
         self._root = root
         self._scratch = scratch
+        self._paths = paths
         # Where commits lie that are not the repository's own.
         self._elsewhere: dict[str, Repository] = {}
 
@@ -81,7 +91,7 @@ class Commits:
 
     def working_tree(self) -> Commit:
         """The working tree as it stands, as a commit of its own."""
-        commit = snapshot(self._root, self._snapshots, (".",))
+        commit = snapshot(self._root, self._snapshots, self._paths)
         self.add(commit, Repository(self._snapshots))
         return Commit(commit, "the working tree as it stands")
 

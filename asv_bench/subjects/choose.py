@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.compare.bench_setup import BenchSetup, set_up
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_selection import require_patterns
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
@@ -16,6 +15,7 @@ from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from asv_bench.subjects.lives import HOST
+from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
 
 SUITE_NAME = "asv.conf.json"
@@ -58,7 +58,7 @@ class Choice:
     def __post_init__(self) -> None:
         require_patterns("--metric", self.patterns)
 
-    def subject(self, verb: str) -> DeclaredSubject | BenchSetup:
+    def subject(self, verb: str) -> DeclaredSubject:
         """The subject, in this order: the command, the file, a file around, kvtrail itself.
 
         Raises
@@ -115,10 +115,8 @@ class Choice:
         declared.choose_metrics(self.patterns)
         return declared
 
-    def _subject(self, verb: str) -> DeclaredSubject | BenchSetup:
-        declared = self.declared(verb)
-        if declared is None:
-            return set_up(REPOSITORY, self.patterns, self.devices)
+    def _subject(self, verb: str) -> DeclaredSubject:
+        declared = self.declared(verb) or OwnSuite(REPOSITORY)
         declared.near = self.near
         declared.choose(self.patterns, self.devices)
         return declared

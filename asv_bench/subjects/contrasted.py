@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
 
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.git.repository import Commit
-from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.rounds import named
 
-S = TypeVar("S", bound=DeclaredSubject | BenchSetup)
 
-
-class Contrasted(Generic[S]):
+class Contrasted:
     """What such subjects have in common: their metrics are the contrasts of each metric of another.
 
     Parameters
@@ -30,14 +25,14 @@ class Contrasted(Generic[S]):
 
     Attributes
     ----------
-    measured
-        The other subject.
     metric_of
         The name of the metric that a contrast is of, by the contrast's.
     """
 
-    def __init__(self, subject: S, contrasts: Sequence[str], of_lives: str = "") -> None:
-        self._subject = self.measured = subject
+    def __init__(
+        self, subject: DeclaredSubject, contrasts: Sequence[str], of_lives: str = ""
+    ) -> None:
+        self._subject = subject
         self.metric_of = {
             named(metric.name, contrast): metric.name
             for metric in subject.metrics
@@ -54,6 +49,11 @@ class Contrasted(Generic[S]):
         ]
 
     @property
+    def measured(self) -> DeclaredSubject:
+        """See `Subject`."""
+        return self._subject
+
+    @property
     def of_lives(self) -> Mapping[str, str]:
         """The names of contrasts between single lives, by metric."""
         return {
@@ -66,11 +66,6 @@ class Contrasted(Generic[S]):
     def remarks(self) -> Sequence[str]:
         """See `Subject`."""
         return self._subject.remarks
-
-    @property
-    def cells(self) -> Mapping[str, Cell]:
-        """What each cell ran with, by its name."""
-        return self._subject.cells if isinstance(self._subject, DeclaredSubject) else {}
 
     def resolve(self, revision: str) -> Commit:
         """See `Subject`."""

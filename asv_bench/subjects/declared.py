@@ -7,7 +7,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.places import places
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.processes import Processes
+from asv_bench.subjects.rounds import RoundSource
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import (
     ClientTable,
@@ -78,6 +79,8 @@ class DeclaredSubject:
 
     is_portable = True
     """Whether lives can run on machines that lack the files around the repository."""
+    has_engine = False
+    """Whether lives run kvtrail's engine, of which exact counters are known."""
 
     def __init__(
         self,
@@ -157,6 +160,11 @@ class DeclaredSubject:
     def name(self) -> str:
         """See `Subject`."""
         return self._text.subject.name
+
+    @property
+    def measured(self) -> DeclaredSubject:
+        """See `Subject`."""
+        return self
 
     @property
     def repository(self) -> Path:
@@ -303,11 +311,17 @@ class DeclaredSubject:
         """The commits of a range, or labels, in their order; see `Axis`."""
         return self._axis.in_range(text)
 
-    def pairs(self) -> AbstractContextManager[Lives | LivesElsewhere]:
+    def pairs(self) -> AbstractContextManager[RoundSource]:
         """See `Subject`; what was laid out goes on leaving."""
         if self._elsewhere is not None:
             return self._pairs_elsewhere(self._elsewhere)
         return self.pairs_of(self.variant)
+
+    @contextmanager
+    def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:
+        """What gives a source of pairs of some metrics. A life has all, so it is one for all."""
+        with self.pairs() as source:
+            yield lambda _: nullcontext(source)
 
     @contextmanager
     def _pairs_elsewhere(self, source: LivesElsewhere) -> Iterator[LivesElsewhere]:
@@ -319,7 +333,7 @@ class DeclaredSubject:
             self._scratch.cleanup()
 
     @contextmanager
-    def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[Lives]:
+    def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
         """The same on this machine, where names stand for other variants."""
         processes = Processes()
         trees = self._trees(variant_of, processes)
@@ -382,6 +396,11 @@ class DeclaredSubject:
         """What is started for a life, as it is typed, without secrets."""
         started = self._started
         return without_secrets(started if isinstance(started, str) else shlex.join(started))
+
+    @property
+    def models(self) -> Sequence[str]:
+        """What names the models that lives run on kvtrail's engine."""
+        return ()
 
     def sentence(self) -> str:
         """See `Subject`."""

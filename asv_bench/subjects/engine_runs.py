@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_tree import packages_of
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.own_suite import same_engine
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
 from asv_bench.workloads.named import WORKLOADS
 
@@ -91,6 +91,7 @@ class EngineRuns(DeclaredSubject):
         What the engine does.
     """
 
+    has_engine = True
     pathspecs = MEASURED_PACKAGES
 
     def __init__(self, root: Path, workload: EngineWorkload) -> None:
@@ -112,13 +113,15 @@ class EngineRuns(DeclaredSubject):
         own = WORKLOADS[self.workload.name]
         return self.workload.model or own.default_model(device, is_quick=is_quick)
 
+    @property
+    def models(self) -> Sequence[str]:
+        """See `DeclaredSubject`."""
+        return [self.model]
+
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """See `DeclaredSubject`; without patterns the step time alone is compared."""
         super().choose(patterns or ("^step_ms$",), devices)
 
     def are_same(self, base: str, head: str) -> bool:
         """See `Subject`: whether engine and kernels are the same."""
-        first, second = (
-            packages_of(commit, self.variant(commit).repository) for commit in (base, head)
-        )
-        return bool(first) and first == second
+        return same_engine(self.variant(base), self.variant(head))

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from asv_bench.git.repository import Commit
 from asv_bench.process.samples import PairSource
+
+if TYPE_CHECKING:
+    from asv_bench.subjects.declared import DeclaredSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Subject(Protocol):
     @property
     def metrics(self) -> Sequence[Metric]:
         """The figures that are compared."""
+        ...
+
+    @property
+    def measured(self) -> DeclaredSubject:
+        """The subject whose lives give them."""
         ...
 
     @property

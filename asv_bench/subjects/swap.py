@@ -52,7 +52,7 @@ class Cells:
         return Layout((order,), contrasts)
 
 
-class SwapSubject(Contrasted[DeclaredSubject]):
+class SwapSubject(Contrasted):
     """A subject that is measured at two commits under two labels in every round.
 
     Parameters

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.git.repository import Commit
 from asv_bench.subjects.contrasted import Contrasted
 from asv_bench.subjects.declared import DeclaredSubject
@@ -47,7 +46,7 @@ class Roles:
         return self.first_step, self.whole_way, self.second_step
 
 
-class ThreeCells(Contrasted[DeclaredSubject | BenchSetup]):
+class ThreeCells(Contrasted):
     """A subject that is measured at three commits in every round.
 
     Parameters
@@ -64,7 +63,7 @@ class ThreeCells(Contrasted[DeclaredSubject | BenchSetup]):
 
     def __init__(
         self,
-        subject: DeclaredSubject | BenchSetup,
+        subject: DeclaredSubject,
         between: Commit,
         roles: Roles,
         *,

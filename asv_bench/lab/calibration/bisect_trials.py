@@ -24,7 +24,6 @@ import typer
 from asv_bench.bisect.finding import Outcome, Shape
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Devices, Margin, Outputs
-from asv_bench.compare.bench_setup import set_up
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
@@ -33,6 +32,7 @@ from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.measured_process import Place
+from asv_bench.subjects.own_suite import OwnSuite
 
 STEP_TIME = r"^scheduler\.Scheduler\.track_step_time"
 COLUMNS = (
@@ -119,20 +119,24 @@ def run(
     """
     wanted = kinds_named(kinds)
     files = outputs.files()
-    setup = set_up(REPOSITORY, [STEP_TIME], devices)
+    suite = OwnSuite(REPOSITORY)
+    suite.choose([STEP_TIME], devices)
     settings = {"kinds": wanted, "commits": commits, "effect": effect}
     settings |= {"seed": seed, "margin": margin}
-    measured = {"benchmark": setup.benchmarks, "devices": list(setup.devices)}
+    measured = {
+        "benchmark": [metric.name for metric in suite.metrics],
+        "devices": list(suite.devices),
+    }
     record = Record("bisect_trials", {**settings, **measured})
-    head = setup.sources.resolve("HEAD").hash
-    with setup.pairs() as source:
+    head = suite.resolve("HEAD").hash
+    with suite.pairs() as source:
         [pair] = source.pair(head, head, head_first=False).values()
     step_s = record.results["step_s"] = (pair.base.value + pair.head.value) / 2
     options = ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])]
     trials: list[Trial] = []
     for number, kind in enumerate(wanted):
         with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as scratch:
-            clone = ScratchClone(Path(scratch) / "clone", Place(setup.devices[0]))
+            clone = ScratchClone(Path(scratch) / "clone", Place(suite.devices[0]))
             try:
                 trial = run_trial(clone, seed + number, kind, commits, effect, step_s, options)
             except MeasurementFailed as error:

@@ -15,7 +15,8 @@ from asv_bench.process.samples import PairSource
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.delay import VARIABLE, Delay
-from asv_bench.subjects.lives import WALL, Lives
+from asv_bench.subjects.lives import WALL
+from asv_bench.subjects.rounds import RoundSource
 from asv_bench.subjects.subject import Metric
 
 SECONDS_OF = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -114,7 +115,7 @@ class DeclaredGround:
         Lives of the variants that `delays` names.
     """
 
-    def __init__(self, source: Lives, delays: Delays, commit: str) -> None:
+    def __init__(self, source: RoundSource, delays: Delays, commit: str) -> None:
         self.source = source
         self.commit = commit
         self.remarks: list[str] = []

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.options import Devices, Margin, RequireGpu, insist_on_gpu
-from asv_bench.compare.bench_setup import devices_named, termination_as_interrupt
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
@@ -22,6 +21,7 @@ from asv_bench.packages import require_packages
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.measured_process import CPU
 from asv_bench.process.process_pairs import shared_out
+from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.process.threads import threads_text
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
@@ -41,6 +41,7 @@ from asv_bench.studies.ladder.ladder_tables import agreement, claim_table, perce
 from asv_bench.studies.ladder.rung_process import RungAnswer, RungProcesses, RungSettings
 from asv_bench.studies.ladder.rung_run import WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import RUNGS, Rung, rungs_between
+from asv_bench.subjects.own_suite import devices_named
 from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"

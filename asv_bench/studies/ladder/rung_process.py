@@ -10,13 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from asv_bench.git.commit_sources import WORKING_TREE, CommitSources
+from asv_bench.git.commits import WORKING_TREE
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.measured_process import CPU, Place, ScriptRunner
 from asv_bench.process.samples import GpuConditions
 from asv_bench.process.threads import measured_environment
 from asv_bench.studies.ladder.rungs import Rung
+from asv_bench.subjects.own_suite import OwnSuite
 
 _RULER = "asv_bench"
 _SCRIPT = Path(_RULER, "studies", "ladder", "child.py")
@@ -94,8 +95,8 @@ class RungProcesses:
         self._ruler = Path(self._folder.name)
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / _RULER, self._ruler / _RULER, ignore=ignored)
-        sources = CommitSources(REPOSITORY)
-        self._measured = sources.checkout(sources.resolve(WORKING_TREE).hash)
+        suite = OwnSuite(REPOSITORY)
+        self._measured = suite.folder_of(suite.resolve(WORKING_TREE).hash)
 
     def measure(
         self,

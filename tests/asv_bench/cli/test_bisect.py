@@ -6,7 +6,6 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,11 @@ from asv_bench.cli import bisect as command
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import CommitSources
-from asv_bench.git.commits import commits_between
-from asv_bench.git.repository import Commit, Repository
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.process.samples import CommitUnusable, Pair, SampleFailed
 from asv_bench.subjects import choose
+from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Metric
 
 QUIET = Noise(process=0.002, drift=0.002, outliers=0.0)
@@ -50,35 +47,23 @@ class Interrupted(SimulatedCommits):
         return super().pair(base, head, **options)
 
 
-@dataclass
-class FakeSetup:
+class SimulatedSuite(OwnSuite):
     """kvtrail's benchmarks in a repository, with a simulated machine."""
 
-    sources: CommitSources
-    machine: SimulatedCommits
-    benchmarks: list[str] = field(default_factory=lambda: [SIMULATED_BENCHMARK])
-    devices: tuple[str, ...] = ("simulated",)
-
-    name = "simulated"
-    fixed = ""
-    remarks = ()
     pathspecs = ()
+    devices = ("simulated",)
+
+    def __init__(self, root: Path, machine: SimulatedCommits, benchmarks: list[str]) -> None:
+        self.machine = machine
+        self.benchmarks = benchmarks
+        super().__init__(root)
+
+    def choose(self, patterns, devices) -> None:
+        pass
 
     @property
     def metrics(self) -> list[Metric]:
         return [Metric(name, "seconds") for name in self.benchmarks]
-
-    def resolve(self, revision: str) -> Commit:
-        return self.sources.resolve(revision)
-
-    def between(self, base: str, head: str) -> list[Commit]:
-        return commits_between(base, head, Repository(self.sources.root))
-
-    def repository_of(self, commit: str) -> Repository:
-        return self.sources.repository_of(commit)
-
-    def are_same(self, base: str, head: str) -> bool:
-        return self.sources.are_same(base, head)
 
     def to_json(self) -> dict[str, str]:
         return {"kind": "simulated"}
@@ -105,7 +90,7 @@ class Bench:
         self.machine = self.with_step(None)
         monkeypatch.setattr(command, "WORKPLACE", root)
         monkeypatch.setattr(kept_pairs, "FOLDER", root / ".asv" / "pairs")
-        monkeypatch.setattr(choose, "set_up", self.set_up)
+        monkeypatch.setattr(choose, "OwnSuite", self.suite)
         monkeypatch.setattr(choose, "REPOSITORY", root)
         monkeypatch.chdir(root)
 
@@ -119,8 +104,8 @@ class Bench:
         self.machine = Interrupted(times, after, seed)
         return self.machine
 
-    def set_up(self, root: Path, patterns, devices) -> FakeSetup:
-        return FakeSetup(CommitSources(root), self.machine, self.benchmarks)
+    def suite(self, root: Path) -> SimulatedSuite:
+        return SimulatedSuite(root, self.machine, self.benchmarks)
 
     def run(self, *arguments: str) -> tuple[int, str, dict]:
         path = self.root / "record.json"

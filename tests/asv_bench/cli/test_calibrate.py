@@ -22,7 +22,6 @@ from typer.testing import CliRunner
 from asv_bench.__main__ import build_app
 from asv_bench.cli import calibrate as command
 from asv_bench.cli.calibrate import effects_named, minutes_named, report
-from asv_bench.compare.bench_setup import BenchSetup
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -34,6 +33,7 @@ from asv_bench.lab.calibration.trials import Trial, Trials, trial_table
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.measured_process import Place
+from asv_bench.subjects.own_suite import OwnSuite
 
 PLAN = ComparisonPlan()
 
@@ -225,9 +225,8 @@ def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
         os.kill(os.getpid(), signal.SIGTERM)
 
     name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
-    sources = SimpleNamespace(resolve=lambda name: Commit(BASE), remarks=[])
-    setup = BenchSetup(sources, tmp_path, (Entry(name, name, "seconds"),), ("cpu",))
-    monkeypatch.setattr("asv_bench.subjects.choose.set_up", lambda *_: setup)
+    monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: [Entry(name, name, "seconds")])
+    monkeypatch.setattr(OwnSuite, "resolve", lambda suite, name: Commit(BASE))
     monkeypatch.setattr(command, "ground_of", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(Trials, "run", interrupted)
     path, page = tmp_path / "record.json", tmp_path / "page.md"

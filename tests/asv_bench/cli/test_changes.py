@@ -12,7 +12,6 @@ import statistics
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from simulated_pairs import FIRST_LOOK
@@ -29,7 +28,7 @@ from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.lab.calibration.simulated_noise import SimulatedPairs as NoisyPairs
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
-from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.own_suite import OwnSuite
 
 HERE = ("--machine", machine_facts().name)
 
@@ -62,7 +61,7 @@ class Project:
             for figure in figures(steps(20, c12=0.05), noise=0.002):
                 self.store(folder, figure)
         monkeypatch.setattr(command, "REPOSITORY", root)
-        monkeypatch.setattr(command, "set_up", self.set_up)
+        monkeypatch.setattr(command, "OwnSuite", self.suite)
 
     def store(self, folder: Path, figure: Figure) -> None:
         row = [
@@ -80,32 +79,44 @@ class Project:
         }
         (folder / f"{figure.commit}-host.json").write_text(json.dumps(content))
 
-    def set_up(self, root: Path, patterns, devices):
-        name = f"{SERIES.benchmark}('gpt2-tiny')"
+    def suite(self, root: Path) -> OwnSuite:
         project = self
 
-        @contextmanager
-        def pairs_of(benchmarks):
-            class Recorded(NoisyPairs):
-                def prepare(self, commit: str, device: str | None = None):
-                    if project.unusable:
-                        raise CommitUnusable(commit, project.unusable)
-                    return super().prepare(commit, device)
+        class Suite(OwnSuite):
+            devices = ("cpu",)
 
-                def pair(self, base: str, head: str, **options):
-                    if len(project.compared) == project.interrupted_at:
-                        raise KeyboardInterrupt
-                    project.compared.append((base, head))
-                    return super().pair(base, head, **options)
+            def choose(self, patterns, devices) -> None:
+                if devices == "no such":
+                    raise Refused("there is no such device.")
+                name = f"{SERIES.benchmark}('gpt2-tiny')"
+                self.entries = tuple(
+                    select([Entry(name, name, "seconds")], patterns, has_gpu=False)
+                )
 
-            quiet = Noise(process=0.002, drift=0.002, outliers=0.0)
-            yield Recorded(dict.fromkeys(benchmarks, project.true_effect), quiet, seed=1)
+            @contextmanager
+            def sources(self):
+                yield project.pairs_of
 
-        if devices == "no such":
-            raise Refused("there is no such device.")
-        entries = select([Entry(name, name, "seconds")], patterns, has_gpu=False)
-        metrics = [Metric(entry.name, entry.unit) for entry in entries]
-        return SimpleNamespace(metrics=metrics, devices=("cpu",), pairs_of=pairs_of)
+        return Suite(root)
+
+    @contextmanager
+    def pairs_of(self, benchmarks):
+        project = self
+
+        class Recorded(NoisyPairs):
+            def prepare(self, commit: str, device: str | None = None):
+                if project.unusable:
+                    raise CommitUnusable(commit, project.unusable)
+                return super().prepare(commit, device)
+
+            def pair(self, base: str, head: str, **options):
+                if len(project.compared) == project.interrupted_at:
+                    raise KeyboardInterrupt
+                project.compared.append((base, head))
+                return super().pair(base, head, **options)
+
+        quiet = Noise(process=0.002, drift=0.002, outliers=0.0)
+        yield Recorded(dict.fromkeys(benchmarks, project.true_effect), quiet, seed=1)
 
     @property
     def record(self) -> dict:

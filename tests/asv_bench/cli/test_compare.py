@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +24,9 @@ from asv_bench.__main__ import build_app
 from asv_bench.cli import compare as compare_module
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
-from asv_bench.git.repository import Commit, Repository
+from asv_bench.git.repository import Commit
 from asv_bench.subjects import choose
+from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Metric
 
 STEP = r"Toy\.track_step"
@@ -271,8 +272,10 @@ def test_pairs_that_could_call_no_benchmark_slower_are_refused(
     def outcome(pairs: str) -> BaseException | None:
         return CliRunner().invoke(build_app(), ["compare", "a", "b", "--pairs", pairs]).exception
 
-    setup = SimpleNamespace(metrics=[None] * benchmarks, devices=("cpu",), resolve=resolve)
-    monkeypatch.setattr(choose, "set_up", lambda *_: setup)
+    suite = SimpleNamespace(
+        metrics=[None] * benchmarks, devices=("cpu",), resolve=resolve, choose=lambda *_: None
+    )
+    monkeypatch.setattr(choose, "OwnSuite", lambda root: suite)
     refusal = outcome(pairs)
     assert isinstance(refusal, Refused)
     assert f"among {benchmarks} benchmarks, {pairs} pairs" in str(refusal)
@@ -306,19 +309,22 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
 
         source = ScriptedPairs(ratio)
         commits = {"a": Commit(BASE), "b": Commit(HEAD)}
-        setup = SimpleNamespace(
-            metrics=[Metric("b", "seconds")],
-            devices=source.devices,
-            remarks=[],
-            fixed="",
-            resolve=commits.get,
-            repository_of=lambda _: Repository(tmp_path),
-            are_same=lambda *_: False,
-            sentence=lambda: "measuring",
-            pairs=lambda: nullcontext(source),
-            to_json=lambda: {"kind": "scripted"},
-        )
-        monkeypatch.setattr(choose, "set_up", lambda *_: setup)
+
+        class Scripted(OwnSuite):
+            metrics = (Metric("b", "seconds"),)
+            devices = source.devices
+            choose = are_same = lambda *_: False
+
+            def resolve(self, name: str) -> Commit:
+                return commits[name]
+
+            def pairs(self) -> AbstractContextManager[ScriptedPairs]:
+                return nullcontext(source)
+
+            def to_json(self) -> dict[str, str]:
+                return {"kind": "scripted"}
+
+        monkeypatch.setattr(choose, "OwnSuite", lambda root: Scripted(tmp_path))
         options = ("--json", str(tmp_path / "record.json"), *options)
         done = CliRunner().invoke(build_app(), ["compare", "a", "b", *options])
         return done.exit_code, done.output, len(source.asked)

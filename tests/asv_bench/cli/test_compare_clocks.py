@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,7 +27,12 @@ class OnGpu:
     """A subject without processes, whose head lowers the GPU's clock."""
 
     name, metrics, devices, remarks = "toy", [Metric("b", "seconds")], ["cpu"], ()
-    fixed = ""
+    fixed, has_engine = "", False
+    known, cells, others = metrics, MappingProxyType({}), MappingProxyType({})
+
+    @property
+    def measured(self) -> OnGpu:
+        return self
 
     def sentence(self) -> str:
         return "nothing"

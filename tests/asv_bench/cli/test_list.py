@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.cli import options
-from asv_bench.compare.bench_setup import all_entries
 from asv_bench.compare.catalog import Entry, select
+from asv_bench.subjects.own_suite import OwnSuite
 
 ENTRIES = [
     Entry(name, name, "seconds")
@@ -28,7 +28,7 @@ ENTRIES = [
 @pytest.mark.parametrize("command", ["compare", "bisect", "bench", "history"])
 def test_names_are_printed_whole_one_a_line(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr(options, "all_entries", lambda root: ENTRIES)
+    monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: ENTRIES)
     monkeypatch.setattr(options, "has_cuda_gpu", lambda: False)
     # Without the arguments that the command wants for measuring.
     done = CliRunner().invoke(build_app(), [command, "--list"])
@@ -41,7 +41,7 @@ def test_names_are_printed_whole_one_a_line(monkeypatch: pytest.MonkeyPatch, com
 
 def test_they_are_the_benchmarks_of_the_checkout(tmp_path_factory: pytest.TempPathFactory) -> None:
     toy: ToyProject = make_project(tmp_path_factory.mktemp("toy") / "project", commits=1)
-    names = [entry.name for entry in all_entries(toy.root)]
+    names = [entry.name for entry in OwnSuite(toy.root).all_entries()]
     assert "toy.Toy.track_step(8)" in names
 
 

@@ -13,10 +13,10 @@ import pytest
 from toy_project import git
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import CommitSources
 from asv_bench.history.asv_runs import AsvProject
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.own_suite import OwnSuite
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_attributes_change_nothing(root: Path, attributes: str, name: str) -> No
     git(root, "config", "filter.loud.smudge", "tr a-z A-Z")
     git(root, "config", "filter.loud.clean", "tr a-z A-Z")
     git(root, "config", "core.autocrlf", "true")
-    sources = CommitSources(root)
-    directory = sources.checkout(sources.resolve(name).hash)
+    suite = OwnSuite(root)
+    directory = suite.folder_of(suite.resolve(name).hash)
     assert (directory / "engine" / "__init__.py").read_bytes() == expected
 
 
@@ -75,15 +75,15 @@ def test_modes_and_links_inside_are_kept(root: Path) -> None:
     (engine / "untracked.sh").write_text("")
     (engine / "untracked.sh").chmod(0o700)
     for name in ("HEAD", "."):
-        sources = CommitSources(root)
-        directory = sources.checkout(sources.resolve(name).hash)
+        suite = OwnSuite(root)
+        directory = suite.folder_of(suite.resolve(name).hash)
         laid_out = directory / "engine"
         assert stat.S_IMODE((laid_out / "run.sh").stat().st_mode) & 0o111
         assert not stat.S_IMODE((laid_out / "__init__.py").stat().st_mode) & 0o111
         assert (laid_out / "sub" / "link.py").readlink() == Path("../__init__.py")
         assert (laid_out / "folder").readlink() == Path("sub")
         assert (directory / "kernels" / "link.py").read_bytes().endswith(b"STEP = 1\n")
-        assert sources.remarks == []
+        assert suite.remarks == []
     assert stat.S_IMODE((laid_out / "untracked.sh").stat().st_mode) & 0o111
 
 
@@ -99,9 +99,9 @@ def test_what_is_not_the_commits_own_is_named(
     (engine / "climbing").symlink_to("../asv_bench")
     (engine / "pointer.bin").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
     commit = committed(root)
-    sources = CommitSources(root)
+    suite = OwnSuite(root)
     for _ in range(2):
-        directory = sources.checkout(commit)
+        directory = suite.folder_of(commit)
     assert (directory / "engine" / "absolute").readlink() == Path("/etc/hostname")
     assert list((directory / "engine" / "third").iterdir()) == []
     said = " ".join(capsys.readouterr().err.split())
@@ -114,8 +114,8 @@ def test_what_is_not_the_commits_own_is_named(
         assert said.count(sentence) == 1
     # Whoever finds it unpacked is told too, and so is whoever measures the tree as it stands.
     for name in ("HEAD", "."):
-        again = CommitSources(root)
-        again.checkout(again.resolve(name).hash)
+        again = OwnSuite(root)
+        again.folder_of(again.resolve(name).hash)
         assert len(again.remarks) == 4
 
 
@@ -126,17 +126,17 @@ def test_a_submodule_that_is_not_checked_out_is_no_change(root: Path, tmp_path: 
     git(root, "-c", "protocol.file.allow=always", "submodule", "add", str(inner), "engine/third")
     commit = committed(root)
     git(root, "submodule", "deinit", "--force", "engine/third")
-    sources = CommitSources(root)
-    tree = sources.resolve(".").hash
-    assert sources.are_same(commit, tree)
-    assert len(sources.remarks) == 1
+    suite = OwnSuite(root)
+    tree = suite.resolve(".").hash
+    assert suite.are_same(commit, tree)
+    assert len(suite.remarks) == 1
 
 
 def test_a_commit_is_not_what_replaces_it(root: Path) -> None:
     commit = committed(root)
     (root / "engine" / "__init__.py").write_text("STEP = 2\n")
     git(root, "replace", commit, committed(root))
-    directory = CommitSources(root).checkout(commit)
+    directory = OwnSuite(root).folder_of(commit)
     assert (directory / "engine" / "__init__.py").read_bytes().endswith(b"STEP = 1\n")
 
 
@@ -171,7 +171,7 @@ def test_a_path_that_leads_out_is_refused(root: Path, tmp_path: Path, name: str,
     inner = tree(*links, ("40000", name, tree(file)), file)
     commit = git(root, "commit-tree", tree(("40000", "engine", inner)), "-m", "out").strip()
     with pytest.raises(CommitUnusable, match=said):
-        CommitSources(root).checkout(commit)
+        OwnSuite(root).folder_of(commit)
     # Of any repository git writes all files, and decides itself what it refuses.
     with suppress(CommitUnusable), DeclaredSubject.of_command(root, ["true"]).pairs() as source:
         source.prepare(commit)
@@ -186,8 +186,8 @@ def test_files_behind_a_link_that_replaced_their_folder_are_gone(root: Path) -> 
     committed(root)
     shutil.rmtree(root / "engine" / "sub")
     (root / "engine" / "sub").symlink_to("../other")
-    sources = CommitSources(root)
-    laid_out = sources.checkout(sources.resolve(".").hash) / "engine"
+    suite = OwnSuite(root)
+    laid_out = suite.folder_of(suite.resolve(".").hash) / "engine"
     assert sorted(path.name for path in laid_out.iterdir()) == ["__init__.py", "sub"]
     assert (laid_out / "sub").readlink() == Path("../other")
 
@@ -195,7 +195,7 @@ def test_files_behind_a_link_that_replaced_their_folder_are_gone(root: Path) -> 
 def test_a_checkout_that_no_search_path_can_hold_is_refused(tmp_path: Path) -> None:
     root = tmp_path / f"a{os.pathsep}b"
     with pytest.raises(Refused, match="separates the entries of Python's search path"):
-        CommitSources(root)
+        OwnSuite(root)
     project = AsvProject(root, root, root / "reports")
     with pytest.raises(Refused, match="separates the entries of Python's search path"):
         project.measure(["0" * 40], ["x"], 1, lambda *_: None)

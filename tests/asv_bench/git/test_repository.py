@@ -10,10 +10,10 @@ import pytest
 from toy_project import git
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_sources import CommitSources
 from asv_bench.git.commits import commits_between, commits_in_order
 from asv_bench.git.repository import Commit, GitError, Repository
 from asv_bench.git.working_tree import snapshot, working_tree
+from asv_bench.subjects.own_suite import OwnSuite
 
 ODD_NAMES = [b"a b.py", b"tab\t.py", b"line\nend.py", 'ä".py'.encode(), b"latin\xfc\\.py", b"-x.py"]
 
@@ -73,7 +73,7 @@ def test_a_commit_of_any_bytes_is_read_everywhere(
     [found] = commits_between(good, bad, Repository(root))
     author = "Jürgen" if b"8859" in headers else "J\ufffdrgen"
     assert (found.hash, found.subject, found.author) == (bad, subject, author)
-    assert CommitSources(root).resolve("HEAD") == found
+    assert OwnSuite(root).resolve("HEAD") == found
     ordered = commits_in_order({bad: 0, good: 0}, Repository(root))
     assert [(commit.hash, commit.subject) for commit in ordered] == [
         (good, "first"),
@@ -92,8 +92,8 @@ def test_names_of_any_bytes_are_kept(root: Path, tmp_path: Path) -> None:
     git(root, "commit", "--quiet", "--message", "odd")
     assert working_tree(root).changed == ()
     for name in ("committed", "HEAD", "."):
-        sources = CommitSources(root)
-        folder = sources.checkout(sources.resolve(name).hash) / "engine"
+        suite = OwnSuite(root)
+        folder = suite.folder_of(suite.resolve(name).hash) / "engine"
         found = {os.fsencode(path.name): path.read_bytes() for path in folder.iterdir()}
         assert found == {b"__init__.py": b"STEP = 1\n"} | {name: name for name in ODD_NAMES}
 
@@ -125,9 +125,9 @@ def test_another_repository_of_the_environment_is_not_asked(
         monkeypatch.setenv(name, str(value))
     tree = working_tree(root)
     assert (tree.commit, tree.changed) == (head, ())
-    sources = CommitSources(root)
-    assert sources.resolve("HEAD").hash == head
-    assert (sources.checkout(sources.resolve(".").hash) / "engine" / "__init__.py").is_file()
+    suite = OwnSuite(root)
+    assert suite.resolve("HEAD").hash == head
+    assert (suite.folder_of(suite.resolve(".").hash) / "engine" / "__init__.py").is_file()
 
 
 def test_a_repository_around_the_project_is_not_asked(root: Path) -> None:
@@ -142,7 +142,7 @@ def test_gits_own_sentence_is_passed_on(root: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     with pytest.raises(Refused, match=r"(?s)dubious ownership.*safe\.directory") as refused:
-        CommitSources(root).resolve("HEAD")
+        OwnSuite(root).resolve("HEAD")
     assert "knows no commit" not in str(refused.value)
     with pytest.raises(GitError, match="dubious ownership"):
         working_tree(root)
@@ -152,7 +152,7 @@ def test_gits_own_sentence_is_passed_on(root: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(root))
-    assert CommitSources(root).resolve("HEAD").hash == head
+    assert OwnSuite(root).resolve("HEAD").hash == head
     assert working_tree(root).commit == head
 
 
@@ -161,7 +161,7 @@ def test_a_broken_repository_is_no_clean_one(root: Path) -> None:
     with pytest.raises(GitError, match="index file"):
         working_tree(root)
     with pytest.raises(GitError, match="index file"):
-        CommitSources(root).resolve(".")
+        OwnSuite(root).resolve(".")
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_settings_of_the_user_change_nothing(
     files = sorted(path.name for path in (root / ".git").iterdir())
     tree = working_tree(root)
     assert tree.changed == ("engine/new.py",)
-    sources = CommitSources(root)
-    folder = sources.checkout(sources.resolve(".").hash) / "engine"
+    suite = OwnSuite(root)
+    folder = suite.folder_of(suite.resolve(".").hash) / "engine"
     assert (folder / "new.py").read_bytes() == b"NEW = 1\r\n"
     assert (folder / "__init__.py").read_bytes() == b"STEP = 1\n"
     assert sorted(path.name for path in (root / ".git").iterdir()) == files
@@ -225,8 +225,8 @@ def test_a_file_that_is_tracked_though_ignored_is_in_a_snapshot(root: Path) -> N
     (root / "engine" / "table.toml").write_text("")
     (root / "engine" / "left_out.py").write_text("")
     git(root, "add", "--force", "engine/table.toml")
-    sources = CommitSources(root)
-    folder = sources.checkout(sources.resolve(".").hash) / "engine"
+    suite = OwnSuite(root)
+    folder = suite.folder_of(suite.resolve(".").hash) / "engine"
     assert sorted(path.name for path in folder.iterdir()) == ["__init__.py", "table.toml"]
 
 
@@ -243,7 +243,7 @@ def test_tags_of_anything_and_of_any_name(root: Path) -> None:
         *(b"v1", b"--all", b"latin\xfc", "two\u2028lines".encode())
     }
     assert set(tags.values()) == {head}
-    assert CommitSources(root).resolve("tags/--all").hash == head
+    assert OwnSuite(root).resolve("tags/--all").hash == head
 
 
 def test_a_repository_without_commits_has_none(tmp_path: Path) -> None:
@@ -266,4 +266,4 @@ def test_a_range_that_a_shallow_clone_cuts_says_so(root: Path, tmp_path: Path) -
 
 def test_a_reference_that_git_knows_more_about_is_told_in_its_words(root: Path) -> None:
     with pytest.raises(Refused, match="only has 1 entr"):
-        CommitSources(root).resolve("HEAD@{99}")
+        OwnSuite(root).resolve("HEAD@{99}")

@@ -18,6 +18,7 @@ from asv_bench.lab.calibration import bisect_trials
 from asv_bench.lab.calibration.bisect_trials import Kind, Trial, kinds_named, run_trial, trial_table
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.process.measured_process import CPU, Place
+from asv_bench.subjects.subject import Metric
 
 
 @pytest.fixture
@@ -176,13 +177,14 @@ def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
     monkeypatch.setattr(bisect_trials, "run_trial", answer)
     reading = SimpleNamespace(value=1e-3)
     pair = SimpleNamespace(base=reading, head=reading)
-    setup = SimpleNamespace(
-        benchmarks=["step"],
+    suite = SimpleNamespace(
+        metrics=[Metric("step", "seconds")],
         devices=(CPU,),
-        sources=SimpleNamespace(resolve=lambda name: SimpleNamespace(hash="a" * 40)),
+        choose=lambda *_: None,
+        resolve=lambda name: SimpleNamespace(hash="a" * 40),
         pairs=lambda: nullcontext(SimpleNamespace(pair=lambda *_, **__: {"step": pair})),
     )
-    monkeypatch.setattr(bisect_trials, "set_up", lambda *_: setup)
+    monkeypatch.setattr(bisect_trials, "OwnSuite", lambda root: suite)
     monkeypatch.setattr(bisect_trials, "ScratchClone", lambda *_: None)
     path = tmp_path / "bisect-trials-here.json"
     with pytest.raises(typer.Exit):

@@ -64,7 +64,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("something was measured first")
 
     for place in (
-        "asv_bench.subjects.choose.set_up",
+        "asv_bench.subjects.choose.OwnSuite",
         "asv_bench.cli.changes.stored_changes",
         "asv_bench.cli.profile.torch_traces",
         "asv_bench.run.jobs.run_job",

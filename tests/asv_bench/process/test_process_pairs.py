@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from toy_project import ToyProject, make_project
 
-from asv_bench.git.commit_sources import CommitSources
 from asv_bench.process import measured_process
 from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs, for_turns, repeats_for, shared_out
 from asv_bench.process.samples import CommitUnusable, GpuConditions, SampleFailed
 from asv_bench.process.turns import TURNS_VARIABLE
+from asv_bench.subjects.own_suite import OwnSuite, environment_of
 
 BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
 RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}
@@ -73,7 +73,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
 
 
 def pairs_of(toy: ToyProject, runner: ScriptedRunner, *devices: str) -> ProcessPairs:
-    return ProcessPairs(CommitSources(toy.root), runner, BENCHMARKS, devices or ("cpu",))
+    return ProcessPairs(OwnSuite(toy.root).folder_of, runner, BENCHMARKS, devices or ("cpu",))
 
 
 def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: ToyProject) -> None:
@@ -155,8 +155,8 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
     # On a GPU processes run one after the other, unless told otherwise.
     for in_turns, shared in ((None, 0), (True, 2)):
         on_gpu = InTurns(change=windowed)
-        sources = CommitSources(toy.root)
-        source = ProcessPairs(sources, on_gpu, BENCHMARKS, ["GPU-a"], in_turns=in_turns)
+        suite = OwnSuite(toy.root)
+        source = ProcessPairs(suite.folder_of, on_gpu, BENCHMARKS, ["GPU-a"], in_turns=in_turns)
         source.pair(*toy.commits, head_first=True)
         assert sum(turns is not None for turns in on_gpu.turns) == shared
 
@@ -255,9 +255,9 @@ def test_stopping_ends_a_process_at_once_and_no_other_begins(tmp_path: Path) -> 
     project = make_project(tmp_path / "project", commits=1)
     (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(600)\n")
     commit = project.commit("never ready")
-    sources = CommitSources(project.root)
-    sources.checkout(commit)
-    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", sources.environment)
+    suite = OwnSuite(project.root)
+    suite.folder_of(commit)
+    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", environment_of(project.root))
     timer = threading.Timer(1.5, runner.stop)
     timer.start()
     with pytest.raises(ProcessFailed, match="ended by signal 9"):
@@ -273,9 +273,9 @@ def test_a_process_that_takes_too_long_is_ended(
     project = make_project(tmp_path / "project", commits=1)
     (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(600)\n")
     commit = project.commit("never ready")
-    sources = CommitSources(project.root)
-    sources.checkout(commit)
-    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", sources.environment)
+    suite = OwnSuite(project.root)
+    suite.folder_of(commit)
+    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", environment_of(project.root))
     with pytest.raises(ProcessFailed, match="did not end within 1 s"):
         runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
 

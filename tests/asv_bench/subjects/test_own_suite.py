@@ -1,4 +1,7 @@
-"""Unpacking commits: from any kind of checkout, whole or not at all, and nothing else touched."""
+"""kvtrail's own benchmarks: what of a commit is measured, which benchmarks, and where.
+
+Commits are unpacked from any kind of checkout, whole or not at all, and nothing else is touched.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from pathlib import Path
 import pytest
 from toy_project import ToyProject, git, make_project
 
+from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
-from asv_bench.git import commit_sources, commit_tree
-from asv_bench.git.commit_sources import CommitSources
+from asv_bench.git import commit_tree
+from asv_bench.process import gpu
+from asv_bench.process.measured_process import ProcessRunner
 from asv_bench.process.samples import CommitUnusable
+from asv_bench.subjects import own_suite
+from asv_bench.subjects.own_suite import OwnSuite, devices_named
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,7 @@ def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject) -> None:
     toy.git("tag", "v1", first)
     toy.git("tag", "--annotate", "--message", "a tag with an object of its own", "v2", second)
     toy.git("branch", "topic", second)
-    sources = CommitSources(toy.root)
+    suite = OwnSuite(toy.root)
     names = {
         "HEAD": third,
         "HEAD~2": first,
@@ -63,14 +70,14 @@ def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject) -> None:
         first: first,
         first[:9]: first,
     }
-    assert {name: sources.resolve(name).hash for name in names} == names
-    assert sources.resolve("v1").subject == "step 1 <b>"
+    assert {name: suite.resolve(name).hash for name in names} == names
+    assert suite.resolve("v1").subject == "step 1 <b>"
 
 
 @pytest.mark.parametrize("name", ["nowhere", "HEAD~99", "f" * 40, "--all", "", "HEAD:engine"])
 def test_a_name_of_no_commit_is_refused(toy: ToyProject, name: str) -> None:
     with pytest.raises(Refused, match=r"names no commit|no commit called"):
-        CommitSources(toy.root).resolve(name)
+        OwnSuite(toy.root).resolve(name)
 
 
 def test_a_shallow_repository_says_that_it_may_lack_the_commit(
@@ -79,14 +86,14 @@ def test_a_shallow_repository_says_that_it_may_lack_the_commit(
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "--quiet", "--depth=1", toy.root.as_uri(), str(shallow))
     with pytest.raises(Refused, match=r"no commit called 'HEAD~1'.*git fetch --unshallow"):
-        CommitSources(shallow).resolve("HEAD~1")
+        OwnSuite(shallow).resolve("HEAD~1")
     with pytest.raises(Refused) as refused:
-        CommitSources(toy.root).resolve("nowhere")
+        OwnSuite(toy.root).resolve("nowhere")
     assert "--unshallow" not in str(refused.value)
 
 
 def test_only_the_measured_packages_are_unpacked(toy: ToyProject) -> None:
-    directory = CommitSources(toy.root).checkout(toy.commits[1])
+    directory = OwnSuite(toy.root).folder_of(toy.commits[1])
     assert sorted(path.name for path in directory.iterdir()) == ["COMMIT", "engine", "kernels"]
     assert engine_of(directory) == "STEP = 2\n"
     assert (directory / "COMMIT").read_text() == toy.commits[1] + "\n"
@@ -101,25 +108,21 @@ def test_the_repository_is_left_as_it_was(toy: ToyProject) -> None:
     toy.set_engine(9)
     (toy.root / "untracked").write_text("")
     before = state_of(toy.root)
-    sources = CommitSources(toy.root)
+    suite = OwnSuite(toy.root)
     for name in ("HEAD~2", "HEAD~1", "HEAD", "."):
-        sources.checkout(sources.resolve(name).hash)
+        suite.folder_of(suite.resolve(name).hash)
     assert state_of(toy.root) == before
 
 
 def test_the_working_tree_is_unpacked_as_it_stands(toy: ToyProject) -> None:
     toy.set_engine(99)
-    sources = CommitSources(toy.root)
-    tree = sources.resolve(".")
+    suite = OwnSuite(toy.root)
+    tree = suite.resolve(".")
     assert tree.hash not in toy.commits
     toy.set_engine(100)
-    other = sources.resolve(".")
-    # The first snapshot is no branch's any more, and git may drop it at any time.
-    scratch = "--git-dir=.asv/worktree.git"
-    git(toy.root, scratch, "reflog", "expire", "--expire=now", "--all")
-    git(toy.root, scratch, "prune", "--expire=now")
-    assert engine_of(sources.checkout(tree.hash)) == "STEP = 99\n"
-    assert engine_of(sources.checkout(other.hash)) == "STEP = 100\n"
+    other = suite.resolve(".")
+    assert engine_of(suite.folder_of(tree.hash)) == "STEP = 99\n"
+    assert engine_of(suite.folder_of(other.hash)) == "STEP = 100\n"
 
 
 def test_a_linked_worktree_and_an_offline_clone_do(toy: ToyProject, tmp_path: Path) -> None:
@@ -129,8 +132,8 @@ def test_a_linked_worktree_and_an_offline_clone_do(toy: ToyProject, tmp_path: Pa
     git(tmp_path, "clone", "--quiet", str(bundle), str(tmp_path / "clone"))
     for root, expected in ((tmp_path / "linked", "STEP = 2\n"), (tmp_path / "clone", "STEP = 3\n")):
         before = git(root, "status", "--porcelain"), git(root, "worktree", "list")
-        sources = CommitSources(root)
-        assert engine_of(sources.checkout(sources.resolve("HEAD").hash)) == expected
+        suite = OwnSuite(root)
+        assert engine_of(suite.folder_of(suite.resolve("HEAD").hash)) == expected
         assert (git(root, "status", "--porcelain"), git(root, "worktree", "list")) == before
         assert (root / ".asv" / "verdicts").is_dir()
 
@@ -140,47 +143,47 @@ def test_git_variables_of_a_hook_do_not_redirect_it(
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
-    sources = CommitSources(toy.root)
-    assert engine_of(sources.checkout(sources.resolve("HEAD").hash)) == "STEP = 3\n"
+    suite = OwnSuite(toy.root)
+    assert engine_of(suite.folder_of(suite.resolve("HEAD").hash)) == "STEP = 3\n"
 
 
 def test_a_commit_is_laid_out_once(toy: ToyProject) -> None:
-    sources = CommitSources(toy.root)
-    directory = sources.checkout(toy.commits[0])
+    suite = OwnSuite(toy.root)
+    directory = suite.folder_of(toy.commits[0])
     (directory / "engine" / "mark").write_text("kept")
-    assert (sources.checkout(toy.commits[0]) / "engine" / "mark").is_file()
+    assert (suite.folder_of(toy.commits[0]) / "engine" / "mark").is_file()
 
 
 def test_a_commit_without_an_engine_is_unusable(toy: ToyProject) -> None:
     toy.git("rm", "--quiet", "-r", "engine", "kernels")
     commit = toy.commit("nothing to measure")
     with pytest.raises(CommitUnusable, match="has none of engine, kernels") as caught:
-        CommitSources(toy.root).checkout(commit)
+        OwnSuite(toy.root).folder_of(commit)
     assert caught.value.is_lacking
 
 
 def test_a_commit_that_git_lacks_is_unusable(toy: ToyProject) -> None:
     with pytest.raises(CommitUnusable, match="git could not unpack it") as caught:
-        CommitSources(toy.root).checkout("f" * 40)
+        OwnSuite(toy.root).folder_of("f" * 40)
     assert not caught.value.is_lacking
 
 
 def test_commits_are_the_same_where_engine_and_kernels_are(toy: ToyProject) -> None:
     (toy.root / "README.md").write_text("only this is new\n")
     documented = toy.commit("document it")
-    sources = CommitSources(toy.root)
-    assert sources.are_same(toy.commits[2], documented)
-    assert sources.are_same(documented, sources.resolve(".").hash)
-    assert not sources.are_same(toy.commits[1], documented)
+    suite = OwnSuite(toy.root)
+    assert suite.are_same(toy.commits[2], documented)
+    assert suite.are_same(documented, suite.resolve(".").hash)
+    assert not suite.are_same(toy.commits[1], documented)
     (toy.root / "engine" / "__init__.py").chmod(0o755)
-    assert not sources.are_same(documented, sources.resolve(".").hash)
+    assert not suite.are_same(documented, suite.resolve(".").hash)
     (toy.root / "engine" / "__init__.py").chmod(0o644)
     (toy.root / "kernels" / "new.py").write_text("")
-    assert not sources.are_same(documented, sources.resolve(".").hash)
+    assert not suite.are_same(documented, suite.resolve(".").hash)
     toy.git("rm", "--quiet", "-r", "engine", "kernels/__init__.py")
     (toy.root / "kernels" / "new.py").unlink()
     lacking = toy.commit("nothing to measure")
-    assert not sources.are_same(lacking, lacking)
+    assert not suite.are_same(lacking, lacking)
 
 
 def test_an_interrupted_unpacking_leaves_nothing(
@@ -189,30 +192,30 @@ def test_an_interrupted_unpacking_leaves_nothing(
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    sources = CommitSources(toy.root)
+    suite = OwnSuite(toy.root)
     monkeypatch.setattr(commit_tree.CommitTree, "remarks", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        sources.checkout(toy.commits[0])
+        suite.folder_of(toy.commits[0])
     assert not list((toy.root / ".asv" / "verdicts" / "commits").iterdir())
     monkeypatch.undo()
-    assert engine_of(sources.checkout(toy.commits[0])) == "STEP = 1\n"
+    assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
 
 
 def test_a_half_made_checkout_is_made_again(toy: ToyProject) -> None:
-    sources = CommitSources(toy.root)
-    directory = sources.checkout(toy.commits[0])
+    suite = OwnSuite(toy.root)
+    directory = suite.folder_of(toy.commits[0])
     shutil.rmtree(directory)
     (directory / "engine").mkdir(parents=True)
-    assert engine_of(sources.checkout(toy.commits[0])) == "STEP = 1\n"
+    assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
 
 
 def test_two_processes_may_unpack_the_same_commit(toy: ToyProject) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from asv_bench.git.commit_sources import CommitSources\n"
-        f"CommitSources(Path({str(toy.root)!r})).checkout({toy.commits[0]!r})\n"
+        "from asv_bench.subjects.own_suite import OwnSuite\n"
+        f"OwnSuite(Path({str(toy.root)!r})).folder_of({toy.commits[0]!r})\n"
     )
-    root = Path(commit_sources.__file__).parents[2]
+    root = Path(own_suite.__file__).parents[2]
     started = [
         subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(root)})
         for _ in range(3)
@@ -226,19 +229,76 @@ def test_the_least_lately_used_are_forgotten(
     toy: ToyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_tree, "_KEPT_FOLDERS", 1)
-    sources = CommitSources(toy.root)
+    suite = OwnSuite(toy.root)
     folder = toy.root / ".asv" / "verdicts" / "commits"
-    first, second = (sources.checkout(commit) for commit in toy.commits[:2])
+    first, second = (suite.folder_of(commit) for commit in toy.commits[:2])
     for moment, path in ((1000, first), (2000, second)):
         os.utime(path, (moment, moment))
-    sources.checkout(toy.commits[0])
+    suite.folder_of(toy.commits[0])
     stale = folder / ".partial-old"
     stale.mkdir()
     os.utime(stale, (1000, 1000))
     (folder / ".partial-new").mkdir()
-    sources.checkout(toy.commits[2])
+    suite.folder_of(toy.commits[2])
     assert {path.name for path in folder.iterdir()} == {
         toy.commits[0],
         toy.commits[2],
         ".partial-new",
     }
+
+
+def test_devices_by_number_uuid_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_suite, "has_cuda_gpu", lambda: True)
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: ["GPU-a", "GPU-b", "GPU-c"])
+    assert devices_named(None) == ("GPU-a",)
+    assert devices_named("all") == ("GPU-a", "GPU-b", "GPU-c")
+    assert devices_named("2, GPU-a") == ("GPU-c", "GPU-a")
+    for wrong, complaint in (("3", "GPU '3'"), ("", "GPU ''"), ("0,GPU-a", "twice")):
+        with pytest.raises(Refused, match=complaint):
+            devices_named(wrong)
+
+
+def test_without_a_gpu_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_suite, "has_cuda_gpu", lambda: False)
+    assert devices_named(None) == devices_named("cpu") == devices_named("all") == ("cpu",)
+    with pytest.raises(Refused, match="names GPUs, and there is none"):
+        devices_named("0,1")
+
+
+def test_names_are_asvs_and_ids_are_its_runners() -> None:
+    described = [
+        {"name": "m.C.track_x", "params": [["'p'", "'q'"], ["1", "2"]], "unit": "seconds"},
+        {"name": "m.f", "params": [], "unit": "floors"},
+    ]
+    assert entries_of(described) == [
+        Entry("m.C.track_x('p', 1)", "m.C.track_x-0", "seconds"),
+        Entry("m.C.track_x('p', 2)", "m.C.track_x-1", "seconds"),
+        Entry("m.C.track_x('q', 1)", "m.C.track_x-2", "seconds"),
+        Entry("m.C.track_x('q', 2)", "m.C.track_x-3", "seconds"),
+        Entry("m.f", "m.f", "floors"),
+    ]
+
+
+def test_a_selection_is_of_what_this_machine_measures() -> None:
+    entries = [
+        Entry(name, name, "seconds")
+        for name in ("s.track_step('gpt2-tiny')", "s.track_step('gpt2')", "host.track_import")
+    ]
+    assert [entry.name for entry in select(entries, ["track_step", "import"], has_gpu=False)] == [
+        "s.track_step('gpt2-tiny')",
+        "host.track_import",
+    ]
+    assert [entry.name for entry in select(entries, ["track_step"], has_gpu=True)] == [
+        "s.track_step('gpt2')"
+    ]
+    with pytest.raises(Refused, match="measured on a GPU only"):
+        select(entries, [r"'gpt2'"], has_gpu=False)
+    with pytest.raises(Refused, match="found in none of the 3"):
+        select(entries, ["track_step", "typo"], has_gpu=False)
+
+
+def test_the_real_benchmarks_are_found_by_asvs_names() -> None:
+    folder = Path(own_suite.__file__).parents[1] / "benchmarks"
+    names = {entry.name for entry in entries_of(ProcessRunner(folder, folder).discover())}
+    assert "scheduler.Scheduler.track_step_time('gpt2')" in names
+    assert "host.Startup.track_import" in names
