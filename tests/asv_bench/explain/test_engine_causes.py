@@ -160,17 +160,28 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
     assert cause.sentence.startswith("prefill_attention spills registers to local memory")
 
 
-@pytest.mark.thorough
-def test_commits_of_the_engine_are_looked_at_with_traces_and_named_beside_a_verdict(
-    tmp_path: Path,
-) -> None:
-    clone = ScratchClone(tmp_path / "clone", Place(CPU))
+def planted_clone(folder: Path) -> tuple[Path, str]:
+    """A clone whose newest commit calls an operator more, and that commit."""
+    clone = ScratchClone(folder / "clone", Place(CPU))
     file, before, after = PLANTS["operator"]
     source = clone.root / file
     source.write_text(source.read_text().replace(before, after))
-    hash_of_head = clone.commit("Tidy up attention")
-    subject = EngineRuns(clone.root, EngineWorkload("scheduler"))
-    base, head = subject.resolve(f"{hash_of_head}^"), subject.resolve(hash_of_head)
+    return clone.root, clone.commit("Tidy up attention")
+
+
+@pytest.mark.thorough
+def test_a_verdict_says_of_which_model_its_counts_are(tmp_path: Path) -> None:
+    root, head = planted_clone(tmp_path)
+    subject = EngineRuns(root, EngineWorkload("scheduler", model="random:gpt2"))
+    lines = why(subject, subject.resolve(f"{head}^"), subject.resolve(head), (), {})
+    assert "Counted exactly in random:gpt2-tiny, a stand-in of 2 layers" in " ".join(lines)
+
+
+@pytest.mark.thorough
+def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None:
+    root, planted = planted_clone(tmp_path)
+    subject = EngineRuns(root, EngineWorkload("scheduler"))
+    base, head = subject.resolve(f"{planted}^"), subject.resolve(planted)
 
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
         bar = partial(Progress, Console(quiet=True))
@@ -182,10 +193,7 @@ def test_commits_of_the_engine_are_looked_at_with_traces_and_named_beside_a_verd
     ]
     assert found.causes[0].sentence == "aten::neg is called 2 more times (0 → 2) a step"
     assert found.context() == [
-        f"1 file differs: {file} (+1 -1).",
+        f"1 file differs: {PLANTS['operator'][0]} (+1 -1).",
         f"One commit lies between: {head.short} Tidy up attention (kvtrail).",
     ]
     assert look(base, base, 3).causes == []
-    other = EngineRuns(clone.root, EngineWorkload("scheduler", model="random:gpt2"))
-    lines = " ".join(why(other, base, head, (), {}))
-    assert "Counted exactly in random:gpt2-tiny, a stand-in of 2 layers" in lines
