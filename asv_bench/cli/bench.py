@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,25 +11,19 @@ import typer
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import MOST, Full, ListBenchmarks, Outputs, Patterns, Yes
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.working_tree import WorkingTree, snapshot, working_tree
-from asv_bench.history.asv_measuring import (
-    Measured,
-    expected_time,
-    measure_with_progress,
-    process_contradictions,
-    record_of,
-    write_record,
-)
-from asv_bench.history.asv_runs import AsvProject, require_project
+from asv_bench.git.commits import WORKING_TREE
+from asv_bench.git.working_tree import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
-from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
+from asv_bench.history.history_session import HistorySession
+from asv_bench.history.measured import Measured
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_rows, figure_table
-from asv_bench.output.record import REPOSITORY
+from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.machine import MachineFacts, has_cuda_gpu, machine_facts
+from asv_bench.process.machine import MachineFacts, has_cuda_gpu
 from asv_bench.process.threads import measured_threads, threads_text
+from asv_bench.subjects.own_suite import OwnSuite
 
 
 @grouped
@@ -64,52 +59,46 @@ def bench(
         )
     level = QUICK if quick else FULL if full else STANDARD
     selection = level.changed(benchmark or (), rounds)
-    require_project(REPOSITORY)
+    suite = OwnSuite(REPOSITORY)
+    histories = Histories.of_subject(suite)
     files = outputs.files()
     console = files.console
-    with checkout_lock(REPOSITORY):
-        project, commit, described = tree_to_measure(working_tree(REPOSITORY))
-        facts = machine_facts()
+    with checkout_lock(WORKPLACE):
+        commit, results, described = tree_to_measure(suite, histories)
+        session = HistorySession(
+            suite, histories, selection.rounds, results=results, command="bench"
+        )
         console.print(described)
-        agree_to(expected_time(project, facts.name, [commit], selection), console, yes=yes)
-        record = record_of("bench", project, [commit], selection, facts)
-        record.look_around(console)
-        measured = measure_with_progress(project, [commit], selection, console)
+        suite.choose(benchmark or selection.any_of(), None)
+        measured = session.measure([commit], console, yes=yes)
     if require_gpu:
         require_gpu_figure(measured)
     # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page
 
+    facts = session.record.machine
     files.show(figure_table(figure_rows(measured.figures), title_of(facts, commit)))
-    record.warn(console, process_contradictions(measured.figures))
-    path = write_record(record, project, measured, files.record)
+    path = session.write_record(files.record)
     complaints: list[str] = []
-    page = build_page(Histories.of_checkout(REPOSITORY), complaints)
+    page = build_page(histories, complaints)
     print_sentences(console, complaints)
-    result = project.results.relative_to(REPOSITORY) / facts.name
-    console.print(f"result: {result}/{commit[:8]}-*.json")
+    console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
     console.print(f"record: {path}")
     console.print(f"page:   {page}")
-    if measured.failed:
-        raise MeasurementFailed(
-            f"{len(measured.failed)} benchmarks failed and gave no figure: "
-            f"{', '.join(measured.failed)}; their output is in {project.log}."
-        )
+    measured.require_all()
 
 
-def tree_to_measure(tree: WorkingTree) -> tuple[AsvProject, str, str]:
-    """Where to measure a working tree, under which hash, and a line that says what it is.
+def tree_to_measure(suite: OwnSuite, histories: Histories) -> tuple[str, Path, str]:
+    """The commit to measure, where its results go, and a line that says what it is.
 
     Figures of a tree that differs from HEAD are never filed under HEAD: they go to
     `reports/asv-worktree`, under the hash of a snapshot.
     """
+    tree = working_tree(histories.repository)
     changes = tree.measured_changes
     if tree.commit is not None and not changes:
-        project = AsvProject(REPOSITORY, REPOSITORY, REPOSITORY / "reports" / "asv")
-        return project, tree.commit, f"measuring HEAD, {tree.commit[:8]}"
-    scratch = REPOSITORY / ".asv" / "worktree.git"
-    project = AsvProject(REPOSITORY, scratch, REPOSITORY / "reports" / "asv-worktree")
-    commit = snapshot(REPOSITORY, scratch)
+        return tree.commit, histories.results, f"measuring HEAD, {tree.commit[:8]}"
+    commit = suite.resolve(WORKING_TREE).hash
     if tree.commit is None:
         line = "measuring the working tree as it stands; there is no git history to compare it with"
     else:
@@ -117,7 +106,8 @@ def tree_to_measure(tree: WorkingTree) -> tuple[AsvProject, str, str]:
             f"measuring the working tree as it stands; it differs from HEAD ({tree.commit[:8]}) in "
             f"{_listed(changes)}"
         )
-    return project, commit, f"{line} (filed as {commit[:8]} under reports/asv-worktree)"
+    place = f"filed as {commit[:8]} under reports/asv-worktree"
+    return commit, histories.of_worktree, f"{line} ({place})"
 
 
 def require_gpu_figure(measured: Measured) -> None:

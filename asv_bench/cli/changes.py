@@ -15,7 +15,7 @@ from rich.console import Console
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import MOST, Anyway, Outputs, ResultsFolder, SubjectOptions
-from asv_bench.cli.report import branch_to_show, histories_of
+from asv_bench.cli.report import branch_to_show
 from asv_bench.compare.comparison import Progress
 from asv_bench.compare.confirmation import Answers, Standing, Suspicion, confirm
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -30,7 +30,7 @@ from asv_bench.history.stored_changes import is_of, stored_changes
 from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
 from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.record import REPOSITORY, WORKPLACE, Record, require_places
+from asv_bench.output.record import WORKPLACE, Record, require_places
 from asv_bench.packages import require_packages
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
@@ -38,7 +38,6 @@ from asv_bench.process.samples import Pair
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.process.threads import threads_text
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import OwnSuite
 
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 HELP = """Find where the stored histories moved, and compare the commits around each change.
@@ -102,7 +101,7 @@ def changes(
     files = outputs.files()
     console = files.console
     declared = asked.choice().declared("changes")
-    histories = histories_of(declared, results, REPOSITORY)
+    histories = Histories.of_subject(declared, results)
     kept = histories.folder / ANSWERS
     require_places(files.record, histories.pages / "index.html", kept / "answers.json")
     require_packages("jinja2", "scipy")
@@ -110,7 +109,7 @@ def changes(
     acknowledged = read_acknowledged(histories.folder)
     stored = stored_changes(histories, benchmark or (), machine, tip)
     settings = {
-        "subject": histories.subject if declared is None else declared.to_json(),
+        "subject": histories.subject if declared.is_own else declared.to_json(),
         "benchmark": list(benchmark or ()),
         "machine": machine,
         "branch": tip,
@@ -128,7 +127,7 @@ def changes(
     is_interrupted = False
     if confirm_them and ours:
         confirming = Confirming(declared, asked.devices, record, console)
-        with checkout_lock(REPOSITORY if declared is None else WORKPLACE):
+        with checkout_lock(WORKPLACE):
             answers, is_interrupted = confirming.run(ours, anyway=anyway)
     triaged = triage(stored.found, answers, acknowledged)
     if triaged or outputs.markdown or outputs.csv:
@@ -172,9 +171,9 @@ def _tip(histories: Histories, branch: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Confirming:
-    """Comparing the commits around changes; `declared` is None where kvtrail is the subject."""
+    """Comparing the commits around changes of a subject."""
 
-    declared: DeclaredSubject | None
+    subject: DeclaredSubject
     devices: str | None
     record: Record
     console: Console
@@ -183,17 +182,14 @@ class Confirming:
         self, found: Sequence[Change], *, anyway: bool
     ) -> tuple[dict[Change, Comparison], bool]:
         """What comparing says of each change, and whether it was interrupted."""
-        if self.declared is not None:
-            self.declared.near = [found[0].since.hash, found[0].until.hash]
-        subject = self._subject({change.series.benchmark for change in found})
-        metrics = () if subject is None else subject.metrics
+        self.subject.near = [found[0].since.hash, found[0].until.hash]
+        is_there = self._choose({change.series.benchmark for change in found})
+        metrics = self.subject.metrics if is_there else ()
         suspicions, gone = suspicions_of(found, [metric.name for metric in metrics])
         print_sentences(self.console, gone)
         known = {} if anyway else self._same(suspicions.values())
         wanted = [suspicion for suspicion in suspicions.values() if suspicion not in known]
-        answers = Answers({})
-        if subject is not None and wanted:
-            answers = self._compare(subject, wanted)
+        answers = self._compare(wanted) if is_there and wanted else Answers({})
         if answers.is_interrupted:
             self.record.notes.append(INTERRUPTED)
             self.console.print(INTERRUPTED)
@@ -201,20 +197,21 @@ class Confirming:
         by_change = {change: known[one] for change, one in suspicions.items() if one in known}
         return by_change, answers.is_interrupted
 
-    def _subject(self, benchmarks: Collection[str]) -> DeclaredSubject | None:
-        """What measures these; None where none of them is there any more."""
+    def _choose(self, benchmarks: Collection[str]) -> bool:
+        """Choose what measures these; whether any of them is still there."""
         names = "|".join(sorted(map(re.escape, benchmarks)))
-        subject = self.declared or OwnSuite(REPOSITORY)
         with contextlib.suppress(NothingSelected):
-            end = "$" if self.declared else r"(\(|$)"
-            subject.choose([f"^({names}){end}"], self.devices)
-            return subject
-        return None
+            # Names of kvtrail's own have parameters behind them.
+            end = r"(\(|$)" if self.subject.is_own else "$"
+            self.subject.choose([f"^({names}){end}"], self.devices)
+            return True
+        return False
 
-    def _compare(self, subject: DeclaredSubject, wanted: Sequence[Suspicion]) -> Answers:
+    def _compare(self, wanted: Sequence[Suspicion]) -> Answers:
+        subject = self.subject
         self.record.look_around(self.console, subject.devices)
         what = f"comparing the commits around {len(wanted)} changes"
-        if self.declared is None:
+        if subject.is_own:
             what += f", {threads_text(self.record.threads)} a process"
         margins = {
             metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
@@ -233,12 +230,11 @@ class Confirming:
 
     def _same(self, suspicions: Iterable[Suspicion]) -> dict[Suspicion, Comparison]:
         """Answers to suspicions between whose commits nothing that is measured differs."""
-        subject = self.declared or OwnSuite(REPOSITORY)
         same: dict[Suspicion, Comparison] = {}
         for one in suspicions:
             # A commit that the repository lacks is compared, and said to be lacking then.
             with contextlib.suppress(GitError):
-                if subject.are_same(one.before, one.after):
+                if self.subject.are_same(one.before, one.after):
                     same[one] = Comparison.of_same(one.benchmark, one.before, one.after)
         return same
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -20,18 +19,17 @@ from asv_bench.cli.options import (
     SubjectPath,
     Yes,
 )
-from asv_bench.cli.report import build_all_pages, histories_of
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.cli.report import build_all_pages
+from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import short
-from asv_bench.history.asv_measuring import process_contradictions
 from asv_bench.history.asv_results import dates_of
 from asv_bench.history.asv_selection import FULL, Selection
-from asv_bench.history.checkout_session import CheckoutSession
+from asv_bench.history.histories import Histories
+from asv_bench.history.history_session import HistorySession
 from asv_bench.history.sessions import write_session
-from asv_bench.history.subject_session import SubjectSession
 from asv_bench.history.table import history_tables
-from asv_bench.output.record import REPOSITORY
+from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.threads import measured_threads, threads_text
 from asv_bench.subjects.choose import Choice
@@ -93,15 +91,11 @@ def history(
     files = outputs.files()
     choice = Choice(file=subject, axis=axis, patterns=benchmark or ())
     declared = choice.elsewhere("history") if hosts.address else choice.declared("history")
-    histories = histories_of(declared, results, REPOSITORY)
-    session: CheckoutSession | SubjectSession
-    if declared is not None:
-        if full:
-            raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
-        session = SubjectSession(declared, histories, SELECTION.changed((), rounds).rounds, hosts)
-    else:
-        selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
-        session = CheckoutSession(histories, selection)
+    histories = Histories.of_subject(declared, results)
+    if full and not declared.is_own:
+        raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
+    selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
+    session = HistorySession(declared, histories, selection.rounds, hosts)
     if not commit_ranges and not histories.labels:
         raise Refused("name the commits to measure by a range such as HEAD~5..HEAD.")
     found = session.in_ranges(commit_ranges or ())
@@ -110,16 +104,16 @@ def history(
     pinned = None if reference is None else session.resolve(reference)
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
-    if declared is not None and not hosts.address:
+    if not hosts.address:
         declared.near = commits[:1]
-        declared.choose(benchmark or (), None)
+        declared.choose(benchmark or (selection.any_of() if declared.is_own else ()), None)
     console = files.console
     if len(runs) < len(found) and not anyway:
         console.print(
             f"{len(found) - len(runs)} of {len(found)} commits are not measured, as what is "
             f"measured is the same as in the commit before; --anyway measures them",
         )
-    with checkout_lock(session.lock):
+    with checkout_lock(WORKPLACE):
         console.print(
             f"measuring {len(commits)} {session.noun}, {short(commits[0])} to "
             f"{short(commits[-1])}, in {session.rounds} rounds"
@@ -132,14 +126,8 @@ def history(
         if commit not in with_figures:
             reason = session.reasons.get(commit, "it lacks what the benchmarks measure")
             console.print(f"{short(commit)} gave no figure: {reason}")
-    record = session.record
     files.show(*history_tables(measured.figures, histories.in_order(dates_of(measured.figures))))
-    record.warn(console, process_contradictions(measured.figures))
-    record.results["failed"] = list(measured.failed)
-    record.samples = [asdict(figure) for figure in measured.figures]
-    console.print(
-        f"record: {record.write(files.record or session.runs / record.default_path().name)}"
-    )
+    console.print(f"record: {session.write_record(files.record)}")
     if pinned is not None:
         ratios = write_session(histories.sessions, pinned, measured.figures)
         line = f"ratios to {short(pinned)}: {ratios}"
@@ -148,11 +136,7 @@ def history(
         console.print(line)
     page = build_all_pages(histories, console)
     console.print(f"page: {page}")
-    if measured.failed:
-        raise MeasurementFailed(
-            f"{len(measured.failed)} benchmarks failed at some commit: "
-            f"{', '.join(measured.failed)}{session.hint}."
-        )
+    measured.require_all()
 
 
 def every_nth(commits: list[str], steps: int | None) -> list[str]:

@@ -10,14 +10,13 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.console import Console
 
-from asv_bench.compare.catalog import select
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit, kind_of
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, has_cuda_gpu
+from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
 from asv_bench.process.measured_process import CPU
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
@@ -124,16 +123,12 @@ CsvPath: TypeAlias = Annotated[
 def _print_names(context: typer.Context, is_wanted: bool) -> None:
     if not is_wanted:
         return
-    declared = None
     if "subject" in context.params:
-        file = context.params["subject"]
-        declared = Choice(file=file).declared(str(context.info_name))
-    if declared is None:
-        entries = select(OwnSuite(REPOSITORY).all_entries(), (".",), has_gpu=has_cuda_gpu())
-        names = [entry.name for entry in entries]
+        declared = Choice(file=context.params["subject"]).declared(str(context.info_name))
     else:
-        declared.choose((".",), None)
-        names = [metric.name for metric in declared.metrics]
+        declared = OwnSuite(REPOSITORY)
+    declared.choose((".",), None)
+    names = [metric.name for metric in declared.metrics]
     # Plain lines, for other programs too.
     for name in names:
         typer.echo(name)

@@ -23,7 +23,7 @@ from asv_bench.git.commit_tree import lay_out
 from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.history.asv_machine import describe_machine
 from asv_bench.process.borrowed_paths import borrowed_paths
-from asv_bench.process.contract import ENVIRONMENT_TYPE, PROGRESS_VARIABLE
+from asv_bench.process.contract import ENVIRONMENT_TYPE
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.threads import measured_environment
 
@@ -106,10 +106,6 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
 
     def run(self, args: Sequence[str], **kwargs: Any) -> Any:
         """Run the environment's Python; see `asv.environment.Environment.run`."""
-        progress_file = os.environ.get(PROGRESS_VARIABLE)
-        if progress_file and len(args) > 3 and args[1] == "run":
-            with open(progress_file, "a") as stream:
-                stream.write(args[3] + "\n")
         variables = measured_environment(kwargs.pop("env", None))
         return self.run_executable("python", list(args), env=variables, **kwargs)
 

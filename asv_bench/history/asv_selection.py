@@ -43,6 +43,10 @@ class Selection:
             raise Refused(f"--rounds is {rounds}; it must be at least 1.")
         return Selection(tuple(patterns) or self.patterns, rounds or self.rounds)
 
+    def any_of(self) -> tuple[str, ...]:
+        """One pattern, which is found where one of them is: a benchmark may lack in a checkout."""
+        return ("|".join(f"(?:{pattern})" for pattern in self.patterns),)
+
     def includes(self, name: str) -> bool:
         """Whether `name(parameters)` is selected."""
         return any(re.search(pattern, name) for pattern in self.patterns)

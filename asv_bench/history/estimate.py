@@ -1,31 +1,18 @@
-"""How long measuring commits will take, from earlier results, and whether the user agrees."""
+"""How long measuring commits will take, and whether the user agrees."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import statistics
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
 
 from asv_bench.errors import Refused
-from asv_bench.history.asv_selection import Selection, names_with_parameters
-from asv_bench.output.stored_json import UnreadableFile, positive, read_stored
 
 LONG_SECONDS = 3600.0
 """Work that is expected to take longer is begun only where the user has agreed."""
-ASSUMED_SECONDS = 50.0
-"""A round of one commit, where nothing is stored of this machine: what two cores take."""
-STORED = "as stored of this machine"
-ASSUMED = "assumed, as nothing is stored"
-_FILES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +26,6 @@ class Estimate:
     def sentence(self) -> str:
         """How long it takes and why."""
         return f"about {long_time(self.seconds)}: {self.why}"
-
-
-def estimate(results: Path, machine: str, commits: int, selection: Selection) -> Estimate:
-    """How long it takes to measure so many commits, by the newest results of this machine.
-
-    `results` is asv's directory of results; `machine` the folder in it.
-    """
-    newest = sorted((results / machine).glob("*.json"), key=lambda path: path.stat().st_mtime)
-    rounds: list[float] = []
-    for path in newest[-_FILES:]:
-        with contextlib.suppress(UnreadableFile):
-            rounds.append(read_stored(path, "a result file of asv", partial(_round_of, selection)))
-    round_s = statistics.median(rounds) if rounds else ASSUMED_SECONDS
-    source = STORED if rounds else ASSUMED
-    why = (
-        f"{counted(commits, 'commit')} x {counted(selection.rounds, 'round')}, {round_s:.2g} s each"
-    )
-    return Estimate(commits * selection.rounds * round_s, f"{why}, {source}")
 
 
 def agree_to(expected: Estimate, console: Console, *, yes: bool) -> None:
@@ -90,21 +59,3 @@ def long_time(seconds: float) -> str:
         return f"{round(seconds / 60)} min"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min" if hours < 10 else f"{round(seconds / 3600)} hours"
-
-
-def _round_of(selection: Selection, content: Mapping[str, Any]) -> float:
-    """Seconds that the selected benchmarks took in a stored round; ValueError if 0."""
-    seconds = 0.0
-    for benchmark, values in content["results"].items():
-        row = dict(zip(content["result_columns"], values, strict=False))
-        names = names_with_parameters(benchmark, row.get("params") or [])
-        results = row.get("result") or [None] * len(names)
-        # asv stores NaN for combinations that it skipped.
-        measured = [
-            selection.includes(name)
-            for name, value in zip(names, results, strict=True)
-            if value is not None and not math.isnan(value)
-        ]
-        if measured:
-            seconds += (row.get("duration") or 0.0) * sum(measured) / len(measured)
-    return positive(seconds)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from asv_bench.errors import Refused
 from asv_bench.git.commits import commits_in_order, commits_on_line
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.history.asv_results import Figure, Results, read_results
@@ -49,7 +50,19 @@ class Histories:
 
     @classmethod
     def of_subject(cls, subject: DeclaredSubject, folder: Path | None = None) -> Histories:
-        """Those of a subject that a user declares, by default at a place of its own."""
+        """Those of a subject, by default at a place of its own; kvtrail's own in its checkout.
+
+        Raises
+        ------
+        Refused
+            If another place is named for kvtrail's own.
+        """
+        if subject.is_own:
+            if folder is not None:
+                raise Refused(
+                    "--results is for a subject's file; kvtrail's own are kept in reports/."
+                )
+            return cls.of_checkout(subject.repository)
         kept = folder or WORKPLACE / "subjects" / subject.name
         return cls(subject.name, kept, kept, subject.repository, subject.labels)
 

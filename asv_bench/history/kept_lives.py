@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """What a life gave by metric, and the metrics that it should have given and did not."""
+    """What a life gave by metric, and why it did not give others that it should have given."""
 
     readings: Mapping[str, Reading]
-    failed: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -68,7 +68,7 @@ class KeptLives:
         cell = Cell(text(entry["kind"]), text(entry["commit"]), int(entry["round"]))
         self.lives[cell] = Lived(
             {name: reading_from_json(one) for name, one in entry["readings"].items()},
-            tuple(map(text, entry["failed"])),
+            {name: text(why) for name, why in entry["failed"].items()},
         )
 
     def keep(self, cell: Cell, lived: Lived) -> None:
@@ -76,7 +76,7 @@ class KeptLives:
         self.lives[cell] = lived
         readings = {name: reading.to_json() for name, reading in lived.readings.items()}
         cell_json = {"kind": cell.kind, "commit": cell.commit, "round": cell.round}
-        self._lines.append({**cell_json, "readings": readings, "failed": lived.failed})
+        self._lines.append({**cell_json, "readings": readings, "failed": dict(lived.failed)})
 
     def remove(self) -> None:
         """Forget them all: they are filed."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from asv_bench.git.repository import Repository
-from asv_bench.history.asv_machine import describe_hardware
+from asv_bench.history.asv_machine import describe_hardware, describe_machine
 from asv_bench.history.asv_results import Results
 from asv_bench.history.filing import file_results
 from asv_bench.history.histories import Histories, filed_under
@@ -36,24 +37,36 @@ class LifeResults:
     ----------
     readings
         By commit, or label, and by metric.
+    results
+        asv's results directory.
     failed
-        By commit: metrics that a life should have given and did not.
+        By commit: why a life did not give metrics that it should have given.
     """
 
     subject: DeclaredSubject
     histories: Histories
     machine: MachineFacts
+    results: Path
     readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
-    failed: dict[str, set[str]] = field(default_factory=dict)
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, commit: str, readings: Mapping[str, Reading]) -> None:
         """Keep what one life measured."""
         for metric, reading in readings.items():
             self.readings.setdefault(commit, {}).setdefault(metric, []).append(reading)
 
-    def fail(self, commit: str, metrics: Sequence[str]) -> None:
-        """Note that a life gave none of these."""
-        self.failed.setdefault(commit, set()).update(metrics)
+    def fail(self, commit: str, reasons: Mapping[str, str]) -> None:
+        """Note that a life gave none of these metrics, and why."""
+        self.failed.setdefault(commit, {}).update(reasons)
+
+    def reasons(self) -> dict[str, str]:
+        """Why metrics that no life of some commit gave are missing there."""
+        return {
+            metric: reason
+            for commit, reasons in self.failed.items()
+            for metric, reason in reasons.items()
+            if metric not in self.readings.get(commit, {})
+        }
 
     def factors(self) -> dict[str, dict[str, float]]:
         """By metric that several devices measured, `device_factors` of it."""
@@ -92,17 +105,16 @@ class LifeResults:
         self._configure()
         with tempfile.TemporaryDirectory(dir=self.histories.folder) as scratch:
             session = Path(scratch) / "asv"
-            benchmarks = self._benchmarks()
-            write_json(session / "benchmarks.json", {**benchmarks, "version": _BENCHMARKS})
-            facts = describe_hardware(self.machine)
+            described = {**self._known(), **self.subject.described()}
+            write_json(session / "benchmarks.json", {**described, "version": _BENCHMARKS})
+            describe = describe_machine if self.subject.is_own else describe_hardware
+            facts = describe(self.machine)
             description = {**facts, "version": _MACHINE}
             write_json(session / self.machine.name / "machine.json", description)
-            commits = list(dict.fromkeys([*self.readings, *self.failed]))
-            dates = self._dates(commits)
             factors = self.factors()
-            for commit in commits:
-                self._save(commit, dates[commit], benchmarks, facts, session, factors)
-            filed = file_results(session, self.histories.results)
+            for commit in dict.fromkeys([*self.readings, *self.failed]):
+                self._save(commit, described, facts, session, factors)
+            filed = file_results(session, self.results)
         return self.histories.named(filed)
 
     def _configure(self) -> None:
@@ -120,40 +132,23 @@ class LifeResults:
             }
             write_json(path, content)
 
-    def _benchmarks(self) -> dict[str, dict[str, Any]]:
-        """The metrics that are known today, and others that were measured once."""
-        path = self.histories.results / "benchmarks.json"
-        stored = read_stored(path, "asv's benchmarks.json", dict) if path.exists() else {}
-        return stored | {
-            metric.name: {
-                "name": metric.name,
-                "type": "track",
-                "unit": metric.unit,
-                "better": metric.better,
-                "params": [],
-                "param_names": [],
-                "code": "",
-                "version": self.subject.version(metric.name),
-            }
-            for metric in self.subject.known
-        }
+    def _known(self) -> dict[str, dict[str, Any]]:
+        """Benchmarks that were measured once."""
+        path = self.results / "benchmarks.json"
+        return read_stored(path, "asv's benchmarks.json", dict) if path.exists() else {}
 
-    def _dates(self, commits: Sequence[str]) -> dict[str, int]:
-        """When commits were made, in milliseconds since 1970; of labels, their places."""
+    def _date(self, commit: str) -> int:
+        """When a commit was made, in milliseconds since 1970; of a label, its place."""
         if self.histories.labels:
-            return {label: self.histories.labels.index(label) for label in commits}
-        listed = Repository(self.histories.repository).ask(
-            "show", "-s", "--format=%H %ct", "--end-of-options", *commits
-        )
-        rows = (line.split() for line in listed.decode().splitlines())
-        return {commit: 1000 * int(seconds) for commit, seconds in rows}
+            return self.histories.labels.index(commit)
+        repository = self.subject.repository_of(commit)
+        return 1000 * int(repository.line("show", "-s", "--format=%ct", "--end-of-options", commit))
 
     def _save(
         self,
         commit: str,
-        date: int,
-        benchmarks: Mapping[str, dict[str, Any]],
-        facts: dict[str, str],
+        described: Mapping[str, dict[str, Any]],
+        facts: Mapping[str, str],
         session: Path,
         factors: Mapping[str, Mapping[str, float]],
     ) -> None:
@@ -162,21 +157,39 @@ class LifeResults:
         from asv.runner import BenchmarkResult
 
         filed = filed_under(commit) if self.histories.labels else commit
-        results = AsvResults(facts, {}, filed, date, None, ENVIRONMENT, {})
+        python, environment = None, ENVIRONMENT
+        if self.subject.is_own:
+            # It runs in the ruler's own Python, which is a part of what figures are of.
+            python = f"{sys.version_info.major}.{sys.version_info.minor}"
+            facts, environment = {**facts, "python": python}, f"{ENVIRONMENT}-py{python}"
+        results = AsvResults(facts, {}, filed, self._date(commit), python, environment, {})
         measured = self.readings.get(commit, {})
+        rows: dict[str, dict[int, str]] = {}
         for metric in dict.fromkeys([*measured, *sorted(self.failed.get(commit, ()))]):
-            readings = measured.get(metric, [])
-            factor_of = factors.get(metric, {})
-            values = [one.value / factor_of.get(one.device, 1.0) for one in readings]
+            name, number = self.subject.described_as(metric)
+            rows.setdefault(name, {})[number] = metric
+        for name, metrics in rows.items():
+            combinations = math.prod(map(len, described[name]["params"]))
+            # asv has NaN for combinations that were not asked for.
+            values: list[float | None] = [math.nan] * combinations
+            samples: list[list[float] | None] = [None] * combinations
+            readings = [one for metric in metrics.values() for one in measured.get(metric, [])]
+            for number, metric in metrics.items():
+                factor_of = factors.get(metric, {})
+                of_metric = [
+                    one.value / factor_of.get(one.device, 1.0) for one in measured.get(metric, [])
+                ]
+                values[number] = statistics.median(of_metric) if of_metric else None
+                samples[number] = of_metric or None
             started = max((reading.started_at for reading in readings), default=None)
-            life_s = statistics.fmean(reading.process_s for reading in readings) if readings else 0
+            life_s = statistics.fmean(one.process_s for one in readings) if readings else 0
             results.add_result(
-                benchmarks[metric],
+                described[name],
                 BenchmarkResult(
-                    result=[statistics.median(values) if values else None],
-                    samples=[values or None],
-                    number=[1 if values else None],
-                    errcode=0 if values else 1,
+                    result=values,
+                    samples=samples,
+                    number=[1 if one else None for one in samples],
+                    errcode=0 if any(samples) else 1,
                     stderr="",
                     profile=None,
                 ),

@@ -206,14 +206,15 @@ class LifeRounds:
         self.unusable[commit] = error
         if not error.is_lacking:
             for results in self.results.values():
-                results.fail(commit, [metric.name for metric in results.subject.metrics])
+                metrics = [metric.name for metric in results.subject.metrics]
+                results.fail(commit, dict.fromkeys(metrics, error.reason))
 
     def _measure(self, cell: Cell, device: str) -> Lived:
         begun = time.monotonic()
         absences = self.source.prepare(cell.commit, device)
         self.pace.prepared.setdefault(cell.commit, time.monotonic() - begun)
         readings = self.source.life(cell.commit, device=device)
-        failed = tuple(name for name, absence in absences.items() if absence.has_failed)
+        failed = {name: one.reason for name, one in absences.items() if one.has_failed}
         return Lived(readings, failed)
 
     def _take(self, cell: Cell, future: Future[Lived]) -> None:
@@ -222,7 +223,7 @@ class LifeRounds:
         except CommitUnusable as error:
             self._give_up(cell.commit, error)
         except SampleFailed as error:
-            self.results[cell.kind].fail(cell.commit, error.benchmarks)
+            self.results[cell.kind].fail(cell.commit, dict.fromkeys(error.benchmarks, error.reason))
         else:
             self._add(cell, lived)
             if self.kept is not None:

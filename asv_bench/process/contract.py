@@ -15,8 +15,5 @@ no benchmark can pick up the ruler of the commit instead of today's."""
 COMMIT_MARKER = "COMMIT"
 """A file beside the measured packages that names their commit; the identity guard reads it."""
 
-PROGRESS_VARIABLE = "KVTRAIL_ASV_PROGRESS"
-"""Names a file that receives one line per benchmark process, for whoever draws a progress bar."""
-
 TRIAL_VARIABLE = "KVTRAIL_TRIAL"
 """Set for a process that only tries whether a commit can be measured; its figures are not kept."""

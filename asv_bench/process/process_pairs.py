@@ -43,6 +43,8 @@ class ProcessPairs:
         asv's names with parameters, and for each its name in asv's runner.
     devices
         "cpu", or UUIDs of GPUs.
+    repeats
+        Whether a process repeats a short benchmark, of which it gives the least figure.
     in_turns
         Whether the two processes of a pair take turns of one run of the engine, in benchmarks that
         make several; None: on a CPU.
@@ -55,6 +57,7 @@ class ProcessPairs:
         benchmarks: Mapping[str, str],
         devices: Sequence[str],
         *,
+        repeats: bool = True,
         in_turns: bool | None = None,
     ) -> None:
         self._lay_out = lay_out
@@ -66,6 +69,7 @@ class ProcessPairs:
         self._runs: dict[str, str] = {}
         self._repeats: dict[str, int] = {}
         on_gpu = self._places[self.devices[0]].is_gpu
+        self._may_repeat = repeats and not on_gpu
         self._takes_turns = not on_gpu if in_turns is None else in_turns
         self._in_turns: set[str] = set()
         self._trying: dict[str, threading.Lock] = {}
@@ -192,7 +196,6 @@ class ProcessPairs:
     def _learn(self, answer: Answer) -> None:
         """Which benchmarks share a run, and how often a process repeats it."""
         seconds: dict[str, float] = {}
-        on_gpu = self._places[self.devices[0]].is_gpu
         for outcome in answer.outcomes:
             if outcome.status == "measured":
                 run = self._runs.setdefault(
@@ -203,7 +206,7 @@ class ProcessPairs:
                 self._in_turns.add(self._runs[self._names[outcome.name]])
         for run, spent in seconds.items():
             # Settled by the first commit and kept: both halves of a pair are measured alike.
-            self._repeats.setdefault(run, 1 if on_gpu else repeats_for(spent))
+            self._repeats.setdefault(run, repeats_for(spent) if self._may_repeat else 1)
 
     def _measure_in_order(
         self, commits: Sequence[str], names: Sequence[str], place: Place

@@ -103,7 +103,7 @@ class Choice:
             If its lives can run here only, or the options do not fit it.
         """
         declared = self.declared(verb)
-        if declared is None or not declared.is_portable:
+        if not declared.is_portable:
             raise Refused(
                 f"--fleet measures what a {FILE_NAME} declares, a command or a --workload. "
                 f"kvtrail's benchmarks and asv suites are measured on one machine: leave it out."
@@ -116,13 +116,13 @@ class Choice:
         return declared
 
     def _subject(self, verb: str) -> DeclaredSubject:
-        declared = self.declared(verb) or OwnSuite(REPOSITORY)
+        declared = self.declared(verb)
         declared.near = self.near
         declared.choose(self.patterns, self.devices)
         return declared
 
-    def declared(self, verb: str) -> DeclaredSubject | None:
-        """What the user declares, before metrics are chosen; None: kvtrail's own benchmarks.
+    def declared(self, verb: str) -> DeclaredSubject:
+        """The subject before metrics are chosen: in a checkout of kvtrail its own benchmarks.
 
         Raises
         ------
@@ -147,7 +147,7 @@ class Choice:
             )
         if self.axis:
             raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")
-        return None
+        return OwnSuite(REPOSITORY)
 
     def _of_workload(self, verb: str, workload: EngineWorkload) -> DeclaredSubject:
         if self.file or self.axis or not IS_CHECKOUT:

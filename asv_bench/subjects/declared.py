@@ -79,6 +79,8 @@ class DeclaredSubject:
 
     is_portable = True
     """Whether lives can run on machines that lack the files around the repository."""
+    is_own = False
+    """Whether it is kvtrail's own benchmarks, whose results are kept in their checkout."""
     has_engine = False
     """Whether lives run kvtrail's engine, of which exact counters are known."""
 
@@ -316,6 +318,30 @@ class DeclaredSubject:
         if self._elsewhere is not None:
             return self._pairs_elsewhere(self._elsewhere)
         return self.pairs_of(self.variant)
+
+    def lives(self) -> AbstractContextManager[RoundSource]:
+        """What measures single lives."""
+        return self.pairs()
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """What asv stores of each benchmark, by its name; here a metric is one."""
+        return {
+            metric.name: {
+                "name": metric.name,
+                "type": "track",
+                "unit": metric.unit,
+                "better": metric.better,
+                "params": [],
+                "param_names": [],
+                "code": "",
+                "version": self.version(metric.name),
+            }
+            for metric in self.known
+        }
+
+    def described_as(self, metric: str) -> tuple[str, int]:
+        """The benchmark of `described` that a metric is of, and the place of its parameters."""
+        return metric, 0
 
     @contextmanager
     def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:

@@ -14,7 +14,8 @@ from typing import Any
 from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
 from asv_bench.git.commit_tree import REMARKS, lay_out, packages_of
-from asv_bench.git.repository import GitError
+from asv_bench.git.repository import Commit, GitError
+from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
@@ -50,6 +51,7 @@ class OwnSuite(DeclaredSubject):
     """
 
     is_portable = False
+    is_own = True
     has_engine = True
     pathspecs = MEASURED_PACKAGES
     entries: tuple[Entry, ...] = ()
@@ -61,6 +63,7 @@ class OwnSuite(DeclaredSubject):
         search_path([str(self._environment)])
         self._runner = ProcessRunner(root / BENCHMARKS, self._environment)
         self._own_devices: tuple[str, ...] = (CPU,)
+        self._descriptions: list[dict[str, Any]] = []
 
     def _axis_of(self, kind: str, labels: Sequence[str]) -> Axis:
         return Commits(self.repository, self._folder, MEASURED_PACKAGES)
@@ -68,7 +71,8 @@ class OwnSuite(DeclaredSubject):
     def all_entries(self) -> list[Entry]:
         """Every benchmark with its parameters, also those for other machines."""
         require_packages("asv_runner")
-        return entries_of(self._runner.discover())
+        self._descriptions = self._runner.discover()
+        return entries_of(self._descriptions)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """See `DeclaredSubject`: `patterns` are looked for in names with parameters.
@@ -112,6 +116,33 @@ class OwnSuite(DeclaredSubject):
         """See `DeclaredSubject`: names of benchmarks say of which model they are."""
         return [entry.name for entry in self.entries]
 
+    def described(self) -> dict[str, dict[str, Any]]:
+        """See `DeclaredSubject`: all benchmarks, as asv describes them."""
+        return {one["name"]: one for one in self._descriptions}
+
+    def described_as(self, metric: str) -> tuple[str, int]:
+        """See `DeclaredSubject`."""
+        identifier = next(one.identifier for one in self.entries if one.name == metric)
+        name, _, number = identifier.partition("-")
+        return name, int(number or 0)
+
+    def version(self, metric: str) -> str:
+        """See `DeclaredSubject`: what asv makes of the benchmark's code."""
+        name, _ = self.described_as(metric)
+        return str(self.described()[name]["version"])
+
+    def in_range(self, text: str) -> list[Commit]:
+        """See `DeclaredSubject`.
+
+        Raises
+        ------
+        Refused
+            If the range is unknown or empty, or the checkout has uncommitted changes that bear on
+            figures: benchmarks are those of today.
+        """
+        refuse_unfit(working_tree(self.repository), self.repository)
+        return super().in_range(text)
+
     def are_same(self, base: str, head: str) -> bool:
         """See `Subject`: whether engine and kernels are the same."""
         return same_engine(self.variant(base), self.variant(head))
@@ -139,12 +170,23 @@ class OwnSuite(DeclaredSubject):
             yield source
 
     @contextmanager
+    def lives(self) -> Iterator[RoundSource]:
+        """See `DeclaredSubject`: a process takes a figure once, as asv does."""
+        names = [entry.name for entry in self.entries]
+        with self._pairs_for(self.variant, names, repeats=False) as source:
+            yield source
+
+    @contextmanager
     def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:
         """See `DeclaredSubject`: only those benchmarks are tried that are asked for."""
         yield lambda benchmarks: self._pairs_for(self.variant, benchmarks)
 
     def _pairs_for(
-        self, variant_of: Callable[[str], Variant], benchmarks: Sequence[str]
+        self,
+        variant_of: Callable[[str], Variant],
+        benchmarks: Sequence[str],
+        *,
+        repeats: bool = True,
     ) -> ProcessPairs:
         known = {entry.name: entry.identifier for entry in self.entries}
         return ProcessPairs(
@@ -152,6 +194,7 @@ class OwnSuite(DeclaredSubject):
             ProcessRunner(self.repository / BENCHMARKS, self._environment),
             {name: known[name] for name in benchmarks},
             self.devices,
+            repeats=repeats,
         )
 
     def sentence(self) -> str:
@@ -166,6 +209,22 @@ class OwnSuite(DeclaredSubject):
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""
         return {"kind": "kvtrail"}
+
+
+def refuse_unfit(tree: WorkingTree, repository: Path) -> None:
+    """Raise Refused unless the repository can give an honest history."""
+    if tree.commit is None:
+        raise Refused(
+            f"{repository} is not a git repository with commits; history measures commits. "
+            f"bench measures the working tree as it stands."
+        )
+    changes = tree.measured_changes
+    if changes:
+        shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if changes[5:] else "")
+        raise Refused(
+            f"there are uncommitted changes in {shown}. history measures commits, and with today's "
+            f"benchmarks: commit or stash them first. bench measures them as they stand."
+        )
 
 
 def environment_of(root: Path) -> Path:

@@ -28,6 +28,7 @@ from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.lab.calibration.simulated_noise import SimulatedPairs as NoisyPairs
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
+from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
 
 HERE = ("--machine", machine_facts().name)
@@ -60,8 +61,9 @@ class Project:
             (folder / "machine.json").write_text(json.dumps({"machine": machine, "version": 1}))
             for figure in figures(steps(20, c12=0.05), noise=0.002):
                 self.store(folder, figure)
-        monkeypatch.setattr(command, "REPOSITORY", root)
-        monkeypatch.setattr(command, "OwnSuite", self.suite)
+        monkeypatch.setattr(choose, "OwnSuite", lambda _: self.suite(root))
+        monkeypatch.setattr(command, "WORKPLACE", root)
+        monkeypatch.chdir(root)
 
     def store(self, folder: Path, figure: Figure) -> None:
         row = [

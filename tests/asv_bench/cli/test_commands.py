@@ -106,7 +106,7 @@ def test_an_interruption_ends_with_its_own_code_and_a_sentence() -> None:
     code = (
         "import sys, time\n"
         "import asv_bench.cli.report as report, asv_bench.__main__ as main\n"
-        "report.require_project = lambda *_: (print('begun', flush=True), time.sleep(60))\n"
+        "report.require_packages = lambda *_: (print('begun', flush=True), time.sleep(60))\n"
         "sys.argv = ['kvtrail', 'report']\n"
         "main.main()\n"
     )

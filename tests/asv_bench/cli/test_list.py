@@ -11,8 +11,8 @@ from toy_project import ToyProject, make_project
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
-from asv_bench.cli import options
 from asv_bench.compare.catalog import Entry, select
+from asv_bench.subjects import own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 
 ENTRIES = [
@@ -29,7 +29,7 @@ ENTRIES = [
 def test_names_are_printed_whole_one_a_line(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: ENTRIES)
-    monkeypatch.setattr(options, "has_cuda_gpu", lambda: False)
+    monkeypatch.setattr(own_suite, "has_cuda_gpu", lambda: False)
     # Without the arguments that the command wants for measuring.
     done = CliRunner().invoke(build_app(), [command, "--list"])
     assert done.exit_code == 0, done.output

@@ -21,6 +21,7 @@ from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import Figure, Series, dates_of
 from asv_bench.history.histories import Histories
 from asv_bench.pages.site import build_page
+from asv_bench.subjects import choose
 
 STEP = "decode.Decode.track_step_time"
 IMPORT = "host.Startup.track_import"
@@ -215,7 +216,8 @@ def test_commits_unknown_to_the_repository_stand_by_their_date(tmp_path: Path) -
 def test_there_is_nothing_to_report_before_something_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_module, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(choose, "REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(MeasurementFailed, match="nothing has been measured yet"):
         report_module.report()
     assert not (tmp_path / "reports").exists()

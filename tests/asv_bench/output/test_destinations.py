@@ -135,17 +135,22 @@ def test_a_checkout_that_cannot_be_written_is_refused(
 
 
 @pytest.mark.parametrize("command", ["bench", "history", "report"])
-def test_what_asv_writes_is_tried_too(
+def test_folders_of_histories_are_tried_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    (tmp_path / ".asv").write_text("a file in place of the folder")
-    (tmp_path / "reports" / "asv" / "own").mkdir(parents=True)
-    (tmp_path / "reports" / "asv" / "own" / "machine.json").write_text("{}")
-    monkeypatch.setattr(f"asv_bench.cli.{command}.REPOSITORY", tmp_path)
+    results = tmp_path / "reports" / "asv" / "own"
+    results.mkdir(parents=True)
+    (results / "machine.json").write_text("{}")
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "__init__.py").touch()
+    (tmp_path / "reports" / "html").write_text("a file in place of the folder")
+    monkeypatch.setattr("asv_bench.subjects.choose.REPOSITORY", tmp_path)
+    monkeypatch.setattr("asv_bench.cli.bench.REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
     arguments = ["HEAD~1..HEAD"] if command == "history" else []
     done = CliRunner().invoke(build_app(), [command, *arguments])
     assert isinstance(done.exception, Refused), done.output + repr(done.exception)
-    assert re.search(r"\.asv/\S+ cannot be written", str(done.exception))
+    assert re.search(r"reports/html/\S+ cannot be written", str(done.exception))
 
 
 def test_a_full_disk_loses_no_record_and_the_command_fails(

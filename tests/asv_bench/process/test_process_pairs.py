@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -253,13 +254,20 @@ def test_a_spoilt_pair_carries_its_sentence(toy: ToyProject) -> None:
 
 def test_stopping_ends_a_process_at_once_and_no_other_begins(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", commits=1)
-    (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(600)\n")
+    begun = tmp_path / "begun"
+    never = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n"
+    (project.root / "engine" / "__init__.py").write_text(never)
     commit = project.commit("never ready")
     suite = OwnSuite(project.root)
     suite.folder_of(commit)
     runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", environment_of(project.root))
-    timer = threading.Timer(1.5, runner.stop)
-    timer.start()
+
+    def stop() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        runner.stop()
+
+    threading.Thread(target=stop).start()
     with pytest.raises(ProcessFailed, match="ended by signal 9"):
         runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
     with pytest.raises(ProcessFailed, match="measuring was stopped"):

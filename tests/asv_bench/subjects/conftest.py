@@ -65,7 +65,7 @@ def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     for place in ("cli.compare", "cli.bisect", "cli.fixed", "cli.swap"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
         monkeypatch.setattr(f"asv_bench.{place}.FOLDER", work)
-    for place in ("cli.changes", "cli.report", "history.histories", "history.subject_session"):
+    for place in ("cli.changes", "cli.history", "history.histories"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
     monkeypatch.setattr("asv_bench.cli.explain.WORKPLACE", work)
     for place in ("cli.explain", "output.record"):

@@ -88,7 +88,7 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts find themselves undisturbed, whatever else this machine does."""
     monkeypatch.setattr(opening, "disturbances", lambda place, is_alone: [])
     monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", tmp_path / "work" / "lives")
-    monkeypatch.setattr("asv_bench.history.asv_runs.AsvProject.publish", lambda self: None)
+    monkeypatch.setattr("asv_bench.cli.report.publish", lambda *_: None)
 
 
 def figures_in(folder: Path) -> list[Figure]:

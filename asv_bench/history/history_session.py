@@ -1,8 +1,10 @@
-"""A session of `history` that measures a subject which a user declares."""
+"""A session of `history` or `bench`: variants of a subject are measured in rounds, and filed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,27 +14,45 @@ from asv_bench.errors import Interrupted, MeasurementFailed, Refused
 from asv_bench.fleet.fleet_records import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commits import WORKING_TREE
-from asv_bench.history.asv_measuring import Measured
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
 from asv_bench.history.kept_lives import KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
+from asv_bench.history.measured import Measured, process_contradictions
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import RUNS, WORKPLACE, Record
+from asv_bench.output.record import RUNS, Record
 from asv_bench.packages import require_packages
 from asv_bench.process.doing import command_line
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.imports import same_code
 
+KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
+"""Folders of histories that a session may write to."""
 
-class SubjectSession:
-    """A session of a subject that a user declares; see `CheckoutSession`."""
 
-    hint = ""
+class HistorySession:
+    """A session of measuring.
+
+    Parameters
+    ----------
+    rounds
+        Lives of each commit or label.
+    results
+        asv's results directory; None: that of `histories`.
+    command
+        What measures, for the record.
+
+    Attributes
+    ----------
+    record
+        Of the session, once it is measured.
+    reasons
+        Why commits gave no figure, where that is known.
+    """
 
     def __init__(
         self,
@@ -40,13 +60,17 @@ class SubjectSession:
         histories: Histories,
         rounds: int,
         fleet: FleetOptions | None = None,
+        *,
+        results: Path | None = None,
+        command: str = "history",
     ) -> None:
         require_packages("asv", "jinja2")
         self.rounds = rounds
-        self.lock = WORKPLACE
-        self.runs = RUNS
+        self.runs = histories.folder / "runs" if histories.is_own else RUNS
         self.histories = histories
-        require_writable(self.histories.folder / "file")
+        require_writable(*(histories.folder / kept / "file" for kept in KEPT), self.runs / "file")
+        self._results = results or histories.results
+        self._command = command
         self.noun = "labels" if self.histories.labels else "commits"
         self.reasons: dict[str, str] = {}
         self.record: Record
@@ -84,20 +108,21 @@ class SubjectSession:
             "subject": subject.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
             "rounds": self.rounds,
+            **self._place(),
         }
         console.print(subject.sentence())
         with (
             opened_fleet(self._fleet, subject, commits, console, is_for_one_kind=False) as fleet,
             termination_as_interrupt(),
-            subject.pairs() as source,
+            subject.lives() as source,
         ):
-            self.record = record = record_of("history", settings, fleet)
+            self.record = record = record_of(self._command, settings, fleet)
             look_around(record, console, subject, fleet)
             here = conditions(record) if fleet is None else {}
             kept = KeptLives.of_settings({**settings, **self._meaning(), **here})
             print_sentences(console, kept.sentences())
             results = {
-                kind: LifeResults(subject, self.histories, machine)
+                kind: LifeResults(subject, self.histories, machine, self._results)
                 for kind, machine in machines_of(record, fleet).items()
             }
             kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
@@ -115,10 +140,24 @@ class SubjectSession:
         record.results["cells"] = {name: cell.to_json() for name, cell in subject.cells.items()}
         self.reasons = {commit: error.reason for commit, error in session.unusable.items()}
         good = tuple(figure for figure in filed if not figure.failed)
-        failed = sorted({one.series.benchmark for one in filed if one.failed})
+        failed = {name: why for one in results.values() for name, why in one.reasons().items()}
         if not good:
             raise MeasurementFailed(f"nothing was measured: all of {', '.join(failed)} failed.")
-        return Measured(good, tuple(failed))
+        record.results["failed"] = failed
+        record.samples = [asdict(figure) for figure in good]
+        record.warn(console, process_contradictions(good))
+        return Measured(good, failed)
+
+    def write_record(self, path: Path | None) -> Path:
+        """Write the record; where it is."""
+        return self.record.write(path or self.runs / self.record.default_path().name)
+
+    def _place(self) -> dict[str, str]:
+        """Where results of a checkout are kept, for the record."""
+        if not self.histories.is_own:
+            return {}
+        place = self._results.relative_to(self.histories.repository).as_posix()
+        return {"results": place}
 
     def _meaning(self) -> dict[str, Any]:
         """What decides, beside the settings, whether lives of two sessions are alike."""
