@@ -74,10 +74,7 @@ def last_change(commit: str, repository: Repository, pathspecs: Sequence[str]) -
 def commits_in_range(text: str, repository: Repository) -> list[Commit]:
     """The commits of a range as git understands it, oldest first, first parents only.
 
-    Raises
-    ------
-    Refused
-        If the repository lacks part of its history, or the range is unknown or empty.
+    Raises Refused if the repository lacks part of its history, or the range is unknown or empty.
     """
     if text.startswith("-"):
         raise Refused(f"{text!r} is an option of git, not a range of commits.")

@@ -85,19 +85,9 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
 class Parts:
     """Commits of a base with some of the changes that lead to another commit.
 
-    Parameters
-    ----------
-    base
-        A full hash.
-    repository
-        Holds it, and the objects of the changes.
-    folder
-        For bare repositories of this class's own, made there.
-
-    Attributes
-    ----------
-    repository
-        Holds the commits that were made, and all of the repository's.
+    `base`: a full hash. `repository`: holds it, and the objects of the changes. `folder`: for bare
+    repositories of this class's own, made there. `repository`: holds the commits that were made,
+    and all of the repository's.
     """
 
     def __init__(self, base: str, repository: Repository, folder: Path) -> None:

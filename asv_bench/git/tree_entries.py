@@ -27,10 +27,7 @@ class TreeEntry:
 def read_entry(place: Path, path: str) -> TreeEntry:
     """What lies at a place, as the entry of a path; a link is not followed.
 
-    Raises
-    ------
-    Refused
-        If nothing lies there, it cannot be read, or it is a device, a pipe or a socket.
+    Raises Refused if nothing lies there, it cannot be read, or it is a device, a pipe or a socket.
     """
     try:
         mode = place.lstat().st_mode

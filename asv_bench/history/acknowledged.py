@@ -43,10 +43,7 @@ class AcknowledgedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_acknowledged(folder: Path) -> list[Acknowledgement]:
     """What is acknowledged in a folder of histories.
 
-    Raises
-    ------
-    Refused
-        If the file cannot be read or is no such file; the sentence names the place.
+    Raises Refused if the file cannot be read or is no such file; the sentence names the place.
     """
     path = folder / FILE_NAME
     if not path.exists():

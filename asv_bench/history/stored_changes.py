@@ -33,19 +33,9 @@ def stored_changes(
 ) -> StoredChanges:
     """The changes in the stored results, each environment of a machine by itself.
 
-    Parameters
-    ----------
-    patterns
-        Texts, one of which is in a benchmark's name; none: all benchmarks.
-    machine
-        Whose results; None: every machine's. Refused if it has none.
-    tip
-        The last commit of the line of first parents along which series are laid.
-
-    Raises
-    ------
-    NothingMeasured
-        If nothing is stored.
+    `patterns`: texts, one of which is in a benchmark's name; none: all benchmarks. `machine`: whose
+    results; None: every machine's. Refused if it has none. `tip`: the last commit of the line of
+    first parents along which series are laid. Raises NothingMeasured if nothing is stored.
     """
     results = histories.read()
     notes = list(results.complaints)

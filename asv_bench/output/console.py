@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -108,11 +109,9 @@ def print_table(console: Console, table: Table) -> None:
 
 def _drawn(console: Console, table: Table) -> RichTable:
     """The table with notes beside their values if it asks for that and is narrow enough."""
-    if table.notes == "beside":
-        drawn = table.to_rich(notes_beside=True)
-        if _least_width(console, drawn) <= console.width:
-            return drawn
-    return table.to_rich()
+    drawn = table.to_rich(notes_beside=table.notes == "beside")
+    is_narrow = _least_width(console, drawn) <= console.width
+    return drawn if table.notes == "below" or is_narrow else table.to_rich()
 
 
 def _print_around(console: Console, text: str, style: str) -> None:
@@ -123,43 +122,41 @@ def _print_around(console: Console, text: str, style: str) -> None:
 
 def _least_width(console: Console, table: RichTable) -> int:
     """Columns that a table needs where its names are as narrow as they may be."""
-    options = console.options.update(width=UNLIMITED)
     names = table.columns[0]
-    longest = max(_widths(console, names, lines=slice(None)))
-    natural = Measurement.get(console, options, table).maximum
+    longest = max(_widths(names, lines=slice(None)))
+    natural = Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum
     return natural - longest + min(longest, _least_name(console, names))
 
 
 def _least_name(console: Console, names: Column) -> int:
     """Columns that the names need: the first line of a name that stays whole, else its words."""
     options = console.options.update(width=UNLIMITED)
-    words = max(
-        Measurement.get(console, options, cell).minimum for cell in (names.header, *names.cells)
-    )
+    cells = (names.header, *names.cells)
+    words = max(Measurement.get(console, options, cell).minimum for cell in cells)
     if not names.no_wrap:
-        return max(words, min(LEAST_PROSE, max(_widths(console, names, lines=slice(None)))))
-    return max(words, *_widths(console, names, lines=slice(1)))
+        return max(words, min(LEAST_PROSE, max(_widths(names, lines=slice(None)))))
+    return max(words, *_widths(names, lines=slice(1)))
 
 
-def _widths(console: Console, names: Column, *, lines: slice) -> list[int]:
-    return [
-        line.cell_len
-        for cell in (names.header, *names.cells)
-        for line in _text(console, cell).split("\n")[lines]
-    ]
+def _widths(names: Column, *, lines: slice) -> list[int]:
+    cells = (names.header, *names.cells)
+    return [line.cell_len for cell in cells for line in _text(cell).split("\n")[lines]]
 
 
 def _print_as_list(console: Console, table: RichTable) -> None:
     """A paragraph for each row: its name, and beneath it each figure behind its label."""
-    labels = [" ".join(_text(console, column.header).plain.split()) for column in table.columns]
+
+    def write(text: Text, **options: Any) -> None:
+        console.print(text, soft_wrap=False, crop=False, **options)
+
+    labels = [" ".join(_text(column.header).plain.split()) for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
-        name, *cells = (_text(console, cell) for cell in row)
+        name, *cells = map(_text, row)
         # A row without a name goes on with the one above.
         first, *others = name.split("\n") if name.plain else [Text(INDENT)]
-        is_whole = table.columns[0].no_wrap
-        console.print(first, soft_wrap=False, crop=False, no_wrap=is_whole, overflow="ignore")
+        write(first, no_wrap=table.columns[0].no_wrap, overflow="ignore")
         for other in others:
-            console.print(other, soft_wrap=False, crop=False)
+            write(other)
         line = Text(INDENT)
         for label, cell in zip(labels[1:], cells, strict=True):
             if cell.plain.strip() in ("", "-"):
@@ -167,13 +164,15 @@ def _print_as_list(console: Console, table: RichTable) -> None:
             entry = Text.assemble((f"{label} ", "dim"), Text(" ").join(cell.split("\n")))
             if line.plain != INDENT and line.cell_len + entry.cell_len > console.width:
                 line.rstrip()
-                console.print(line, soft_wrap=False, crop=False)
+                write(line)
                 line = Text(INDENT)
             line.append_text(entry).append(GAP)
         if line.plain != INDENT:
             line.rstrip()
-            console.print(line, soft_wrap=False, crop=False)
+            write(line)
 
 
-def _text(console: Console, cell: RenderableType) -> Text:
-    return cell if isinstance(cell, Text) else console.render_str(str(cell), highlight=False)
+def _text(cell: RenderableType) -> Text:
+    """A cell of a table of ours: all of them are texts."""
+    assert isinstance(cell, Text)
+    return cell

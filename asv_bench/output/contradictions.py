@@ -5,42 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-PLAUSIBLE_SPREAD = 1.2
+_SPREAD = 1.2
 """The largest of several runs of one thing over the smallest, beyond which they disagree."""
-PLAUSIBLE_SKEW = 1.3
+_SKEW = 1.3
 """Mean over median, or the other way round, of times that should be alike."""
-PLAUSIBLE_RATIO = 1.5
+_RATIO = 1.5
 """Two figures of one thing, the larger over the smaller."""
-SHOWN = 3
+_SHOWN = 3
 ADVICE = "Make the machine idle and measure again before you believe them."
 
 
 def spread_sentences(
     values: Mapping[str, Sequence[float]], of_what: str = "runs", unit: str = ""
 ) -> list[str]:
-    """At most one sentence: which runs of the same thing disagree, and by how much.
+    """At most one sentence: which runs, or processes, of the same thing disagree, by how much.
 
-    `values` has one figure for each run, by name; `of_what` they are: runs, processes; `unit` is of
-    all figures.
+    `values` has one figure for each run, by name; `unit` is of all figures.
     """
-    apart = {
-        name: spread
-        for name, runs in values.items()
-        if (spread := _apart(runs)) is not None and spread > PLAUSIBLE_SPREAD
-    }
-    if not apart:
-        return []
-    worst = sorted(apart, key=lambda name: -apart[name])
-    listed = "; ".join(
-        f"{name} is {_shown(min(_finite(values[name])))} to {_shown(max(_finite(values[name])))}"
-        f"{unit and ' '}{unit}"
-        for name in worst[:SHOWN]
+    worst = sorted(
+        (name for name in values if _apart(values[name]) > _SPREAD),
+        key=lambda name: -_apart(values[name]),
     )
-    rest = len(worst) - SHOWN
+    if not worst:
+        return []
+    listed = "; ".join(f"{name} is {_range(values[name], unit)}" for name in worst[:_SHOWN])
+    rest = len(worst) - _SHOWN
     more = f"; and {rest} more figure{'s' if rest > 1 else ''}" if rest > 0 else ""
     return [
         f"Warning: {of_what} that measured the same disagree by more than "
-        f"{100 * (PLAUSIBLE_SPREAD - 1):.0f} %: {listed}{more}. {ADVICE}"
+        f"{100 * (_SPREAD - 1):.0f} %: {listed}{more}. {ADVICE}"
     ]
 
 
@@ -54,21 +47,17 @@ def processes_apart(figures: Iterable[tuple[str, float]], unit: str = "") -> lis
 
 def skew_sentences(figures: Mapping[str, tuple[float, float]]) -> list[str]:
     """A sentence for each figure, by name, whose median and mean are far apart."""
-    said: list[str] = []
-    for name, (median, mean) in figures.items():
-        apart = _apart((median, mean))
-        if apart is not None and apart > PLAUSIBLE_SKEW:
-            said.append(
-                f"Warning: the p50 of {name} is {_shown(median)} and its mean {_shown(mean)}: a "
-                f"few took far longer than the others. {ADVICE}"
-            )
-    return said
+    return [
+        f"Warning: the p50 of {name} is {_shown(median)} and its mean {_shown(mean)}: a few took "
+        f"far longer than the others. {ADVICE}"
+        for name, (median, mean) in figures.items()
+        if _apart((median, mean)) > _SKEW
+    ]
 
 
 def ratio_sentence(one: tuple[str, float], other: tuple[str, float], unit: str) -> list[str]:
     """A sentence where two figures of the same thing, each with its name, are far apart."""
-    apart = _apart((one[1], other[1]))
-    if apart is None or apart <= PLAUSIBLE_RATIO:
+    if _apart((one[1], other[1])) <= _RATIO:
         return []
     return [
         f"Warning: {one[0]} is {_shown(one[1])} {unit} and {other[0]} {_shown(other[1])} {unit}, "
@@ -76,14 +65,15 @@ def ratio_sentence(one: tuple[str, float], other: tuple[str, float], unit: str) 
     ]
 
 
-def _apart(values: Sequence[float]) -> float | None:
-    """The largest over the smallest; None where fewer than two are positive numbers."""
-    positive = [value for value in _finite(values) if value > 0]
-    return max(positive) / min(positive) if len(positive) > 1 else None
+def _apart(values: Sequence[float]) -> float:
+    """The largest over the smallest of the positive numbers; 1 where there are not two."""
+    positive = [value for value in values if math.isfinite(value) and value > 0]
+    return max(positive) / min(positive) if positive else 1.0
 
 
-def _finite(values: Sequence[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]
+def _range(values: Sequence[float], unit: str) -> str:
+    numbers = [value for value in values if math.isfinite(value)]
+    return f"{_shown(min(numbers))} to {_shown(max(numbers))} {unit}".rstrip()
 
 
 def _shown(value: float) -> str:

@@ -13,7 +13,6 @@ from asv_bench.errors import MeasurementFailed, Refused
 
 STANDARD_OUTPUT = Path("-")
 """The name that stands for standard output."""
-_BLOCK = b"\0" * 4096
 
 
 class WrittenElsewhere(MeasurementFailed):
@@ -73,7 +72,7 @@ def _try(path: Path) -> None:
     handle, probe = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_BLOCK)
+            file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
     finally:
@@ -86,25 +85,27 @@ def _write(path: Path, text: str) -> None:
         sys.stdout.flush()
         return
     if _is_special(path):
-        with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        _fill(path, text)
         return
     # Through a symbolic link, as any other program writes.
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        _fill(handle, text)
         # mkstemp makes files private; a report is as readable as any other file.
         umask = os.umask(0)
         os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        os.unlink(temporary)
         raise
+
+
+def _fill(place: int | Path, text: str) -> None:
+    with open(place, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
 
 
 def _is_special(path: Path) -> bool:
@@ -118,8 +119,7 @@ def _rescued(text: str, stem: str, suffix: str) -> str:
         with suppress(OSError):
             handle, name = tempfile.mkstemp(dir=folder, prefix=f"kvtrail-{stem}-", suffix=suffix)
             try:
-                with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-                    file.write(text)
+                _fill(handle, text)
             except OSError:
                 os.unlink(name)
                 raise

@@ -30,31 +30,16 @@ _HOW = ("--resume", "--fresh", "--quiet", "-q", "--verbose", "-v")
 
 @dataclass(frozen=True, slots=True)
 class IssueText:
-    """The parts of such a text, in their order; all but tables are plain text.
+    """The parts of such a text, in their order; all but tables are plain text."""
 
-    Attributes
-    ----------
-    heading
-        The answer in a line.
-    commits
-        What it is about, as `described` and the like say it, in Markdown.
-    tables
-        Figures; rows that matter least stand last, and are left out first where there is no room.
-        Captions are printed small.
-    remarks
-        Sentences without which the figures would be misunderstood.
-    environment
-        Facts by their name.
-    command
-        What repeats the measurement, see `repeating`.
-    """
-
-    heading: str
-    commits: str
+    heading: str  # the answer in a line
+    commits: str  # what it is about, as `described` and the like say it, in Markdown
+    # Figures; rows that matter least stand last, and are left out first where there is no room.
+    # Captions are printed small.
     tables: Sequence[Table]
-    remarks: Sequence[str]
-    environment: Mapping[str, str]
-    command: str
+    remarks: Sequence[str]  # sentences without which the figures would be misunderstood
+    environment: Mapping[str, str]  # facts by their name
+    command: str  # what repeats the measurement, see `repeating`
 
     def render(self, limit: int = LIMIT) -> str:
         """The Markdown, of at most so many characters."""
@@ -102,14 +87,8 @@ def environment_of(
 ) -> dict[str, str]:
     """The facts that a figure depends on.
 
-    Parameters
-    ----------
-    measured
-        What is measured and how.
-    devices
-        Where.
-    with_torch
-        Whether lives run with the ruler's own torch and its number of threads.
+    `measured`: what is measured and how. `devices`: where. `with_torch`: whether lives run with the
+    ruler's own torch and its number of threads.
     """
     machine = record.machine
     python = [f"Python {machine.python}"]
@@ -142,12 +121,8 @@ def repeating(arguments: Sequence[str], names: Mapping[str, tuple[str, ...]]) ->
 
     Names of files to write are left out, and so are secrets and how much is said.
 
-    Parameters
-    ----------
-    arguments
-        As they were given, without the program.
-    names
-        Words to say in place of names that move, such as a hash for HEAD~1.
+    `arguments`: as they were given, without the program. `names`: words to say in place of names
+    that move, such as a hash for HEAD~1.
     """
     given = [without_folders(word) for word in arguments]
     end = given.index("--") if "--" in given else len(given)

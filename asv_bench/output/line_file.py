@@ -9,45 +9,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asv_bench.output.stored_json import UnreadableFile, parsed_json
+from asv_bench.output.stored_json import UnreadableFile, parsed
 
 
 class LineFile:
     """Entries on disk, each there as soon as it is appended; from several threads.
 
-    Parameters
-    ----------
-    path
-        Its folder is made.
-    what
-        What an entry is, for sentences.
-    take
-        Called with each entry that is there; KeyError, TypeError or ValueError: it is none of ours.
-
-    Attributes
-    ----------
-    complaints
-        A sentence for each line that is no entry, which is left out, and one if entries could no
-        longer be kept.
+    `take` is called with each entry that is there; `what` says in sentences what an entry is.
     """
 
     def __init__(self, path: Path, what: str, take: Callable[[Mapping[str, Any]], None]) -> None:
         self.path = path
+        # A sentence for each line that is no entry and is left out, and one if writing failed.
         self.complaints: list[str] = []
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            self._read(what, take)
-
-    def _read(self, what: str, take: Callable[[Mapping[str, Any]], None]) -> None:
-        whole, newline, torn = self.path.read_bytes().rpartition(b"\n")
+        whole, newline, torn = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
         if torn:
             # The line that was being written when the process was killed.
-            with self.path.open("r+b") as file:
-                file.truncate(len(whole + newline))
+            os.truncate(path, len(whole + newline))
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                parsed_json(f"line {number} of {self.path}", what, line, take)
+                parsed(f"line {number} of {path}", what, line, take)
             except UnreadableFile as error:
                 self.complaints.append(f"{error} It is left out.")
 

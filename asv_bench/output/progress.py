@@ -19,25 +19,20 @@ class Progress:
 
     On a terminal that is a bar, drawn only when something has happened: drawing while something is
     measured would be measured too. Elsewhere it is a plain line at the beginning, and then one
-    every half minute at most.
+    every half minute at most. `total` is None where it is not known yet. Where other processes do
+    the work (`is_apart`), a thread prints the line also when nothing has happened.
     """
 
     def __init__(
         self,
         console: Console,
         what: str,
-        # How many there will be; None if that is not known yet.
         total: int | None = None,
-        unit: str = "processes",  # what is counted
+        unit: str = "processes",
         *,
-        # Whether other processes do the work. Then a thread prints the line also when nothing has
-        # happened; a process that measures itself has no such thread.
         is_apart: bool = True,
     ) -> None:
-        self._console = console
-        self._what = what
-        self._total = total
-        self._unit = unit
+        self._console, self._what, self._total, self._unit = console, what, total, unit
         self._done = 0
         self._begun = self._said_at = time.monotonic()
         # From where on what takes time is what is counted: the time, and how many were done then.
@@ -62,11 +57,10 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._begun = self._said_at = time.monotonic()
-        if self._bar is None:
-            self._say(self._beginning())
-        else:
+        if self._bar is not None:
             self._bar.start()
-            self._draw()
+        counted = "" if self._total is None else f": {self._total} {self._unit}"
+        self._tell(f"{self._what}{counted}")
         if self._thread is not None:
             self._thread.start()
         preparation.listen(self._prepare)
@@ -94,23 +88,20 @@ class Progress:
         those done.
         """
         with self._lock:
-            at = time.monotonic()
             if done == 0:
-                self._since = (at, 0)
+                self._since = (time.monotonic(), 0)
             elif self._done == 0:
                 # What comes before the first, such as compiling, says nothing of the others. Where
                 # it is not known when that was over, the first says nothing either. All but one
                 # may be those of an earlier run.
-                self._since = (at, done) if self._since is None else (self._since[0], done - 1)
+                at = (time.monotonic(), done)
+                self._since = at if self._since is None else (self._since[0], done - 1)
             self._done = done
             self._what = what or self._what
             self._total = total or self._total
             self._seconds_left = seconds_left
             self._preparing = ""
-            if self._bar is not None:
-                self._draw()
-            elif at - self._said_at >= SECONDS_BETWEEN_LINES:
-                self._say(self._line())
+            self._tell()
 
     def advance(self, what: str | None = None) -> None:
         """Say that one more is done."""
@@ -137,10 +128,7 @@ class Progress:
             if not what and self._done == 0:
                 self._since = (time.monotonic(), 0)
             if self._bar is not None:
-                self._draw()
-
-    def _beginning(self) -> str:
-        return self._what if self._total is None else f"{self._what}: {self._total} {self._unit}"
+                self._tell()
 
     def _line(self) -> str:
         gone = f"{clock(time.monotonic() - self._begun)} gone"
@@ -149,40 +137,34 @@ class Progress:
         count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
         counted = f"{count} {self._unit}" if self._done or self._total else ""
         parts = (counted, gone, self.left())
-        doing = self._preparing or self._what
-        return f"{doing}: {', '.join(part for part in parts if part)}"
+        return f"{self._preparing or self._what}: {', '.join(filter(None, parts))}"
 
-    def _say(self, line: str) -> None:
-        self._said_at = time.monotonic()
-        if self._is_quiet:
-            return
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def _draw(self) -> None:
-        assert self._bar is not None
-        count = str(self._done) if self._total is None else f"{self._done}/{self._total}"
-        shown = f"{count} {self._unit}, {self.left()}".removesuffix(", ")
-        self._bar.update(
-            self._task,
-            description=self._preparing or self._what,
-            completed=self._done,
-            total=self._total,
-            count=shown,
-        )
-        self._bar.refresh()
+    def _tell(self, line: str = "") -> None:
+        """Draw the bar; or print this line, or else the usual one where the last was long ago."""
+        if self._bar is not None:
+            count = str(self._done) if self._total is None else f"{self._done}/{self._total}"
+            self._bar.update(
+                self._task,
+                description=self._preparing or self._what,
+                completed=self._done,
+                total=self._total,
+                count=f"{count} {self._unit}, {self.left()}".removesuffix(", "),
+            )
+            self._bar.refresh()
+        elif line or time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES:
+            self._said_at = time.monotonic()
+            if not self._is_quiet:
+                said = line or self._line()
+                self._console.print(said, markup=False, highlight=False, soft_wrap=True)
 
     def _beat(self) -> None:
         while not self._over.wait(SECONDS_BETWEEN_LINES):
             with self._lock:
-                if self._bar is not None:
-                    self._draw()
-                elif time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES:
-                    self._say(self._line())
+                self._tell()
 
 
 def clock(seconds: float) -> str:
     """Minutes and seconds, and hours where there are any."""
-    whole = int(seconds)
-    minutes = f"{whole // 60 % 60:02d}" if whole >= 3600 else f"{whole // 60}"
-    hours = f"{whole // 3600}:" if whole >= 3600 else ""
-    return f"{hours}{minutes}:{whole % 60:02d}"
+    minutes, rest = divmod(int(seconds), 60)
+    hours = f"{minutes // 60}:{minutes % 60:02d}" if minutes >= 60 else str(minutes)
+    return f"{hours}:{rest:02d}"

@@ -65,10 +65,7 @@ class Record:
 
         `devices` are what is measured, as `surroundings.look_around` takes them.
 
-        Raises
-        ------
-        Refused
-            If quiet is required and there is other load.
+        Raises Refused if quiet is required and there is other load.
         """
         self.surroundings = look_around(devices)
         disturbances = self.surroundings.sentences()

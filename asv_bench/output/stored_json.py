@@ -2,6 +2,7 @@
 
 Such a file may be cut off, be of something else, or hold figures that are none. Whoever reads one
 gets a sentence that names the file and what is wrong with it, leaves that out, and judges the rest.
+What a file should hold is best said by a msgspec struct, with the types of figures below.
 """
 
 from __future__ import annotations
@@ -9,29 +10,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from asv_bench.errors import BenchError, Refused
 
 Parsed = TypeVar("Parsed")
 
-LATEST_MOMENT_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999, since 1970: no calendar here goes on."""
+# Beyond these, ratios and sums of figures might be no numbers any more.
+Positive: TypeAlias = Annotated[float, Meta(ge=1e-100, le=1e100)]
+Finite: TypeAlias = Annotated[float, Meta(ge=-1e100, le=1e100)]
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+Moment: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799_999)]
+"""Milliseconds since 1970, up to the year 9999: no calendar here goes on."""
 
 _LONGEST = 60
-_LARGEST = 1e100
-"""Beyond it, and below its inverse, ratios and sums of figures might be no numbers any more."""
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
 _FOREIGN = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    BenchError,
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
+    *(BenchError, msgspec.MsgspecError),
 )
 """What reading raises where a file holds something else than its reader expects."""
 
@@ -40,58 +41,58 @@ class UnreadableFile(Refused):
     """A stored file that is damaged or something else; the message names it and says why."""
 
 
-def read_stored(path: Path, what: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
-    """What `parse` makes of the JSON object in a file.
+def read_stored(
+    path: Path, what: str, parse: Callable[[dict[str, Any]], Parsed] | type[Parsed]
+) -> Parsed:
+    """The JSON object in a file as a struct, or as what `parse` makes of it.
 
-    `what` says what it should be: "a result file of asv". `parse` raises what Python raises where
-    something is missing or of another kind.
-
-    Raises UnreadableFile if the file cannot be read, or is something else.
+    `what` says what it should be: "a result file of asv". A function raises what Python raises
+    where something is missing or of another kind. Raises UnreadableFile if the file cannot be read,
+    or is something else.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UnreadableFile(f"{path} cannot be read: {error.strerror}.") from error
-    return parsed_json(path, what, content, parse)
+    return parsed(path, what, content, parse)
 
 
-def parsed_json(
-    path: Path | str, what: str, content: bytes, parse: Callable[[dict[str, Any]], Parsed]
+def parsed(
+    path: Path | str,
+    what: str,
+    content: Any,
+    parse: Callable[[dict[str, Any]], Parsed] | type[Parsed],
 ) -> Parsed:
-    """The same of bytes that have been read already; `path` names where they were."""
+    """The same of bytes that have been read already, or of JSON that has been decoded."""
     try:
-        value = decoded(content)
+        content = decoded(content) if isinstance(content, bytes) else content
     except ValueError as error:
         raise UnreadableFile(f"{path} is not JSON: {error}.") from error
-    return parsed(path, what, value, parse)
+    if not isinstance(content, dict):
+        raise UnreadableFile(f"{path} is not a JSON object.")
+    try:
+        is_struct = isinstance(parse, type) and issubclass(parse, msgspec.Struct)
+        read: Any = partial(msgspec.convert, type=parse) if is_struct else parse
+        found: Parsed = read(content)
+        return found
+    except UnreadableFile:
+        raise
+    except _FOREIGN as error:
+        lacking = f"it lacks {error}" if isinstance(error, KeyError) else ""
+        why = lacking or str(error).rstrip(".") or repr(error)
+        raise UnreadableFile(f"{path} is not {what}: {why}.") from error
 
 
 def decoded(content: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
     """The value of JSON in UTF-8, UTF-16 or UTF-32, with or without a byte order mark.
 
     `errors` says what becomes of bytes that are none of these. NaN and Infinity are taken, as many
-    programs write them; whoever wants a number asks `positive`, `count` or `finite`.
-
-    Raises ValueError if it is no JSON.
+    programs write them: no figure may be one. Raises ValueError if it is no JSON.
     """
     try:
         return json.loads(content.decode(json.detect_encoding(content), errors))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def parsed(
-    path: Path | str, what: str, content: Any, parse: Callable[[dict[str, Any]], Parsed]
-) -> Parsed:
-    """The same of JSON that has been decoded already."""
-    try:
-        if not isinstance(content, dict):
-            raise UnreadableFile(f"{path} is not a JSON object.")
-        return parse(content)
-    except UnreadableFile:
-        raise
-    except _FOREIGN as error:
-        raise UnreadableFile(f"{path} is not {what}: {_reason(error)}.") from error
 
 
 def require_schema(content: Mapping[str, Any], wanted: int, name: str = "schema") -> None:
@@ -100,11 +101,17 @@ def require_schema(content: Mapping[str, Any], wanted: int, name: str = "schema"
         raise ValueError(f"its {name} is {shown(content[name])}, not {wanted}")
 
 
+def _one(kind: Any, value: Any, what: str) -> Any:
+    """A value of a type; ValueError with a sentence if it is of another."""
+    try:
+        return msgspec.convert(float(value) if isinstance(value, float) else value, kind)
+    except msgspec.ValidationError:
+        raise ValueError(f"{shown(value)} is no {what}") from None
+
+
 def positive(value: Any) -> float:
     """A figure that can be compared as a ratio; ValueError if it is none, or none above 0."""
-    if not _is_number(value) or value < 1 / _LARGEST:
-        raise ValueError(f"{shown(value)} is no positive number")
-    return float(value)
+    return float(_one(Positive, value, "positive number"))
 
 
 def figure(value: Any) -> float:
@@ -116,33 +123,23 @@ def figure(value: Any) -> float:
 
 def finite(value: Any) -> float:
     """Any number that sums and ratios can be made of; ValueError if it is none."""
-    if not _is_number(value):
-        raise ValueError(f"{shown(value)} is no number")
-    return float(value)
+    return float(_one(Finite, value, "number"))
 
 
 def count(value: Any) -> float:
-    """A figure that may be zero, such as a number of spilled registers; ValueError if negative.
-
-    What is above zero is large enough to divide by.
-    """
-    if not _is_number(value) or (value != 0 and value < 1 / _LARGEST):
-        raise ValueError(f"{shown(value)} is no count")
-    return float(value)
+    """A figure that is 0 or large enough to divide by; ValueError if it is neither."""
+    found = _one(Finite, value, "count")
+    return float(_one(Positive, value, "count") if found else 0.0)
 
 
 def text(value: Any) -> str:
     """A text; ValueError if it is empty, or something else."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{shown(value)} is no text")
-    return value
+    return str(_one(Text, value, "text"))
 
 
 def moment(value: Any) -> int:
     """Milliseconds since 1970; ValueError if they are no moment of a calendar."""
-    if not _is_number(value) or not 0 <= value <= LATEST_MOMENT_MS:
-        raise ValueError(f"{shown(value)} is no time in milliseconds")
-    return int(value)
+    return int(_one(Moment, value, "time in milliseconds"))
 
 
 def shown(value: Any) -> str:
@@ -152,15 +149,3 @@ def shown(value: Any) -> str:
     except RecursionError:
         quoted = "what is nested deeply"
     return quoted if len(quoted) <= _LONGEST else f"{quoted[:_LONGEST]}..."
-
-
-def _is_number(value: Any) -> bool:
-    # NaN is below nothing, and an integer beyond every float compares all the same.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and abs(value) <= _LARGEST
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"it lacks {error}"
-    return str(error).rstrip(".") or repr(error)

@@ -112,29 +112,25 @@ class Table:
         """The table for a terminal, without title and caption: `console.print_table` prints all."""
         drawn = RichTable()
         for column in self.shown_columns:
-            header = f"{column.title}\n{column.unit}" if column.unit else column.title
+            header = Text(f"{column.title}\n{column.unit}" if column.unit else column.title)
             if column.kind == "text":
-                drawn.add_column(Text(header), overflow="fold")
+                drawn.add_column(header, overflow="fold")
             else:
                 side: Literal["left", "right"] = "right" if column.kind == "figure" else "left"
-                drawn.add_column(Text(header), justify=side, no_wrap=True)
+                drawn.add_column(header, justify=side, no_wrap=True)
         gap = " " if notes_beside else "\n"
         for row in self.rows:
-            if not row:
+            if row:
+                drawn.add_row(*(_drawn(text, cell, gap) for text, cell in self._cells(row)))
+            else:
                 drawn.add_section()
-                continue
-            drawn.add_row(*(_drawn(column, cell, gap) for column, cell in self._cells(row)))
         return drawn
 
     def to_markdown(self) -> str:
         """The table in GitHub's Markdown, its title above and its caption below."""
         headers = [inline(f"{column.title} {column.unit}") for column in self.shown_columns]
         sides = ["---:" if column.kind == "figure" else "---" for column in self.shown_columns]
-        bodies = [
-            [_in_markdown(column, cell) for column, cell in self._cells(row)]
-            for row in self.rows
-            if row
-        ]
+        bodies = [[inline(" ".join(cell)) for cell in row] for row in self.to_texts()]
         lines = [f"| {' | '.join(cells)} |" for cells in (headers, sides, *bodies)]
         parts = (inline(self.title), "\n".join(lines), inline(self.caption))
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -153,22 +149,19 @@ class Table:
 
     def to_texts(self) -> list[list[tuple[str, str]]]:
         """The texts and notes of the cells that people see, without the lines between sections."""
-        return [
-            [(_text(column, cell), cell.note) for column, cell in self._cells(row)]
-            for row in self.rows
-            if row
-        ]
+        return [[(text, cell.note) for text, cell in self._cells(row)] for row in self.rows if row]
 
     @property
     def shown_columns(self) -> list[Column]:
         """The columns that people see."""
         return [column for column in self.columns if column.kind != "data"]
 
-    def _cells(self, row: Row) -> Iterator[tuple[Column, Cell]]:
-        """The cells of a row that people see."""
-        for column, cell in zip(self.columns, row, strict=True):
+    def _cells(self, row: Row) -> Iterator[tuple[str, Cell]]:
+        """The cells of a row that people see, each with its text."""
+        for column, value in zip(self.columns, row, strict=True):
             if column.kind != "data":
-                yield column, _cell(cell)
+                cell = _cell(value)
+                yield column.text(cell.value) if cell.text is None else cell.text, cell
 
 
 def to_csv(tables: Sequence[Table]) -> str:
@@ -187,28 +180,15 @@ def _cell(cell: Any) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def _text(column: Column, cell: Cell) -> str:
-    return column.text(cell.value) if cell.text is None else cell.text
-
-
-def _drawn(column: Column, cell: Cell, gap: str) -> Text:
-    text = _text(column, cell)
+def _drawn(text: str, cell: Cell, gap: str) -> Text:
     drawn = Text(text, style=cell.style or ("dim" if text == MISSING else ""))
-    if cell.note:
-        drawn = Text.assemble(drawn, (f"{gap}{cell.note}", "dim"))
-    return drawn
-
-
-def _in_markdown(column: Column, cell: Cell) -> str:
-    return inline(f"{_text(column, cell)} {cell.note}")
+    return Text.assemble(drawn, (f"{gap}{cell.note}", "dim")) if cell.note else drawn
 
 
 def _parts(column: Column, value: Any) -> Iterator[tuple[str, Any]]:
     """A value under its key, or its parts under theirs."""
-    if not column.parts:
-        yield column.key, value
-        return
-    values = (None,) * len(column.parts) if value is None else value
+    whole = value if column.parts else (value,)
+    values = (None,) * len(column.keys) if whole is None else whole
     yield from zip(column.keys, values, strict=True)
 
 

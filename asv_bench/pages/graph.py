@@ -95,24 +95,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One series of one machine.
-
-    Attributes
-    ----------
-    lines
-        One for each environment, that which was measured last at the end.
-    changes, verdicts
-        What is marked on them, in the order of places.
-    draft
-        The figure of a working tree that differs from its commit; None where there is none.
-    """
+    """One series of one machine."""
 
     series: Series
     unit: str
     better: Better
+    # One for each environment, that which was measured last at the end.
     lines: tuple[Line, ...] = ()
+    # What is marked on them, in the order of places.
     changes: tuple[MarkedChange, ...] = ()
     verdicts: tuple[MarkedVerdict, ...] = ()
+    # The figure of a working tree that differs from its commit; None where there is none.
     draft: Figure | None = None
 
     @property

@@ -16,36 +16,20 @@ from asv_bench.pages.machine_view import MachineView
 
 @dataclass(frozen=True, slots=True)
 class LatestRow:
-    """The newest figure of one graph.
+    """The newest figure of one graph."""
 
-    Attributes
-    ----------
-    number
-        The graph's place among those of the machine.
-    value, spread
-        Texts; `value` is "failed" where the newest figure is none, and empty where only a working
-        tree was measured.
-    step
-        Against the commit measured before, as a percentage; "" where there is none.
-    measured
-        At which commit, and how long ago where others were measured since.
-    is_stale
-        Whether others were.
-    draft
-        What a working tree that differs from its commit gave, and against the newest figure.
-    change
-        The newest change, where it is news.
-    """
-
-    number: int
+    number: int  # the graph's place among those of the machine
     graph: Graph
+    # Texts; `value` is "failed" where the newest figure is none, and empty where only a working
+    # tree was measured.
     value: str
     spread: str
-    step: str
-    measured: str
-    is_stale: bool
+    step: str  # against the commit measured before, as a percentage; "" where there is none
+    measured: str  # at which commit, and how long ago where others were measured since
+    is_stale: bool  # whether others were
+    # What a working tree that differs from its commit gave, and against the newest figure.
     draft: str
-    change: MarkedChange | None
+    change: MarkedChange | None  # the newest change, where it is news
 
 
 def rows_of(view: MachineView) -> list[tuple[str, list[LatestRow]]]:

@@ -51,33 +51,20 @@ class ChangedCommit:
 
 @dataclass(frozen=True, slots=True)
 class MachineView:
-    """Everything that is stored of one machine.
-
-    Attributes
-    ----------
-    commits
-        The axis: what was measured of the line of first parents, oldest first; or labels.
-    dates
-        When commits were made, in milliseconds since 1970, by full hash.
-    behind
-        How many commits of the line are newer, by full hash; empty where nobody can tell.
-    sessions
-        Those of its figures.
-    environments
-        The last one measured is the first; `environment_names` says what sets each apart.
-    off_line
-        Commits that were measured and are not on the line.
-    """
+    """Everything that is stored of one machine."""
 
     name: str
     facts: tuple[tuple[str, str], ...]
+    # The axis: what was measured of the line of first parents, oldest first; or labels.
     commits: tuple[Commit, ...]
-    dates: Mapping[str, int]
+    dates: Mapping[str, int]  # when commits were made, in milliseconds since 1970, by full hash
+    # How many commits of the line are newer, by full hash; empty where nobody can tell.
     behind: Mapping[str, int]
-    sessions: Sessions
+    sessions: Sessions  # those of its figures
+    # The last one measured is the first; `environment_names` says what sets each apart.
     environments: tuple[EnvironmentFacts, ...]
     graphs: tuple[Graph, ...]
-    off_line: int = 0
+    off_line: int = 0  # commits that were measured and are not on the line
     is_here: bool = False
 
     @property

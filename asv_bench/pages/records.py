@@ -51,29 +51,17 @@ class StoredVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """What a record of one of `COMMANDS` says of a subject.
-
-    Attributes
-    ----------
-    started
-        When, as ISO writes it.
-    ends
-        The older and the newer of the commits that it is about, full hashes or labels.
-    sentences
-        The answer of `explain` or `fixed`.
-    answer
-        That of any command, in a line.
-    verdicts
-        Of single benchmarks, those that a bisection confirmed steps with too.
-    """
+    """What a record of one of `COMMANDS` says of a subject."""
 
     path: Path
     command: str
-    started: str
+    started: str  # when, as ISO writes it
     machine: str
+    # The older and the newer of the commits that it is about, full hashes or labels.
     ends: tuple[str, str]
-    sentences: tuple[str, ...]
-    answer: str
+    sentences: tuple[str, ...]  # the answer of `explain` or `fixed`
+    answer: str  # that of any command, in a line
+    # Of single benchmarks, those that a bisection confirmed steps with too.
     verdicts: tuple[StoredVerdict, ...]
 
 

@@ -13,10 +13,7 @@ from asv_bench.errors import Refused
 def search_path(paths: Sequence[str]) -> str:
     """The paths as PYTHONPATH takes them.
 
-    Raises
-    ------
-    Refused
-        If one of them holds the separator, which nothing in that variable can express.
+    Raises Refused if one of them holds the separator, which nothing in that variable can express.
     """
     for path in paths:
         if os.pathsep in path:

@@ -57,10 +57,7 @@ class Holder:
 def checkout_lock(root: Path) -> Iterator[None]:
     """Hold the lock of the checkout at `root`; a session within this one holds it already.
 
-    Raises
-    ------
-    Refused
-        If another session holds it, or it cannot be taken here.
+    Raises Refused if another session holds it, or it cannot be taken here.
     """
     path = root / ".asv" / "lock"
     if _is_ours(path):

@@ -29,21 +29,11 @@ class Devices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DevicePool(Generic[Request, Result]):
-    """Gives each device of a source its next piece of work as soon as it is idle.
+    """Gives each device of a source its next piece of work as soon as it is idle."""
 
-    Attributes
-    ----------
-    source
-        Has the devices.
-    work
-        Does one piece on a device, in a thread of its own.
-    at_once
-        Pieces that a device does at the same time.
-    """
-
-    source: Devices
-    work: Callable[[Request, str], Result]
-    at_once: int = 1
+    source: Devices  # has the devices
+    work: Callable[[Request, str], Result]  # does one piece on a device, in a thread of its own
+    at_once: int = 1  # pieces that a device does at the same time
 
     def run(
         self,
@@ -53,20 +43,10 @@ class DevicePool(Generic[Request, Result]):
     ) -> None:
         """Work until no device is given anything more, and everything is taken.
 
-        Parameters
-        ----------
-        next_request
-            Given an idle device and what is being done, says what that device begins; None:
-            nothing.
-        take
-            Called in the caller's thread with each piece that is done, or has failed.
-        put_back
-            Called in its place with a piece whose device was lost: it is still to be done.
-
-        Raises
-        ------
-        MeasurementFailed
-            If all devices are lost.
+        `next_request`: given an idle device and what is being done, says what that device begins;
+        None: nothing. `take`: called in the caller's thread with each piece that is done, or has
+        failed. `put_back`: called in its place with a piece whose device was lost: it is still to
+        be done. Raises MeasurementFailed if all devices are lost.
         """
         running: dict[Future[Result], tuple[str, Request]] = {}
         idle = list(self.source.devices) * self.at_once

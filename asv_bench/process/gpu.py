@@ -148,16 +148,8 @@ def visible_gpus() -> list[str]:
 def chosen_gpus(devices: str | None) -> tuple[str, ...]:
     """The UUIDs of some of the GPUs that CUDA may see.
 
-    Parameters
-    ----------
-    devices
-        Numbers among them, or UUIDs, separated by commas; "all"; None: the first only, as others
-        may be somebody else's.
-
-    Raises
-    ------
-    Refused
-        If there are no such GPUs.
+    `devices`: numbers among them, or UUIDs, separated by commas; "all"; None: the first only, as
+    others may be somebody else's. Raises Refused if there are no such GPUs.
     """
     gpus = visible_gpus()
     if devices in (None, ALL_DEVICES):
@@ -184,10 +176,7 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
 def gpu_reader(device: str) -> Iterator[Callable[[], GpuState]]:
     """A function that reads the state of one GPU, named by UUID or index, again and again.
 
-    Raises
-    ------
-    Refused
-        If NVML cannot be asked here.
+    Raises Refused if NVML cannot be asked here.
     """
     with _nvml() as nvml:
         if nvml is None:
@@ -198,10 +187,8 @@ def gpu_reader(device: str) -> Iterator[Callable[[], GpuState]]:
 def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
     """What other processes do on GPUs, as far as the driver tells.
 
-    Parameters
-    ----------
-    devices
-        GPUs by UUID, number or torch's name; others are left out. None: the first visible one.
+    `devices`: GPUs by UUID, number or torch's name; others are left out. None: the first visible
+    one.
     """
     with _visible() as gpus:
         if not gpus or devices is None:

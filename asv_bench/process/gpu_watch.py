@@ -22,10 +22,7 @@ FROM_OUTSIDE = frozenset({"hw_power_brake_slowdown"})
 class GpuWatch:
     """Reads a GPU's state in a thread of its own until it is left.
 
-    Parameters
-    ----------
-    device
-        UUID or index.
+    `device`: UUID or index.
     """
 
     def __init__(self, device: str) -> None:

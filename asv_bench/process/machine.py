@@ -97,16 +97,9 @@ REFERENCE_MACHINES: dict[str, ReferenceMachine] = {
 def machine_facts() -> MachineFacts:
     """Read the facts of this machine.
 
-    Returns
-    -------
-    MachineFacts
-        `name` is a reference machine's where its rule holds, else `own-` and a slug of the
-        hardware, which git ignores. `KVTRAIL_MACHINE` overrides the choice.
-
-    Raises
-    ------
-    Refused
-        If `KVTRAIL_MACHINE` names a reference machine that this one is not.
+    Returns `name` is a reference machine's where its rule holds, else `own-` and a slug of the
+    hardware, which git ignores. `KVTRAIL_MACHINE` overrides the choice. Raises Refused if
+    `KVTRAIL_MACHINE` names a reference machine that this one is not.
     """
     versions = _torch_versions()
     unnamed = MachineFacts(

@@ -89,12 +89,8 @@ def look_around(
 ) -> Surroundings:
     """See what else the machine does now; takes a fraction of a second.
 
-    Parameters
-    ----------
-    devices
-        What is measured: "cpu", or GPUs by UUID or number; None: the first GPU that CUDA may see.
-    proc, sys
-        Where the kernel tells of processes and of devices.
+    `devices`: what is measured: "cpu", or GPUs by UUID or number; None: the first GPU that CUDA may
+    see. `proc` and `sys`: where the kernel tells of processes and of devices.
     """
     return Surroundings(
         cores=os.cpu_count() or 1,

@@ -42,10 +42,7 @@ def users_environment() -> dict[str, str]:
 def measured_threads() -> int:
     """The number of threads of the processes that this one starts, or of itself if it measures.
 
-    Raises
-    ------
-    Refused
-        If the user's value is not a number: torch would use all cores.
+    Raises Refused if the user's value is not a number: torch would use all cores.
     """
     text = measured_environment()[THREADS_VARIABLE]
     # OpenMP takes a list, a number for each level of nesting; torch uses the first.

@@ -42,10 +42,7 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     twice, with fewer 16 times. Where the commits do not scatter alike, it is 2 times as wide with
     six pairs, 4 times with five and 8 times with four.
 
-    Parameters
-    ----------
-    base, head
-        [..., pairs] logarithms of times.
+    `base` and `head`: [..., pairs] logarithms of times.
     """
     pairs = base.shape[-1]
     gap = head.min(axis=-1) - base.max(axis=-1)
@@ -59,10 +56,7 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
 def scatter_alike(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     """Whether neither commit's processes lie more than `ALIKE` times as far apart as the other's.
 
-    Parameters
-    ----------
-    base, head
-        [..., pairs] logarithms of times.
+    `base` and `head`: [..., pairs] logarithms of times.
     """
     first, second = _range(base), _range(head)
     alike: npt.NDArray[np.bool_] = (first <= ALIKE * second) & (second <= ALIKE * first)
@@ -91,10 +85,7 @@ def guarded_rank_sum_p(base: Floats, head: Floats) -> Floats:
 def rank_sum_p(base: Floats, head: Floats) -> Floats:
     """The exact p-value of the rank-sum test (Wilcoxon, Mann and Whitney); ties count for the base.
 
-    Parameters
-    ----------
-    base, head
-        [..., processes] logarithms of times; not necessarily as many of both.
+    `base` and `head`: [..., processes] logarithms of times; not necessarily as many of both.
     """
     wins = (head[..., :, None] > base[..., None, :]).sum(axis=(-1, -2))
     p: Floats = _rank_sum_tails(head.shape[-1], base.shape[-1])[wins]
@@ -104,19 +95,10 @@ def rank_sum_p(base: Floats, head: Floats) -> Floats:
 def pooled_p(base: Floats, head: Floats, pool: Floats) -> Floats:
     """The exact p-value of the signed ranks that the pairs have among themselves and the pool.
 
-    Parameters
-    ----------
-    base, head
-        [..., pairs] logarithms of times.
-    pool
-        [..., size] differences between logarithms of two processes of one commit, next to each
-        other in time.
-
-    Returns
-    -------
-    Floats
-        Where there is no effect, every choice of ranks and signs for the pairs is as likely. 1
-        where the commits are not separate.
+    `base` and `head`: [..., pairs] logarithms of times. `pool`: [..., size] differences between
+    logarithms of two processes of one commit, next to each other in time. Returns where there is no
+    effect, every choice of ranks and signs for the pairs is as likely. 1 where the commits are not
+    separate.
     """
     differences = head - base
     sizes = np.abs(differences)
@@ -143,11 +125,8 @@ def least_pooled_p(pairs: int, size: int) -> float:
 def fits_pool(own: Floats, pool: Floats) -> npt.NDArray[np.bool_]:
     """Whether differences that this run showed within a commit are no wider than the pool's.
 
-    Parameters
-    ----------
-    own, pool
-        [..., count] differences between logarithms of two processes of one commit, next to each
-        other in time.
+    `own` and `pool`: [..., count] differences between logarithms of two processes of one commit,
+    next to each other in time.
     """
     own, pool = np.abs(own), np.abs(pool)
     is_in_reach = own.max(axis=-1) <= 2 * pool.max(axis=-1)

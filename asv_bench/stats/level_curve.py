@@ -45,24 +45,12 @@ _LEAST_BITS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The commits between two measured ones, of which the later one belongs to them.
+    """The commits between two measured ones, of which the later one belongs to them."""
 
-    Attributes
-    ----------
-    commits
-        One of them made the jump, if there is one.
-    is_atomic
-        Whether measuring can tell no more of them apart.
-    probability
-        That there is a jump among them.
-    effect
-        By how much the curve rises if so.
-    """
-
-    commits: range
-    is_atomic: bool
-    probability: float
-    effect: float
+    commits: range  # one of them made the jump, if there is one
+    is_atomic: bool  # whether measuring can tell no more of them apart
+    probability: float  # that there is a jump among them
+    effect: float  # by how much the curve rises if so
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +65,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class _Solution:
-    """The posterior.
+    """The posterior."""
 
-    Attributes
-    ----------
-    nodes
-        Measured commits, the good end first.
-    jumps
-        [gaps] probabilities of a jump.
-    levels
-        [nodes, levels] the curve there.
-    flat, before, after
-        [gaps, levels] the level of a gap if there is no jump in it, and on either side of the jump
-        if there is one, times the probability of that.
-    shapes, curves
-        The posteriors over `SHAPES` and the kinds of curves.
-    """
-
-    nodes: list[int]
-    jumps: Floats
-    levels: Floats
+    nodes: list[int]  # measured commits, the good end first
+    jumps: Floats  # [gaps] probabilities of a jump
+    levels: Floats  # [nodes, levels] the curve there
+    # [gaps, levels] the level of a gap if there is no jump in it, and on either side of the jump if
+    # there is one, times the probability of that.
     flat: Floats
     before: Floats
     after: Floats
+    # The posteriors over `SHAPES` and the kinds of curves.
     shapes: Floats
     curves: Floats
 

@@ -27,26 +27,15 @@ _SHARES = (0.10, 0.21)  # of pairs beside the truth, to either side: of 11 % and
 
 @dataclass(frozen=True, slots=True)
 class NoiseShapes:
-    """Some shapes, as arrays over them.
+    """Some shapes, as arrays over them."""
 
-    Attributes
-    ----------
-    scales
-        Of the t distribution around each mode.
-    distances, shares
-        How far the modes beside the truth lie, and the share of pairs around each of the two; 0
-        where there are none.
-    wider
-        By shape: the place of the one that is three times as wide.
-    log_prior
-        How probable each is beforehand.
-    """
-
-    scales: Floats
+    scales: Floats  # of the t distribution around each mode
+    # How far the modes beside the truth lie, and the share of pairs around each of the two; 0 where
+    # there are none.
     distances: Floats
     shares: Floats
-    wider: npt.NDArray[np.intp]
-    log_prior: Floats
+    wider: npt.NDArray[np.intp]  # by shape: the place of the one that is three times as wide
+    log_prior: Floats  # how probable each is beforehand
 
     def taken(self, places: npt.NDArray[np.intp]) -> NoiseShapes:
         """Some of the shapes; `wider` has no meaning among them."""

@@ -39,16 +39,9 @@ def segment_ends(
     is drawn anew in each segment, so costs of segments add up. A step within a session thus counts
     in full; one between two sessions counts only as far as sessions do not differ as much.
 
-    Parameters
-    ----------
-    values, sessions
-        [n], in units of their errors.
-    session_sd
-        In the same units.
-    least
-        The fewest values of a segment. Only with 1 can the newest value be seen to differ.
-    penalty
-        For values whose errors are independent; more where neighbours share theirs.
+    `values` and `sessions`: [n], in units of their errors. `session_sd`: in the same units.
+    `least`: the fewest values of a segment. Only with 1 can the newest value be seen to differ.
+    `penalty`: for values whose errors are independent; more where neighbours share theirs.
     """
     count = len(values)
     costs = _Costs(values - np.mean(values), sessions, session_sd**2)
@@ -75,10 +68,7 @@ def robust_segment_ends(values: Floats) -> list[int]:
     (Storath & Weinmann 2014). Where processes have two modes, the level of many values near one of
     them jumps by chance: a step must be one of the means, too.
 
-    Parameters
-    ----------
-    values
-        [n], in units of their errors.
+    `values`: [n], in units of their errors.
     """
     count = len(values)
     levels: Floats = np.unique(values)
@@ -169,20 +159,11 @@ class _Costs:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The step between two segments.
+    """The step between two segments."""
 
-    Attributes
-    ----------
-    height
-        After minus before.
-    sd
-        By how much that may be off, as a standard deviation.
-    values
-        The values of both segments without what their sessions are thought to have added.
-    """
-
-    height: float
-    sd: float
+    height: float  # after minus before
+    sd: float  # by how much that may be off, as a standard deviation
+    # The values of both segments without what their sessions are thought to have added.
     values: Floats
 
 

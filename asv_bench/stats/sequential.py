@@ -102,15 +102,10 @@ def holm(
 ) -> npt.NDArray[np.bool_]:
     """Which hypotheses Holm's step-down procedure (1979) rejects.
 
-    Parameters
-    ----------
-    p_values
-        [..., tests], NaN for those that are not tested now. Whatever dimensions come first are
-        separate families.
-    level_for
-        The level that a single test must meet where the total error is divided by this number.
-    hypotheses
-        [...], how many of a family are not rejected yet; at least as many as are tested.
+    `p_values`: [..., tests], NaN for those that are not tested now. Whatever dimensions come first
+    are separate families. `level_for`: the level that a single test must meet where the total error
+    is divided by this number. `hypotheses`: [...], how many of a family are not rejected yet; at
+    least as many as are tested.
     """
     order = np.argsort(p_values, axis=-1)
     most = int(np.max(hypotheses))

@@ -29,10 +29,7 @@ def share_of(whole: Floats, part: Floats, confidence: float) -> Share:
     A ratio is in the interval if `ratio * whole - part` may well be centred at 0 (Fieller 1954,
     with ranks in place of means): the two need not be independent, nor the whole known exactly.
 
-    Parameters
-    ----------
-    whole, part
-        [pairs] differences of logarithms; the whole is shown to be positive.
+    `whole` and `part`: [pairs] differences of logarithms; the whole is shown to be positive.
     """
 
     def shift(statistic: Callable[[Floats], float]) -> Callable[[float], float]:
