@@ -17,15 +17,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+
+import msgspec
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import STATE
 from asv_bench.output.redaction import without_secrets
-from asv_bench.output.stored_json import UnreadableFile, read_stored, text
+from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
 from asv_bench.process.doing import command_line
 
 LOCK_VARIABLE = "KVTRAIL_LOCK"
@@ -35,14 +35,13 @@ _WRITING_S = 1.0
 """The longest that a session takes from the lock until the file says whose it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(msgspec.Struct, frozen=True):
     """A session: its process and command, on which host, and since when."""
 
     pid: int
-    command: str
-    host: str
-    since: str
+    command: Text
+    host: Text
+    since: Text
 
     def sentence(self) -> str:
         """Who measures where, since when."""
@@ -63,8 +62,22 @@ def checkout_lock(root: Path) -> Iterator[None]:
     if _is_ours(path):
         yield
         return
-    with _locked(path), _announced():
+    with ExitStack() as stack:
+        try:
+            is_free = stack.enter_context(_taken(path))
+        except OSError as error:
+            raise Refused(
+                f"{path} cannot be written ({error.strerror}), and measuring needs it; use a "
+                f"checkout that this user may write to."
+            ) from error
+        if not is_free:
+            raise Refused(_refusal(path))
         before = os.environ.get(LOCK_VARIABLE)
+        if before is None:  # else the session around this one told those in other checkouts
+            here = STATE / f"measuring-{platform.node()}"
+            with suppress(OSError):
+                if not stack.enter_context(_taken(here)):
+                    print(f"warning: {_refusal(here)}", file=sys.stderr)
         os.environ[LOCK_VARIABLE] = f"{os.getpid()} {path}"
         try:
             yield
@@ -90,54 +103,24 @@ def other_session(root: Path) -> str | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-    except OSError as error:
-        raise Refused(
-            f"{path} cannot be written ({error.strerror}), and measuring needs it; use a checkout "
-            f"that this user may write to."
-        ) from error
-    with file:
+def _taken(path: Path) -> Iterator[bool]:
+    """Hold a lock, whose file says meanwhile whose it is; False where another session holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(_refusal(path)) from None
-        with _signed(file):
-            yield
-
-
-@contextmanager
-def _announced() -> Iterator[None]:
-    """Tell sessions in other checkouts of this one, and warn of theirs."""
-    path = STATE / f"measuring-{platform.node()}"
-    with ExitStack() as stack:
-        if LOCK_VARIABLE not in os.environ:  # the session around this one did
-            with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(path.open("a+"))
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    print(f"warning: {_refusal(path)}", file=sys.stderr)
-                else:
-                    stack.enter_context(_signed(file))
-        yield
-
-
-@contextmanager
-def _signed(file: TextIO) -> Iterator[None]:
-    """Say in a lock's file whose it is, as long as it is held."""
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    holder = Holder(os.getpid(), without_secrets(command_line()), platform.node(), since)
-    file.truncate(0)
-    file.write(json.dumps(asdict(holder)) + "\n")
-    file.flush()
-    try:
-        yield
-    finally:
+            yield False
+            return
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        holder = Holder(os.getpid(), without_secrets(command_line()), platform.node(), since)
         file.truncate(0)
+        file.write(json.dumps(msgspec.structs.asdict(holder)) + "\n")
+        file.flush()
+        try:
+            yield True
+        finally:
+            file.truncate(0)
 
 
 def _is_ours(path: Path) -> bool:
@@ -147,16 +130,9 @@ def _is_ours(path: Path) -> bool:
 
 
 def _holder(path: Path) -> Holder | None:
-    try:
-        return read_stored(path, "a lock", _parse)
-    except UnreadableFile:  # it is being written
-        return None
-
-
-def _parse(content: dict[str, Any]) -> Holder:
-    return Holder(
-        int(content["pid"]), *(text(content[name]) for name in ("command", "host", "since"))
-    )
+    with suppress(UnreadableFile):  # it is being written
+        return read_stored(path, "a lock", Holder)
+    return None
 
 
 def _refusal(path: Path) -> str:

@@ -43,10 +43,9 @@ class DevicePool(Generic[Request, Result]):
     ) -> None:
         """Work until no device is given anything more, and everything is taken.
 
-        `next_request`: given an idle device and what is being done, says what that device begins;
-        None: nothing. `take`: called in the caller's thread with each piece that is done, or has
-        failed. `put_back`: called in its place with a piece whose device was lost: it is still to
-        be done. Raises MeasurementFailed if all devices are lost.
+        `next_request` is given an idle device and what is being done, and says what the device
+        begins; None: nothing. `take` gets each piece that is done, or has failed, in the caller's
+        thread; `put_back` one whose device was lost. Raises MeasurementFailed if all are lost.
         """
         running: dict[Future[Result], tuple[str, Request]] = {}
         idle = list(self.source.devices) * self.at_once

@@ -14,14 +14,8 @@ from asv_bench.errors import Refused
 
 # Bits of NVML's clock event mask, lowest first.
 CLOCK_EVENTS = (
-    "gpu_idle",
-    "applications_clocks_setting",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost"),
+    *("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"),
     "display_clock_setting",
 )
 ALL_DEVICES = "all"
@@ -64,64 +58,53 @@ class GpuUse:
     busy_percent: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class _Gpu:
     """One GPU while NVML is open; `device` is its number or UUID, as CUDA's variable has it."""
 
-    nvml: ModuleType
-    device: str
-    handle: Any
+    def __init__(self, nvml: ModuleType, device: str) -> None:
+        self._nvml, self.device = nvml, device
+        is_number = device.isdigit()
+        find = nvml.nvmlDeviceGetHandleByIndex if is_number else nvml.nvmlDeviceGetHandleByUUID
+        self._handle: Any = find(int(device) if is_number else device)
 
-    @classmethod
-    def called(cls, nvml: ModuleType, device: str) -> _Gpu:
-        if device.isdigit():
-            return cls(nvml, device, nvml.nvmlDeviceGetHandleByIndex(int(device)))
-        return cls(nvml, device, nvml.nvmlDeviceGetHandleByUUID(device))
-
-    def ask(self, function: str, *arguments: Any) -> Any:
-        """Call an NVML function for this GPU; None if the driver does not offer it."""
-        call = getattr(self.nvml, function, None)
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """What NVML says of this GPU; None if the driver does not offer it."""
+        call = getattr(self._nvml, f"nvmlDeviceGet{what}", None)
         try:
-            return None if call is None else call(self.handle, *arguments)
-        except self.nvml.NVMLError:
+            return None if call is None else _text(call(self._handle, *arguments))
+        except self._nvml.NVMLError:
             return None
 
     def state(self) -> GpuState:
-        mask = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        mask = self.ask("CurrentClocksEventReasons")
         if mask is None:
-            mask = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-        memory = self.ask("nvmlDeviceGetMemoryInfo")
+            mask = self.ask("CurrentClocksThrottleReasons") or 0
+        memory = self.ask("MemoryInfo")
         return GpuState(
-            sm_clock_mhz=self.ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self.ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_MEM),
+            sm_clock_mhz=self.ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self.ask("ClockInfo", self._nvml.NVML_CLOCK_MEM),
             clock_events=clock_events(int(mask)),
-            temperature_c=self.ask("nvmlDeviceGetTemperature", self.nvml.NVML_TEMPERATURE_GPU),
-            power_w=_watts(self.ask("nvmlDeviceGetPowerUsage")),
+            temperature_c=self.ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
+            power_w=_watts(self.ask("PowerUsage")),
             memory_used_bytes=None if memory is None else int(memory.used),
         )
 
     def use(self) -> GpuUse:
-        running = {
-            process.pid
-            for kind in ("Compute", "Graphics")
-            for process in self.ask(f"nvmlDeviceGet{kind}RunningProcesses") or ()
-        }
-        rates = self.ask("nvmlDeviceGetUtilizationRates")
-        return GpuUse(
-            device=self.device,
-            processes=tuple(sorted(running - {os.getpid()})),
-            busy_percent=None if rates is None else int(rates.gpu),
-        )
+        kinds = ("ComputeRunningProcesses", "GraphicsRunningProcesses")
+        running = {process.pid for kind in kinds for process in self.ask(kind) or ()}
+        rates = self.ask("UtilizationRates")
+        others = tuple(sorted(running - {os.getpid()}))
+        return GpuUse(self.device, others, None if rates is None else int(rates.gpu))
 
     def facts(self) -> dict[str, Any]:
-        memory = self.ask("nvmlDeviceGetMemoryInfo")
+        memory = self.ask("MemoryInfo")
         return {
-            "gpu": _text(self.nvml.nvmlDeviceGetName(self.handle)),
+            "gpu": self.ask("Name"),
             "gpu_memory_gib": None if memory is None else round(memory.total / 2**30, 1),
-            "driver": _text(self.nvml.nvmlSystemGetDriverVersion()),
-            "sm_clock_max_mhz": self.ask("nvmlDeviceGetMaxClockInfo", self.nvml.NVML_CLOCK_SM),
-            "memory_clock_max_mhz": self.ask("nvmlDeviceGetMaxClockInfo", self.nvml.NVML_CLOCK_MEM),
-            "power_limit_w": _watts(self.ask("nvmlDeviceGetEnforcedPowerLimit")),
+            "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
+            "sm_clock_max_mhz": self.ask("MaxClockInfo", self._nvml.NVML_CLOCK_SM),
+            "memory_clock_max_mhz": self.ask("MaxClockInfo", self._nvml.NVML_CLOCK_MEM),
+            "power_limit_w": _watts(self.ask("EnforcedPowerLimit")),
             "state": self.state(),
         }
 
@@ -129,8 +112,7 @@ class _Gpu:
 def gpu_facts() -> dict[str, Any]:
     """Fields of `MachineFacts`: the number of visible GPUs, and the facts of the first."""
     with _visible() as gpus:
-        facts = gpus[0].facts() if gpus else {}
-        return {**facts, "gpu_count": len(gpus)}
+        return {**(gpus[0].facts() if gpus else {}), "gpu_count": len(gpus)}
 
 
 def gpu_state() -> GpuState | None:
@@ -142,14 +124,14 @@ def gpu_state() -> GpuState | None:
 def visible_gpus() -> list[str]:
     """The UUIDs of the GPUs that CUDA may see, in CUDA's order of the variable or of the bus."""
     with _visible() as gpus:
-        return [_text(gpu.ask("nvmlDeviceGetUUID")) or gpu.device for gpu in gpus]
+        return [gpu.ask("UUID") or gpu.device for gpu in gpus]
 
 
 def chosen_gpus(devices: str | None) -> tuple[str, ...]:
     """The UUIDs of some of the GPUs that CUDA may see.
 
-    `devices`: numbers among them, or UUIDs, separated by commas; "all"; None: the first only, as
-    others may be somebody else's. Raises Refused if there are no such GPUs.
+    `devices` are numbers among them, or UUIDs, separated by commas; or "all"; None: the first only,
+    as others may be somebody else's. Raises Refused if there are no such GPUs.
     """
     gpus = visible_gpus()
     if devices in (None, ALL_DEVICES):
@@ -159,14 +141,13 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
     there = (
         f"there are the GPUs 0 to {len(gpus) - 1} ({', '.join(gpus)})" if gpus else "there is none"
     )
+    by_name = {name: gpu for place, gpu in enumerate(gpus) for name in (str(place), gpu)}
     chosen: list[str] = []
-    for part in (part.strip() for part in devices.split(",")):
-        if part.isdigit() and int(part) < len(gpus):
-            chosen.append(gpus[int(part)])
-        elif part in gpus:
-            chosen.append(part)
-        else:
+    for part in map(str.strip, devices.split(",")):
+        name = str(int(part)) if part.isdecimal() else part
+        if name not in by_name:
             raise Refused(f"GPU {part!r} is asked for, and {there}.")
+        chosen.append(by_name[name])
     if len(set(chosen)) < len(chosen):
         raise Refused(f"{devices} names a GPU twice; each measures one pair at a time.")
     return tuple(chosen)
@@ -181,36 +162,32 @@ def gpu_reader(device: str) -> Iterator[Callable[[], GpuState]]:
     with _nvml() as nvml:
         if nvml is None:
             raise Refused(f"the clocks of GPU {device} cannot be read: there is no NVML here.")
-        yield _Gpu.called(nvml, device).state
+        yield _Gpu(nvml, device).state
 
 
 def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
     """What other processes do on GPUs, as far as the driver tells.
 
-    `devices`: GPUs by UUID, number or torch's name; others are left out. None: the first visible
-    one.
+    `devices` are GPUs by UUID, number or torch's name ("cuda:1" is among those that CUDA may see);
+    others are left out. None: the first visible one.
     """
-    with _visible() as gpus:
-        if not gpus or devices is None:
-            return [gpu.use() for gpu in gpus[:1]]
-        each = (one for device in devices for one in device.split(","))
-        return [gpu.use() for one in each if (gpu := _called(gpus, one))]
+    with _nvml() as nvml:
+        visible = _visible_devices(nvml)
+        found: list[str] = []
+        wanted = ["cuda"] if devices is None else devices
+        for device in (one for several in wanted for one in several.split(",")):
+            kind, _, number = device.partition(":")
+            if kind == "cuda":
+                place = int(number) if number.isdigit() else 0
+                found += visible[place : place + 1]
+            elif kind not in NO_GPU and visible:
+                found.append(device)
+        return [] if nvml is None else [_Gpu(nvml, device).use() for device in found]
 
 
 def clock_events(mask: int) -> tuple[str, ...]:
     """Names of the set bits in NVML's clock event mask."""
     return tuple(name for bit, name in enumerate(CLOCK_EVENTS) if mask >> bit & 1)
-
-
-def _called(gpus: Sequence[_Gpu], device: str) -> _Gpu | None:
-    """The GPU of that name: "cuda" and "cuda:N" are of those that CUDA may see."""
-    kind, _, number = device.partition(":")
-    if kind in NO_GPU:
-        return None
-    if kind != "cuda":
-        return _Gpu.called(gpus[0].nvml, device)
-    place = int(number) if number.isdigit() else 0
-    return gpus[place] if place < len(gpus) else None
 
 
 @contextmanager
@@ -236,16 +213,14 @@ def _nvml() -> Iterator[ModuleType | None]:
 def _visible() -> Iterator[list[_Gpu]]:
     """The GPUs that CUDA may see; none where there is no NVML."""
     with _nvml() as nvml:
-        devices = [] if nvml is None else _visible_devices(nvml.nvmlDeviceGetCount())
-        yield [] if nvml is None else [_Gpu.called(nvml, device) for device in devices]
+        yield [] if nvml is None else [_Gpu(nvml, device) for device in _visible_devices(nvml)]
 
 
-def _visible_devices(count: int) -> list[str]:
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return [str(index) for index in range(count)]
+def _visible_devices(nvml: ModuleType | None) -> list[str]:
+    count = 0 if nvml is None else nvml.nvmlDeviceGetCount()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
     visible: list[str] = []
-    for entry in (part.strip() for part in chosen.split(",")):
+    for entry in map(str.strip, chosen.split(",") if count else []):
         # CUDA ignores everything from the first entry that names no device.
         if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < count):
             break
@@ -257,5 +232,6 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def _text(value: str | bytes | None) -> str | None:
+def _text(value: Any) -> Any:
+    """NVML's older faces give texts as bytes."""
     return value.decode() if isinstance(value, bytes) else value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from types import TracebackType
 
 from asv_bench.process.gpu import GpuState, gpu_reader
 from asv_bench.process.samples import GpuConditions
@@ -20,10 +19,7 @@ FROM_OUTSIDE = frozenset({"hw_power_brake_slowdown"})
 
 
 class GpuWatch:
-    """Reads a GPU's state in a thread of its own until it is left.
-
-    `device`: UUID or index.
-    """
+    """Reads the state of a GPU, by UUID or index, in a thread of its own until it is left."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -35,12 +31,7 @@ class GpuWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

@@ -95,11 +95,9 @@ REFERENCE_MACHINES: dict[str, ReferenceMachine] = {
 
 
 def machine_facts() -> MachineFacts:
-    """Read the facts of this machine.
+    """The facts of this machine, under the name that `machine_name` or `KVTRAIL_MACHINE` gives it.
 
-    Returns `name` is a reference machine's where its rule holds, else `own-` and a slug of the
-    hardware, which git ignores. `KVTRAIL_MACHINE` overrides the choice. Raises Refused if
-    `KVTRAIL_MACHINE` names a reference machine that this one is not.
+    Raises Refused if `KVTRAIL_MACHINE` names a reference machine that this one is not.
     """
     versions = _torch_versions()
     unnamed = MachineFacts(
@@ -120,18 +118,20 @@ def machine_facts() -> MachineFacts:
 
 
 def machine_name(facts: MachineFacts, wanted: str | None = None) -> str:
-    """The asv machine name for `facts`; `wanted` is the user's choice, if any."""
+    """A reference machine's where its rule holds, else `own-` and a slug, which git ignores.
+
+    The slug is of the hardware, or of what the user has `wanted`.
+    """
+    reference = REFERENCE_MACHINES.get(wanted or "")
+    if wanted and reference is not None and not reference.matches(facts):
+        raise Refused(
+            f"{MACHINE_VARIABLE}={wanted} names a reference machine ({reference.description}), "
+            f"which this one is not ({facts.gpu or 'no GPU'}, {facts.cores} cores); "
+            f"unset it or choose a name of your own."
+        )
     if wanted:
-        reference = REFERENCE_MACHINES.get(wanted)
-        if reference is None:
-            return wanted if wanted.startswith(OWN_PREFIX) else OWN_PREFIX + _slug(wanted)
-        if not reference.matches(facts):
-            raise Refused(
-                f"{MACHINE_VARIABLE}={wanted} names a reference machine ({reference.description}), "
-                f"which this one is not ({facts.gpu or 'no GPU'}, {facts.cores} cores); "
-                f"unset it or choose a name of your own."
-            )
-        return wanted
+        is_whole = reference is not None or wanted.startswith(OWN_PREFIX)
+        return wanted if is_whole else OWN_PREFIX + _slug(wanted)
     for name, reference in REFERENCE_MACHINES.items():
         if reference.automatic and reference.matches(facts):
             return name
@@ -153,9 +153,7 @@ def has_cuda_gpu() -> bool:
 
 def chosen_device(device: str) -> str:
     """`device` with "auto" decided: the GPU where torch can use one, else the CPU."""
-    if device != "auto":
-        return device
-    return "cuda" if has_cuda_gpu() else "cpu"
+    return device if device != "auto" else "cuda" if has_cuda_gpu() else "cpu"
 
 
 @cache

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from asv_bench.output.record import REPOSITORY
@@ -53,10 +54,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and those that it started, without waiting."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def last_words(text: str, lines: int = 8) -> str:

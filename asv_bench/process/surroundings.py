@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,6 @@ such a share."""
 BUSY_GPU = 5
 """Per cent of the time that a GPU works before anything of ours does."""
 STEADY_GOVERNOR = "performance"
-
-_TICKS_AT_REST = (3, 4)
-"""Columns of /proc/stat, the name not counted, in which a core does nothing: idle and iowait."""
-_TICKS_COUNTED_TWICE = 8
-"""From this column on: guests, whose time is part of the first two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +57,12 @@ class Surroundings:
             )
         for gpu in self.gpus:
             if gpu.processes:
-                who = ", ".join(map(str, gpu.processes))
-                many = len(gpu.processes) > 1
+                is_one = len(gpu.processes) == 1
+                words = ("another process holds", "pid", "it")
+                who, pid, it = words if is_one else ("other processes hold", "pids", "them")
                 said.append(
-                    f"Warning: {'other processes hold' if many else 'another process holds'} GPU "
-                    f"{gpu.device} ({'pids' if many else 'pid'} {who}) and may take time and "
-                    f"bandwidth from what is measured; end {'them' if many else 'it'}, or choose "
+                    f"Warning: {who} GPU {gpu.device} ({pid} {', '.join(map(str, gpu.processes))}) "
+                    f"and may take time and bandwidth from what is measured; end {it}, or choose "
                     f"another GPU."
                 )
             elif gpu.busy_percent is not None and gpu.busy_percent > BUSY_GPU:
@@ -89,8 +85,8 @@ def look_around(
 ) -> Surroundings:
     """See what else the machine does now; takes a fraction of a second.
 
-    `devices`: what is measured: "cpu", or GPUs by UUID or number; None: the first GPU that CUDA may
-    see. `proc` and `sys`: where the kernel tells of processes and of devices.
+    `devices` are measured, as `gpu_use` takes them. The kernel tells of processes below `proc`, and
+    of devices below `sys`.
     """
     return Surroundings(
         cores=os.cpu_count() or 1,
@@ -114,12 +110,12 @@ def _busy_cores(stat: Path) -> float | None:
 
 def _busy_ticks(stat: Path) -> int | None:
     """Clock ticks in which cores were busy, or taken by a hypervisor, since the machine started."""
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of the first two.
     try:
-        ticks = [int(text) for text in stat.read_text().splitlines()[0].split()[1:]]
-    except (OSError, ValueError, IndexError):
+        ticks = [int(text) for text in stat.read_text().split("\n")[0].split()[1:9]]
+        return sum(ticks) - sum(ticks[3:5]) if ticks else None
+    except (OSError, ValueError):
         return None
-    counted = ticks[:_TICKS_COUNTED_TWICE]
-    return sum(count for place, count in enumerate(counted) if place not in _TICKS_AT_REST)
 
 
 def _load(loadavg: Path) -> float | None:
@@ -132,8 +128,6 @@ def _load(loadavg: Path) -> float | None:
 def _governors(cpu: Path) -> tuple[str, ...]:
     found: set[str] = set()
     for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor"):
-        try:
+        with suppress(OSError):
             found.add(path.read_text().strip())
-        except OSError:
-            continue
     return tuple(sorted(found - {""}))
