@@ -6,12 +6,11 @@ import io
 import json
 import sys
 import time
-from importlib.machinery import ModuleSpec
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
+from fake_nvml import FakeNvml
 from rich.console import Console
 
 from asv_bench.output.record import Record
@@ -22,39 +21,6 @@ from asv_bench.process.surroundings import Surroundings, look_around
 QUIET = Surroundings(cores=8, busy_cores=0.1, load=0.2, governors=("performance",), gpus=())
 
 
-class BusyNvml(ModuleType):
-    """pynvml of a host with one GPU that process 4242 holds."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, pids: tuple[int, ...], busy_percent: int) -> None:
-        super().__init__("pynvml")
-        self.__spec__ = ModuleSpec("pynvml", None)
-        self.pids, self.busy_percent = pids, busy_percent
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
-        return 0
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=pid) for pid in self.pids]
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(gpu=self.busy_percent)
-
-
 def write_system(folder: Path, ticks: str, load: str, governor: str) -> None:
     (folder / "stat").write_text(f"cpu  {ticks}\ncpu0 1 1\n")
     (folder / "loadavg").write_text(f"{load} 0.00 0.00 1/100 1\n")
@@ -62,10 +28,6 @@ def write_system(folder: Path, ticks: str, load: str, governor: str) -> None:
         policy = folder / "devices" / "system" / "cpu" / f"cpu{core}" / "cpufreq"
         policy.mkdir(parents=True, exist_ok=True)
         (policy / "scaling_governor").write_text(f"{governor}\n")
-
-
-def test_a_quiet_machine_is_not_worth_a_word() -> None:
-    assert QUIET.sentences() == []
 
 
 def test_others_on_the_cpu_are_counted_over_a_moment(
@@ -96,7 +58,7 @@ def test_others_on_the_cpu_are_counted_over_a_moment(
 def test_a_system_that_tells_nothing_is_not_worth_a_word(tmp_path: Path) -> None:
     seen = look_around(["cpu"], proc=tmp_path, sys=tmp_path)
     assert (seen.busy_cores, seen.load, seen.governors) == (None, None, ())
-    assert seen.sentences() == []
+    assert seen.sentences() == QUIET.sentences() == []
 
 
 def test_looking_around_is_quick() -> None:
@@ -108,29 +70,29 @@ def test_looking_around_is_quick() -> None:
     assert min(spent) < 0.3
 
 
+@pytest.mark.parametrize(
+    ("pids", "busy_percent", "said"),
+    [
+        ((4242,), 90, "another process holds GPU {} (pid 4242)"),
+        ((7, 8), 0, "other processes hold GPU {} (pids 7, 8)"),
+        # In a container the processes of others have no numbers.
+        ((), 37, "GPU {} is busy 37 % of the time"),
+    ],
+)
 @pytest.mark.parametrize("devices", [None, ["cuda"], ["cuda:0"], ["0"], ["GPU-aa"]])
-def test_another_process_on_the_gpu_is_named(
-    monkeypatch: pytest.MonkeyPatch, devices: list[str] | None
+def test_others_on_the_gpu_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+    devices: list[str] | None,
+    pids: tuple[int, ...],
+    busy_percent: int,
+    said: str,
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", BusyNvml((4242,), 90))
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(pids, busy_percent))
     (gpu,) = look_around(devices).gpus
-    assert gpu.processes == (4242,)
-    (sentence,) = Surroundings(8, 0.0, 0.0, (), (gpu,)).sentences()
-    assert "another process holds GPU" in sentence
-    assert "4242" in sentence
-
-
-def test_a_gpu_that_works_for_nobody_who_is_seen_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container the processes of others have no numbers."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", BusyNvml((), 37))
-    (sentence,) = Surroundings(8, 0.0, 0.0, (), look_around().gpus).sentences()
-    assert "GPU 0 is busy 37 % of the time" in sentence
-
-
-def test_a_gpu_that_is_not_measured_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", BusyNvml((4242,), 90))
+    assert gpu == GpuUse("GPU-aa" if devices == ["GPU-aa"] else "0", pids, busy_percent)
+    (sentence,) = replace(QUIET, gpus=(gpu,)).sentences()
+    assert said.format(gpu.device) in sentence
     assert look_around(["cpu"]).gpus == ()
 
 

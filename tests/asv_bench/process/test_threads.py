@@ -17,31 +17,18 @@ from asv_bench.process.measured_process import CPU, Place, ScriptRunner
 from asv_bench.process.run_apart import run_apart
 from asv_bench.process.threads import measured_environment, measured_threads, threads_text
 
-GIVEN = [(None, "1"), ("", "1"), ("3", "3")]
 
-
-def give(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+@pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("", "1"), ("3", "3")])
+def test_a_process_that_measures_has_the_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, threads: str
+) -> None:
     if given is None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-
-
-@pytest.mark.parametrize(("given", "threads"), GIVEN)
-def test_the_process_of_a_command_has_the_number(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str
-) -> None:
-    give(monkeypatch, given)
     code = "import os, sys; print(os.environ['OMP_NUM_THREADS'], os.environ['X'])"
     done = run_apart([sys.executable, "-c", code], {"X": "y"})
     assert done.stdout.split() == [threads, "y"]
-
-
-@pytest.mark.parametrize(("given", "threads"), GIVEN)
-def test_a_process_that_is_started_has_the_number(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str | None, threads: str
-) -> None:
-    give(monkeypatch, given)
     script = tmp_path / "script.py"
     script.write_text(
         "import json, os, sys\n"
