@@ -30,6 +30,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+def step(root: Path, subject: str) -> str:
+    """The full hash of one more commit, of nothing but a subject."""
+    git(root, "commit", "--quiet", "--allow-empty", "--message", subject)
+    return git(root, "rev-parse", "HEAD").strip()
+
+
 def commit_of(root: Path, message: bytes, headers: bytes = b"", author: bytes = b"A") -> str:
     """A commit after HEAD with HEAD's tree, of any bytes, where HEAD is from then on."""
     tree, parent = (git(root, "rev-parse", name).strip() for name in ("HEAD^{tree}", "HEAD"))
@@ -247,6 +253,8 @@ def test_tags_of_anything_and_of_any_name(root: Path) -> None:
 
 
 def test_a_repository_without_commits_has_none(tmp_path: Path) -> None:
+    tree = working_tree(tmp_path)
+    assert (tree.commit, tree.dirty, tree.label) == (None, False, None)
     git(tmp_path, "init", "--quiet")
     assert working_tree(tmp_path).commit is None
     assert commits_in_order({"a" * 40: 0}, Repository(tmp_path)) == [Commit("a" * 40)]
@@ -264,6 +272,45 @@ def test_a_range_that_a_shallow_clone_cuts_says_so(root: Path, tmp_path: Path) -
         commits_between(*ends, Repository(shallow))
 
 
-def test_a_reference_that_git_knows_more_about_is_told_in_its_words(root: Path) -> None:
-    with pytest.raises(Refused, match="only has 1 entr"):
+def test_commits_come_oldest_first_without_the_good_one(root: Path) -> None:
+    hashes = [step(root, f"step {number}: do | it") for number in range(4)]
+    found = commits_between(hashes[0], hashes[3], Repository(root))
+    steps = [(name, f"step {number}: do | it") for number, name in enumerate(hashes)]
+    assert [(entry.hash, entry.subject) for entry in found] == steps[1:]
+
+
+@pytest.mark.parametrize("separator", ["\f", "\r", "\x1e", "\u2028"], ids=ascii)
+def test_a_subject_may_hold_any_character(root: Path, separator: str) -> None:
+    good, bad = (step(root, f"one{separator}{number} two") for number in (1, 2))
+    [found] = commits_between(good, bad, Repository(root))
+    assert found.hash == bad
+    assert "2 two" in found.subject
+
+
+def test_what_a_merge_brings_counts_as_the_merge(root: Path) -> None:
+    good = step(root, "good")
+    git(root, "checkout", "--quiet", "-b", "side")
+    side = step(root, "on the side")
+    git(root, "checkout", "--quiet", "main")
+    middle = step(root, "on main")
+    git(root, "merge", "--quiet", "--no-ff", "-m", "merge the side", "side")
+    merge = git(root, "rev-parse", "HEAD").strip()
+    found = commits_between(good, merge, Repository(root))
+    assert [entry.hash for entry in found] == [middle, merge]
+    with pytest.raises(Refused, match=r"came into .* by a merge"):
+        commits_between(side, merge, Repository(root))
+
+
+def test_ends_that_belong_not_together_are_refused(root: Path) -> None:
+    first, main = git(root, "rev-parse", "HEAD").strip(), step(root, "on main")
+    git(root, "checkout", "--quiet", "-b", "side", first)
+    side = step(root, "on the side")
+    for ends, said in (
+        ((main, first), "is no ancestor of .* wrong way round"),
+        ((side, main), "is no ancestor of (?!.*wrong way round)"),
+        ((main, main), "both the good and the bad"),
+    ):
+        with pytest.raises(Refused, match=said):
+            commits_between(*ends, Repository(root))
+    with pytest.raises(Refused, match=r"only has \d entr"):
         OwnSuite(root).resolve("HEAD@{99}")

@@ -25,9 +25,7 @@ def test_the_rank_sum_is_scipys(seed: int) -> None:
     base, head = random.normal(0, 1, 8), random.normal(0.5, 1, 6)
     expected = mannwhitneyu(head, base, alternative="greater", method="exact").pvalue
     assert rank_sum_p(base, head) == pytest.approx(expected)
-
-
-def test_equal_figures_are_no_evidence() -> None:
+    # Equal figures are no evidence.
     assert rank_sum_p(np.ones(8), np.ones(8)) == 1.0
     assert separation_p(np.ones(6), np.ones(6)) == 1.0
 

@@ -32,18 +32,10 @@ def test_devices_are_linked_by_way_of_others() -> None:
     assert found["c"] / found["b"] == pytest.approx(2)
 
 
-def test_devices_that_share_nothing_have_no_factors() -> None:
+def test_a_device_that_shares_nothing_has_no_factor() -> None:
     assert device_factors({}) == {}
     assert device_factors({"a": {"x": [2.0]}, "b": {"y": [1.0]}}) == {}
-
-
-def test_a_device_apart_leaves_the_others_theirs() -> None:
-    readings = {
-        "alone": {"z": [7.0]},
-        "a": {"x": [2.0]},
-        "b": {"y": [1.0]},
-        "both": {"x": [1.0], "y": [1.0]},
-    }
-    found = device_factors(readings)
+    apart = {"alone": {"z": [7.0]}, "a": {"x": [2.0]}, "b": {"y": [1.0]}}
+    found = device_factors({**apart, "both": {"x": [1.0], "y": [1.0]}})
     assert set(found) == {"a", "b", "both"}
     assert found["a"] / found["b"] == pytest.approx(2)

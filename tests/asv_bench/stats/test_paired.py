@@ -71,11 +71,6 @@ def test_three_outliers_on_the_wrong_side_do_not_hide_a_difference() -> None:
     assert location_p(values, "two-sided") < 0.0005
 
 
-def test_hodges_lehmann_is_the_median_of_all_means_of_two() -> None:
-    # Walsh averages of 1, 2, 9: 1, 1.5, 2, 5, 5.5, 9.
-    assert hodges_lehmann([9.0, 1.0, 2.0]) == 3.5
-
-
 @pytest.mark.parametrize("pairs", [8, 12, 24])
 def test_the_interval_holds_the_shifts_that_wilcoxon_does_not_reject(pairs: int) -> None:
     values = np.random.default_rng(3).normal(0.01, 0.02, pairs)
@@ -89,7 +84,9 @@ def test_the_interval_holds_the_shifts_that_wilcoxon_does_not_reject(pairs: int)
         assert wilcoxon_p(values - outside, "two-sided") <= 0.05
 
 
-def test_the_interval_of_too_few_pairs_is_their_range_with_the_confidence_that_it_has() -> None:
+def test_of_a_few_pairs_the_shift_is_the_median_of_all_means_of_two_and_the_interval_all() -> None:
+    # Walsh averages of 1, 2, 9: 1, 1.5, 2, 5, 5.5, 9.
+    assert hodges_lehmann([9.0, 1.0, 2.0]) == 3.5
     assert shift_interval([0.01, 0.02, 0.015], 0.95) == (0.01, 0.02, 0.75)
 
 

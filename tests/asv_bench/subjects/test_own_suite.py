@@ -14,14 +14,11 @@ from pathlib import Path
 import pytest
 from toy_project import ToyProject, git, make_project
 
-from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
 from asv_bench.git import commit_tree
-from asv_bench.process import gpu
-from asv_bench.process.measured_process import ProcessRunner
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects import own_suite
-from asv_bench.subjects.own_suite import OwnSuite, devices_named
+from asv_bench.subjects.own_suite import OwnSuite
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +38,13 @@ def engine_of(directory: Path) -> str:
 
 def state_of(root: Path) -> tuple[str, ...]:
     """Everything of a repository that belongs to its user."""
-    index = root / ".git" / "index"
-    return (
-        git(root, "status", "--porcelain", "--untracked-files=all", "--ignored=no"),
-        git(root, "for-each-ref"),
-        git(root, "stash", "list"),
-        git(root, "worktree", "list"),
-        git(root, "config", "--local", "--list"),
-        git(root, "reflog"),
-        index.read_bytes().hex() if index.is_file() else "",
-        git(root, "count-objects", "-v"),
+    commands = (
+        *("status --porcelain --untracked-files=all --ignored=no", "for-each-ref", "stash list"),
+        *("worktree list", "config --local --list", "reflog", "count-objects -v"),
     )
+    said = [git(root, *command.split()) for command in commands]
+    index = root / ".git" / "index"
+    return (*said, index.read_bytes().hex() if index.is_file() else "")
 
 
 def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject) -> None:
@@ -60,16 +53,8 @@ def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject) -> None:
     toy.git("tag", "--annotate", "--message", "a tag with an object of its own", "v2", second)
     toy.git("branch", "topic", second)
     suite = OwnSuite(toy.root)
-    names = {
-        "HEAD": third,
-        "HEAD~2": first,
-        "v1": first,
-        "v2": second,
-        "topic": second,
-        "main^": second,
-        first: first,
-        first[:9]: first,
-    }
+    names = {"HEAD": third, "HEAD~2": first, "v1": first, "v2": second, "topic": second}
+    names |= {"main^": second, first: first, first[:9]: first}
     assert {name: suite.resolve(name).hash for name in names} == names
     assert suite.resolve("v1").subject == "step 1 <b>"
 
@@ -138,34 +123,26 @@ def test_a_linked_worktree_and_an_offline_clone_do(toy: ToyProject, tmp_path: Pa
         assert (root / ".asv" / "verdicts").is_dir()
 
 
-def test_git_variables_of_a_hook_do_not_redirect_it(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
-    suite = OwnSuite(toy.root)
-    assert engine_of(suite.folder_of(suite.resolve("HEAD").hash)) == "STEP = 3\n"
-
-
-def test_a_commit_is_laid_out_once(toy: ToyProject) -> None:
+def test_a_commit_is_laid_out_once_and_again_where_it_is_half_made(toy: ToyProject) -> None:
     suite = OwnSuite(toy.root)
     directory = suite.folder_of(toy.commits[0])
     (directory / "engine" / "mark").write_text("kept")
     assert (suite.folder_of(toy.commits[0]) / "engine" / "mark").is_file()
+    shutil.rmtree(directory)
+    (directory / "engine").mkdir(parents=True)
+    assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
 
 
-def test_a_commit_without_an_engine_is_unusable(toy: ToyProject) -> None:
+def test_a_commit_without_an_engine_or_that_git_lacks_is_unusable(toy: ToyProject) -> None:
     toy.git("rm", "--quiet", "-r", "engine", "kernels")
     commit = toy.commit("nothing to measure")
-    with pytest.raises(CommitUnusable, match="has none of engine, kernels") as caught:
-        OwnSuite(toy.root).folder_of(commit)
-    assert caught.value.is_lacking
-
-
-def test_a_commit_that_git_lacks_is_unusable(toy: ToyProject) -> None:
-    with pytest.raises(CommitUnusable, match="git could not unpack it") as caught:
-        OwnSuite(toy.root).folder_of("f" * 40)
-    assert not caught.value.is_lacking
+    for name, said in (
+        (commit, "has none of engine, kernels"),
+        ("f" * 40, "git could not unpack it"),
+    ):
+        with pytest.raises(CommitUnusable, match=said) as caught:
+            OwnSuite(toy.root).folder_of(name)
+        assert caught.value.is_lacking == (name == commit)
 
 
 def test_commits_are_the_same_where_engine_and_kernels_are(toy: ToyProject) -> None:
@@ -201,14 +178,6 @@ def test_an_interrupted_unpacking_leaves_nothing(
     assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
 
 
-def test_a_half_made_checkout_is_made_again(toy: ToyProject) -> None:
-    suite = OwnSuite(toy.root)
-    directory = suite.folder_of(toy.commits[0])
-    shutil.rmtree(directory)
-    (directory / "engine").mkdir(parents=True)
-    assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
-
-
 def test_two_processes_may_unpack_the_same_commit(toy: ToyProject) -> None:
     code = (
         "import sys; from pathlib import Path\n"
@@ -240,65 +209,5 @@ def test_the_least_lately_used_are_forgotten(
     os.utime(stale, (1000, 1000))
     (folder / ".partial-new").mkdir()
     suite.folder_of(toy.commits[2])
-    assert {path.name for path in folder.iterdir()} == {
-        toy.commits[0],
-        toy.commits[2],
-        ".partial-new",
-    }
-
-
-def test_devices_by_number_uuid_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_suite, "has_cuda_gpu", lambda: True)
-    monkeypatch.setattr(gpu, "visible_gpus", lambda: ["GPU-a", "GPU-b", "GPU-c"])
-    assert devices_named(None) == ("GPU-a",)
-    assert devices_named("all") == ("GPU-a", "GPU-b", "GPU-c")
-    assert devices_named("2, GPU-a") == ("GPU-c", "GPU-a")
-    for wrong, complaint in (("3", "GPU '3'"), ("", "GPU ''"), ("0,GPU-a", "twice")):
-        with pytest.raises(Refused, match=complaint):
-            devices_named(wrong)
-
-
-def test_without_a_gpu_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_suite, "has_cuda_gpu", lambda: False)
-    assert devices_named(None) == devices_named("cpu") == devices_named("all") == ("cpu",)
-    with pytest.raises(Refused, match="names GPUs, and there is none"):
-        devices_named("0,1")
-
-
-def test_names_are_asvs_and_ids_are_its_runners() -> None:
-    described = [
-        {"name": "m.C.track_x", "params": [["'p'", "'q'"], ["1", "2"]], "unit": "seconds"},
-        {"name": "m.f", "params": [], "unit": "floors"},
-    ]
-    assert entries_of(described) == [
-        Entry("m.C.track_x('p', 1)", "m.C.track_x-0", "seconds"),
-        Entry("m.C.track_x('p', 2)", "m.C.track_x-1", "seconds"),
-        Entry("m.C.track_x('q', 1)", "m.C.track_x-2", "seconds"),
-        Entry("m.C.track_x('q', 2)", "m.C.track_x-3", "seconds"),
-        Entry("m.f", "m.f", "floors"),
-    ]
-
-
-def test_a_selection_is_of_what_this_machine_measures() -> None:
-    entries = [
-        Entry(name, name, "seconds")
-        for name in ("s.track_step('gpt2-tiny')", "s.track_step('gpt2')", "host.track_import")
-    ]
-    assert [entry.name for entry in select(entries, ["track_step", "import"], has_gpu=False)] == [
-        "s.track_step('gpt2-tiny')",
-        "host.track_import",
-    ]
-    assert [entry.name for entry in select(entries, ["track_step"], has_gpu=True)] == [
-        "s.track_step('gpt2')"
-    ]
-    with pytest.raises(Refused, match="measured on a GPU only"):
-        select(entries, [r"'gpt2'"], has_gpu=False)
-    with pytest.raises(Refused, match="found in none of the 3"):
-        select(entries, ["track_step", "typo"], has_gpu=False)
-
-
-def test_the_real_benchmarks_are_found_by_asvs_names() -> None:
-    folder = Path(own_suite.__file__).parents[1] / "benchmarks"
-    names = {entry.name for entry in entries_of(ProcessRunner(folder, folder).discover())}
-    assert "scheduler.Scheduler.track_step_time('gpt2')" in names
-    assert "host.Startup.track_import" in names
+    kept = {toy.commits[0], toy.commits[2], ".partial-new"}
+    assert {path.name for path in folder.iterdir()} == kept
