@@ -24,6 +24,7 @@ REMARKS = "REMARKS"
 _KEPT_FOLDERS = 96
 _PARTIAL = ".partial-"
 _STALE_SECONDS = 3600.0
+_ODD = {"", ".", "..", ".git"}
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -48,9 +49,8 @@ class CommitTree:
         fields = [entry.partition("\t") for entry in listed]
         heads = [head.split(" ") for head, _, _ in fields]
         paths = [path for _, _, path in fields]
-        for path in paths:
-            if any(part in ("", ".", "..", ".git") for part in path.split("/")):
-                raise GitError(f"commit {commit[:8]} has a path that leads elsewhere: {path!r}.")
+        if away := next((path for path in paths if _ODD & {*path.split("/")}), None):
+            raise GitError(f"commit {commit[:8]} has a path that leads elsewhere: {away!r}.")
         taken = Counter(paths)
         taken.update({str(folder) for path in paths for folder in PurePosixPath(path).parents})
         if twice := next((path for path in paths if taken[path] > 1), None):
@@ -122,13 +122,10 @@ def _fill(partial: Path, tree: CommitTree) -> None:
 
 
 def _forget_old(folder: Path) -> None:
-    partial: list[Path] = []
-    whole: list[Path] = []
-    for path in folder.iterdir():
-        (partial if path.name.startswith(_PARTIAL) else whole).append(path)
-    whole.sort(key=_used_at)
+    paths = sorted(folder.iterdir(), key=_used_at)
+    partial = [path for path in paths if path.name.startswith(_PARTIAL)]
     stale = [path for path in partial if time.time() - _used_at(path) > _STALE_SECONDS]
-    for path in whole[:-_KEPT_FOLDERS]:
+    for path in [path for path in paths if path not in partial][:-_KEPT_FOLDERS]:
         # Renamed first, so that what an interruption leaves is never taken for a whole one.
         stale.append(path.rename(path.with_name(_PARTIAL + path.name)))
     for path in stale:

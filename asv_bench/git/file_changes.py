@@ -85,9 +85,8 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
 class Parts:
     """Commits of a base with some of the changes that lead to another commit.
 
-    `base`: a full hash. `repository`: holds it, and the objects of the changes. `folder`: for bare
-    repositories of this class's own, made there. `repository`: holds the commits that were made,
-    and all of the repository's.
+    The base is a full hash in the repository that is given. `repository` is one of this class's
+    own, below `folder`: it holds the commits that were made, and all of the other's.
     """
 
     def __init__(self, base: str, repository: Repository, folder: Path) -> None:

@@ -6,9 +6,11 @@ system does, and come back to git as they were. Texts of commits are for reading
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,28 +21,14 @@ from asv_bench.errors import MeasurementFailed
 # Those of `git rev-parse --local-env-vars`, which git sets in hooks, and what changes the meaning
 # of paths. GIT_CONFIG_* is not among them: trust in a directory may be given by it.
 _REDIRECTIONS = frozenset(
-    {
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_ATTR_SOURCE",
-        "GIT_COMMON_DIR",
-        "GIT_DIR",
-        "GIT_GLOB_PATHSPECS",
-        "GIT_GRAFT_FILE",
-        "GIT_ICASE_PATHSPECS",
-        "GIT_IMPLICIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_INTERNAL_SUPER_PREFIX",
-        "GIT_LITERAL_PATHSPECS",
-        "GIT_NAMESPACE",
-        "GIT_NOGLOB_PATHSPECS",
-        "GIT_NO_REPLACE_OBJECTS",
-        "GIT_OBJECT_DIRECTORY",
-        "GIT_PREFIX",
-        "GIT_QUARANTINE_PATH",
-        "GIT_REPLACE_REF_BASE",
-        "GIT_SHALLOW_FILE",
-        "GIT_WORK_TREE",
-    }
+    f"GIT_{name}"
+    for name in (
+        *("ALTERNATE_OBJECT_DIRECTORIES", "ATTR_SOURCE", "COMMON_DIR", "DIR", "GLOB_PATHSPECS"),
+        *("GRAFT_FILE", "ICASE_PATHSPECS", "IMPLICIT_WORK_TREE", "INDEX_FILE", "NAMESPACE"),
+        *("INTERNAL_SUPER_PREFIX", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS", "NO_REPLACE_OBJECTS"),
+        *("OBJECT_DIRECTORY", "PREFIX", "QUARANTINE_PATH", "REPLACE_REF_BASE", "SHALLOW_FILE"),
+        "WORK_TREE",
+    )
 )
 _SETTINGS = {
     # The user's hooks and watchers are not for us to run.
@@ -113,13 +101,14 @@ class Repository:
     def ask(
         self,
         *arguments: str,
-        given: bytes = b"",  # what the command reads
-        variables: Mapping[str, str] | None = None,  # set for it, beside those of `git_environment`
-        also_fine: int = 0,  # another exit code that is no failure
+        given: bytes = b"",
+        variables: Mapping[str, str] | None = None,
+        also_fine: int = 0,
     ) -> bytes:
-        """What a command of git prints.
+        """What a command of git prints that reads `given`.
 
-        Raises GitError with git's own words, if it fails.
+        `variables` are set beside those of `git_environment`. Raises GitError with git's own words,
+        if the command ends with another exit code than 0 or `also_fine`.
         """
         done = self._run(arguments, given, variables or {})
         if done.returncode not in (0, also_fine):
@@ -167,10 +156,7 @@ class Repository:
 
     def is_ancestor(self, older: str, newer: str) -> bool:
         """Whether a commit is, or lies before, another."""
-        done = self._run(("merge-base", "--is-ancestor", older, newer))
-        if done.returncode not in (0, 1):
-            raise self._error(done)
-        return done.returncode == 0
+        return not self.ask("rev-list", "--max-count=1", older, f"^{newer}", "--")
 
     def commits(self, hashes: Iterable[str]) -> dict[str, Commit]:
         """The commits of full hashes, in their order; what the repository lacks is left out."""
@@ -190,23 +176,18 @@ class Repository:
         Where `missing_is_fine`, one that is missing has the kind "missing"; else it is a GitError.
         `real` reads the objects themselves, not what `git replace` puts in their place.
         """
-        variables = AS_IT_IS if real else {}
         asked = "".join(f"{name}\n" for name in names).encode()
-        printed = self.ask("cat-file", "--batch", given=asked, variables=variables)
+        printed = io.BytesIO(
+            self.ask("cat-file", "--batch", given=asked, variables=AS_IT_IS if real else {})
+        )
         found: list[tuple[str, bytes]] = []
-        at = 0
         for name in names:
-            end = printed.index(b"\n", at)
-            fields = printed[at:end].decode().split(" ")
-            at = end + 1
-            if len(fields) != 3:
-                if not missing_is_fine:
-                    raise GitError(f"the repository at {self.path} lacks the object {name}.")
-                found.append(("missing", b""))
-                continue
-            size = int(fields[2])
-            found.append((fields[1], printed[at : at + size]))
-            at += size + 1
+            kind, *size = printed.readline().decode().split()[1:]
+            if not (size or missing_is_fine):
+                raise GitError(f"the repository at {self.path} lacks the object {name}.")
+            found.append((kind, printed.read(int(size[0])) if size else b""))
+            if size:
+                printed.readline()
         return found
 
     def tags(self) -> dict[str, str]:
@@ -221,6 +202,24 @@ class Repository:
             for tag, answer in zip(tags, answers, strict=False)
             if re.fullmatch(rb"[0-9a-f]+ commit \d+", answer)
         }
+
+    def write_files(self, commit: str, folder: Path) -> list[str]:
+        """Write all files of a commit to an empty folder as a checkout does, filters included.
+
+        An index of its own is used, so that the repository's is not touched. Returns a sentence for
+        each submodule, whose files are not written.
+        """
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            variables = {
+                "GIT_INDEX_FILE": f"{scratch}/index",
+                "GIT_WORK_TREE": f"{folder.resolve()}",
+            }
+            self.ask("read-tree", commit, variables=variables)
+            self.ask("checkout-index", "--all", variables=variables)
+            staged = self.names("ls-files", "--stage", "-z", variables=variables)
+        paths = [line.partition("\t")[2] for line in staged if line.startswith("160000")]
+        start = f"commit {commit[:8]}: the files of the submodule"
+        return [f"{start} {path} are missing" for path in paths]
 
     def _run(
         self,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.git.repository import GitError, kind_of, short
-from asv_bench.git.whole_tree import write_whole_tree
 from asv_bench.process.doing import doing
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.threads import users_environment
@@ -144,7 +143,7 @@ class Trees:
         for part in ("tree", "out"):
             (folder / part).mkdir(parents=True)
         try:
-            self.remarks += write_whole_tree(variant.commit, variant.repository, folder / "tree")
+            self.remarks += variant.repository.write_files(variant.commit, folder / "tree")
         except GitError as error:
             raise CommitUnusable(name, f"git could not unpack it: {error}") from None
         gave_way = self._pinned.write(folder / "tree")
