@@ -24,7 +24,6 @@ STATES = {
     Standing.NOT_COMPARED: "could not be compared",
     Standing.CANDIDATE: "not confirmed",
 }
-ACKNOWLEDGED = "acknowledged"
 _TOLD = 3
 
 
@@ -48,7 +47,7 @@ class MarkedChange:
     @property
     def state(self) -> str:
         """Its standing in words, or that it is acknowledged."""
-        return ACKNOWLEDGED if self.acknowledged else STATES[self.standing]
+        return "acknowledged" if self.acknowledged else STATES[self.standing]
 
     @property
     def is_bad_news(self) -> bool:
@@ -100,13 +99,10 @@ class Graph:
     series: Series
     unit: str
     better: Better
-    # One for each environment, that which was measured last at the end.
-    lines: tuple[Line, ...] = ()
-    # What is marked on them, in the order of places.
-    changes: tuple[MarkedChange, ...] = ()
-    verdicts: tuple[MarkedVerdict, ...] = ()
-    # The figure of a working tree that differs from its commit; None where there is none.
-    draft: Figure | None = None
+    lines: tuple[Line, ...] = ()  # one for each environment, the last measured at the end
+    changes: tuple[MarkedChange, ...] = ()  # in the order of places
+    verdicts: tuple[MarkedVerdict, ...] = ()  # in the order of places
+    draft: Figure | None = None  # of a working tree that differs from its commit
 
     @property
     def key(self) -> str:
@@ -137,9 +133,11 @@ class Graph:
         name = _escaped(self.series.benchmark)
         return rf"^{name}\({values}\)$" if values else f"^{name}$"
 
-    def text(self, value: float) -> str:
-        """One of its values with the unit."""
-        return figure_text(value, self.unit)
+    def text_of(self, figure: Figure | None) -> str:
+        """A figure with the unit, "failed", or nothing where there is none."""
+        if figure is None:
+            return ""
+        return "failed" if figure.failed else figure_text(figure.median, self.unit)
 
     def trend(self, commits: Sequence[Commit]) -> str:
         """How it went in one sentence, for those who do not see the graph."""
@@ -150,7 +148,7 @@ class Graph:
         if not figures:
             return "Failed wherever it was measured."
         first, last = min(figures), max(figures)
-        end = f"{self.text(figures[last].median)} at {commits[last].short}"
+        end = f"{self.text_of(figures[last])} at {commits[last].short}"
         if first == last:
             return f"{end}, measured once."
         begin = figures[first].median
@@ -163,7 +161,7 @@ class Graph:
         more = len(self.changes) - len(told)
         told += [f"{more} earlier changes"] if more else []
         return (
-            f"{self.text(begin)} at {commits[first].short} to {end}"
+            f"{self.text_of(figures[first])} at {commits[first].short} to {end}"
             f"{change and f', {change}'} over {len(figures)} measured; "
             f"{', '.join(told) or 'no change found'}."
         )

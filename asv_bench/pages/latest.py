@@ -16,19 +16,16 @@ from asv_bench.pages.machine_view import MachineView
 
 @dataclass(frozen=True, slots=True)
 class LatestRow:
-    """The newest figure of one graph."""
+    """The newest figure of one graph, as texts; `number` is its place among the machine's."""
 
-    number: int  # the graph's place among those of the machine
+    number: int
     graph: Graph
-    # Texts; `value` is "failed" where the newest figure is none, and empty where only a working
-    # tree was measured.
-    value: str
+    value: str  # "failed" where it is none, empty where only a working tree was measured
     spread: str
-    step: str  # against the commit measured before, as a percentage; "" where there is none
-    measured: str  # at which commit, and how long ago where others were measured since
+    step: str  # against the commit measured before; "" where there is none
+    measured: str  # at which commit, or how long ago where others were measured since
     is_stale: bool  # whether others were
-    # What a working tree that differs from its commit gave, and against the newest figure.
-    draft: str
+    draft: str  # what a changed working tree gave, and against the newest figure
     change: MarkedChange | None  # the newest change, where it is news
 
 
@@ -47,25 +44,21 @@ def address(machine: str, key: str = "") -> str:
 
 
 def _row(number: int, graph: Graph, view: MachineView) -> LatestRow:
-    place, figure = graph.lines[-1].latest if graph.lines else (None, None)
-    value = spread = step = measured = ""
-    is_stale = False
-    if figure is not None and place is not None:
-        value = "failed" if figure.failed else graph.text(figure.median)
-        spread = _spread(figure)
-        step = _step(graph, place, figure)
-        measured, is_stale = _measured(place, view)
+    figures = graph.lines[-1].figures if graph.lines else {}
+    place, figure = graph.lines[-1].latest if graph.lines else (-1, None)
+    before = [one for where, one in figures.items() if where < place and _is_base(one)]
+    drafted = _change(graph.draft, figure)
     lately = [change for change in graph.changes if view.is_news(change.place)]
     return LatestRow(
-        number,
-        graph,
-        value,
-        spread,
-        step,
-        measured,
-        is_stale,
-        _draft(graph, figure),
-        lately[-1] if lately else None,
+        number=number,
+        graph=graph,
+        value=graph.text_of(figure),
+        spread="" if figure is None else _spread(figure),
+        step=_change(figure, before[-1] if before else None),
+        measured="" if figure is None else _measured(place, view),
+        is_stale=figure is not None and place < len(view.commits) - 1,
+        draft=graph.text_of(graph.draft) + (f" ({drafted})" if drafted else ""),
+        change=lately[-1] if lately else None,
     )
 
 
@@ -73,33 +66,20 @@ def _spread(figure: Figure) -> str:
     return "" if math.isnan(figure.spread) else f"±{percentage(figure.spread, 1)}"
 
 
-def _step(graph: Graph, place: int, figure: Figure) -> str:
-    """Against the newest figure before it in the same environment."""
-    before = [
-        one
-        for where, one in graph.lines[-1].figures.items()
-        if where < place and not one.failed and one.median
-    ]
-    if not before or figure.failed:
+def _is_base(figure: Figure) -> bool:
+    return not figure.failed and bool(figure.median)
+
+
+def _change(figure: Figure | None, before: Figure | None) -> str:
+    """A figure against another; "" where there are no two to compare."""
+    if figure is None or before is None or figure.failed or not _is_base(before):
         return ""
-    return percentage(figure.median / before[-1].median - 1, 1, signed=True)
+    return percentage(figure.median / before.median - 1, 1, signed=True)
 
 
-def _measured(place: int, view: MachineView) -> tuple[str, bool]:
-    commit = view.commits[place]
-    if place == len(view.commits) - 1:
-        return commit.short, False
-    ago = view.behind.get(commit.hash, len(view.commits) - 1 - place)
-    return f"last measured {ago} {kind_of(commit.hash)}{'' if ago == 1 else 's'} ago", True
-
-
-def _draft(graph: Graph, latest: Figure | None) -> str:
-    draft = graph.draft
-    if draft is None:
-        return ""
-    if draft.failed:
-        return "failed"
-    text = graph.text(draft.median)
-    if latest is None or latest.failed or not latest.median:
-        return text
-    return f"{text} ({percentage(draft.median / latest.median - 1, 1, signed=True)})"
+def _measured(place: int, view: MachineView) -> str:
+    commit, newest = view.commits[place], len(view.commits) - 1
+    if place == newest:
+        return commit.short
+    ago = view.behind.get(commit.hash, newest - place)
+    return f"last measured {ago} {kind_of(commit.hash)}{'' if ago == 1 else 's'} ago"

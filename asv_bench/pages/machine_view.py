@@ -55,7 +55,7 @@ class MachineView:
 
     name: str
     facts: tuple[tuple[str, str], ...]
-    # The axis: what was measured of the line of first parents, oldest first; or labels.
+    # The axis: what was measured of the line of first parents, or labels; oldest first.
     commits: tuple[Commit, ...]
     dates: Mapping[str, int]  # when commits were made, in milliseconds since 1970, by full hash
     # How many commits of the line are newer, by full hash; empty where nobody can tell.
@@ -88,10 +88,9 @@ class MachineView:
 
     def changed_commits(self, *, lately: bool) -> list[ChangedCommit]:
         """The commits with changes, those that are news or the others, newest first."""
-        by_place = groupby(self.changes, key=lambda one: one[1].place)
         return [
             ChangedCommit(self.commits[place], tuple(found))
-            for place, found in by_place
+            for place, found in groupby(self.changes, key=lambda one: one[1].place)
             if self.is_news(place) == lately
         ]
 
@@ -107,8 +106,7 @@ class MachineView:
         lately = min(LATELY, len(self.commits))
         if lately < 2:
             return "quiet", "Too little was measured to say anything of changes."
-        what = kind_of(self.commits[-1].hash)
-        where = f"in the last {lately} {what}s measured"
+        where = f"in the last {lately} {kind_of(self.commits[-1].hash)}s measured"
         bad = [one for _, one in self.changes if one.is_bad_news and self.is_news(one.place)]
         confirmed = sum(one.state == "confirmed regression" for one in bad)
         doubtful = len(bad) - confirmed
@@ -129,15 +127,9 @@ class MachineView:
     @property
     def newest_ms(self) -> int:
         """When something was measured last, in milliseconds since 1970."""
-        moments = [
-            figure.started_ms
-            for graph in self.graphs
-            for line in graph.lines
-            for figure in line.figures.values()
-        ]
-        return max(
-            [*moments, *(one.draft.started_ms for one in self.graphs if one.draft)], default=0
-        )
+        figures = [one.draft for one in self.graphs if one.draft]
+        figures += [one for graph in self.graphs for x in graph.lines for one in x.figures.values()]
+        return max((figure.started_ms for figure in figures), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +215,16 @@ class _Drawing:
             if not by_place:
                 continue
             lines.append(Line(number, dict(sorted(by_place.items()))))
-            points = points_of(members, self.commits, self.ratios, self.sessions)
-            found = changes_in(points)
-            for change in found:
-                why = reason_for(change, self.acknowledged)
-                answer = self._answer(change, found)
-                changes.append(MarkedChange(places[change.commit.hash], change, answer, why))
+            found = changes_in(points_of(members, self.commits, self.ratios, self.sessions))
+            changes += (
+                MarkedChange(
+                    places[change.commit.hash],
+                    change,
+                    self._answer(change, found),
+                    reason_for(change, self.acknowledged),
+                )
+                for change in found
+            )
         graph = Graph(one.series, one.unit, one.better, tuple(lines))
         return replace(
             graph,

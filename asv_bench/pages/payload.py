@@ -94,22 +94,17 @@ def _graph(graph: Graph, view: MachineView) -> dict[str, Any]:
 
 def _line(line: Line, step: float, view: MachineView) -> dict[str, Any]:
     """A line by column; places and values as distances from those before, failed ones as null."""
-    values: list[int | None] = []
+    rows: list[tuple[int | None, int, int]] = []
     before = 0
-    lower: list[int] = []
-    upper: list[int] = []
     for figure in line.figures.values():
         if figure.failed:
-            values.append(None)
-            lower.append(0)
-            upper.append(0)
+            rows.append((None, 0, 0))
             continue
-        first, third = quartiles(figure)
+        first, third = ((end - figure.median) / step for end in quartiles(figure))
         value = round(figure.median / step)
-        values.append(value - before)
+        rows.append((value - before, round(-first), round(third)))
         before = value
-        lower.append(round((figure.median - first) / step))
-        upper.append(round((third - figure.median) / step))
+    values, lower, upper = map(list, zip(*rows, strict=True))
     at = list(line.figures)
     return {
         "environment": line.environment,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from asv_bench.git.repository import GitError, Repository
 from asv_bench.history.acknowledged import read_acknowledged
 from asv_bench.history.asv_results import read_results
 from asv_bench.history.histories import Histories
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text
+from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.commit_links import commit_url
 from asv_bench.pages.latest import address, rows_of
 from asv_bench.pages.machine_view import LATELY, Collector, MachineView
 from asv_bench.pages.payload import packed
@@ -32,6 +35,11 @@ SCRIPTS = (
     "scripts/page.js",
 )
 LICENCE = ("uplot/LICENSE",)
+_REMOTE = re.compile(
+    r"(?:https?://|ssh://)?(?:[^@/]+@)?(?P<host>[\w.-]+)(?::\d+(?=/))?[:/](?P<path>[\w./~-]+?)(?:\.git)?/?"
+)
+_PAGES = {"github": "/commit/", "gitlab": "/-/commit/"}
+"""By a part of the host's name: what stands before the hash."""
 STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 
 
@@ -129,3 +137,31 @@ def _texts(names: Sequence[str]) -> str:
 
 def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def commit_url(configured: Path, repository: Path) -> str:
+    """The address of a commit's page without its hash; "" where none is known.
+
+    It is `show_commit_url` of the asv.conf.json in the folder `configured`, or in the repository,
+    else made from the remote called origin, where that is of GitHub or GitLab.
+    """
+    for folder in (configured, repository):
+        with suppress(UnreadableFile):
+            # asv itself says what is wrong with its file.
+            told = read_stored(folder / "asv.conf.json", "asv's configuration", dict)
+            if re.match(r"https?://", url := str(told.get("show_commit_url"))):
+                return url
+    try:
+        return page_of_remote(Repository(repository).line("remote", "get-url", "origin"))
+    except GitError:
+        return ""
+
+
+def page_of_remote(remote: str) -> str:
+    """The address of commits at a remote, without their hash; "" where the host is another."""
+    found = _REMOTE.fullmatch(remote.strip())
+    if found is None:
+        return ""
+    host, path = found["host"], found["path"].strip("/")
+    before = next((page for name, page in _PAGES.items() if name in host), None)
+    return "" if before is None else f"https://{host}/{path}{before}"

@@ -15,10 +15,9 @@ from page_weight import made_up_site
 from toy_project import git
 
 from asv_bench.history.histories import Histories
-from asv_bench.pages.commit_links import commit_url, page_of_remote
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
 from asv_bench.pages.report_sections import report_sections
-from asv_bench.pages.site import build_page
+from asv_bench.pages.site import build_page, commit_url, page_of_remote
 
 BASE, HEAD = "a" * 40, "b" * 40
 ROOT = Path(__file__).parents[3]
