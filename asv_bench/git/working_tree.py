@@ -74,8 +74,7 @@ def working_tree(repository: Path) -> WorkingTree:
             # With its time: git compares with it what may have changed since.
             shutil.copy2(own, index)
         copied = {"GIT_INDEX_FILE": str(index)}
-        refresh = ("update-index", "-q", "--really-refresh")
-        git.ask(*refresh, variables=copied, also_fine=1)
+        git.ask("update-index", "-q", "--really-refresh", variables=copied, also_fine=1)
         differing = ("diff-index", "-z", "--name-only", "--ignore-submodules=none", "HEAD", "--")
         untracked = ("ls-files", "-z", "--others", "--exclude-standard", "--directory")
         changed = [

@@ -41,10 +41,7 @@ class AcknowledgedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_acknowledged(folder: Path) -> list[Acknowledgement]:
-    """What is acknowledged in a folder of histories.
-
-    Raises Refused if the file cannot be read or is no such file; the sentence names the place.
-    """
+    """What is acknowledged in a folder of histories; Refused if the file there is another."""
     path = folder / FILE_NAME
     if not path.exists():
         return []

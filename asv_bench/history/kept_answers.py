@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from asv_bench.compare.confirmation import Standing
 from asv_bench.history.asv_results import EnvironmentFacts, Series
@@ -19,8 +20,7 @@ ANSWERS = "asv-changes"
 """The folder beside asv's results."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptAnswer:
+class KeptAnswer(msgspec.Struct, frozen=True):
     """What a change turned out to be: its standing, and sentences of the comparison's figures.
 
     `effect` and `interval` are as in `compare.verdict.Comparison`; None where nothing was measured.
@@ -75,19 +75,12 @@ def _answers(content: dict[str, Any]) -> Answers:
     require_schema(content, SCHEMA)
     answers: Answers = {}
     for row in content["changes"]:
-        params = tuple((text(name), str(value)) for name, value in row["params"].items())
-        environment = tuple(
-            sorted((text(name), str(it)) for name, it in row["environment"].items())
+        params, environment = (
+            tuple((text(name), str(value)) for name, value in row[facts].items())
+            for facts in ("params", "environment")
         )
         told = row["confirmation"]
-        interval = told["interval"]
-        answers[Series(text(row["benchmark"]), params), environment, text(row["commit"])] = (
-            KeptAnswer(
-                Standing(row["standing"]),
-                None if told["effect"] is None else float(told["effect"]),
-                None if interval is None else (float(interval[0]), float(interval[1])),
-                int(told["pairs_used"]),
-                str(told["reason"]),
-            )
-        )
+        told = {"pairs": told["pairs_used"], "standing": row["standing"], **told}
+        key = Series(text(row["benchmark"]), params), tuple(sorted(environment))
+        answers[*key, text(row["commit"])] = msgspec.convert(told, KeptAnswer)
     return answers

@@ -33,9 +33,9 @@ def stored_changes(
 ) -> StoredChanges:
     """The changes in the stored results, each environment of a machine by itself.
 
-    `patterns`: texts, one of which is in a benchmark's name; none: all benchmarks. `machine`: whose
-    results; None: every machine's. Refused if it has none. `tip`: the last commit of the line of
-    first parents along which series are laid. Raises NothingMeasured if nothing is stored.
+    One of the `patterns` is in a benchmark's name; none: all benchmarks. Series are laid along the
+    line of first parents that ends at `tip`. Raises NothingMeasured if nothing is stored, and
+    Refused if there is nothing of a `machine`; None: every machine's results.
     """
     results = histories.read()
     notes = list(results.complaints)

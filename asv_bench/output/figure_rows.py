@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from asv_bench.history.asv_results import Figure, Series
@@ -18,23 +20,14 @@ METRICS = "metrics"
 GROUPS = ("workloads", "decode step", "kernels", "host", "counters", METRICS)
 
 _GROUP_OF_MODULE = {
-    "scheduler": "workloads",
-    "streaming": "workloads",
-    "decode": "decode step",
-    "kernels": "kernels",
-    "host": "host",
-    "host_growth": "host",
-    "counters": "counters",
+    **dict.fromkeys(("scheduler", "streaming"), "workloads"),
+    **{"decode": "decode step", "kernels": "kernels", "counters": "counters"},
 }
+"""All others are of the host."""
 _COLUMN_OF_FIGURE = {
-    "step_time": "call",
-    "time": "call",
-    "append": "call",
-    "tpot": "tpot",
-    "ttft": "ttft",
-    "itl": "itl",
-    "seconds_per_token": "tokens_per_s",
-    "time_over_floor": "of_floor",
+    **dict.fromkeys(("step_time", "time", "append"), "call"),
+    **{name: name for name in ("tpot", "ttft", "itl")},
+    **{"seconds_per_token": "tokens_per_s", "time_over_floor": "of_floor"},
 }
 
 
@@ -118,16 +111,14 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
     """Rows of one commit's figures, grouped as `GROUPS` and otherwise in their own order."""
     rows: dict[tuple[str, str, int | None], Row] = {}
     for figure in figures:
-        series = figure.series
-        if figure.is_metric:
-            _add_metric(rows, figure)
-            continue
-        group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
-        column = "counted" if group == "counters" else _COLUMN_OF_FIGURE.get(series.figure, "call")
-        key = (group, _name(series), _batch(series))
+        key, column = _place(figure)
         row = rows.setdefault(key, Row(*key, readings={}))
         if not figure.failed:
-            row.readings[column] = _reading(figure, column)
+            value = figure.median
+            if column in ("tokens_per_s", "of_floor"):
+                value = 1 / value if value else math.nan
+            unit = figure.unit if figure.is_metric else ""
+            row.readings[column] = Reading(value, figure.spread, len(figure.samples), unit)
     for key, row in rows.items():
         step = row.readings.get("call")
         # A decode benchmark has no throughput of its own: each step gives one token a sequence.
@@ -136,12 +127,14 @@ def figure_rows(figures: Sequence[Figure]) -> list[Row]:
     return sorted(rows.values(), key=lambda row: GROUPS.index(row.group))
 
 
-def _add_metric(rows: dict[tuple[str, str, int | None], Row], figure: Figure) -> None:
-    """Metrics of a subject stand side by side in one row, each in a column of its own."""
-    key, name = (METRICS, METRICS, None), figure.series.benchmark
-    row = rows.setdefault(key, Row(*key, readings={}))
-    if not figure.failed:
-        row.readings[name] = replace(_reading(figure, name), unit=figure.unit)
+def _place(figure: Figure) -> tuple[tuple[str, str, int | None], str]:
+    """The row and the column of a figure; metrics of a subject all stand in one row."""
+    series = figure.series
+    if figure.is_metric:
+        return (METRICS, METRICS, None), series.benchmark
+    group = _GROUP_OF_MODULE.get(series.benchmark.split(".")[0], "host")
+    column = "counted" if group == "counters" else _COLUMN_OF_FIGURE.get(series.figure, "call")
+    return (group, _name(series), _batch(series)), column
 
 
 def columns_of(rows: Iterable[Row]) -> list[Column]:
@@ -163,13 +156,11 @@ def figure_table(rows: Sequence[Row], title: str) -> Table:
     """Rows as a table, a section a group; columns that no row fills are left out."""
     used = columns_of(rows)
     cells: list[Sequence[Any]] = []
-    group = rows[0].group if rows else ""
-    for row in rows:
-        if row.group != group:
-            cells.append(())
-            group = row.group
-        cells.append(
+    for _, group in groupby(rows, key=lambda row: row.group):
+        cells += [()] if cells else []
+        cells += (
             (row.title, row.batch, *(_cell(row.readings.get(one.key), one) for one in used))
+            for row in group
         )
     columns = (
         Column("name", "workload or call", kind="text"),
@@ -197,13 +188,6 @@ def _cell(reading: Reading | None, column: Column) -> Cell:
     return Cell(values, note=reading.spread_text, text=column.show(reading.value))
 
 
-def _reading(figure: Figure, column: str) -> Reading:
-    value = figure.median
-    if column in ("tokens_per_s", "of_floor"):
-        value = 1 / value if value else math.nan
-    return Reading(value, figure.spread, len(figure.samples))
-
-
 def _workload_of(series: Series) -> str:
     """The workload that a benchmark runs: its class is called after it."""
     name = series.subject.rpartition(".")[2].lower()
@@ -227,8 +211,7 @@ def _name(series: Series) -> str:
 
 def spaced(name: str) -> str:
     """A class name as words: `DecodeAttention` is "decode attention"."""
-    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
-    return spaced.strip()
+    return re.sub("[A-Z]", lambda found: f" {found[0].lower()}", name).strip()
 
 
 def _batch(series: Series) -> int | None:

@@ -85,10 +85,9 @@ def place_of(machine: MachineFacts, devices: Sequence[str]) -> str:
 def environment_of(
     record: Record, measured: str, devices: Sequence[str], *, with_torch: bool, seconds: float
 ) -> dict[str, str]:
-    """The facts that a figure depends on.
+    """The facts that a figure depends on: what is `measured` and how, and on which `devices`.
 
-    `measured`: what is measured and how. `devices`: where. `with_torch`: whether lives run with the
-    ruler's own torch and its number of threads.
+    `with_torch` says whether lives run with the ruler's own torch and its number of threads.
     """
     machine = record.machine
     python = [f"Python {machine.python}"]
@@ -119,10 +118,8 @@ def lasting_names(given: Iterable[tuple[str, Commit]]) -> dict[str, tuple[str, .
 def repeating(arguments: Sequence[str], names: Mapping[str, tuple[str, ...]]) -> str:
     """The command line that measures the same again, wherever the same commits are.
 
-    Names of files to write are left out, and so are secrets and how much is said.
-
-    `arguments`: as they were given, without the program. `names`: words to say in place of names
-    that move, such as a hash for HEAD~1.
+    Names of files to write are left out, and so are secrets and how much is said. `arguments` come
+    without the program; `names` are words in place of names that move, as a hash for HEAD~1.
     """
     given = [without_folders(word) for word in arguments]
     end = given.index("--") if "--" in given else len(given)

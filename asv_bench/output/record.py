@@ -42,10 +42,8 @@ class Record:
     settings: Mapping[str, Any]  # everything that the command was asked to do, defaults included
     samples: list[dict[str, Any]] = field(default_factory=list)  # raw samples, one per run
     results: dict[str, Any] = field(default_factory=dict)  # figures derived from the samples
-    # Sentences that whoever reads the figures must know.
-    notes: list[str] = field(default_factory=list)
-    # Sentences about figures that may not mean what they say.
-    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what whoever reads the figures must know
+    warnings: list[str] = field(default_factory=list)  # why figures may not mean what they say
     tree: WorkingTree = field(default_factory=lambda: working_tree(REPOSITORY))
     machine: MachineFacts = field(default_factory=machine_facts)
     before: GpuState | None = field(default_factory=gpu_state)
@@ -55,15 +53,9 @@ class Record:
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def look_around(
-        self,
-        console: Console,
-        devices: Sequence[str] | None = None,
-        *,
-        require_quiet: bool = False,
+        self, console: Console, devices: Sequence[str] | None = None, *, require_quiet: bool = False
     ) -> None:
-        """Record what else the machine does, and warn if that may spoil figures.
-
-        `devices` are what is measured, as `surroundings.look_around` takes them.
+        """Record what else the machine does, and warn if that may spoil figures of these devices.
 
         Raises Refused if quiet is required and there is other load.
         """
@@ -80,7 +72,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON-ready values; the GPU's state after the measurement is read now."""
-        after = gpu_state() if self.before is not None else None
+        states = {"before": self.before, "after": gpu_state() if self.before else None}
         return {
             "schema": SCHEMA,
             "command": self.command,
@@ -92,11 +84,8 @@ class Record:
             "changed": list(self.tree.changed),
             "machine": self.machine.to_json(),
             "threads": self.threads,
-            "surroundings": None if self.surroundings is None else self.surroundings.to_json(),
-            "gpu_state": {
-                "before": None if self.before is None else self.before.to_json(),
-                "after": None if after is None else after.to_json(),
-            },
+            "surroundings": self.surroundings and self.surroundings.to_json(),
+            "gpu_state": {name: one and one.to_json() for name, one in states.items()},
             "settings": dict(self.settings),
             "notes": self.notes,
             "warnings": self.warnings,

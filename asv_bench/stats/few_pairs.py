@@ -13,7 +13,8 @@ each asks for more in return:
 All three would err where one commit scatters many times as widely as the other, which a handful of
 pairs cannot exclude: they ask for a wider gap where what they see of both differs much.
 
-Arrays are of logarithms, [..., pairs]: whatever dimensions come first are separate comparisons.
+Arrays `base` and `head` are of logarithms of times, [..., pairs]: whatever dimensions come first
+are separate comparisons.
 """
 
 from __future__ import annotations
@@ -41,8 +42,6 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     The gap is at least as wide as the wider range; with five pairs 1.5 times as wide, with four
     twice, with fewer 16 times. Where the commits do not scatter alike, it is 2 times as wide with
     six pairs, 4 times with five and 8 times with four.
-
-    `base` and `head`: [..., pairs] logarithms of times.
     """
     pairs = base.shape[-1]
     gap = head.min(axis=-1) - base.max(axis=-1)
@@ -54,10 +53,7 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
 
 
 def scatter_alike(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
-    """Whether neither commit's processes lie more than `ALIKE` times as far apart as the other's.
-
-    `base` and `head`: [..., pairs] logarithms of times.
-    """
+    """Whether neither commit's processes lie more than `ALIKE` times as wide as the other's."""
     first, second = _range(base), _range(head)
     alike: npt.NDArray[np.bool_] = (first <= ALIKE * second) & (second <= ALIKE * first)
     return alike
@@ -85,7 +81,7 @@ def guarded_rank_sum_p(base: Floats, head: Floats) -> Floats:
 def rank_sum_p(base: Floats, head: Floats) -> Floats:
     """The exact p-value of the rank-sum test (Wilcoxon, Mann and Whitney); ties count for the base.
 
-    `base` and `head`: [..., processes] logarithms of times; not necessarily as many of both.
+    There need not be as many processes of both.
     """
     wins = (head[..., :, None] > base[..., None, :]).sum(axis=(-1, -2))
     p: Floats = _rank_sum_tails(head.shape[-1], base.shape[-1])[wins]
@@ -95,10 +91,9 @@ def rank_sum_p(base: Floats, head: Floats) -> Floats:
 def pooled_p(base: Floats, head: Floats, pool: Floats) -> Floats:
     """The exact p-value of the signed ranks that the pairs have among themselves and the pool.
 
-    `base` and `head`: [..., pairs] logarithms of times. `pool`: [..., size] differences between
-    logarithms of two processes of one commit, next to each other in time. Returns where there is no
-    effect, every choice of ranks and signs for the pairs is as likely. 1 where the commits are not
-    separate.
+    `pool`, [..., size], has differences between logarithms of two processes of one commit, next to
+    each other in time. Where there is no effect, every choice of ranks and signs for the pairs is
+    as likely. 1 where the commits are not separate.
     """
     differences = head - base
     sizes = np.abs(differences)
@@ -123,11 +118,7 @@ def least_pooled_p(pairs: int, size: int) -> float:
 
 
 def fits_pool(own: Floats, pool: Floats) -> npt.NDArray[np.bool_]:
-    """Whether differences that this run showed within a commit are no wider than the pool's.
-
-    `own` and `pool`: [..., count] differences between logarithms of two processes of one commit,
-    next to each other in time.
-    """
+    """Whether differences that this run showed within a commit are no wider than the pool's."""
     own, pool = np.abs(own), np.abs(pool)
     is_in_reach = own.max(axis=-1) <= 2 * pool.max(axis=-1)
     fits: npt.NDArray[np.bool_] = is_in_reach & (rank_sum_p(pool, own) >= 0.01)

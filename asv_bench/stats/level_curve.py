@@ -111,12 +111,12 @@ class LevelCurve:
             )
         self.unmeasurable.add(commit)
         self._ratios.pop(commit, None)
-        self._solution = self._bits = None
+        self._forget()
 
     def expect_offsets(self) -> None:
         """Reckon with offsets of commits from now on: few commits show them, and they mislead."""
         self._prior = CAUTIOUS_PRIOR
-        self._solution = self._bits = None
+        self._forget()
 
     def observe(self, reference: int, commit: int, log_ratios: Sequence[float]) -> None:
         """Take in pairs: the logs of `commit`'s time over that of the older `reference`.
@@ -129,14 +129,16 @@ class LevelCurve:
             )
         if not np.isfinite(log_ratios).all():
             raise ValueError(f"the log-ratios {log_ratios!r} are not all finite.")
+        own = self._ratios.setdefault(commit, [])
         if reference == REFERENCE:
-            self._ratios.setdefault(commit, []).extend(log_ratios)
+            own.extend(log_ratios)
         else:
-            self._ratios.setdefault(commit, [])
             self._ratios.setdefault(reference, [])
             self._across.setdefault((reference, commit), []).extend(log_ratios)
-        self._solution = None
-        self._bits = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._solution = self._bits = None
 
     @property
     def solution(self) -> _Solution:
@@ -269,10 +271,10 @@ class LevelCurve:
         """Let the grid hold every commit that was measured often enough."""
         middles = [float(np.median(r)) for r in self._ratios.values() if len(r) >= _FEW]
         low, high = min([0.0, *middles]), max([0.0, *middles])
-        if low < self._grid.low or high > self._grid.high:
-            self._grid = LevelGrid(
-                min(low, self._grid.low), max(high, self._grid.high), self.margin, self._chance
-            )
+        old = self._grid
+        if low < old.low or high > old.high:
+            ends = min(low, old.low), max(high, old.high)
+            self._grid = LevelGrid(*ends, self.margin, self._chance)
             self._emissions = {}
 
     def _solve(self) -> _Solution:
@@ -288,8 +290,7 @@ class LevelCurve:
         ends = emissions[-1] @ grid.offsets[OFFSETS[0]]
         emissions = np.stack([emissions @ grid.offsets[offset] for _, offset in CURVES], axis=1)
         emissions[-1] = ends
-        moves = []
-        stays = []
+        moves, stays = [], []
         for older, newer in zip([REFERENCE, *nodes[:-1]], nodes, strict=True):
             move, stay = grid.transitions(newer - older)
             across = self._across.get((older, newer))
@@ -336,8 +337,7 @@ class LevelCurve:
             log_evidence = log_evidence + np.log(total[..., 0])
             forward.append(ahead / total)
         behind = np.ones_like(forward[0])
-        backward = [behind]
-        weighed = []
+        backward, weighed = [behind], []
         for emission, move in zip(emissions[::-1], moves[::-1], strict=True):
             seen = emission * behind
             seen = seen / (seen.max(axis=-1, keepdims=True) + TINY)
@@ -359,16 +359,7 @@ class LevelCurve:
             np.maximum(0.0, np.einsum("kcs,kcsl->kl", share, part))
             for part in (flat, whole - flat, reached)
         )
-        jumps = before.sum(axis=1)
         shapes = np.zeros(len(SHAPES.scales))
         shapes[kept] = weights.sum(axis=0)
-        return _Solution(
-            nodes=nodes,
-            jumps=np.minimum(1.0, jumps),
-            levels=levels,
-            flat=flat,
-            before=before,
-            after=after,
-            shapes=shapes,
-            curves=weights.sum(axis=1),
-        )
+        jumps, curves = np.minimum(1.0, before.sum(axis=1)), weights.sum(axis=1)
+        return _Solution(nodes, jumps, levels, flat, before, after, shapes, curves)

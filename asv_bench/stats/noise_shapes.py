@@ -39,13 +39,8 @@ class NoiseShapes:
 
     def taken(self, places: npt.NDArray[np.intp]) -> NoiseShapes:
         """Some of the shapes; `wider` has no meaning among them."""
-        return NoiseShapes(
-            self.scales[places],
-            self.distances[places],
-            self.shares[places],
-            self.wider[places],
-            self.log_prior[places],
-        )
+        arrays = (self.scales[places], self.distances[places], self.shares[places])
+        return NoiseShapes(*arrays, self.wider[places], self.log_prior[places])
 
     def densities(self, errors: Floats) -> Floats:
         """Densities of errors, [shapes, *errors.shape]."""

@@ -20,8 +20,8 @@ def device_factors(readings: Readings) -> dict[str, float]:
     are fitted by turns as medians of what the other leaves of the logarithms: median polish, Tukey,
     Exploratory Data Analysis, 1977, chapter 11.
 
-    Returns by device, of the largest group whose devices have measured something in common, if only
-    by way of others: no other can be compared with them. Empty where no two have.
+    It has the devices of the largest group that have measured something in common, if only by way
+    of others: no other can be compared with them. Empty where no two have.
     """
     devices = max(_linked(readings), key=len, default=set())
     if len(devices) < 2:

@@ -30,10 +30,9 @@ def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
     The smaller of both p-values is referred to its own distribution over all signs, which takes
     into account that there are two.
 
-    `log_ratios`: [..., pairs]; each is as likely to be positive as negative where the centre is 0.
-    `alternative`: "greater": the centre is positive; "less": negative. Returns [...]; exact with
-    ties too. Zeros are ranked and count for neither side (Pratt 1959). 1 where there is no
-    evidence.
+    Each ratio is as likely to be positive as negative where the centre is 0; "greater" says that it
+    is positive, "less" negative. Exact with ties too; zeros are ranked and count for neither side
+    (Pratt 1959). 1 where there is no evidence.
     """
     values = np.asarray(log_ratios, np.float64)
     sizes = np.abs(values)
@@ -126,7 +125,8 @@ def shift_interval(
     Bounds are Walsh averages counted from both ends (Hollander, Wolfe & Chicken, *Nonparametric
     Statistical Methods*, 3.3), so that the coverage is at least `confidence`.
 
-    Returns where so few pairs cannot have it, all of their range, with the confidence that it has.
+    Gives low, high and the confidence; where so few pairs cannot have it, all of their range, with
+    the confidence that this has.
     """
     averages = walsh_averages(log_ratios)
     pairs = np.shape(log_ratios)[-1]

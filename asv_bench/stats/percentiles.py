@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,8 @@ class Summary:
 
     def scaled(self, factor: float) -> Summary:
         """The same distribution in another unit."""
-        return Summary(
-            **{
-                name: None if value is None else value * factor
-                for name, value in asdict(self).items()
-            }
-        )
+        values = (self.mean, self.p50, self.p95, self.p99, self.max)
+        return Summary(*(None if value is None else value * factor for value in values))
 
 
 def summarize(values: Sequence[float] | npt.NDArray[np.float64]) -> Summary:

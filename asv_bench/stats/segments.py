@@ -39,9 +39,9 @@ def segment_ends(
     is drawn anew in each segment, so costs of segments add up. A step within a session thus counts
     in full; one between two sessions counts only as far as sessions do not differ as much.
 
-    `values` and `sessions`: [n], in units of their errors. `session_sd`: in the same units.
-    `least`: the fewest values of a segment. Only with 1 can the newest value be seen to differ.
-    `penalty`: for values whose errors are independent; more where neighbours share theirs.
+    `values`, [n], and `session_sd` are in units of the errors. A segment has at least `least`
+    values: only with 1 can the newest value be seen to differ. `penalty` is for values whose errors
+    are independent; more where neighbours share theirs.
     """
     count = len(values)
     costs = _Costs(values - np.mean(values), sessions, session_sd**2)
@@ -66,9 +66,7 @@ def robust_segment_ends(values: Floats) -> list[int]:
     Errors are of a Student t distribution, whose heavy tails let a disturbed process pass. Each
     segment has a level out of the values; the best way through them is found by dynamic programming
     (Storath & Weinmann 2014). Where processes have two modes, the level of many values near one of
-    them jumps by chance: a step must be one of the means, too.
-
-    `values`: [n], in units of their errors.
+    them jumps by chance: a step must be one of the means, too. Values are in units of their errors.
     """
     count = len(values)
     levels: Floats = np.unique(values)

@@ -17,8 +17,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.stats.roots import root
-
 SPENDING_POWER = 2.0
 _GRID = 801
 _FAR = 40.0
@@ -95,6 +93,17 @@ class _Paths:
         return _Paths(grid, moves @ (self.weights * self.density), weights, at)
 
 
+def root(function: Callable[[float], float], low: float, high: float, precision: float) -> float:
+    """Where a function that rises is 0 between two points, found by halving what lies between."""
+    while high - low > precision:
+        middle = (low + high) / 2
+        if function(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
 def holm(
     p_values: npt.NDArray[np.float64],
     level_for: Callable[[int], float],
@@ -102,10 +111,10 @@ def holm(
 ) -> npt.NDArray[np.bool_]:
     """Which hypotheses Holm's step-down procedure (1979) rejects.
 
-    `p_values`: [..., tests], NaN for those that are not tested now. Whatever dimensions come first
-    are separate families. `level_for`: the level that a single test must meet where the total error
-    is divided by this number. `hypotheses`: [...], how many of a family are not rejected yet; at
-    least as many as are tested.
+    `p_values`, [..., tests], are NaN where a hypothesis is not tested now; whatever dimensions come
+    first are separate families. `level_for` gives the level that a single test must meet where the
+    total error is divided by a number. `hypotheses`, [...], are those of a family that are not
+    rejected yet, at least as many as are tested.
     """
     order = np.argsort(p_values, axis=-1)
     most = int(np.max(hypotheses))

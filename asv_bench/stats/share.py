@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from asv_bench.stats.paired import Floats, hodges_lehmann, shift_interval
-from asv_bench.stats.roots import root
+from asv_bench.stats.sequential import root
 
 _FARTHEST = 64.0
 
@@ -29,7 +29,7 @@ def share_of(whole: Floats, part: Floats, confidence: float) -> Share:
     A ratio is in the interval if `ratio * whole - part` may well be centred at 0 (Fieller 1954,
     with ranks in place of means): the two need not be independent, nor the whole known exactly.
 
-    `whole` and `part`: [pairs] differences of logarithms; the whole is shown to be positive.
+    Both are differences of logarithms, [pairs]; the whole is shown to be positive.
     """
 
     def shift(statistic: Callable[[Floats], float]) -> Callable[[float], float]:

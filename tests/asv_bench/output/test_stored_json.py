@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from mutated_files import WRONG, altered, broken, mutants_of, places
 
@@ -28,6 +29,7 @@ from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.lab.counters.counter_baselines import differences, read_baseline
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.record import REPOSITORY
+from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_stored
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
 from asv_bench.pages.report_sections import report_sections
 from asv_bench.process.kept_processes import kept_or_measured
@@ -196,12 +198,60 @@ def survive(kind: str, folder: Path, count: int) -> None:
             named(path, read)
 
 
+@pytest.mark.parametrize("count", [24, pytest.param(600, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_stored_file_makes_its_reader_stumble(kind: str, tmp_path: Path) -> None:
-    survive(kind, tmp_path, 24)
+def test_no_stored_file_makes_its_reader_stumble(kind: str, count: int, tmp_path: Path) -> None:
+    survive(kind, tmp_path, count)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_stored_file_makes_its_reader_stumble_at_length(kind: str, tmp_path: Path) -> None:
-    survive(kind, tmp_path, 600)
+def test_every_committed_record_is_read() -> None:
+    paths = sorted(REPORTS.rglob("*.json"))
+    contents = {path: read_stored(path, "JSON", dict) for path in paths if "runs" not in path.parts}
+    complaints = list(read_results(REPORTS / "asv").complaints)
+    for folder in (REPORTS / "asv-sessions").iterdir():
+        assert read_ratios(folder.parent, folder.name, complaints)
+    histories = Histories.of_checkout(REPOSITORY)
+    records = read_records(histories)
+    wanted = {
+        path
+        for path in (REPORTS / "verdicts").glob("*.json")
+        if contents[path].get("command") in ("compare", "bisect", "explain", "fixed")
+        and contents[path]["settings"].get("subject") is None
+    }
+    assert wanted <= {record.path for record in records}
+    titles = [section.title for section in report_sections(histories, records, complaints)]
+    assert {"Headline", "Roofline", "Ladder", "Counters"} <= set(titles)
+    assert complaints == []
+    assert ladder_page.read_records(REPORTS)
+    assert all(map(read_baseline, (REPORTS / "counters").glob("*.json")))
+
+
+class Life(msgspec.Struct):
+    seconds: Positive
+    spilled: int
+    name: Text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"seconds": 1, "spilled": 0, "name": "a"}', None),
+        (b'{"seconds": 1, "spilled": 0', "is not JSON"),
+        (b"[1]", "is not a JSON object"),
+        (b'{"seconds": 1, "name": "a"}', "is not a life: .*spilled"),
+        *(
+            (b'{"spilled": 0, "name": "a", "seconds": %s}' % value, r"is not a life: .*\$\.seconds")
+            for value in (b"NaN", b"Infinity", b"true", b"0", b"1e-320", b"9" * 400, b'"1"')
+        ),
+        (b'{"seconds": 1, "spilled": true, "name": "a"}', r"\$\.spilled"),
+        (b'{"seconds": 1, "spilled": 0, "name": ""}', r"\$\.name"),
+    ],
+)
+def test_a_struct_says_what_a_file_holds(content: bytes, said: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "life.json"
+    path.write_bytes(content)
+    if said is None:
+        assert read_stored(path, "a life", Life) == Life(1.0, 0, "a")
+        return
+    with pytest.raises(UnreadableFile, match=f"^{path} .*{said}"):
+        read_stored(path, "a life", Life)
