@@ -79,8 +79,8 @@ def _answers(content: dict[str, Any]) -> Answers:
             tuple((text(name), str(value)) for name, value in row[facts].items())
             for facts in ("params", "environment")
         )
-        told = row["confirmation"]
-        told = {"pairs": told["pairs_used"], "standing": row["standing"], **told}
+        told = row["confirmation"] | {"standing": row["standing"]}
+        told["pairs"] = told["pairs_used"]
         key = Series(text(row["benchmark"]), params), tuple(sorted(environment))
         answers[*key, text(row["commit"])] = msgspec.convert(told, KeptAnswer)
     return answers

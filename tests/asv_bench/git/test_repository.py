@@ -173,17 +173,10 @@ def test_a_broken_repository_is_no_clean_one(root: Path) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "status.showUntrackedFiles=no",
-        "status.relativePaths=true",
-        "status.branch=true",
-        "core.quotePath=true",
-        "core.fsmonitor={hook}",
-        "core.hooksPath={folder}",
-        "core.splitIndex=true",
-        "color.ui=always",
-        "safe.bareRepository=explicit",
-        "diff.noprefix=true",
-        "core.attributesFile={attributes}",
+        *("status.showUntrackedFiles=no", "status.relativePaths=true", "status.branch=true"),
+        *("core.quotePath=true", "core.fsmonitor={hook}", "core.hooksPath={folder}"),
+        *("core.splitIndex=true", "color.ui=always", "safe.bareRepository=explicit"),
+        *("diff.noprefix=true", "core.attributesFile={attributes}"),
     ],
 )
 def test_settings_of_the_user_change_nothing(

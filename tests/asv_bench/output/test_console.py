@@ -11,11 +11,8 @@ from rich.console import Console
 
 import asv_bench
 from asv_bench.explain.profile_tables import short_kernel_name
-from asv_bench.lab.codegen import check as codegen
-from asv_bench.lab.codegen.compiled import KernelFigures
 from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
 from asv_bench.output.table import Column, Table
-from asv_bench.run.tables import headline_table
 
 FIGURES = [f"{number},234.56 µs" for number in range(6)]
 
@@ -93,54 +90,6 @@ def test_every_command_prints_on_the_common_console() -> None:
         if re.search(r"\bConsole\(", path.read_text()) and path.name != "console.py"
     ]
     assert makers == []
-
-
-def test_the_widest_tables_fit_a_file() -> None:
-    row = {
-        "workload": "streaming-small",
-        "engine": "kvtrail",
-        "batch": 256,
-        "step_ms": 1234.567,
-        "tokens_per_s": 1234567.0,
-        "ttft_ms": 1234.56,
-        "tpot_ms": 1234.567,
-        "itl_p99_ms": 1234.567,
-        "floor_ms": 1234.567,
-        "fraction_of_floor": 0.123,
-    }
-    headline = headline_table([row], "a machine")
-    kernel = KernelFigures(
-        name="append-identity-llama-1b-fp16",
-        dtype="fp16",
-        family="append",
-        registers=255,
-        spill_instructions=0,
-        stack_bytes=0,
-        shared_bytes=232448,
-        instructions=12345,
-        tensor_core=1234,
-        async_copies=123,
-        loop_tensor_core=0,
-        loop_async_copies=0,
-        loop_narrowest_load=0,
-        widest_load=16,
-        narrowest_store=16,
-        is_dependent=False,
-        rows=(144, 256),
-        dependency_waits=0,
-        accesses_before_wait=0,
-        consumer_releases=0,
-        float_atomics=0,
-        stores_on_barriers=0,
-        compile_s=12.34,
-        cubin_sha256="0123456789abcdef",
-    )
-    for table in (headline, codegen.figure_table([kernel])):
-        lines = printed(table, LEAST_WIDTH).splitlines()
-        assert max(map(len, lines)) <= LEAST_WIDTH
-        assert not [line for line in lines if "…" in line]
-        # One line a row: not even the name is broken.
-        assert sum(line.startswith("│") for line in lines) == 1
 
 
 @pytest.mark.parametrize(

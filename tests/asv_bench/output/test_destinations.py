@@ -21,31 +21,15 @@ from asv_bench.output import destinations
 from asv_bench.output.destinations import WrittenElsewhere, require_writable, write_text
 from asv_bench.output.record import Record, require_places
 
+UNWRITABLE = ["file/run.json", "folder.json", "loop", "x" * 300, f"{'x' * 300}/run.json"]
 
-def below_a_file(folder: Path) -> Path:
+
+def unwritable(folder: Path, name: str) -> Path:
+    """A path at which no file can be: below a file, a folder, a loop of links, or too long."""
     (folder / "file").write_text("")
-    return folder / "file" / "run.json"
-
-
-def a_folder(folder: Path) -> Path:
-    (folder / "run.json").mkdir()
-    return folder / "run.json"
-
-
-def a_loop(folder: Path) -> Path:
+    (folder / "folder.json").mkdir()
     (folder / "loop").symlink_to(folder / "loop")
-    return folder / "loop"
-
-
-def too_long(folder: Path) -> Path:
-    return folder / ("x" * 300)
-
-
-def too_long_a_folder(folder: Path) -> Path:
-    return folder / ("x" * 300) / "run.json"
-
-
-UNWRITABLE = [below_a_file, a_folder, a_loop, too_long, too_long_a_folder]
+    return folder / name
 
 
 @pytest.fixture
@@ -75,11 +59,11 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place, forbidden)
 
 
-@pytest.mark.parametrize("make", UNWRITABLE)
+@pytest.mark.parametrize("name", UNWRITABLE)
 def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_left(
-    tmp_path: Path, make: Any
+    tmp_path: Path, name: str
 ) -> None:
-    path = make(tmp_path)
+    path = unwritable(tmp_path, name)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(Refused, match=r"cannot be written: .*Nothing was measured"):
         require_writable(None, tmp_path / "fine.json", path)
@@ -102,12 +86,12 @@ COMMANDS = {
 
 
 @pytest.mark.usefixtures("nothing_runs")
-@pytest.mark.parametrize("make", [below_a_file, a_folder])
+@pytest.mark.parametrize("name", UNWRITABLE[:2])
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
 def test_every_command_refuses_before_it_measures(
-    tmp_path: Path, arguments: list[str], make: Any
+    tmp_path: Path, arguments: list[str], name: str
 ) -> None:
-    path = make(tmp_path)
+    path = unwritable(tmp_path, name)
     done = CliRunner().invoke(build_app(), [*arguments, str(path)])
     said = " ".join(done.output.replace("│", " ").split())
     if isinstance(done.exception, Refused):
@@ -171,16 +155,14 @@ def test_a_full_disk_loses_no_record_and_the_command_fails(
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode), "the device is still one"
 
 
-def test_a_disk_that_fills_up_while_something_is_measured_loses_nothing(
+def test_a_folder_that_goes_while_something_is_measured_loses_nothing(
     elsewhere: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    require_writable(folder / "run.json")
-    folder.rmdir()
-    folder.write_text("something else took its place")
+    path = tmp_path / "reports" / "run.json"
+    require_writable(path)
+    path.parent.write_text("something else took its place")
     with pytest.raises(WrittenElsewhere, match="What it was to hold is in"):
-        write_text(folder / "run.json", "figures")
+        write_text(path, "figures")
     (kept,) = elsewhere.iterdir()
     assert kept.read_text() == "figures"
     assert kept.suffix == ".json"
@@ -219,23 +201,18 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "real" / "run.json").read_text() == "figures"
 
 
-def test_a_full_disk_in_the_middle_is_a_sentence(
+def test_a_full_disk_in_the_middle_is_a_sentence_and_other_errors_are_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", ".asv/last-run.log")
+        raise error
 
     monkeypatch.setattr(command_line, "build_app", lambda: run)
+    error = OSError(errno.ENOSPC, "No space left on device", ".asv/last-run.log")
     with pytest.raises(SystemExit) as ended:
         command_line.main()
     assert ended.value.code == 1
     assert ".asv/last-run.log could not be written: No space left" in capsys.readouterr().err
-
-
-def test_other_errors_of_the_system_are_no_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run() -> None:
-        raise OSError(errno.EBADF, "Bad file descriptor")
-
-    monkeypatch.setattr(command_line, "build_app", lambda: run)
+    error = OSError(errno.EBADF, "Bad file descriptor")
     with pytest.raises(OSError, match="Bad file descriptor"):
         command_line.main()

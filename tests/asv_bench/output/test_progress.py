@@ -77,44 +77,33 @@ def test_what_is_prepared_is_said_and_is_no_pace_of_what_follows() -> None:
     )
 
 
-def test_kept_ones_took_no_time() -> None:
+def test_kept_ones_took_no_time_and_who_knows_how_long_the_rest_takes_says_so() -> None:
     with shown(30) as (progress, _, now):
         with doing("warming up"):
             now.at += 50.0
         now.at += 10.0
         progress.show(21)
         assert progress.left() == "about 1:30 left"
-
-
-def test_who_knows_how_long_it_takes_says_so() -> None:
-    with shown(30) as (progress, _, now):
-        now.at += 10.0
-        progress.show(20, seconds_left=600.0)
+        progress.show(22, seconds_left=600.0)
         assert progress.left() == "about 10:00 left"
 
 
-def test_a_long_process_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing happens for as long as it runs, and yet a line comes."""
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [("", "measuring: 0 of 3 runs, 0:00 gone"), ("setting up 1a2b", "setting up 1a2b: 0:00 gone")],
+)
+def test_a_long_process_is_not_silent_and_no_setup_is_called_measuring(
+    monkeypatch: pytest.MonkeyPatch, what: str, line: str
+) -> None:
+    """Nothing happens for as long as it runs, and yet lines come."""
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.02)
     file = io.StringIO()
-    with Progress(Console(file=file, width=120), "measuring", 3, "runs"):
+    with Progress(Console(file=file, width=120), "measuring", 3, "runs"), doing(what):
         deadline = time.monotonic() + 120
         while file.getvalue().count("\n") < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-    first, *others = file.getvalue().splitlines()
-    assert first == "measuring: 3 runs"
-    assert len(others) >= 2
-    assert others[0].startswith("measuring: 0 of 3 runs, 0:00 gone")
-
-
-def test_a_long_setup_is_not_called_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.02)
-    file = io.StringIO()
-    with Progress(Console(file=file, width=120), "measuring", 3, "runs"), doing("setting up 1a2b"):
-        deadline = time.monotonic() + 120
-        while file.getvalue().count("\n") < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert file.getvalue().splitlines()[1] == "setting up 1a2b: 0:00 gone"
+    first, second, _, *_ = file.getvalue().splitlines()
+    assert (first, second) == ("measuring: 3 runs", line)
 
 
 def test_a_process_that_measures_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

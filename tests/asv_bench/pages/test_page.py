@@ -105,14 +105,8 @@ def record(command: str, subject: Any, results: dict[str, Any]) -> str:
 
 
 def comparison(verdict: str, effect: float | None) -> dict[str, Any]:
-    return {
-        "benchmark": "a.B.track_c('x', 8)",
-        "base": BASE,
-        "head": HEAD,
-        "verdict": verdict,
-        "effect": effect,
-        "pairs_used": 6,
-    }
+    ends = {"benchmark": "a.B.track_c('x', 8)", "base": BASE, "head": HEAD}
+    return {**ends, "verdict": verdict, "effect": effect, "pairs_used": 6}
 
 
 def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
@@ -136,13 +130,8 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
         (runs / f"{name}.json").write_text(text)
     histories = Histories.of_checkout(tmp_path)
     records = read_records(histories)
-    assert sorted(one.path.stem for one in records) == [
-        "bisect-1",
-        "compare-1",
-        "compare-3",
-        "explain-1",
-        "fixed-1",
-    ]
+    own_ones = {"bisect-1", "compare-1", "compare-3", "explain-1", "fixed-1"}
+    assert {one.path.stem for one in records} == own_ones
     assert {(one.key, one.verdict, one.sentence) for one in verdicts_of(records)} == {
         ("a.B.track_c(x, 8)", "slower", "compare: slower, +5.00 % against aaaaaaaa in 6 pairs"),
         ("a.B.track_c(x, 8)", "slower", "bisect: slower, +6.00 % against aaaaaaaa in 6 pairs"),
