@@ -110,10 +110,7 @@ class Parts:
         borrowed.write_text("".join(f"{_quoted(place.resolve())}\n" for place in places))
 
     def commit(self, changes: Sequence[FileChange]) -> str:
-        """The full hash of the base with these changes made.
-
-        Raises GitError if git cannot make it.
-        """
+        """The full hash of the base with these changes made; GitError if git cannot make it."""
         entries = [entry for change in changes for entry in change.entries]
         lines = [f"{entry.mode} {entry.name}\t{entry.path}\0" for entry in entries]
         ask = self.repository.ask
