@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -20,8 +20,8 @@ from asv_bench.history.asv_results import (
 )
 from asv_bench.history.change_points import Change, changes_in, points_of
 from asv_bench.history.histories import Histories
-from asv_bench.history.kept_answers import ANSWERS, Answers, KeptAnswer, key_of, read_answers
-from asv_bench.history.sessions import Ratios, Sessions, read_ratios, sessions_of
+from asv_bench.history.kept_answers import ANSWERS, KeptAnswer, key_of, read_answers
+from asv_bench.history.sessions import Sessions, read_ratios, sessions_of
 from asv_bench.pages.graph import Graph, Line, MarkedChange, MarkedVerdict, order_of
 from asv_bench.pages.records import StoredVerdict
 
@@ -132,96 +132,77 @@ class MachineView:
         return max((figure.started_ms for figure in figures), default=0)
 
 
-@dataclass(frozen=True, slots=True)
 class Collector:
-    """Makes the views of machines out of what is stored."""
+    """Makes the view of a machine out of what is stored."""
 
-    histories: Histories
-    committed: Results
-    worktree: Results
-    verdicts: Sequence[StoredVerdict]
-    acknowledged: Sequence[Acknowledgement]
-    complaints: list[str]
-
-    def machine(self, name: str, *, is_here: bool) -> MachineView:
-        """The view of one machine."""
-        figures = [one for one in self.committed.figures if one.machine == name]
-        drafts = _newest_drafts([one for one in self.worktree.figures if one.machine == name])
-        dates = dates_of(figures)
-        commits, off_line = self.histories.on_line(dates)
-        environments = self.committed.environments_of(name)
-        facts = {
-            **self.worktree.machines.get(name, {}),
-            **self.committed.machines.get(name, {}),
-            **dict(environments[0] if environments else ()),
+    def __init__(
+        self,
+        name: str,
+        histories: Histories,
+        committed: Results,
+        worktree: Results,
+        verdicts: Sequence[StoredVerdict],
+        acknowledged: Sequence[Acknowledgement],
+        complaints: list[str],
+    ) -> None:
+        self._name, self._histories, self._acknowledged = name, histories, acknowledged
+        self._figures = [one for one in committed.figures if one.machine == name]
+        self._drafts = _newest_drafts([one for one in worktree.figures if one.machine == name])
+        self._verdicts = [one for one in verdicts if one.machine == name]
+        self._dates = dates_of(self._figures)
+        self._commits, self._off_line = histories.on_line(self._dates)
+        self._places = {commit.hash: place for place, commit in enumerate(self._commits)}
+        self._environments = committed.environments_of(name)
+        self._facts = {
+            **worktree.machines.get(name, {}),
+            **committed.machines.get(name, {}),
+            **dict(self._environments[0] if self._environments else ()),
         }
-        line = _line(self.histories)
-        known = {key: value for key, value in facts.items() if value != "none"}
+        self._sessions = sessions_of(self._figures)
+        self._ratios = read_ratios(histories.sessions, name, complaints)
+        self._answers = read_answers(histories.folder / ANSWERS, name, complaints)
+        self._line = _line(histories)
+        # Of all commits of the line, or labels.
+        self._order = {one: place for place, one in enumerate(self._line or self._places)}
+
+    def view(self, *, is_here: bool) -> MachineView:
+        """All of it."""
         series: dict[Series, list[Figure]] = {}
-        for figure in [*figures, *drafts]:
+        for figure in [*self._figures, *self._drafts]:
             series.setdefault(figure.series, []).append(figure)
-        drawing = _Drawing(
-            tuple(commits),
-            tuple(environments),
-            sessions_of(figures),
-            read_ratios(self.histories.sessions, name, self.complaints),
-            read_answers(self.histories.folder / ANSWERS, name, self.complaints),
-            [one for one in self.verdicts if one.machine == name],
-            self.acknowledged,
-            {name: place for place, name in enumerate(line or [one.hash for one in commits])},
-        )
-        of_drafts = {one.series: one for one in drafts}
-        graphs = [
-            replace(drawing.graph(members), draft=of_drafts.get(one))
-            for one, members in series.items()
-        ]
+        known = {key: value for key, value in self._facts.items() if value != "none"}
         return MachineView(
-            name=name,
+            name=self._name,
             facts=tuple((label, known[key]) for key, label in _FACTS.items() if key in known),
-            commits=tuple(commits),
-            dates=dates,
-            behind={} if self.histories.labels else _behind(commits, line),
-            sessions=drawing.sessions,
-            environments=tuple(environments),
-            graphs=tuple(sorted(graphs, key=order_of)),
-            off_line=off_line,
+            commits=tuple(self._commits),
+            dates=self._dates,
+            behind={} if self._histories.labels else _behind(self._commits, self._line),
+            sessions=self._sessions,
+            environments=tuple(self._environments),
+            graphs=tuple(sorted(map(self._graph, series.values()), key=order_of)),
+            off_line=self._off_line,
             is_here=is_here,
         )
 
-
-@dataclass(frozen=True, slots=True)
-class _Drawing:
-    """What the graphs of a machine have in common."""
-
-    commits: tuple[Commit, ...]
-    environments: tuple[EnvironmentFacts, ...]
-    sessions: Sessions
-    ratios: Ratios
-    answers: Answers
-    verdicts: Sequence[StoredVerdict]
-    acknowledged: Sequence[Acknowledgement]
-    order: Mapping[str, int]  # of all commits of the line, or labels
-
-    def graph(self, figures: Sequence[Figure]) -> Graph:
+    def _graph(self, figures: Sequence[Figure]) -> Graph:
         """The graph of one series."""
-        places = {commit.hash: place for place, commit in enumerate(self.commits)}
-        one = figures[0]
+        one, places = figures[0], self._places
         lines: list[Line] = []
         changes: list[MarkedChange] = []
         # The environment that was measured last comes first here, and last on the graph.
-        for number, environment in reversed(list(enumerate(self.environments))):
+        for number, environment in reversed(list(enumerate(self._environments))):
             members = [figure for figure in figures if figure.environment == environment]
             by_place = {places[one.commit]: one for one in members if one.commit in places}
             if not by_place:
                 continue
             lines.append(Line(number, dict(sorted(by_place.items()))))
-            found = changes_in(points_of(members, self.commits, self.ratios, self.sessions))
+            found = changes_in(points_of(members, self._commits, self._ratios, self._sessions))
             changes += (
                 MarkedChange(
                     places[change.commit.hash],
                     change,
                     self._answer(change, found),
-                    reason_for(change, self.acknowledged),
+                    reason_for(change, self._acknowledged),
                 )
                 for change in found
             )
@@ -229,7 +210,8 @@ class _Drawing:
         return replace(
             graph,
             changes=tuple(sorted(changes, key=lambda change: change.place)),
-            verdicts=tuple(self._verdicts(graph.key, places)),
+            verdicts=tuple(self._marked(graph.key)),
+            draft=next((draft for draft in self._drafts if draft.series == one.series), None),
         )
 
     def _answer(self, change: Change, found: Sequence[Change]) -> KeptAnswer | None:
@@ -238,16 +220,16 @@ class _Drawing:
         A comparison confirms it within the range in which it lies, or around that range where no
         other change is in between.
         """
-        kept = self.answers.get(key_of(change))
+        kept = self._answers.get(key_of(change))
         standing = Standing.REGRESSION if change.is_worse else Standing.IMPROVEMENT
         if kept is not None and kept.standing is standing:
             return kept
         wanted = Verdict.SLOWER if change.is_worse else Verdict.FASTER
-        ranges = {one: (self.order[one.since.hash], self.order[one.until.hash]) for one in found}
+        ranges = {one: (self._order[one.since.hash], self._order[one.until.hash]) for one in found}
         since, until = ranges.pop(change)
         key = Graph(change.series, change.unit, change.better).key
-        for one in reversed(self.verdicts):
-            base, head = self.order.get(one.base), self.order.get(one.head)
+        for one in reversed(self._verdicts):
+            base, head = self._order.get(one.base), self._order.get(one.head)
             if base is None or head is None or (one.key, one.verdict) != (key, wanted):
                 continue
             is_within = since <= base < head <= until
@@ -257,15 +239,15 @@ class _Drawing:
                 return KeptAnswer(standing, one.effect, one.interval, one.pairs, "")
         return kept
 
-    def _verdicts(self, key: str, places: Mapping[str, int]) -> Iterable[MarkedVerdict]:
+    def _marked(self, key: str) -> Iterator[MarkedVerdict]:
         """The newest verdict on each two commits of the line."""
         newest = {
             (one.base, one.head): one
-            for one in self.verdicts
-            if one.key == key and one.base in places and one.head in places
+            for one in self._verdicts
+            if one.key == key and {one.base, one.head} <= self._places.keys()
         }
         for (base, head), one in newest.items():
-            yield MarkedVerdict(places[head], base, one.verdict, one.sentence)
+            yield MarkedVerdict(self._places[head], base, one.verdict, one.sentence)
 
 
 def _newest_drafts(figures: Sequence[Figure]) -> list[Figure]:

@@ -90,18 +90,15 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
     worktree = histories.named(read_results(histories.of_worktree))
     records = read_records(histories)
     left_out = [*committed.complaints, *worktree.complaints]
-    collector = Collector(
-        histories,
-        committed,
-        worktree,
-        verdicts_of(records),
-        read_acknowledged(histories.folder),
-        left_out,
-    )
     reports = report_sections(histories, records, left_out)
+    verdicts, acknowledged = verdicts_of(records), read_acknowledged(histories.folder)
     here = machine_facts().name
-    names = {**committed.machines, **worktree.machines}
-    views = [collector.machine(name, is_here=name == here) for name in names]
+    views = [
+        Collector(name, histories, committed, worktree, verdicts, acknowledged, left_out).view(
+            is_here=name == here
+        )
+        for name in {**committed.machines, **worktree.machines}
+    ]
     site = Site(
         subject=histories.subject,
         is_own=histories.is_own,
