@@ -10,8 +10,8 @@ from pathlib import Path
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.history.asv_results import read_results
+from asv_bench.history.filing import write_published
 from asv_bench.history.histories import Histories
-from asv_bench.history.published_results import write_published
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.run_apart import last_words
 from asv_bench.process.threads import measured_environment

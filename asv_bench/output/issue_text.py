@@ -19,6 +19,7 @@ from asv_bench.output.redaction import words_without_secrets
 from asv_bench.output.table import Table
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.machine import MachineFacts
+from asv_bench.process.threads import threads_text
 
 LIMIT = 65_000
 """Characters; GitHub takes 65,536 in one comment."""
@@ -92,8 +93,8 @@ def environment_of(
     machine = record.machine
     python = [f"Python {machine.python}"]
     if with_torch:
-        threads = "1 thread" if record.threads == 1 else f"{record.threads} threads"
-        python += [f"torch {machine.torch}", f"Triton {machine.triton}", f"{threads} a process"]
+        threads = f"{threads_text(record.threads)} a process"
+        python += [f"torch {machine.torch}", f"Triton {machine.triton}", threads]
     driver = f"driver {machine.driver}" if machine.gpu and machine.driver else ""
     memory = f"{machine.memory_gib:.0f} GiB" if machine.memory_gib else ""
     return {

@@ -85,17 +85,12 @@ def _tails(chances: Floats, is_two_sided: bool) -> Floats:
     return 2 * np.minimum(upper, np.cumsum(chances)) if is_two_sided else upper
 
 
-@cache
-def _upper_tails(doubled_ranks: tuple[int, ...]) -> Floats:
-    """P(W >= w) for w = 0, 1, ...: W sums the ranks that a fair coin each picks."""
+def _upper_tails(pairs: int) -> Floats:
+    """P(W >= w) for w = 0, 1, ...: W sums the ranks of pairs that a fair coin each picks."""
     ways = np.ones(1)
-    for rank in doubled_ranks:
-        longer = np.zeros(ways.size + rank)
-        longer[: ways.size] += ways
-        longer[rank:] += ways
-        ways = longer
-    tails: Floats = np.cumsum(ways[::-1])[::-1] / 2.0 ** len(doubled_ranks)
-    return tails
+    for rank in range(1, pairs + 1):
+        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
+    return _tails(ways / 2.0**pairs, is_two_sided=False)
 
 
 def smallest_p(pairs: int) -> float:
@@ -139,11 +134,11 @@ def shift_interval(
 @cache
 def _excluded(pairs: int, confidence: float) -> int:
     """How many Walsh averages, counted from either end, the interval's bound is."""
-    tails = _upper_tails(tuple(2 * rank for rank in range(1, pairs + 1)))
-    # P(W+ <= k) = P(W+ >= total - k); ranks are doubled in the table.
-    total = pairs * (pairs + 1) // 2
+    tails = _upper_tails(pairs)
+    # P(W+ <= k) = P(W+ >= total - k).
+    total = tails.size - 1
     excluded = 0
-    while excluded < total // 2 and tails[2 * (total - excluded)] <= (1 - confidence) / 2:
+    while excluded < total // 2 and tails[total - excluded] <= (1 - confidence) / 2:
         excluded += 1
     return excluded
 

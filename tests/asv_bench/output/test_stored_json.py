@@ -20,9 +20,9 @@ from asv_bench.git.commits import commits_in_order
 from asv_bench.git.repository import Repository
 from asv_bench.history.asv_results import dates_of, read_results
 from asv_bench.history.change_points import changes_in, points_of
+from asv_bench.history.filing import write_published
 from asv_bench.history.histories import Histories
 from asv_bench.history.kept_answers import read_answers
-from asv_bench.history.published_results import write_published
 from asv_bench.history.sessions import read_ratios, sessions_of
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise
