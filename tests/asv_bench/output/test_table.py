@@ -115,9 +115,3 @@ def test_nothing_else_goes_to_standard_output_where_a_file_does(
     assert "1,234.57" in said.err
     with pytest.raises(Refused, match="two files cannot both go to standard output"):
         TableFiles(record=Path("-"), csv=Path("-"))
-
-
-def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(Refused, match="cannot be written"):
-        TableFiles(markdown=tmp_path / "file" / "t.md")
