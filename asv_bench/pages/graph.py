@@ -151,8 +151,7 @@ class Graph:
         end = f"{self.text_of(figures[last])} at {commits[last].short}"
         if first == last:
             return f"{end}, measured once."
-        begin = figures[first].median
-        change = percentage(figures[last].median / begin - 1, 1, signed=True) if begin else ""
+        change = change_between(figures[last], figures[first])
         told = [
             f"{one.state}: {percentage(one.change.effect, 1, signed=True)} at "
             f"{one.change.commit.short}"
@@ -165,6 +164,18 @@ class Graph:
             f"{change and f', {change}'} over {len(figures)} measured; "
             f"{', '.join(told) or 'no change found'}."
         )
+
+
+def is_base(figure: Figure) -> bool:
+    """Whether others can be said as a change against it."""
+    return not figure.failed and bool(figure.median)
+
+
+def change_between(figure: Figure | None, before: Figure | None) -> str:
+    """A figure as a change against another; "" where there are no two to compare."""
+    if figure is None or before is None or figure.failed or not is_base(before):
+        return ""
+    return percentage(figure.median / before.median - 1, 1, signed=True)
 
 
 def quartiles(figure: Figure) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from asv_bench.git.repository import kind_of
 from asv_bench.history.asv_results import Figure
 from asv_bench.output.table import percentage
-from asv_bench.pages.graph import Graph, MarkedChange
+from asv_bench.pages.graph import Graph, MarkedChange, change_between, is_base
 from asv_bench.pages.machine_view import MachineView
 
 
@@ -46,15 +46,15 @@ def address(machine: str, key: str = "") -> str:
 def _row(number: int, graph: Graph, view: MachineView) -> LatestRow:
     figures = graph.lines[-1].figures if graph.lines else {}
     place, figure = graph.lines[-1].latest if graph.lines else (-1, None)
-    before = [one for where, one in figures.items() if where < place and _is_base(one)]
-    drafted = _change(graph.draft, figure)
+    before = [one for where, one in figures.items() if where < place and is_base(one)]
+    drafted = change_between(graph.draft, figure)
     lately = [change for change in graph.changes if view.is_news(change.place)]
     return LatestRow(
         number=number,
         graph=graph,
         value=graph.text_of(figure),
         spread="" if figure is None else _spread(figure),
-        step=_change(figure, before[-1] if before else None),
+        step=change_between(figure, before[-1] if before else None),
         measured="" if figure is None else _measured(place, view),
         is_stale=figure is not None and place < len(view.commits) - 1,
         draft=graph.text_of(graph.draft) + (f" ({drafted})" if drafted else ""),
@@ -64,17 +64,6 @@ def _row(number: int, graph: Graph, view: MachineView) -> LatestRow:
 
 def _spread(figure: Figure) -> str:
     return "" if math.isnan(figure.spread) else f"±{percentage(figure.spread, 1)}"
-
-
-def _is_base(figure: Figure) -> bool:
-    return not figure.failed and bool(figure.median)
-
-
-def _change(figure: Figure | None, before: Figure | None) -> str:
-    """A figure against another; "" where there are no two to compare."""
-    if figure is None or before is None or figure.failed or not _is_base(before):
-        return ""
-    return percentage(figure.median / before.median - 1, 1, signed=True)
 
 
 def _measured(place: int, view: MachineView) -> str:
