@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from asv_bench.cli.headline import process_contradictions as in_headline
 from asv_bench.explain.profile_child import Decoded
 from asv_bench.explain.profile_tables import contradictions as in_profile
 from asv_bench.explain.profilers import Traced
@@ -14,7 +15,6 @@ from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTim
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.measured import process_contradictions as in_asv
 from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
-from asv_bench.run.jobs import process_contradictions as in_headline
 from asv_bench.run.measure import ModeResult
 from asv_bench.run.session import contradictions as in_runs
 from asv_bench.workloads.run_sample import RequestTrace, RunSample

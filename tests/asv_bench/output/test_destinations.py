@@ -51,7 +51,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         "asv_bench.subjects.choose.OwnSuite",
         "asv_bench.cli.changes.stored_changes",
         "asv_bench.cli.profile.torch_traces",
-        "asv_bench.run.jobs.run_job",
+        "asv_bench.cli.headline.run_process",
         "asv_bench.run.session.Measurement",
         "asv_bench.cli.counters.count_all",
         "asv_bench.studies.ladder.command.RungProcesses",

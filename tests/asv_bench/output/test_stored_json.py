@@ -8,12 +8,12 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from mutated_files import WRONG, altered, broken, mutants_of, places
 
+from asv_bench.cli.headline import headline_row, process_at
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.errors import BenchError
 from asv_bench.git.commits import commits_in_order
@@ -32,8 +32,6 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_stored
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
 from asv_bench.pages.report_sections import report_sections
-from asv_bench.process.kept_processes import kept_or_measured
-from asv_bench.run.jobs import check_figures, headline_row
 from asv_bench.studies.ladder import ladder_page
 
 REPORTS = REPOSITORY / "reports"
@@ -65,13 +63,8 @@ def read_kept(path: Path) -> None:
 
 
 def read_process(path: Path) -> None:
-    def check(content: dict[str, Any]) -> None:
-        check_figures(content["figures"])
-
-    notes: list[str] = []
-    good = {"figures": FIGURES}
-    headline_row([kept_or_measured(path, lambda: good, check, notes)["figures"]])
-    assert len(notes) <= 1
+    figures, _ = process_at(path, "")
+    headline_row([figures])
 
 
 def read_counters(path: Path) -> None:
@@ -96,9 +89,13 @@ CHANGE = {
     "commit": "a" * 40, "standing": "regression",
     "confirmation": {"effect": 0.05, "interval": [0.04, 0.06], "pairs_used": 8, "reason": ""},
 }  # fmt: skip
-FIGURES = {
-    "workload": "scheduler", "engine": "kvtrail", "batch": 1, "step_ms": 1.0, "tokens_per_s": 1.0,
-    "ttft_ms": 1.0, "tpot_ms": None, "itl_p99_ms": 1.0, "floor_ms": 1.0, "fraction_of_floor": 0.5,
+SUMMARY = {"p50": 1.0, "p99": 2.0}
+PROCESS = {
+    "settings": {"workload": {"name": "scheduler", "batch_size": 1}}, "gpu_state": {"before": None},
+    "results": {"modes": {"online": {
+        "step_ms": 1.0, "total_tokens_per_s": SUMMARY, "ttft_ms": SUMMARY, "tpot_ms": SUMMARY,
+        "itl_ms": SUMMARY, "floor_ms": None, "fraction_of_floor": 0.5,
+    }}},
 }  # fmt: skip
 
 
@@ -127,7 +124,7 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     answers.parent.mkdir(parents=True)
     answers.write_text(json.dumps({"schema": 1, "changes": [CHANGE]}))
     process = folder / "process.json"
-    process.write_text(json.dumps({"figures": FIGURES}))
+    process.write_text(json.dumps(PROCESS))
     counters = folder / "counters.json"
     shutil.copy(next((REPORTS / "counters").glob("*.json")), counters)
     kept = folder / "kept.jsonl"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY, Record
-from asv_bench.process.kept_processes import begun_run, resumed_run
 from asv_bench.process.measured_process import CPU, Place, ScriptRunner
 from asv_bench.process.run_apart import run_apart
 from asv_bench.process.threads import measured_environment, measured_threads, threads_text
@@ -73,18 +71,3 @@ def test_the_first_of_a_list_is_what_torch_takes(monkeypatch: pytest.MonkeyPatch
     assert measured_threads() == 4
     assert threads_text(4) == "4 threads"
     assert Record("scheduler", {}).to_json()["threads"] == 4
-
-
-def test_runs_of_other_threads_are_not_gone_on_with(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    record = Record("headline", {"processes": 2})
-    clean = replace(record.tree, changed=())
-    record.tree = clean
-    folder = begun_run(record)
-    assert resumed_run(record) == folder
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    with pytest.raises(Refused, match="no headline of this commit"):
-        resumed_run(Record("headline", {"processes": 2}, tree=clean))
