@@ -1,22 +1,21 @@
-"""`run WORKLOAD`: measure the working tree on a named workload, and `headline`, on all of them."""
+"""`run WORKLOAD`: measure the working tree on a named workload; and `run headline`, on several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from asv_bench.cli.headline import headline
-from asv_bench.run.flags import PresetFlags, RunFlags, with_flags
+from asv_bench.run.flags import PANELS, PRESET_PANELS, RunFlags, plain_flags, with_flags
 from asv_bench.run.session import measure_and_report
 from asv_bench.run.settings import settle
 from asv_bench.workloads.named import WORKLOADS
 
 
 def workloads() -> typer.Typer:
-    """`run`, with a command for each workload, and one for all of them."""
+    """`run`, with a command for each workload, and one for several of them."""
     app = typer.Typer(no_args_is_help=True)
 
     @app.callback(invoke_without_command=True)
@@ -34,20 +33,6 @@ def workloads() -> typer.Typer:
     return app
 
 
-@with_flags(PresetFlags)
-def scheduler(given: PresetFlags) -> None:
-    """`run scheduler`, with older names of some flags: throughput and latencies."""
-    measure_and_report(settle(given.workload or "scheduler", given.plain(), "scheduler"))
-
-
-@with_flags(PresetFlags)
-def streaming(given: PresetFlags) -> None:
-    """`run streaming`, with older names of some flags: latency percentiles."""
-    flags = given.plain()
-    flags = replace(flags, stream_interval=flags.stream_interval or 1)
-    measure_and_report(settle(given.workload or "streaming", flags, "streaming"))
-
-
 def _list(is_wanted: bool) -> None:
     if is_wanted:
         for name, workload in WORKLOADS.items():
@@ -56,8 +41,21 @@ def _list(is_wanted: bool) -> None:
 
 
 def _measuring(name: str) -> Callable[..., None]:
-    @with_flags(RunFlags)
+    @with_flags(PANELS)
     def measure(flags: RunFlags) -> None:
         measure_and_report(settle(name, flags))
 
     return measure
+
+
+@with_flags(PRESET_PANELS)
+def scheduler(given: RunFlags) -> None:
+    """`run scheduler`, with older names of some flags: throughput and latencies."""
+    measure_and_report(settle(given.workload or "scheduler", plain_flags(given), "scheduler"))
+
+
+@with_flags(PRESET_PANELS)
+def streaming(given: RunFlags) -> None:
+    """`run streaming`, with older names of some flags: latency percentiles."""
+    given.stream_interval = given.stream_interval or 1
+    measure_and_report(settle(given.workload or "streaming", plain_flags(given), "streaming"))

@@ -1,236 +1,249 @@
-# ruff: noqa: RUF009 (_flag makes a field)
-"""The flags of `run`: one for each field of `EngineConfig`, `SamplingParams` and the workload."""
+"""The flags of `run`: fields of `EngineConfig` and `SamplingParams`, and those of a workload."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from asv_bench.errors import Refused
 
-F = TypeVar("F", bound="RunFlags")
 _MOST = 1_000_000_000
 """No count of anything is larger; a number of 400 digits is no count."""
+_KINDS = {"bool": bool, "int": int, "float": float, "str": str, "Literal": str}
+_NAMES = {
+    "model": "--hf-model-id",
+    "admission": "--prefill-admission-policy",
+    "admission_lookahead": "--prefill-admission-lookahead",
+    "force_fifo_every": "--prefill-force-fifo-every",
+    "max_new_tokens": "--new-tokens",
+    "ignore_eos": "--no-stop-on-eos/--stop-on-eos",
+}
+"""Older names of flags."""
+_LEAST = {"steps_in_flight": 0, "seed": None, "top_k": 0, "temperature": 0, "top_p": None}
+"""The smallest value of a field of the engine's, where it is not 1."""
+_UNSET = {
+    "model": "(default: random:gpt2 on a GPU, random:gpt2-tiny on a CPU).",
+    "max_batch_size": "(default: the workload's).",
+    "prefix_cache": "(default: no).",
+    "admission_lookahead": "(with pack).",
+    "force_fifo_every": "(with pack).",
+    "max_new_tokens": "(default: the workload's).",
+    "temperature": "(default: 0).",
+    "top_k": "(with a temperature).",
+    "top_p": "(with a temperature).",
+    "ignore_eos": "(default: yes).",
+}
+"""Fields without a value unless their flag is given, and what the help says of that."""
 
 
-def _flag(default: Any, text: str, *names: str, least: float | None = None) -> Any:
-    """A field with its flag: help text, other names as typer takes them, smallest value."""
-    return field(default=default, metadata={"help": text, "names": names, "least": least})
+class Flag(NamedTuple):
+    """The type of a flag's value, the value without it, its help and the smallest number."""
+
+    kind: Any
+    default: Any
+    help: str
+    least: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineFlags:
-    """Fields of `EngineConfig`; None is the workload's own value, or the engine's."""
+def engine_flags(owner: str) -> dict[str, Flag]:
+    """A flag for each field of `EngineConfig` or `SamplingParams`.
 
-    panel: ClassVar[str] = "Engine"
-
-    model: str | None = _flag(
-        None,
-        "Hub id, local directory, or random:NAME for a built-in model with seeded weights "
-        "(default: random:gpt2 on a GPU, random:gpt2-tiny on a CPU).",
-        "--hf-model-id",
-    )
-    device: str = _flag("auto", "auto, cpu, cuda or cuda:N.")
-    dtype: str = _flag("auto", "auto, float32, float16 or bfloat16.")
-    block_size: int = _flag(64, "Tokens in a KV block.", least=1)
-    max_batch_size: int | None = _flag(None, "Sequences that run at once.", least=1)
-    max_model_len: int | None = _flag(None, "Tokens of the longest sequence.", least=1)
-    num_kv_blocks: int | None = _flag(None, "Blocks in the KV cache.", least=1)
-    prefix_cache: bool = _flag(False, "Reuse prompts' K and V.", " /--no-prefix-cache")
-    decode: str = _flag("auto", "auto, eager or graph: one CUDA graph a step.")
-    fuse: bool = _flag(True, "Decode with fused kernels where they run the model.")
-    admission: str = _flag("fifo", "fifo or pack.", "--prefill-admission-policy")
-    admission_lookahead: int | None = _flag(
-        None, "Requests that pack looks at.", "--prefill-admission-lookahead", least=1
-    )
-    force_fifo_every: int | None = _flag(
-        None, "Rounds until pack goes in order.", "--prefill-force-fifo-every", least=1
-    )
-    prefill_max_tokens: int | None = _flag(None, "Prompt tokens computed in a step.", least=1)
-    prefill_max_batch_size: int | None = _flag(None, "Sequences prefilled together.", least=1)
-    max_active_requests: int | None = _flag(None, "Requests that run at once.", least=1)
-    max_inflight_requests: int | None = _flag(None, "Requests submitted and unfinished.", least=1)
-    decode_first: bool = _flag(False, "Decode before the prefill of the same step.")
-    steps_in_flight: int | None = _flag(
-        None, "Launches whose tokens the host need not have seen.", least=0
-    )
-    seed: int = _flag(0, "Seeds weights, sampling and arrivals.")
-    threads: int | None = _flag(
-        None, "Threads on a CPU (default: $OMP_NUM_THREADS, or 1).", least=1
-    )
+    The fields are read in the source of the engine that would be imported, of whatever commit: its
+    import takes seconds, needs torch, and must come after --nvtx. Where it cannot be read there are
+    none, as commands that measure another one are no worse for it.
+    """
+    try:
+        spec = find_spec("engine")
+        face = Path(spec.origin or "") if spec is not None else Path()
+        for line in _parsed(face):
+            if isinstance(line, ast.ImportFrom) and owner in [name.name for name in line.names]:
+                source = face.parent.joinpath(*str(line.module).split(".")[1:]).with_suffix(".py")
+                classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
+                (made,) = (node for node in classes if node.name == owner)
+                return _flags_of(made)
+    except (OSError, SyntaxError, ValueError):
+        pass
+    return {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingFlags(EngineFlags):
-    """Fields of `SamplingParams`."""
-
-    panel: ClassVar[str] = "Sampling"
-
-    max_new_tokens: int | None = _flag(None, "New tokens of a request.", "--new-tokens", least=1)
-    temperature: float | None = _flag(None, "Sample, above 0 (default: greedy).", least=0)
-    top_k: int | None = _flag(None, "Likeliest tokens to sample among.", least=0)
-    top_p: float | None = _flag(None, "Probability to sample among.")
-    ignore_eos: bool = _flag(True, "Go on after the EOS token.", "--no-stop-on-eos/--stop-on-eos")
+def _parsed(path: Path) -> list[ast.stmt]:
+    return ast.parse(path.read_text(encoding="utf-8")).body
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptFlags(SamplingFlags):
-    """Which requests are submitted."""
-
-    panel: ClassVar[str] = "Prompts"
-
-    quick: bool = _flag(False, "The workload scaled down to seconds on two cores.")
-    batch: int | None = _flag(
-        None, "Sequences that run at once; as many requests, unless their number is given.", least=1
-    )
-    num_requests: int | None = _flag(None, "Requests in a run.", least=1)
-    prompt_len: int | None = _flag(None, "Tokens of every prompt.", least=1)
-    prompt: str | None = _flag(None, "Text of every prompt.")
-    prompts: list[str] | None = _flag(
-        None, "Text of one prompt, given once for each, or @FILE with one a line."
-    )
-    prompt_repeats: str | None = _flag(
-        None, 'How often the prompt is repeated, dealt to requests in turn, such as "1,4".'
-    )
-    unique_prompts: bool = _flag(False, "No two requests share a prompt.")
-    pretok: bool = _flag(True, "Tokenize before the clock starts, or within.")
-    pretok_base_token_ids: str | None = _flag(None, 'Token ids to repeat as prompt, such as "1,2".')
-    tokenizer_name: str | None = _flag(None, "Tokenizer to use instead of the model's own.")
+def _flags_of(owner: ast.ClassDef) -> dict[str, Flag]:
+    """The help of a field is its first sentence in the class's docstring."""
+    docstring = ast.get_docstring(owner) or ""
+    flags: dict[str, Flag] = {}
+    for line in owner.body:
+        if not isinstance(line, ast.AnnAssign):
+            continue
+        name, kind = ast.unparse(line.target), re.split(r"\W", ast.unparse(line.annotation))[0]
+        # A request draws by the engine's seed and its own number.
+        if kind in _KINDS and not (name == "seed" and owner.name == "SamplingParams"):
+            found = re.search(rf"^{name}\n((?:    .*\n?)+)", docstring, re.MULTILINE)
+            said = " ".join(found[1].split()).partition(". ")[0].rstrip(".") if found else ""
+            least = _LEAST.get(name, 1) if _KINDS[kind] in (int, float) else None
+            is_given = name not in _UNSET
+            default = getattr(line.value, "value", None) if is_given else None
+            text = f"{said}." if is_given else f"{said} {_UNSET[name]}"
+            flags[name] = Flag(_KINDS[kind], default, text, least)
+    return flags
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeedFlags(PromptFlags):
-    """When requests are submitted, and how their tokens are read."""
-
-    panel: ClassVar[str] = "Feeding"
-
-    submit_interval_ms: float = _flag(0.0, "Mean time between requests.", least=0)
-    submit_schedule: str = _flag("uniform", "uniform or poisson gaps between requests.")
-    tokenize_workers: int = _flag(0, "Threads that tokenize text.", least=0)
-    stream_interval: int | None = _flag(
-        None,
-        "Tokens handed to a request's reader at a time; timings stay per token "
-        "(default: 1 where the workload streams, else tokens are not read).",
-        least=1,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFlags(FeedFlags):
-    """All flags of `run`."""
-
-    panel: ClassVar[str] = "Runs and output"
-
-    mode: str = _flag("online", "naive, online, offline or all.")
-    warmup_runs: int = _flag(1, "Unmeasured runs before the others.", least=0)
-    repeat_runs: int = _flag(3, "Measured runs.", least=1)
-    keep_prefix_cache_across_runs: bool = _flag(
-        False, "Runs share one engine and its prefix cache; otherwise each starts empty."
-    )
-    print_per_run: bool = _flag(False, "Print a line for each measured run.")
-    nvtx: bool = _flag(False, "Name the engine's ranges for profilers.")
-    profile: bool = _flag(False, "Trace one more run with torch, unmeasured.")
-    profile_dir: Path | None = _flag(None, "Where traces go (default: reports/profile).")
-    json: Path | None = _flag(
-        None, "Where the record goes; - is standard output (default: a new file in reports/runs)."
-    )
-    markdown: Path | None = _flag(None, "Where the table goes as Markdown; - is standard output.")
-    csv: Path | None = _flag(
-        None, "Where the table goes as CSV, with raw values; - is standard output."
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PresetFlags(RunFlags):
-    """Flags of `scheduler` and `streaming`: those of `run`, and older names of some of them."""
-
-    panel: ClassVar[str] = "Other names"
-
-    workload: str | None = _flag(None, "Named workload that the other flags change.")
-    checkpoint_path: Path | None = _flag(None, "--model: a local directory.")
-    bf16: bool = _flag(False, "--dtype bfloat16.")
-    do_sample: bool = _flag(False, "Sample, at --temperature or 1; otherwise greedy.")
-    paged_attn: bool = _flag(True, "Attention over KV blocks; there is no other.")
-    cuda_graph: bool | None = _flag(None, "--decode graph, or --decode eager.")
-
-    def plain(self) -> RunFlags:
-        """The same flags under the names of `run`.
-
-        Raises Refused if a flag cannot be honoured, or contradicts another one.
-        """
-        if not self.paged_attn:
-            raise Refused(
-                "--no-paged-attn cannot be had: the engine keeps K and V in blocks and has no "
-                "other attention."
-            )
-        if self.bf16 and self.dtype not in ("auto", "bfloat16"):
-            raise Refused(f"--bf16 and --dtype {self.dtype} contradict each other; give one.")
-        if self.model and self.checkpoint_path:
-            raise Refused("--hf-model-id and --checkpoint-path both name a model; give one.")
-        if self.checkpoint_path and not self.checkpoint_path.is_dir():
-            raise Refused(f"--checkpoint-path {self.checkpoint_path} is not a directory.")
-        if not self.do_sample and self.temperature is not None:
-            raise Refused("--temperature has no effect on greedy decoding; add --do-sample.")
-        if self.do_sample and self.temperature == 0:
-            raise Refused("--temperature must be above 0 to sample; leave out --do-sample.")
-        plain = {entry.name: getattr(self, entry.name) for entry in fields(RunFlags)}
-        flags = RunFlags(**plain)
-        if self.checkpoint_path:
-            flags = replace(flags, model=str(self.checkpoint_path))
-        if self.bf16:
-            flags = replace(flags, dtype="bfloat16")
-        if self.do_sample:
-            flags = replace(flags, temperature=self.temperature or 1.0)
-        if self.cuda_graph is not None:
-            flags = replace(flags, decode="graph" if self.cuda_graph else "eager")
-        return flags
-
-
-def with_flags(flags: type[F]) -> Callable[[Callable[[F], None]], Callable[..., None]]:
-    """Make a function of the dataclass `flags` one of its fields, as typer takes a command."""
-    kinds = get_type_hints(flags)
-    panels = {
-        name: owner.panel
-        for owner in flags.__mro__
-        if issubclass(owner, EngineFlags)
-        for name in owner.__annotations__
+PANELS: dict[str, dict[str, Flag]] = {
+    "Engine": engine_flags("EngineConfig"),
+    "Sampling": engine_flags("SamplingParams"),
+    "Prompts": {
+        "quick": Flag(bool, False, "The workload scaled down to seconds on two cores."),
+        "batch": Flag(int, None, "Sequences that run at once, and requests unless given.", 1),
+        "num_requests": Flag(int, None, "Requests in a run.", 1),
+        "prompt_len": Flag(int, None, "Tokens of every prompt.", 1),
+        "prompt": Flag(str, None, "Text of every prompt."),
+        "prompts": Flag(list[str], None, "Text of one prompt, given once for each, or @FILE."),
+        "prompt_repeats": Flag(str, None, 'Repeats of prompts, dealt out in turn, such as "1,4".'),
+        "unique_prompts": Flag(bool, False, "No two requests share a prompt."),
+        "pretok": Flag(bool, True, "Tokenize before the clock starts, or within."),
+        "pretok_base_token_ids": Flag(str, None, 'Token ids to repeat as prompt, such as "1,2".'),
+        "tokenizer_name": Flag(str, None, "Tokenizer to use instead of the model's own."),
+    },
+    "Feeding": {
+        "submit_interval_ms": Flag(float, 0.0, "Mean time between requests.", 0),
+        "submit_schedule": Flag(str, "uniform", "uniform or poisson gaps between requests."),
+        "tokenize_workers": Flag(int, 0, "Threads that tokenize text.", 0),
+        "stream_interval": Flag(
+            int,
+            None,
+            "Tokens handed to a request's reader at a time; timings stay per token "
+            "(default: 1 where the workload streams, else tokens are not read).",
+            1,
+        ),
+    },
+    "Runs and output": {
+        "mode": Flag(str, "online", "naive, online, offline or all."),
+        "warmup_runs": Flag(int, 1, "Unmeasured runs before the others.", 0),
+        "repeat_runs": Flag(int, 3, "Measured runs.", 1),
+        "keep_prefix_cache_across_runs": Flag(
+            bool, False, "Runs share one engine and its prefix cache; otherwise each starts empty."
+        ),
+        "print_per_run": Flag(bool, False, "Print a line for each measured run."),
+        "nvtx": Flag(bool, False, "Name the engine's ranges for profilers."),
+        "profile": Flag(bool, False, "Trace one more run with torch, unmeasured."),
+        "profile_dir": Flag(Path, None, "Where traces go (default: reports/profile)."),
+        "json": Flag(
+            Path, None, "Where the record goes; - is standard output (default: in reports/runs)."
+        ),
+        "markdown": Flag(Path, None, "Where the table goes as Markdown; - is standard output."),
+        "csv": Flag(
+            Path, None, "Where the table goes as CSV, with raw values; - is standard output."
+        ),
+    },
+}
+PRESET_PANELS = PANELS | {
+    "Other names": {
+        "workload": Flag(str, None, "Named workload that the other flags change."),
+        "checkpoint_path": Flag(Path, None, "--model: a local directory."),
+        "bf16": Flag(bool, False, "--dtype bfloat16."),
+        "do_sample": Flag(bool, False, "Sample, at --temperature or 1; otherwise greedy."),
+        "paged_attn": Flag(bool, True, "Attention over KV blocks; there is no other."),
+        "cuda_graph": Flag(bool, None, "--decode graph, or --decode eager."),
     }
+}
+"""Of `scheduler` and `streaming`, which have older names of some flags."""
+
+
+class RunFlags(SimpleNamespace):
+    """The value of each flag of `run`, by the name of the field."""
+
+    def __init__(self, **given: Any) -> None:
+        flags = (one for panel in PANELS.values() for one in panel.items())
+        super().__init__(**({name: flag.default for name, flag in flags} | given))
+
+    def __getattr__(self, name: str) -> None:
+        """A field that this engine lacks is one that was not given."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+
+def plain_flags(given: RunFlags) -> RunFlags:
+    """Flags of a preset under the names of `run`.
+
+    Raises Refused if a flag cannot be honoured, or contradicts another one.
+    """
+    flags = RunFlags(**vars(given))
+    path, samples = flags.checkpoint_path, flags.do_sample
+    if not flags.paged_attn:
+        raise Refused(
+            "--no-paged-attn cannot be had: the engine keeps K and V in blocks and has no other "
+            "attention."
+        )
+    if flags.bf16 and flags.dtype not in ("auto", "bfloat16"):
+        raise Refused(f"--bf16 and --dtype {flags.dtype} contradict each other; give one.")
+    if flags.model and path:
+        raise Refused("--hf-model-id and --checkpoint-path both name a model; give one.")
+    if path and not path.is_dir():
+        raise Refused(f"--checkpoint-path {path} is not a directory.")
+    if flags.temperature is not None and not samples:
+        raise Refused("--temperature has no effect on greedy decoding; add --do-sample.")
+    if flags.temperature == 0:
+        raise Refused("--temperature must be above 0 to sample; leave out --do-sample.")
+    if path:
+        flags.model = str(path)
+    if flags.bf16:
+        flags.dtype = "bfloat16"
+    if samples:
+        flags.temperature = flags.temperature or 1.0
+    if flags.cuda_graph is not None:
+        flags.decode = "graph" if flags.cuda_graph else "eager"
+    for name in PRESET_PANELS["Other names"]:
+        delattr(flags, name)
+    return flags
+
+
+def with_flags(
+    panels: dict[str, dict[str, Flag]],
+) -> Callable[[Callable[[RunFlags], None]], Callable[..., None]]:
+    """Make a function of `RunFlags` one of single flags, as typer takes a command."""
     parameters = [
         inspect.Parameter(
-            entry.name,
+            name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=entry.default,
-            annotation=Annotated[kinds[entry.name], _option(entry, panels[entry.name])],
+            default=flag.default,
+            annotation=_annotation(name, flag, panel),
         )
-        for entry in fields(flags)
+        for panel, flags in panels.items()
+        for name, flag in flags.items()
     ]
 
-    def of_fields(body: Callable[[F], None]) -> Callable[..., None]:
+    def of_flags(body: Callable[[RunFlags], None]) -> Callable[..., None]:
         def command(**given: Any) -> None:
-            body(flags(**given))
+            body(RunFlags(**given))
 
         command.__doc__ = body.__doc__
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in parameters}
         return command
 
-    return of_fields
+    return of_flags
 
 
-def _option(entry: Field[Any], panel: str) -> Any:
-    """The option of a field; a switch that is off by default has no flag to turn it off."""
-    name = entry.name.replace("_", "-")
-    is_on_and_off = "bool" in str(entry.type) and entry.default is not False
-    return typer.Option(
-        f"--{name}/--no-{name}" if is_on_and_off else f"--{name}",
-        *entry.metadata["names"],
-        help=entry.metadata["help"],
-        min=entry.metadata["least"],
-        max=None if entry.metadata["least"] is None else _MOST,
+def _annotation(name: str, flag: Flag, panel: str) -> Any:
+    """What typer makes an option of; a switch that is off by default has no flag to turn it off."""
+    word = name.replace("_", "-")
+    is_on_and_off = flag.kind is bool and flag.default is not False
+    option = typer.Option(
+        f"--{word}/--no-{word}" if is_on_and_off else f"--{word}",
+        *_NAMES.get(name, "").split(),
+        help=flag.help,
+        min=flag.least,
+        max=None if flag.least is None else _MOST,
         rich_help_panel=panel,
     )
+    return Annotated[flag.kind if flag.default is not None else flag.kind | None, option]

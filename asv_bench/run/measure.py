@@ -145,7 +145,7 @@ class Measurement:
             encode=self._encode(),
             consumer=None if stream is None else stream.receive,
         )
-        if settings.flags.ignore_eos:
+        if settings.sampling["ignore_eos"]:
             require_complete(sample, settings.workload)
         return sample
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import numpy as np
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import chosen_device
-from asv_bench.run.flags import EngineFlags, RunFlags
+from asv_bench.run.flags import PANELS, RunFlags
 from asv_bench.workloads.drive import Feed
-from asv_bench.workloads.named import WORKLOADS, Workload, workload_named
+from asv_bench.workloads.named import BLOCK_SIZE, WORKLOADS, Workload, workload_named
 from asv_bench.workloads.prompts import (
     DEFAULT_TEXT,
     PromptPlan,
@@ -40,15 +40,13 @@ PROFILE_DIR = REPOSITORY / "reports" / "profile"
 class Settings:
     """Every setting of a measurement."""
 
-    # The command and its flags as given.
     command: str
     flags: RunFlags
     device: str  # "cpu" or a CUDA device, with "auto" decided
     # The requests; it has a workload's name only if it is exactly that workload.
     workload: Workload
-    # Fields of `EngineConfig` and of `SamplingParams`.
-    engine: dict[str, Any]
-    sampling: dict[str, Any]
+    engine: dict[str, Any]  # fields of `EngineConfig`
+    sampling: dict[str, Any]  # fields of `SamplingParams`
     plan: PromptPlan
     # Tokenizes prompts and turns streamed ids into text; None where neither is asked for.
     tokenizer: PromptTokenizer | None
@@ -63,19 +61,17 @@ class Settings:
     @property
     def fresh_engine_per_run(self) -> bool:
         """Whether each run needs a new engine, since a prefix cache outlives a run."""
-        return self.flags.prefix_cache and not self.flags.keep_prefix_cache_across_runs
+        return bool(self.flags.prefix_cache) and not self.flags.keep_prefix_cache_across_runs
 
     def to_json(self) -> dict[str, Any]:
         """Every setting as JSON-ready values."""
+        flags = vars(self.flags).items()
         return {
             "workload": {**asdict(self.workload), "mean_context": self.workload.mean_context},
             "engine": self.engine,
             "sampling": self.sampling,
             "modes": list(self.modes),
-            "flags": {
-                name: str(value) if isinstance(value, Path) else value
-                for name, value in asdict(self.flags).items()
-            },
+            "flags": {name: str(one) if isinstance(one, Path) else one for name, one in flags},
         }
 
 
@@ -88,7 +84,7 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     """
     base = workload_named(name)
     _refuse_what_cannot_be(flags)
-    device = chosen_device(flags.device)
+    device = chosen_device(flags.device or "auto")
     if flags.decode == "graph" and not device.startswith("cuda"):
         flag = "--decode graph" if command == "run" else "--cuda-graph"
         raise Refused(
@@ -118,13 +114,20 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
         flags=flags,
         device=device,
         workload=workload,
-        engine=_engine_fields(flags, workload, model, device),
-        sampling=_sampling_fields(flags, workload),
+        engine=_engine_fields(flags, workload, device) | {"model": model, "device": device},
+        sampling={"max_new_tokens": workload.new_tokens, "ignore_eos": True}
+        | _given(flags, "Sampling"),
         plan=plan,
         tokenizer=tokenizer,
         feed=_feed(flags, workload),
         modes=tuple(mode for mode in MODES if flags.mode in (mode, "all")),
     )
+
+
+def _given(flags: RunFlags, panel: str) -> dict[str, Any]:
+    """The flags of a panel that have a value."""
+    values = {name: getattr(flags, name) for name in PANELS[panel]}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _refuse_what_cannot_be(flags: RunFlags) -> None:
@@ -177,8 +180,9 @@ def _refuse_what_cannot_be(flags: RunFlags) -> None:
 
 def _refuse_given(flags: RunFlags, names: Sequence[str], why: str) -> None:
     """Refuse flags that differ from their defaults."""
+    without = RunFlags()
     for name in names:
-        if getattr(flags, name) != getattr(RunFlags, name):
+        if getattr(flags, name) != getattr(without, name):
             raise Refused(f"--{name.replace('_', '-')} {why}")
 
 
@@ -235,27 +239,15 @@ def _shaped(base: Workload, plan: PromptPlan) -> Workload:
     return replace(base, name="custom", prompt_lengths=lengths)
 
 
-def _engine_fields(flags: RunFlags, workload: Workload, model: str, device: str) -> dict[str, Any]:
-    given = {entry.name: getattr(flags, entry.name) for entry in fields(EngineFlags)}
-    settings = workload.engine_settings(flags.block_size)
+def _engine_fields(flags: RunFlags, workload: Workload, device: str) -> dict[str, Any]:
+    settings = workload.engine_settings(flags.block_size or BLOCK_SIZE)
     if flags.prefix_cache:
         # Twice the room: the prefix cache keeps blocks of finished requests.
         settings["num_kv_blocks"] *= 2
-    settings |= {name: value for name, value in given.items() if value is not None}
+    settings |= _given(flags, "Engine")
     if flags.dtype == "auto" and flags.model is None:
         settings["dtype"] = workload.default_dtype(device)
-    return settings | {"model": model, "device": device}
-
-
-def _sampling_fields(flags: RunFlags, workload: Workload) -> dict[str, Any]:
-    sampling = {
-        "max_new_tokens": workload.new_tokens,
-        "ignore_eos": flags.ignore_eos,
-        "temperature": flags.temperature,
-        "top_k": flags.top_k,
-        "top_p": flags.top_p,
-    }
-    return {name: value for name, value in sampling.items() if value is not None}
+    return settings
 
 
 def _feed(flags: RunFlags, workload: Workload) -> Feed:
@@ -264,8 +256,5 @@ def _feed(flags: RunFlags, workload: Workload) -> Feed:
     if flags.submit_schedule == "poisson":
         gaps = np.random.default_rng(flags.seed).exponential(interval, count)
     due = np.cumsum(gaps) - gaps[0]
-    return Feed(
-        due_s=due.tolist(),
-        max_inflight=flags.max_inflight_requests,
-        workers=0 if flags.pretok else flags.tokenize_workers,
-    )
+    workers = 0 if flags.pretok else flags.tokenize_workers
+    return Feed(due.tolist(), flags.max_inflight_requests, workers)

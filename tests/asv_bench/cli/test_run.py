@@ -58,16 +58,19 @@ def options(command: str) -> set[str]:
 
 def measured(tmp_path: Path, *arguments: str, command: str = "scheduler") -> dict[str, Any]:
     path = tmp_path / "run.json"
-    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     done = CliRunner().invoke(
         build_app(),
-        [*command.split(), *small, "--json", str(path), *arguments],
+        [*command.split(), *small(), "--json", str(path), *arguments],
         env={"COLUMNS": "120"},
     )
     assert done.exit_code == 0, done.output + repr(done.exception)
     content: dict[str, Any] = json.loads(path.read_text())
     content["printed"] = done.output
     return content
+
+
+def small() -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 
 
 def measured_stream(tmp_path: Path, *arguments: str) -> dict[str, Any]:
@@ -102,14 +105,22 @@ def test_flags_are_shown_with_the_panel_of_what_they_fill() -> None:
     assert panels[1:] == ["Engine", "Sampling", "Prompts", "Feeding", "Runs and output"]
 
 
+def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of a command line."""
+    monkeypatch.setattr(sys, "argv", ["asv_bench", "scheduler", "--device", "cpu", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(str(ended.value.code))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--cuda-graph", "--device", "cpu"], "--cuda-graph needs a GPU and the device is 'cpu'"),
-        (["--dtype", "int4", "--device", "cpu"], "dtype is 'int4'; it must be one of auto"),
+        (["--cuda-graph"], "--cuda-graph needs a GPU and the device is 'cpu'"),
+        (["--dtype", "int4"], "dtype is 'int4'; it must be one of auto"),
         (["--no-paged-attn"], "error: --no-paged-attn cannot be had"),
-        (["--hf-model-id", "random:nothing", "--device", "cpu"], "random:nothing"),
-        (["--checkpoint-path", "tests", "--device", "cpu"], "config.json"),
+        (["--hf-model-id", "random:nothing"], "random:nothing"),
+        (["--checkpoint-path", "tests"], "config.json"),
     ],
 )
 def test_a_refusal_is_one_sentence_and_exit_code_two(
@@ -118,35 +129,26 @@ def test_a_refusal_is_one_sentence_and_exit_code_two(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["asv_bench", "scheduler", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
+    assert ended(monkeypatch, *arguments) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert sentence in said
 
 
-def test_a_failed_measurement_exits_with_one(
+def test_a_failed_measurement_exits_with_one_and_a_bug_is_not_passed_off_as_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    failures: list[Exception] = [
+        ValueError("shapes do not match"),
+        MeasurementFailed("request [0] ended with 'error'."),
+    ]
+
     def fail(*arguments: Any) -> None:
-        raise MeasurementFailed("request [0] ended with 'error'.")
+        raise failures.pop()
 
     monkeypatch.setattr("asv_bench.cli.run.measure_and_report", fail)
-    monkeypatch.setattr(sys, "argv", ["asv_bench", "scheduler", "--device", "cpu"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
+    assert ended(monkeypatch) == 1
     assert capsys.readouterr().err == "error: request [0] ended with 'error'.\n"
-
-
-def test_a_bug_is_not_passed_off_as_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any) -> None:
-        raise ValueError("shapes do not match")
-
-    monkeypatch.setattr("asv_bench.cli.run.measure_and_report", fail)
-    monkeypatch.setattr(sys, "argv", ["asv_bench", "scheduler", "--device", "cpu"])
     with pytest.raises(ValueError, match="shapes"):
         main()
 
@@ -202,39 +204,33 @@ def test_a_prefix_cache_outlives_a_run_only_where_that_is_asked_for(
 ) -> None:
     import engine
 
-    built: list[engine.Engine] = []
+    built: list[Any] = []
     real = engine.Engine
-
-    def build(config: Any) -> engine.Engine:
-        built.append(real(config))
-        return built[-1]
-
-    monkeypatch.setattr(engine, "Engine", build)
-    flags = RunFlags(
-        **{**SMALL, "prefix_cache": True, "keep_prefix_cache_across_runs": kept, "repeat_runs": 2}
-    )
-    measurement = Measurement(settle("scheduler", flags))
-    result = measurement.run_mode("online", lambda sample: None)
+    monkeypatch.setattr(engine, "Engine", lambda config: built.append(config) or real(config))
+    flags = {"prefix_cache": True, "keep_prefix_cache_across_runs": kept, "repeat_runs": 2}
+    result = measurement(**flags).run_mode("online", lambda sample: None)
     assert len(built) == engines
     assert len({sample.token_digest for sample in result.samples}) == 1
 
 
+def measurement(**flags: Any) -> Measurement:
+    return Measurement(settle("scheduler", RunFlags(**(SMALL | flags))))
+
+
 def test_warm_up_runs_are_run_and_not_measured() -> None:
-    flags = RunFlags(**{**SMALL, "warmup_runs": 2, "repeat_runs": 3})
     heard: list[RunSample | None] = []
-    result = Measurement(settle("scheduler", flags)).run_mode("offline", heard.append)
+    result = measurement(warmup_runs=2, repeat_runs=3).run_mode("offline", heard.append)
     assert heard == [None, None, *result.samples]
     assert len(result.samples) == 3
 
 
 def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) -> None:
-    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     # With text, whose tokenizer is the engine's: it is imported with its ranges all the same.
     words = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'
     (tmp_path / "words.json").write_text(words)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "asv_bench", "scheduler", *small, "--nvtx", "--profile"),
+            *(sys.executable, "-m", "asv_bench", "scheduler", *small(), "--nvtx", "--profile"),
             *("--prompt", "fox", "--tokenizer-name", str(tmp_path / "words.json")),
             *("--profile-dir", str(tmp_path), "--json", str(tmp_path / "run.json")),
         ],
@@ -261,22 +257,12 @@ def test_tokenizing_workers_change_no_token(word_tokenizer: Path, tmp_path: Path
 def test_the_table_and_the_record_have_the_percentiles(tmp_path: Path) -> None:
     content = measured_stream(tmp_path, "--stream-interval=2", "--repeat-runs=2")
     result = content["results"]["modes"]["online"]
-    gaps = [
-        1e3 * (later - earlier)
-        for sample in content["samples"]
-        for request in sample["requests"]
-        for earlier, later in zip(
-            request["token_times_s"], request["token_times_s"][1:], strict=False
-        )
-    ]
+    requests = [request for sample in content["samples"] for request in sample["requests"]]
+    gaps = [1e3 * gap for request in requests for gap in np.diff(request["token_times_s"])]
     assert len(gaps) == 2 * 4 * 4
+    first = [1e3 * (one["token_times_s"][0] - one["submitted_s"]) for one in requests]
     # Times in the record are rounded to 0.1 us.
     assert result["itl_ms"]["p99"] == pytest.approx(np.percentile(gaps, 99), abs=1e-3)
-    first = [
-        1e3 * (request["token_times_s"][0] - request["submitted_s"])
-        for sample in content["samples"]
-        for request in sample["requests"]
-    ]
     assert result["ttft_ms"]["p95"] == pytest.approx(np.percentile(first, 95), abs=1e-3)
     assert result["delivery_gap_ms"]["p50"] > result["itl_ms"]["p50"]
     for word in ("p50", "p95", "p99", "TTFT", "TPOT", "ITL", "gap between deliveries"):
@@ -302,9 +288,8 @@ def test_what_runs_share_is_hidden_from_the_collector_but_no_engine_of_one_run(
     prefix_cache: bool,
 ) -> None:
     gc.unfreeze()  # what another test of this process has hidden
-    flags = RunFlags(**SMALL | {"prefix_cache": prefix_cache, "repeat_runs": 2})
-    measurement = Measurement(settle("scheduler", flags))
     hidden: list[bool] = []
-    measurement.run_mode("offline", lambda _: hidden.append(gc.get_freeze_count() > 0))
+    made = measurement(prefix_cache=prefix_cache, repeat_runs=2)
+    made.run_mode("offline", lambda _: hidden.append(gc.get_freeze_count() > 0))
     assert hidden == [not prefix_cache] * 2
     assert gc.get_freeze_count() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from asv_bench.errors import Refused
-from asv_bench.run.flags import EngineFlags, PresetFlags, RunFlags
+from asv_bench.run.flags import PANELS, PRESET_PANELS, RunFlags, engine_flags, plain_flags
 from asv_bench.run.settings import Settings, settle
 from asv_bench.workloads.prompts import made_unique
 
@@ -37,25 +38,17 @@ def part(settings: Any, where: str) -> Any:
 
 def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
     settings = settle("scheduler", RunFlags(device="cpu"))
-    assert settings.workload.name == "scheduler"
-    assert settings.plan.lengths == (1,) * 64
-    assert settings.modes == ("online",)
-    assert settings.engine["max_batch_size"] == 64
-    assert not settings.engine["prefix_cache"]
+    assert (settings.workload.name, settings.plan.lengths) == ("scheduler", (1,) * 64)
+    assert (settings.modes, settings.delivery) == (("online",), None)
+    assert (settings.engine["max_batch_size"], settings.engine["prefix_cache"]) == (64, False)
     assert settings.sampling == {"max_new_tokens": 512, "ignore_eos": True}
     assert (settings.flags.warmup_runs, settings.flags.repeat_runs) == (1, 3)
-    assert settings.delivery is None
     settings = settle("streaming", RunFlags(device="cpu"))
-    assert settings.workload.name == "streaming"
-    assert settings.plan.lengths == (1, 4) * 64
+    assert (settings.workload.name, settings.plan.lengths) == ("streaming", (1, 4) * 64)
     assert settings.engine["prefill_max_batch_size"] == 128
     assert settings.engine["admission"] == "fifo"
-    assert set(settings.feed.due_s) == {0.0}
-    assert settings.feed.max_inflight is None
+    assert (set(settings.feed.due_s), settings.feed.max_inflight) == ({0.0}, None)
     assert settings.delivery == 1
-
-
-def test_a_changed_workload_loses_its_name() -> None:
     changed = settle("scheduler", RunFlags(device="cpu", num_requests=9))
     assert changed.workload.name == "custom"
     assert settle("wide", RunFlags(device="cpu", quick=True)).workload.name == "wide-quick"
@@ -124,7 +117,7 @@ SHOWN_ELSEWHERE = {
 
 
 def test_no_flag_is_left_out_of_these_tests() -> None:
-    assert {entry.name for entry in fields(RunFlags)} == EFFECTS.keys() | SHOWN_ELSEWHERE
+    assert {name for panel in PANELS.values() for name in panel} == EFFECTS.keys() | SHOWN_ELSEWHERE
 
 
 @pytest.mark.parametrize("name", EFFECTS)
@@ -135,15 +128,37 @@ def test_effect(name: str) -> None:
 
 
 def test_each_field_of_the_engines_configuration_is_a_flag() -> None:
-    from engine import EngineConfig
+    from engine import EngineConfig, SamplingParams
 
-    names = {entry.name for entry in fields(EngineConfig)}
-    assert {entry.name for entry in fields(EngineFlags)} == names
+    assert PANELS["Engine"].keys() == {entry.name for entry in fields(EngineConfig)}
+    # A request draws by the seed of the engine, and its end is the workload's.
+    own = {entry.name for entry in fields(SamplingParams)} - {"seed", "stop_token_ids"}
+    assert PANELS["Sampling"].keys() == own
+    block_size = PANELS["Engine"]["block_size"]
+    assert block_size[:3] == (int, 64, "Tokens per KV block, at least 1.")
     given = {key: value for effect in EFFECTS.values() for key, value in effect[0].items()}
-    chosen = {name: value for name, value in given.items() if name in names}
+    chosen = {name: value for name, value in given.items() if name in PANELS["Engine"]}
     config = EngineConfig(**streaming(**(chosen | {"device": "cuda"})).engine)
-    assert config.max_inflight_requests == 3
-    assert config.prefill_max_batch_size == 3
+    assert (config.max_inflight_requests, config.prefill_max_batch_size) == (3, 3)
+
+
+def test_flags_are_those_of_whatever_engine_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    face = tmp_path / "engine" / "__init__.py"
+    face.parent.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "engine"]:
+        monkeypatch.delitem(sys.modules, name)
+    for text in ("class Engine: ...\n", "def broken(:\n", "from engine.none import EngineConfig\n"):
+        face.write_text(text)
+        assert engine_flags("EngineConfig") == {}
+    face.write_text("from engine.old import EngineConfig\n")
+    fields = "model: str = 'x'\n    wait_s: float | None = None\n    ids: tuple[int, ...] = ()\n"
+    (face.parent / "old.py").write_text(f"class EngineConfig:\n    {fields}")
+    found = {name: flag.kind for name, flag in engine_flags("EngineConfig").items()}
+    assert found == {"model": str, "wait_s": float}
+    assert RunFlags(device="cpu").a_field_of_another_commit is None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +174,12 @@ def test_each_field_of_the_engines_configuration_is_a_flag() -> None:
     ],
 )
 def test_spellings_of_the_write_ups(given: dict[str, Any], plain: dict[str, Any]) -> None:
-    assert PresetFlags(**given).plain() == RunFlags(**plain)
+    assert plain_flags(preset(**given)) == RunFlags(**plain)
+
+
+def preset(**given: Any) -> RunFlags:
+    without = {name: flag.default for name, flag in PRESET_PANELS["Other names"].items()}
+    return RunFlags(**(without | given))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +195,7 @@ def test_spellings_of_the_write_ups(given: dict[str, Any], plain: dict[str, Any]
 )
 def test_spellings_that_cannot_be_honoured(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Refused, match=sentence):
-        PresetFlags(**given).plain()
+        plain_flags(preset(**given))
 
 
 @pytest.mark.parametrize(
