@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from asv_bench.errors import Refused
@@ -33,17 +34,7 @@ _METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class EngineWorkload:
-    """A workload and what is changed of it; None: the workload's own.
-
-    Attributes
-    ----------
-    name
-        In `workloads.named`.
-    model
-        As `EngineConfig.model`.
-    batch, prompt_len, new_tokens
-        Sequences that run at once, and tokens of each.
-    """
+    """A workload of `workloads.named`, and what is changed of it; None: the workload's own."""
 
     name: str
     model: str | None = None
@@ -53,8 +44,10 @@ class EngineWorkload:
 
     def options(self) -> list[tuple[str, str]]:
         """The options that name it, with their values."""
+        return [("--workload", self.name), *self._changes()]
+
+    def _changes(self) -> list[tuple[str, str]]:
         given = {
-            "--workload": self.name,
             "--model": self.model,
             "--batch": self.batch,
             "--prompt-len": self.prompt_len,
@@ -68,28 +61,13 @@ class EngineWorkload:
             raise Refused(f"no workload is called {self.name!r}; there are {', '.join(WORKLOADS)}.")
         runs = RUNS_ON_GPU if has_cuda_gpu() else RUNS_ON_CPU
         words = [sys.executable, "-P", "-m", RULER, "--quiet", "run", self.name]
-        words += ["--repeat-runs", str(runs)]
-        words += [] if has_cuda_gpu() else ["--quick"]
-        given = {
-            "--model": self.model,
-            "--batch": self.batch,
-            "--prompt-len": self.prompt_len,
-            "--max-new-tokens": self.new_tokens,
-        }
-        words += [word for flag, value in given.items() if value for word in (flag, str(value))]
+        words += ["--repeat-runs", str(runs), *([] if has_cuda_gpu() else ["--quick"])]
+        words += chain.from_iterable(self._changes())
         return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
 
 
 class EngineRuns(DeclaredSubject):
-    """Runs of the engine that a commit of kvtrail has.
-
-    Parameters
-    ----------
-    root
-        The checkout.
-    workload
-        What the engine does.
-    """
+    """Runs of the engine that a commit of kvtrail has; `root` is the checkout."""
 
     has_engine = True
     pathspecs = MEASURED_PACKAGES
