@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,13 @@ from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe, fraction_of_floor
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.stats.percentiles import Summary, summarize
-from asv_bench.workloads.drive import require_complete, run_requests, settled_garbage
+from asv_bench.workloads.drive import (
+    StreamReader,
+    require_complete,
+    run_requests,
+    settled_garbage,
+)
 from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms
-from asv_bench.workloads.token_stream import TokenStream
 
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams
@@ -43,11 +47,14 @@ class ModeResult:
     def over_runs(self) -> dict[str, Summary]:
         """Times and throughputs of whole runs."""
         return {
-            "decode_s": summarize([sample.decode_s for sample in self.samples]),
-            "total_s": summarize([sample.wall_s for sample in self.samples]),
-            "decode_step_ms": summarize([sample.decode_step_ms for sample in self.samples]),
-            "decode_tokens_per_s": summarize([run.decode_tokens_per_s for run in self.samples]),
-            "total_tokens_per_s": summarize([run.total_tokens_per_s for run in self.samples]),
+            name: summarize([getattr(sample, of_sample) for sample in self.samples])
+            for name, of_sample in (
+                ("decode_s", "decode_s"),
+                ("total_s", "wall_s"),
+                ("decode_step_ms", "decode_step_ms"),
+                ("decode_tokens_per_s", "decode_tokens_per_s"),
+                ("total_tokens_per_s", "total_tokens_per_s"),
+            )
         }
 
     def each_run(self) -> dict[str, list[float]]:
@@ -84,6 +91,8 @@ class Measurement:
         self._settings = settings
         self._engine = self._build()
         self._prompts = settings.plan.build(self._engine.model_config.vocab_size)
+        tokenizer = settings.tokenizer
+        self._encode = None if tokenizer is None else tokenizer.encode
 
     def engine_facts(self) -> dict[str, Any]:
         """What was built: the model's sizes, its type, and how it decodes."""
@@ -94,13 +103,6 @@ class Measurement:
             "decode": self._engine.decode_mode,
         }
 
-    @property
-    def threads(self) -> int:
-        """How many threads torch splits an operator among in this process."""
-        import torch
-
-        return torch.get_num_threads()
-
     @cached_property
     def bandwidth(self) -> Bandwidth | None:
         """The device's read bandwidth; None on the CPU."""
@@ -110,7 +112,7 @@ class Measurement:
         """Warm up, then measure one mode; `on_run` gets each run, or None for a warm-up run."""
         flags = self._settings.flags
         samples: list[RunSample] = []
-        streams: list[TokenStream] = []
+        streams: list[StreamReader] = []
         # Hidden for all runs, what there is is not searched again before each. An engine that is
         # made anew for each run must not stay hidden: its memory would never be free.
         with nullcontext() if self._settings.fresh_engine_per_run else settled_garbage():
@@ -123,13 +125,15 @@ class Measurement:
                 if stream is not None:
                     streams.append(stream)
                 on_run(samples[-1])
-        step = statistics.median(sample.step_ms(self._settings.workload) for sample in samples)
+        workload, sizes = self._settings.workload, self._engine.model_config
+        step = statistics.median(sample.step_ms(workload) for sample in samples)
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
-        floor = None if mode == "naive" else self._floor_ms()
+        bandwidth = None if mode == "naive" else self.bandwidth
+        floor = workload.floor_ms(sizes, self._dtype, bandwidth)
         gaps = streams[-1].gaps_ms() if streams else None
         return ModeResult(mode, samples, step, floor, gaps)
 
-    def run_once(self, mode: Mode, stream: TokenStream | None = None) -> RunSample:
+    def run_once(self, mode: Mode, stream: StreamReader | None = None) -> RunSample:
         """Run once, on a new engine if a prefix cache would outlive the run before."""
         settings = self._settings
         if settings.fresh_engine_per_run:
@@ -142,7 +146,7 @@ class Measurement:
             self._sampling_params(),
             mode=mode,
             feed=settings.feed,
-            encode=self._encode(),
+            encode=self._encode,
             consumer=None if stream is None else stream.receive,
         )
         if settings.sampling["ignore_eos"]:
@@ -166,27 +170,25 @@ class Measurement:
 
     def _build(self) -> Engine:
         # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
+        import torch
+
         import engine
 
-        return engine.Engine(engine.EngineConfig(**self._settings.engine))
-
-    def _floor_ms(self) -> float | None:
-        config = self._engine.model_config
-        return self._settings.workload.floor_ms(config, self._dtype, self.bandwidth)
+        made = engine.Engine(engine.EngineConfig(**self._settings.engine))
+        self.engine_threads = torch.get_num_threads()
+        return made
 
     @property
     def _dtype(self) -> str:
         return str(self._engine.dtype).removeprefix("torch.")
 
-    def _stream(self) -> TokenStream | None:
+    def _stream(self) -> StreamReader | None:
         interval, tokenizer = self._settings.delivery, self._settings.tokenizer
         if interval is None:
             return None
-        return TokenStream(interval, None if tokenizer is None else tokenizer.decode)
-
-    def _encode(self) -> Callable[[str], list[int]] | None:
-        tokenizer = self._settings.tokenizer
-        return None if tokenizer is None else tokenizer.encode
+        if tokenizer is None:
+            return StreamReader(interval)
+        return StreamReader(interval, partial(tokenizer.decode, skip_special_tokens=False))
 
     def _sampling_params(self) -> list[SamplingParams]:
         from engine import SamplingParams
@@ -206,7 +208,7 @@ class Measurement:
         """Run a prompt that shares no first token with the measured ones."""
         from engine import SamplingParams
 
-        encode = self._encode()
+        encode = self._encode
         taken = {
             (encode(prompt) if encode and isinstance(prompt, str) else prompt)[0]
             for prompt in self._prompts

@@ -42,7 +42,7 @@ def measure_and_report(settings: Settings) -> Path:
     with Progress(console, what, total, "runs", is_apart=False) as progress:
         measurement = Measurement(settings)
         record.results["engine"] = measurement.engine_facts()
-        record.threads = measurement.threads
+        record.threads = measurement.engine_threads
         for mode in settings.modes:
 
             def on_run(sample: RunSample | None) -> None:

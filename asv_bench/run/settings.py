@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,11 +24,14 @@ from asv_bench.workloads.prompts import (
     from_text,
     from_token_ids,
     from_workload,
+    load_tokenizer,
     read_numbers,
     read_texts,
 )
 from asv_bench.workloads.run_sample import MODES, Mode
-from asv_bench.workloads.tokenizer import PromptTokenizer, load_tokenizer, model_tokenizer
+
+if TYPE_CHECKING:
+    from engine import Tokenizer
 
 SCHEDULES = ("uniform", "poisson")
 NVTX_VARIABLE = "KVTRAIL_NVTX"
@@ -49,7 +52,7 @@ class Settings:
     sampling: dict[str, Any]  # fields of `SamplingParams`
     plan: PromptPlan
     # Tokenizes prompts and turns streamed ids into text; None where neither is asked for.
-    tokenizer: PromptTokenizer | None
+    tokenizer: Tokenizer | None
     feed: Feed  # due times and limits of the online mode
     modes: tuple[Mode, ...]  # in the order in which they are measured
 
@@ -94,9 +97,10 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     if flags.nvtx:
         os.environ[NVTX_VARIABLE] = "1"
     model = flags.model or base.default_model(device, is_quick=flags.quick)
-    tokenizer = load_tokenizer(flags.tokenizer_name) if flags.tokenizer_name else None
-    if tokenizer is None and _wants_text(flags):
-        tokenizer = model_tokenizer(model)
+    tokenizer = None
+    if _wants_text(flags):
+        named = flags.tokenizer_name
+        tokenizer = load_tokenizer(named or model, is_required=bool(named))
     if flags.quick:
         base = base.quick()
     base = replace(
@@ -197,7 +201,7 @@ def _wants_text(flags: RunFlags) -> bool:
     return named or flags.tokenize_workers > 0 or not flags.pretok
 
 
-def _plan(flags: RunFlags, workload: Workload, tokenizer: PromptTokenizer | None) -> PromptPlan:
+def _plan(flags: RunFlags, workload: Workload, tokenizer: Tokenizer | None) -> PromptPlan:
     count, repeats = workload.num_requests, workload.prompt_lengths
     if flags.prompt_repeats is not None:
         repeats = read_numbers("--prompt-repeats", flags.prompt_repeats, least=1)

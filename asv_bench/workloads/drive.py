@@ -7,6 +7,7 @@ measures the engine of any commit. Token ids are counted, never text.
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.named import Workload
 from asv_bench.workloads.run_sample import Mode, RequestTrace, RunSample
 
@@ -111,69 +113,64 @@ def require_complete(sample: RunSample, workload: Workload) -> None:
             )
 
 
+@dataclass
 class _Run:
     """The state of one run: submitted requests, and events in order of arrival."""
 
-    def __init__(
-        self,
-        engine: EngineFace,
-        prompts: list[Prompt],
-        params: list[Any],
-        encode: Callable[[str], list[int]] | None,
-        consumer: Consumer | None,
-    ) -> None:
-        self._engine = engine
-        self._prompts = prompts
-        self._params = params
-        self._encode = encode
-        self._consumer = consumer
-        self._index_of: dict[int, int] = {}
-        self._submitted_s = [0.0] * len(prompts)
+    engine: EngineFace
+    prompts: list[Prompt]
+    params: list[Any]
+    encode: Callable[[str], list[int]] | None
+    consumer: Consumer | None
+
+    def __post_init__(self) -> None:
+        self.index_of: dict[int, int] = {}
+        self.submitted_s = [0.0] * len(self.prompts)
         # Events are kept as they come and sorted out after the clock has stopped.
-        self._steps: list[Sequence[TokenEvent]] = []
+        self.steps: list[Sequence[TokenEvent]] = []
 
     def submit(self, index: int, *, handed_in_s: float | None = None) -> None:
         now = time.perf_counter()
-        self._submitted_s[index] = now if handed_in_s is None else handed_in_s
-        prompt = self._prompts[index]
-        if self._encode is not None and isinstance(prompt, str):
-            prompt = self._encode(prompt)
-        request_id = self._engine.submit(prompt, self._params[index])
-        self._index_of[request_id] = index
+        self.submitted_s[index] = now if handed_in_s is None else handed_in_s
+        prompt = self.prompts[index]
+        if self.encode is not None and isinstance(prompt, str):
+            prompt = self.encode(prompt)
+        request_id = self.engine.submit(prompt, self.params[index])
+        self.index_of[request_id] = index
 
     def step(self) -> Sequence[TokenEvent]:
-        events = self._engine.step()
-        self._steps.append(events)
-        if self._consumer is not None:
-            self._consumer(events)
+        events = self.engine.step()
+        self.steps.append(events)
+        if self.consumer is not None:
+            self.consumer(events)
         return events
 
     def step_until_idle(self) -> None:
-        while self._engine.has_unfinished:
+        while self.engine.has_unfinished:
             self.step()
 
     def feed_and_step(self, feed: Feed, started: float) -> None:
-        limit = feed.max_inflight or len(self._prompts)
+        limit = feed.max_inflight or len(self.prompts)
         waiting = deque(enumerate(feed.due_s))
         encoding: deque[tuple[int, float, Future[list[int]]]] = deque()
         inflight = 0
         with ThreadPoolExecutor(max(feed.workers, 1)) as pool:
-            while waiting or encoding or self._engine.has_unfinished:
+            while waiting or encoding or self.engine.has_unfinished:
                 now = time.perf_counter()
                 while waiting and waiting[0][1] <= now - started and inflight < limit:
                     index, _ = waiting.popleft()
                     inflight += 1
-                    prompt = self._prompts[index]
-                    if feed.workers and self._encode is not None and isinstance(prompt, str):
-                        encoding.append((index, now, pool.submit(self._encode, prompt)))
+                    prompt = self.prompts[index]
+                    if feed.workers and self.encode is not None and isinstance(prompt, str):
+                        encoding.append((index, now, pool.submit(self.encode, prompt)))
                     else:
                         self.submit(index)
                 # In order: a prompt that is ready waits for the one before it.
                 while encoding and encoding[0][2].done():
                     index, handed_in, encoded = encoding.popleft()
-                    self._prompts[index] = encoded.result()
+                    self.prompts[index] = encoded.result()
                     self.submit(index, handed_in_s=handed_in)
-                if self._engine.has_unfinished:
+                if self.engine.has_unfinished:
                     events = self.step()
                     if feed.max_inflight is not None:
                         inflight -= sum(event.finish_reason is not None for event in events)
@@ -183,12 +180,12 @@ class _Run:
                     time.sleep(max(0.0, started + waiting[0][1] - time.perf_counter()))
 
     def sample(self, mode: Mode, started: float, wall: float) -> RunSample:
-        traces = [RequestTrace(submitted_s=moment) for moment in self._submitted_s]
+        traces = [RequestTrace(submitted_s=moment) for moment in self.submitted_s]
         decode_steps = 0
-        for events in self._steps:
+        for events in self.steps:
             decoded: Counter[int] = Counter()
             for event in events:
-                index = self._index_of.get(event.request_id)
+                index = self.index_of.get(event.request_id)
                 if index is None:
                     raise MeasurementFailed(
                         f"the engine reported request {event.request_id}, which this run did not "
@@ -226,3 +223,46 @@ def settled_garbage() -> Iterator[None]:
     finally:
         if not has_hidden:
             gc.unfreeze()
+
+
+class StreamReader:
+    """Collects tokens of each request and delivers them `interval` at a time, or when it ends.
+
+    `to_text` turns the ids of a delivery into text, as a server would; None: ids are delivered.
+    """
+
+    def __init__(
+        self, interval: int = 1, to_text: Callable[[list[int]], str] | None = None
+    ) -> None:
+        self._interval = interval
+        self._to_text = to_text
+        self._pending: dict[int, list[int]] = {}
+        self._delivered_s: dict[int, list[float]] = {}
+
+    def receive(self, events: Sequence[TokenEvent]) -> None:
+        """Take the events of one step and deliver what is due."""
+        for event in events:
+            pending = self._pending.setdefault(event.request_id, [])
+            if event.token_id is not None:
+                pending.append(event.token_id)
+            finished = event.finish_reason is not None
+            if pending and (finished or len(pending) >= self._interval):
+                self._deliver(event.request_id, pending)
+            if finished:
+                del self._pending[event.request_id]
+
+    def _deliver(self, request_id: int, token_ids: list[int]) -> None:
+        if self._to_text is not None:
+            self._to_text(token_ids)
+        self._delivered_s.setdefault(request_id, []).append(time.perf_counter())
+        token_ids.clear()
+
+    def gaps_ms(self) -> Summary:
+        """Gaps between consecutive deliveries of a request: not ITL, which is per token."""
+        return summarize(
+            [
+                1e3 * (later - earlier)
+                for moments in self._delivered_s.values()
+                for earlier, later in itertools.pairwise(moments)
+            ]
+        )

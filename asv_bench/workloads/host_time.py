@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from asv_bench.workloads.drive import Prompt
-
 if TYPE_CHECKING:
     from engine import TokenEvent
 
@@ -56,6 +54,7 @@ class HostTimedEngine:
         self._engine = engine
         self._clock = clock
         self._in_columns = in_columns
+        self.submit = engine.submit
         # For each step its events, and the seconds that the host did not wait in it.
         self.steps: list[tuple[int, float]] = []
 
@@ -63,10 +62,6 @@ class HostTimedEngine:
     def has_unfinished(self) -> bool:
         """As the engine's."""
         return bool(self._engine.has_unfinished)
-
-    def submit(self, prompt: Prompt, params: Any = None) -> int:
-        """As the engine's."""
-        return int(self._engine.submit(prompt, params))
 
     def step(self) -> Sequence[TokenEvent]:
         """As the engine's."""

@@ -1,4 +1,4 @@
-"""Prompts from text, from token ids, or from a named workload."""
+"""Prompts from text, from token ids, or from a named workload, and the tokenizer for text."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asv_bench.errors import Refused
 from asv_bench.workloads.drive import Prompt
 from asv_bench.workloads.named import HELLO, Workload
+
+if TYPE_CHECKING:
+    from engine import Tokenizer
 
 Encode = Callable[[str], list[int]]
 DEFAULT_TEXT = "Hello"
@@ -76,8 +80,13 @@ def from_text(
         return _from_words(repeated, unique=unique)
     if unique:
         repeated = [f"{text} {index}" for index, text in enumerate(repeated)]
-    with ThreadPoolExecutor(max(workers, 1)) as pool:
-        encoded = list(pool.map(encode, repeated) if workers else map(encode, repeated))
+    from engine import KvtrailError
+
+    try:
+        with ThreadPoolExecutor(max(workers, 1)) as pool:
+            encoded = list(pool.map(encode, repeated) if workers else map(encode, repeated))
+    except KvtrailError as error:
+        raise Refused(f"a prompt cannot be tokenized: {error}") from error
     ready: list[Prompt] = list(encoded) if pretok else list(repeated)
     return PromptPlan(tuple(len(ids) for ids in encoded), lambda _: list(ready))
 
@@ -164,3 +173,27 @@ def read_numbers(flag: str, text: str, *, least: int) -> tuple[int, ...]:
             f"commas."
         )
     return numbers
+
+
+def load_tokenizer(name: str, *, is_required: bool) -> Tokenizer | None:
+    """The engine's tokenizer of a model as `EngineConfig` names it, a folder or a tokenizer.json.
+
+    None where it brings none. Raises Refused if there is no such model, its tokenizer cannot be
+    read, or there is none and it is required.
+    """
+    # Not at the top: the engine reads KVTRAIL_NVTX when it is imported.
+    import engine
+
+    try:
+        loaded = engine.load_tokenizer(name)
+        if loaded is not None:
+            # The files are read on first use, which must come before the threads that share them.
+            loaded.encode("")
+    except engine.KvtrailError as error:
+        raise Refused(f"the tokenizer {name!r} cannot be loaded: {error}") from error
+    if loaded is None and is_required:
+        raise Refused(
+            f"the tokenizer {name!r} cannot be loaded: no tokenizer comes with it; name a "
+            "directory, a tokenizer.json or a hub id that has one."
+        )
+    return loaded

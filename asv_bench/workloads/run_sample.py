@@ -76,12 +76,11 @@ class RunSample:
     @property
     def decode_s(self) -> float:
         """Seconds during which at least one request was between its first and last token."""
-        spans = [
-            (trace.token_times_s[0], trace.token_times_s[-1])
-            for trace in self.traces
-            if trace.token_times_s
-        ]
-        return _covered(sorted(spans))
+        total, reached = 0.0, float("-inf")
+        for times in sorted(trace.token_times_s for trace in self.traces if trace.token_times_s):
+            total += max(0.0, times[-1] - max(times[0], reached))
+            reached = max(reached, times[-1])
+        return total
 
     @property
     def decode_step_ms(self) -> float:
@@ -154,19 +153,9 @@ class RunSample:
 
 def latencies_ms(samples: Sequence[RunSample]) -> dict[str, Summary]:
     """TTFT, TPOT, ITL and latency over the requests of all runs (ITL over gaps), milliseconds."""
-    pools = {
-        "ttft_ms": [sample.ttft_s for sample in samples],
-        "tpot_ms": [sample.tpot_s for sample in samples],
-        "itl_ms": [sample.itl_s for sample in samples],
-        "latency_ms": [sample.latency_s for sample in samples],
+    return {
+        f"{name}_ms": summarize(
+            np.concatenate([getattr(sample, f"{name}_s") for sample in samples])
+        ).scaled(1e3)
+        for name in ("ttft", "tpot", "itl", "latency")
     }
-    return {name: summarize(np.concatenate(arrays)).scaled(1e3) for name, arrays in pools.items()}
-
-
-def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of intervals sorted by their start."""
-    total, reached = 0.0, float("-inf")
-    for first, last in spans:
-        total += max(0.0, last - max(first, reached))
-        reached = max(reached, last)
-    return total

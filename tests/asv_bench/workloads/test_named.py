@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from asv_bench.errors import Refused
-from asv_bench.workloads.named import HEADLINE_WORKLOADS, WORKLOADS, workload_named
+from asv_bench.workloads.named import WORKLOADS, workload_named
 
 
 @pytest.mark.parametrize(
@@ -27,26 +27,10 @@ def test_shape(
     made = workload.prompts(50257)
     assert len(made) == workload.num_requests == requests
     assert {len(prompt) for prompt in made} == prompts
-    assert workload.batch_size == batch
-    assert workload.new_tokens == new_tokens
+    assert (workload.batch_size, workload.new_tokens) == (batch, new_tokens)
     assert workload.mean_context == mean_context
-    assert workload.sampling_params().max_new_tokens == new_tokens
-    assert workload.sampling_params().ignore_eos
-    assert workload.sampling_params().temperature == 0.0
-
-
-def test_streaming_alternates_prompt_lengths() -> None:
-    assert [len(prompt) for prompt in WORKLOADS["streaming"].prompts(50257)[:4]] == [1, 4, 1, 4]
-
-
-def test_mean_context_is_the_mean_over_the_decode_steps() -> None:
-    workload = WORKLOADS["streaming"]
-    contexts = [
-        length + step
-        for length in workload.prompt_lengths
-        for step in range(1, workload.new_tokens)
-    ]
-    assert workload.mean_context == pytest.approx(sum(contexts) / len(contexts))
+    params = workload.sampling_params()
+    assert (params.max_new_tokens, params.ignore_eos, params.temperature) == (new_tokens, True, 0)
 
 
 @pytest.mark.parametrize("vocab_size", [64, 50257])
@@ -57,7 +41,8 @@ def test_prompts_fit_the_vocabulary_and_never_change(vocab_size: int) -> None:
         assert prompts == workload.prompts(vocab_size)
 
 
-def test_unique_prompts_differ_from_the_first_block_on() -> None:
+def test_prompts_alternate_their_lengths_or_differ_from_the_first_block_on() -> None:
+    assert [len(prompt) for prompt in WORKLOADS["streaming"].prompts(50257)[:4]] == [1, 4, 1, 4]
     prompts = WORKLOADS["wide"].prompts(50257)
     assert len({tuple(prompt[:64]) for prompt in prompts}) == len(prompts)
 
@@ -66,11 +51,8 @@ def test_unique_prompts_differ_from_the_first_block_on() -> None:
 def test_the_cache_holds_every_resident_sequence_at_full_length(name: str) -> None:
     for workload in (WORKLOADS[name], WORKLOADS[name].quick()):
         config = workload.engine_config("random:gpt2-tiny", decode="eager")
-        assert config.decode == "eager"
-        assert not config.prefix_cache
-        assert config.admission == "fifo"
+        assert (config.decode, config.prefix_cache, config.admission) == ("eager", False, "fifo")
         assert config.max_batch_size == workload.batch_size
-        assert config.max_model_len is not None
         assert config.num_kv_blocks is not None
         lengths = sorted(
             workload.prompt_length(index) + workload.new_length(index)
@@ -79,10 +61,6 @@ def test_the_cache_holds_every_resident_sequence_at_full_length(name: str) -> No
         needed = sum(-(-length // config.block_size) for length in lengths[-workload.resident :])
         assert config.num_kv_blocks > needed
         assert config.max_model_len == max(workload.prompt_lengths) + workload.new_tokens
-
-
-def test_streaming_prefills_the_whole_batch_together() -> None:
-    assert WORKLOADS["streaming"].engine_config("random:gpt2").prefill_max_batch_size == 128
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -103,10 +81,6 @@ def test_steps_count_every_wave() -> None:
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(Refused, match="no workload 'huge'; there are scheduler, streaming"):
         workload_named("huge")
-
-
-def test_headline_workloads_exist() -> None:
-    assert set(HEADLINE_WORKLOADS) < set(WORKLOADS)
 
 
 def test_mixed_is_the_public_benchmark_of_nano_vllm() -> None:
