@@ -18,8 +18,7 @@ TOY_BENCHMARK = '''
 
 import os
 
-from .guard import check_identity
-from .sharing import SharesRuns, shared_figure, tracked
+from .sharing import SharesRuns, check_identity, shared_figure, tracked
 
 
 def measure():
@@ -97,7 +96,7 @@ def make_project(root: Path, commits: int = 3) -> ToyProject:
     )
     benchmarks = root / "asv_bench" / "benchmarks"
     for path in benchmarks.glob("*.py"):
-        if path.name not in ("__init__.py", "guard.py", "sharing.py"):
+        if path.name not in ("__init__.py", "sharing.py"):
             path.unlink()
     (benchmarks / "toy.py").write_text(TOY_BENCHMARK)
     # Today's ruler says 7; the commits' own rulers say other things, and must not be asked.

@@ -11,15 +11,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.workloads.named import Workload
 
-from .engine_runs import (
-    CPU_MODEL,
-    MODELS,
-    OVER_FLOOR,
-    OfModel,
-    measure,
-    require_gpu_model,
-    require_model_here,
-)
+from .engine_runs import CPU_MODEL, MODELS, OVER_FLOOR, OfModel, measure
 from .sharing import Run, Windowed, shared, tracked
 
 NEW_TOKENS = 224
@@ -39,7 +31,7 @@ class Decode(OfModel):
     param_names: ClassVar = ["model", "batch", "context"]
 
     def prepare(self, model: str, batch: int, context: int) -> None:
-        require_model_here(model)
+        super().prepare(model)
         if model == CPU_MODEL and batch * context > CPU_TOKENS_AT_ONCE:
             raise SkipNotImplemented(f"batch {batch} at context {context} is too much for a CPU")
 
@@ -57,9 +49,7 @@ class BucketPadding(OfModel):
 
     params = (MODELS, [9, 17, 33, 65, 129])
     param_names: ClassVar = ["model", "batch"]
-
-    def prepare(self, model: str, batch: int) -> None:
-        require_gpu_model(model, "a CPU replays no graphs")
+    not_on_cpu = "a CPU replays no graphs"
 
     @tracked()
     def track_step_time(self, model: str, batch: int) -> Windowed:
@@ -76,9 +66,7 @@ class GraphCapture(OfModel):
     """Capturing decode steps of up to 256 rows, and prefills, when an engine is built."""
 
     timeout = 300.0
-
-    def prepare(self, model: str) -> None:
-        require_gpu_model(model, "a CPU captures no graphs")
+    not_on_cpu = "a CPU captures no graphs"
 
     @tracked()
     def track_time(self, model: str) -> float:

@@ -9,12 +9,12 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.memory.bandwidth import read_bandwidth
@@ -35,26 +35,28 @@ GPU_MODEL = "gpt2"
 MODELS = [CPU_MODEL, GPU_MODEL]
 """Parameters are the same on every machine and at every commit; what is not for a machine is
 skipped there."""
-
 PLACES = {CPU_MODEL: ("cpu", "float32"), GPU_MODEL: ("cuda", "float16")}
 """The device and the type that each is measured with."""
-
 PROMPT_IDS = {CPU_MODEL: 256, GPU_MODEL: 50257}
 """Prompt tokens are drawn below this id: all of GPT-2's vocabulary, and a part of the tiny one's
 that stays valid should its vocabulary change."""
-
 OVER_FLOOR = "Step time over the time that reading its bytes takes on this GPU; 1 is the floor."
 OVER_TOKENS = "Wall time of the whole run over the token ids that it generated."
 STEP = "Seconds of one decode step while all requests decode."
-
 STEPS_PER_WINDOW = 8
 """Steps that one reading of the step time spans. The engine may hand out the tokens of several
 steps together, so single gaps say when tokens were collected, not how long a step took."""
-
-
 RUNS_ON_CPU = 5
 """Measured runs in a process on a CPU, of which the least disturbed is kept: what else runs on the
 machine only ever adds time."""
+LARGEST_PREFILL = 8192
+PREFILL_STEP = 64
+"""Prompt tokens that an engine computes at once at most, and the step in which it captures them."""
+_PARTS = {
+    "KVBlockManager": ("engine", "engine.kv_blocks"),
+    "Delivery": ("engine.requests.delivery", "engine.delivery"),
+}
+"""Parts of the engine beyond its public face, and where commits have them, newest place first."""
 
 
 class Effort(NamedTuple):
@@ -72,35 +74,27 @@ TRIAL_ON_GPU = Effort(1, 1, 0.0)
 IN_TURNS = Effort(5, 40, 5.0)
 """The median, too: of the machine's other work, both processes have as much."""
 
-LARGEST_PREFILL = 8192
-PREFILL_STEP = 64
-"""Prompt tokens that an engine computes at once at most, and the step in which it captures them."""
+
+def engine_part(name: str) -> Any:
+    """A part of the engine that this process imports; ImportError if this commit has none."""
+    for place in _PARTS[name]:
+        try:
+            module = import_module(place)
+        except ModuleNotFoundError as error:
+            # One that is there and lacks a package of its own is not passed over.
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise
+            continue
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise ImportError(f"this commit's engine has no {name} in {' or '.join(_PARTS[name])}")
 
 
 def require_model_here(model: str) -> None:
-    """Skip a model that this machine is not measured with.
-
-    Raises
-    ------
-    SkipNotImplemented
-        On the GPU for the CPU's model, and the other way round.
-    """
+    """Skip on the GPU the CPU's model, and the other way round."""
     on_gpu = has_cuda_gpu()
     if (model == GPU_MODEL) != on_gpu:
         raise SkipNotImplemented(f"{model} is not measured on {'the GPU' if on_gpu else 'a CPU'}")
-
-
-def require_gpu_model(model: str, why: str) -> None:
-    """Skip every model on a CPU, and on a GPU the CPU's model.
-
-    Raises
-    ------
-    SkipNotImplemented
-        On a CPU, for the reason given.
-    """
-    require_model_here(model)
-    if model == CPU_MODEL:
-        raise SkipNotImplemented(why)
 
 
 class OfModel(SharesRuns):
@@ -108,9 +102,13 @@ class OfModel(SharesRuns):
 
     params: ClassVar[Any] = (MODELS,)
     param_names: ClassVar = ["model"]
+    not_on_cpu = ""
+    """Why a CPU does not measure it, if that is so."""
 
     def prepare(self, model: str, *others: Any) -> None:
         require_model_here(model)
+        if model == CPU_MODEL and self.not_on_cpu:
+            raise SkipNotImplemented(self.not_on_cpu)
 
 
 def run_of(name: str, model: str) -> Run:
@@ -122,14 +120,11 @@ def run_of(name: str, model: str) -> Run:
 def steady_step_s(sample: RunSample) -> float:
     """Median seconds per decode step while every request of the run was decoding.
 
-    Raises
-    ------
-    ValueError
-        If the requests did not decode together for long enough to read a step time.
+    Raises ValueError if they did not decode together for long enough to read one.
     """
     first = max(trace.token_times_s[0] for trace in sample.traces)
     last = min(trace.token_times_s[-1] for trace in sample.traces)
-    readings: list[npt.NDArray[np.float64]] = []
+    readings = []
     for trace in sample.traces:
         times = np.asarray(trace.token_times_s, np.float64)
         together = times[(times >= first) & (times <= last)]
@@ -193,12 +188,7 @@ def measure(
 
     The run before the measured ones has `warmup_tokens` new tokens a request; None: as many.
 
-    Returns
-    -------
-    dict
-        "step_time", "seconds_per_token", "tpot", "ttft", "itl" (medians over requests, ITL over
-        gaps), the same three with "_p95" and "_p99", and on a GPU "time_over_floor"; see
-        `windowed`.
+    They are those of `run_figures`, as `windowed` chooses them.
     """
     device, dtype = PLACES[model]
 
@@ -245,7 +235,7 @@ def windowed(
 
 
 def run_figures(sample: RunSample, floor_ms: float | None) -> dict[str, float]:
-    """The figures of one run; see `measure`."""
+    """The figures of one run, of latencies the percentiles over requests, of ITL over gaps."""
     step = steady_step_s(sample)
     figures = {"step_time": step, "seconds_per_token": sample.wall_s / sample.generated_tokens}
     for name, values in (("ttft", sample.ttft_s), ("tpot", sample.tpot_s), ("itl", sample.itl_s)):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.subjects.engine_parts import engine_part
 from asv_bench.workloads.named import Workload
 
 from .engine_runs import (
@@ -25,7 +24,7 @@ from .engine_runs import (
     PROMPT_IDS,
     RUNS_ON_CPU,
     OfModel,
-    require_gpu_model,
+    engine_part,
     require_model_here,
     steady_step_s,
     warm_engine,
@@ -163,9 +162,7 @@ class HostShare(OfModel):
 
     params = (MODELS, BATCHES)
     param_names: ClassVar = ["model", "batch"]
-
-    def prepare(self, model: str, batch: int) -> None:
-        require_gpu_model(model, "on a CPU host and device are one")
+    not_on_cpu = "on a CPU host and device are one"
 
     def run(self, model: str, batch: int) -> Run:
         return f"host-share-{batch}", lambda: _measure_host(model, batch)
@@ -289,40 +286,30 @@ import time
 
 import torch
 
+{before}
 before_import = time.perf_counter()
 import engine
 
 before_engine = time.perf_counter()
-config = engine.EngineConfig(model="random:{model}", device="cpu", max_batch_size=1)
+config = engine.EngineConfig({config})
 started = engine.Engine(config)
 started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
 print(before_engine - before_import, time.perf_counter() - before_engine)
 """
-_STARTED_ON_GPU = """
-import time
-
-import torch
-
-import engine
-
-torch.zeros(1, device="cuda")
-begun = time.perf_counter()
-started = engine.Engine(engine.EngineConfig(model="random:{model}", device="cuda"))
-started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
-print(time.perf_counter() - begun)
-"""
 
 
 def _start_engine() -> dict[str, float]:
-    imported, first_token = _said_from_scratch(_STARTED.format(model=CPU_MODEL))
+    config = f"model='random:{CPU_MODEL}', device='cpu', max_batch_size=1"
+    imported, first_token = _said_from_scratch(_STARTED.format(before="", config=config))
     return {"import": imported, "first_token": first_token}
 
 
 def _start_engine_on_gpu() -> dict[str, float]:
     """Seconds of two processes one after the other, which share an empty cache of kernels."""
-    code = _STARTED_ON_GPU.format(model=GPU_MODEL)
+    config = f"model='random:{GPU_MODEL}', device='cuda'"
+    code = _STARTED.format(before="torch.zeros(1, device='cuda')", config=config)
     with TemporaryDirectory() as cache:
-        cold, warm = (_said_from_scratch(code, TRITON_CACHE_DIR=cache)[0] for _ in range(2))
+        cold, warm = (_said_from_scratch(code, TRITON_CACHE_DIR=cache)[1] for _ in range(2))
     return {"cold": cold, "warm": warm}
 
 

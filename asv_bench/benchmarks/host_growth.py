@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.subjects.engine_parts import engine_part
-
-from .engine_runs import CPU_MODEL
+from .engine_runs import CPU_MODEL, engine_part
 from .sharing import Benchmark, tracked
 
 if TYPE_CHECKING:

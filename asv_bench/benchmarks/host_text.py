@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from engine import Tokenizer
 
 READINGS = 5
-LENGTHS = [256, 1024, 4096]
-_BYTE_OF_NO_CHARACTER = 0xFF
 
 
 class TextStreams(Benchmark):
@@ -27,7 +25,7 @@ class TextStreams(Benchmark):
     Seconds per token must be the same for each length.
     """
 
-    params = (["words", "invalid_bytes"], LENGTHS)
+    params = (["words", "invalid_bytes"], [256, 1024, 4096])
     param_names: ClassVar = ["content", "tokens"]
 
     def prepare(self, content: str, tokens: int) -> None:
@@ -76,7 +74,7 @@ def _token_ids(tokenizer: Tokenizer, content: str, tokens: int) -> list[int]:
     if content == "words":
         repeated = tokenizer.encode("to be, or not to be, naïve 🦊 ")
     else:
-        repeated = [_alphabet().index(chr(_BYTE_OF_NO_CHARACTER))]
+        repeated = [_alphabet().index(chr(0xFF))]  # a byte of no character
     return [int(token_id) for token_id in np.resize(repeated, tokens)]
 
 

@@ -1,9 +1,9 @@
-"""One run of a workload yields several figures; asv wants one process per figure.
+"""What all benchmarks have: whose engine they measure, and runs that yield several figures.
 
-The first process that needs a run makes it and leaves all its figures in the benchmark's working
-directory; other processes read them. So TTFT and TPOT come from the same run. When asv asks for the
-same figure again, in its next round, a new process makes a new run: samples of a figure are
-independent.
+asv wants one process per figure. The first process that needs a run makes it and leaves all its
+figures in the benchmark's working directory; other processes read them. So TTFT and TPOT come from
+the same run. When asv asks for the same figure again, in its next round, a new process makes a new
+run: samples of a figure are independent.
 
 asv gives benchmarks with a `setup_cache` a common working directory; that is its only purpose here.
 """
@@ -11,9 +11,11 @@ asv gives benchmarks with a `setup_cache` a common working directory; that is it
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +23,13 @@ from typing import Any, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from .guard import WrongEngineError, check_identity
+from asv_bench.process.contract import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED_PACKAGES
 
 Samples: TypeAlias = dict[str, Any]
+
+
+class WrongEngineError(RuntimeError):
+    """The engine to be measured is not of the commit that asv would file the figure under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +47,59 @@ ROUNDS = 12
 """Processes per figure, unless a command asks for fewer: below 12, asv's test has no power."""
 
 
+def check_identity() -> str:
+    """The commit that asv is about to file a figure under, if every package comes from it.
+
+    With `-E existing`, a stray `PYTHONPATH` or an installed copy of the project asv can be wrong,
+    and measure the same code for many commits. Packages that are imported already are judged by
+    their file, the others by where they would be imported from.
+
+    Raises WrongEngineError if one comes from elsewhere, or the environment holds another commit;
+    SkipNotImplemented, which asv shows as a skipped benchmark, if the commit has no engine yet.
+    """
+    commit, kind = os.environ.get("ASV_COMMIT"), os.environ.get("ASV_ENV_TYPE")
+    if kind != ENVIRONMENT_TYPE or not commit:
+        raise WrongEngineError(
+            f"This benchmark runs in asv's {kind or 'existing'!r} environment, which cannot tell "
+            f"which commit's engine it imports. Run asv without -E, so that it uses the "
+            f"{ENVIRONMENT_TYPE!r} environment of asv.conf.json."
+        )
+    checkout = Path(os.environ["ASV_ENV_DIR"]).resolve() / "commits" / commit
+    marker = checkout / COMMIT_MARKER
+    held = marker.read_text().strip() if marker.is_file() else "no commit"
+    if held != commit:
+        raise WrongEngineError(
+            f"asv is measuring commit {commit[:8]}, but its environment holds {held[:9]}; "
+            f"remove .asv/env and run again."
+        )
+    for package in MEASURED_PACKAGES:
+        origin, expected = _origin(package), checkout / package
+        if origin is None or not (expected.is_dir() or package in sys.modules):
+            raise SkipNotImplemented(f"commit {commit[:8]} has no {package!r} package")
+        if origin.parent != expected:
+            raise WrongEngineError(
+                f"{package!r} comes from {origin.parent}, not from the checkout of commit "
+                f"{commit[:8]}; uninstall that copy or take it off the search path."
+            )
+    return commit
+
+
+def _origin(package: str) -> Path | None:
+    """The file of `package`, imported or to be imported; None where there is none."""
+    module = sys.modules.get(package)
+    spec = importlib.util.find_spec(package) if module is None else None
+    file = spec.origin if spec is not None else getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
+
+
 def tracked(
     *, unit: str = "seconds", version: str = "1", rounds: int = ROUNDS
 ) -> Callable[[Callable[..., float | Windowed | Samples]], Callable[..., Samples]]:
     """Make a benchmark of a method that returns its figure or a `shared_figure`.
 
-    Parameters
-    ----------
-    unit
-        "seconds", or a name for what the figure counts. Bigger is worse, always.
-    version
-        Raise it when the meaning of the figure changes: older results are then left out.
-    rounds
-        Processes that measure it, one sample each.
+    `unit` is "seconds", or a name for what the figure counts: bigger is worse, always. `version` is
+    raised when the meaning of the figure changes, which leaves older results out. `rounds` are the
+    processes that measure it, one sample each.
     """
 
     def mark(measure: Callable[..., float | Windowed | Samples]) -> Callable[..., Samples]:
@@ -93,10 +139,7 @@ def one_sample(figure: float | Windowed) -> Samples:
 
     asv leaves the windows out: they are not independent of each other, as samples are.
 
-    Raises
-    ------
-    ValueError
-        If the figure is negative or not finite, which asv would store without a word.
+    Raises ValueError if it is negative or not finite, which asv would store without a word.
     """
     value = figure.value if isinstance(figure, Windowed) else float(figure)
     if not math.isfinite(value) or value < 0:
@@ -108,14 +151,7 @@ def one_sample(figure: float | Windowed) -> Samples:
 def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samples:
     """One figure of a run that other benchmarks of this round share.
 
-    Parameters
-    ----------
-    run
-        Names the run and its parameters; part of a file name.
-    figure
-        Which of its figures this process is asked for.
-    measure
-        Makes the run in this process and returns all its figures.
+    `run` names the run and its parameters, and a file; `measure` makes it in this process.
     """
     commit = check_identity()
     path = Path(f"{run}.run.json")
@@ -139,11 +175,10 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
 
 def runs_taken() -> dict[str, int]:
     """The runs kept in this directory by name, and how many figures were taken of each."""
-    kept = {path: _read(path) for path in Path().glob("*.run.json")}
     return {
         path.name.removesuffix(".run.json"): len(run["taken"])
-        for path, run in kept.items()
-        if run is not None
+        for path in Path().glob("*.run.json")
+        if (run := _read(path)) is not None
     }
 
 

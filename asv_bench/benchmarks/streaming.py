@@ -7,8 +7,6 @@ from typing import ClassVar
 from .engine_runs import MODELS, OVER_FLOOR, OVER_TOKENS, STEP, OfModel, run_of
 from .sharing import Run, shared
 
-PERCENTILES = ["p50", "p95", "p99"]
-
 
 class Streaming(OfModel):
     """Requests whose prompts differ in length, so that their positions differ."""
@@ -24,7 +22,7 @@ class Streaming(OfModel):
 class StreamingLatency(OfModel):
     """Latencies of the same run: percentiles over requests, of ITL over gaps."""
 
-    params = (MODELS, PERCENTILES)
+    params = (MODELS, ["p50", "p95", "p99"])
     param_names: ClassVar = ["model", "percentile"]
 
     def run(self, model: str, percentile: str) -> Run:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asv_bench import benchmarks
-from asv_bench.benchmarks import engine_runs, kernel_calls
+from asv_bench.benchmarks import engine_runs, kernels
 
 MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
 COMMIT = "c" * 40
@@ -32,7 +32,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Decides whether the benchmarks believe that there is a GPU."""
 
     def decide(answer: bool) -> None:
-        for module in (engine_runs, kernel_calls):
+        for module in (engine_runs, kernels):
             monkeypatch.setattr(module, "has_cuda_gpu", lambda: answer)
 
     return decide

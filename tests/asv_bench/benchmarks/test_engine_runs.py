@@ -1,14 +1,21 @@
-"""Runs of the engine that benchmarks take their figures from."""
+"""Runs of the engine that benchmarks take their figures from, and parts of it."""
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from toy_project import ROOT
 
 from asv_bench.benchmarks import engine_runs
+from asv_bench.benchmarks.engine_runs import engine_part, steady_step_s
 from asv_bench.benchmarks.sharing import one_sample
+from asv_bench.process.turns import in_turns
 from asv_bench.workloads import drive
 from asv_bench.workloads.named import WORKLOADS
 from asv_bench.workloads.run_sample import RequestTrace, RunSample
@@ -79,3 +86,121 @@ def test_an_engine_captures_no_prefill_that_its_workload_never_needs() -> None:
         "qwen3-8b-64": 64 * 128,
         "mixed": None,
     }
+
+
+def step_of(*requests: list[float]) -> float:
+    traces = [RequestTrace(0.0, [1] * len(times), times, "length") for times in requests]
+    return steady_step_s(RunSample("offline", 0.0, 100.0, 50, traces))
+
+
+def test_step_time_is_read_while_all_requests_decode() -> None:
+    # Steps take 1 s alone and 2 s together, from t = 200 to t = 240.
+    alone = [float(t) for t in range(200)]
+    together = [200.0 + 2 * step for step in range(21)]
+    second = together + [240.0 + step for step in range(1, 200)]
+    assert step_of(alone + together, second) == pytest.approx(2.0)
+
+
+def test_step_time_does_not_depend_on_how_tokens_are_bunched() -> None:
+    steps = [0.5 * step for step in range(64)]
+    # The same steps, their tokens handed out eight at a time.
+    bunched = [0.5 * (8 * (step // 8) + 7) for step in range(64)]
+    assert step_of(steps) == step_of(bunched) == pytest.approx(0.5)
+
+
+def test_step_time_needs_requests_that_decode_together() -> None:
+    with pytest.raises(ValueError, match="fewer than 8 steps"):
+        step_of([0.0, 1.0, 2.0], [50.0, 51.0])
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from asv_bench.benchmarks import engine_runs
+from asv_bench.workloads import drive
+
+def make_engine():
+    number, folder = sys.argv[1], Path(sys.argv[2])
+    (folder / number).touch()
+    until = time.monotonic() + 10
+    while len(list(folder.iterdir())) < 2:
+        assert time.monotonic() < until, "the other makes none meanwhile"
+        time.sleep(0.01)
+    time.sleep(0.3 * int(number))
+    print("made", time.monotonic(), flush=True)
+
+def run_workload(*_):
+    print("runs", time.monotonic(), flush=True)
+    return SimpleNamespace(wall_s=2.0)
+
+drive.run_workload = run_workload
+found = engine_runs.windowed(make_engine, None, "gpt2-tiny", lambda run: {"step_time": 1.0})
+assert len(found["step_time"].windows) >= 3
+"""
+
+
+def test_engines_are_made_at_the_same_time_and_none_measures_meanwhile(tmp_path: Path) -> None:
+    def run(number: int, variables: Mapping[str, str]) -> list[tuple[str, float]]:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(number), str(tmp_path)],
+            env={**os.environ, **variables, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        rows = (line.split() for line in done.stdout.splitlines())
+        return [(what, float(moment)) for what, moment in rows]
+
+    came = sorted((moment, what) for rows in in_turns(run) for what, moment in rows)
+    order = [what for _, what in came]
+    assert order[:2] == ["made", "made"]
+    assert set(order[2:]) == {"runs"}
+
+
+@pytest.fixture
+def engine_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Puts an engine of another commit where this process imports it from."""
+
+    def put(**files: str) -> None:
+        for name, text in {"__init__": "", **files}.items():
+            path = tmp_path / "engine" / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        for name in imported():
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    def imported() -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] == "engine"]
+
+    yield put
+    for name in imported():
+        del sys.modules[name]
+
+
+MADE = "class KVBlockManager: pass\n"
+
+
+@pytest.mark.parametrize("files", [{"__init__": MADE}, {"kv_blocks": MADE}])
+def test_a_part_is_found_where_the_commit_has_it(
+    engine_with: Callable[..., None], files: dict[str, str]
+) -> None:
+    engine_with(**files)
+    assert engine_part("KVBlockManager").__name__ == "KVBlockManager"
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({}, r"no KVBlockManager in engine or engine\.kv_blocks"),
+        ({"kv_blocks": "import no_such_package\n"}, "no_such_package"),
+    ],
+)
+def test_a_part_that_cannot_be_had_is_named_and_why(
+    engine_with: Callable[..., None], files: dict[str, str], sentence: str
+) -> None:
+    engine_with(**files)
+    with pytest.raises(ImportError, match=sentence):
+        engine_part("KVBlockManager")

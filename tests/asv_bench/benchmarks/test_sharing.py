@@ -9,8 +9,14 @@ import pytest
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.benchmarks import sharing
-from asv_bench.benchmarks.guard import WrongEngineError
-from asv_bench.benchmarks.sharing import SharesRuns, one_sample, shared, shared_figure, tracked
+from asv_bench.benchmarks.sharing import (
+    SharesRuns,
+    WrongEngineError,
+    one_sample,
+    shared,
+    shared_figure,
+    tracked,
+)
 
 
 def test_a_figure_that_a_machine_does_not_have_is_skipped(any_engine: Path) -> None:

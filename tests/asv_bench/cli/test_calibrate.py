@@ -54,8 +54,7 @@ BENCHMARK = """
 import statistics
 import time
 
-from .guard import check_identity
-from .sharing import SharesRuns, shared_figure, tracked
+from .sharing import SharesRuns, check_identity, shared_figure, tracked
 
 
 def steps():

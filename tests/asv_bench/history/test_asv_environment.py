@@ -12,8 +12,8 @@ import pytest
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from toy_project import ToyProject, git, make_project
 
-from asv_bench.benchmarks import guard
-from asv_bench.benchmarks.guard import WrongEngineError
+from asv_bench.benchmarks import sharing
+from asv_bench.benchmarks.sharing import WrongEngineError
 from asv_bench.history import asv_environment
 from asv_bench.history.asv_results import Figure, read_results
 
@@ -215,7 +215,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_guard_accepts_the_commit_under_test(environment: Path) -> None:
-    assert guard.check_identity() == "c" * 40
+    assert sharing.check_identity() == "c" * 40
 
 
 def test_the_guard_refuses_an_engine_from_elsewhere(
@@ -226,7 +226,7 @@ def test_the_guard_refuses_an_engine_from_elsewhere(
     (elsewhere / "engine" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(elsewhere))
     with pytest.raises(WrongEngineError, match="installed/engine, not from the checkout"):
-        guard.check_identity()
+        sharing.check_identity()
 
 
 def test_the_guard_refuses_another_commit_than_asv_names(
@@ -234,13 +234,13 @@ def test_the_guard_refuses_another_commit_than_asv_names(
 ) -> None:
     monkeypatch.setenv("ASV_COMMIT", "d" * 40)
     with pytest.raises(WrongEngineError, match="holds no commit"):
-        guard.check_identity()
+        sharing.check_identity()
 
 
 def test_the_guard_refuses_a_checkout_of_another_commit(environment: Path) -> None:
     (environment / "COMMIT").write_text("e" * 40)
     with pytest.raises(WrongEngineError, match="holds eeeeeeee"):
-        guard.check_identity()
+        sharing.check_identity()
 
 
 @pytest.mark.parametrize("variable", ["ASV_COMMIT", "ASV_ENV_TYPE"])
@@ -249,7 +249,7 @@ def test_the_guard_refuses_to_run_outside_its_environment(
 ) -> None:
     monkeypatch.delenv(variable)
     with pytest.raises(WrongEngineError, match="Run asv without -E"):
-        guard.check_identity()
+        sharing.check_identity()
 
 
 def test_the_guard_judges_the_module_that_is_imported(
@@ -259,7 +259,7 @@ def test_the_guard_judges_the_module_that_is_imported(
     impostor.__file__ = "/elsewhere/engine/__init__.py"
     monkeypatch.setitem(sys.modules, "engine", impostor)
     with pytest.raises(WrongEngineError, match="/elsewhere/engine"):
-        guard.check_identity()
+        sharing.check_identity()
 
 
 def test_a_commit_without_kernels_skips_even_where_a_namesake_is_installed(
@@ -273,6 +273,6 @@ def test_a_commit_without_kernels_skips_even_where_a_namesake_is_installed(
     (environment / "kernels").rmdir()
     try:
         with pytest.raises(SkipNotImplemented, match="no 'kernels' package"):
-            guard.check_identity()
+            sharing.check_identity()
     finally:
         sys.path.remove(str(namesake))
