@@ -54,15 +54,15 @@ def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
     assert settle("wide", RunFlags(device="cpu", quick=True)).workload.name == "wide-quick"
 
 
-@pytest.mark.parametrize("name", ["single", "scheduler", "wide"])
-def test_a_workload_takes_other_sizes(name: str) -> None:
-    flags = RunFlags(device="cpu", batch=3, prompt_len=7, max_new_tokens=5)
-    workload = settle(name, flags).workload
+@pytest.mark.parametrize(("name", "unique"), [("single", 3), ("scheduler", 1), ("wide", 3)])
+def test_a_workload_takes_other_sizes(name: str, unique: int) -> None:
+    settings = settle(name, RunFlags(device="cpu", batch=3, prompt_len=7, max_new_tokens=5))
+    workload = settings.workload
     assert (workload.num_requests, workload.batch_size, workload.waves) == (3, 3, 1)
     assert (workload.prompt_lengths, workload.new_tokens, workload.max_length) == ((7,), 5, 12)
-    prompts = settle(name, flags).plan.build(1000)
-    assert [len(prompt) for prompt in prompts] == [7, 7, 7]
-    assert (len({tuple(prompt) for prompt in prompts}) == 3) == (name != "scheduler")
+    prompts = [tuple(prompt) for prompt in settings.plan.build(1000)]
+    assert [*map(len, prompts)] == [7, 7, 7]
+    assert len(set(prompts)) == unique
     more = settle(name, RunFlags(device="cpu", batch=3, num_requests=6)).workload
     assert (more.batch_size, more.waves) == (3, 2)
 

@@ -170,12 +170,9 @@ def test_workers_encode_in_other_threads_and_keep_the_order() -> None:
 
     engine = FakeEngine(FakeClock())
     feed = Feed(due_s=[0.0, 0.0], workers=2)
-    sample = run_requests(
-        engine, ["slow", "x"], params(1, 1), mode="online", feed=feed, encode=encode
-    )
+    run_requests(engine, ["slow", "x"], params(1, 1), mode="online", feed=feed, encode=encode)
     assert [prompt for _, prompt in engine.submitted] == [[4], [1]]
     assert threading.get_ident() not in threads
-    assert len(sample.traces) == 2
 
 
 def test_what_was_hidden_from_the_collector_stays_so(clock: FakeClock) -> None:

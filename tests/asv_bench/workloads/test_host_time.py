@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from fake_engine import FakeClock, FakeEngine
 
 from asv_bench.workloads import host_time
-from asv_bench.workloads.host_time import HostTimedEngine, counted_waits
-
-
-@dataclass
-class _Params:
-    max_new_tokens: int
+from asv_bench.workloads.host_time import HostTimedEngine, WaitClock, counted_waits
+from engine import SamplingParams
 
 
 @pytest.fixture
@@ -22,6 +16,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     clock = FakeClock()
     monkeypatch.setattr(host_time, "time", clock)
     return clock
+
+
+def delivered(engine: HostTimedEngine, *tokens: int) -> list[int]:
+    """Run requests of so many tokens; how many events each step delivers."""
+    for count in tokens:
+        engine.submit([1], SamplingParams(max_new_tokens=count))
+    counts = []
+    while engine.has_unfinished:
+        counts.append(len(engine.step()))
+    return counts
 
 
 @pytest.mark.parametrize("owner", [torch.cuda.Event, torch.cuda.Stream, torch.cuda])
@@ -38,10 +42,7 @@ def test_waits_are_no_work_of_the_host(
 
     with counted_waits() as waits:
         engine = HostTimedEngine(WaitingEngine(clock, step_s=0.25), waits)
-        for _ in range(3):
-            engine.submit([1], _Params(4))
-        while engine.has_unfinished:
-            engine.step()
+        delivered(engine, 4, 4, 4)
     assert clock.slept == [7.0] * 4
     assert engine.steps == [(3, 0.25)] * 4
     assert waits.seconds == 28.0
@@ -50,14 +51,9 @@ def test_waits_are_no_work_of_the_host(
 
 
 def test_only_steps_of_the_whole_batch_count(clock: FakeClock) -> None:
-    with counted_waits() as waits:
-        engine = HostTimedEngine(FakeEngine(clock, step_s=0.5), waits)
-    for tokens in (2, 3, 3):
-        engine.submit([1], _Params(tokens))
-    while engine.has_unfinished:
-        engine.step()
-    assert engine.full_steps_s(3) == [0.5, 0.5]
-    assert engine.full_steps_s(2) == [0.5]
+    engine = HostTimedEngine(FakeEngine(clock, step_s=0.5), WaitClock())
+    assert delivered(engine, 2, 3, 3) == [3, 3, 2]
+    assert (engine.full_steps_s(3), engine.full_steps_s(2)) == ([0.5, 0.5], [0.5])
 
 
 def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
@@ -73,12 +69,6 @@ def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
         def step_batches(self):
             return [LazyBatch(self.step()), LazyBatch([])]
 
-    with counted_waits() as waits:
-        engine = HostTimedEngine(BatchEngine(clock, step_s=0.5), waits, in_columns=True)
-    for tokens in (2, 3, 3):
-        engine.submit([1], _Params(tokens))
-    delivered = []
-    while engine.has_unfinished:
-        delivered.append(len(engine.step()))
-    assert delivered == [3, 3, 2]
+    engine = HostTimedEngine(BatchEngine(clock, step_s=0.5), WaitClock(), in_columns=True)
+    assert delivered(engine, 2, 3, 3) == [3, 3, 2]
     assert engine.steps == [(3, 0.5), (3, 0.5), (2, 0.5)]
