@@ -53,9 +53,14 @@ class Workload:
         return lengths[index % len(lengths)]
 
     @property
+    def requests(self) -> list[tuple[int, int]]:
+        """Tokens of each request's prompt, and new ones."""
+        return [(self.prompt_length(at), self.new_length(at)) for at in range(self.num_requests)]
+
+    @property
     def generated_tokens(self) -> int:
         """Tokens that all requests generate."""
-        return sum(map(self.new_length, range(self.num_requests)))
+        return sum(new for _, new in self.requests)
 
     @property
     def max_length(self) -> int:
@@ -75,7 +80,7 @@ class Workload:
     @property
     def steps(self) -> int:
         """Steps of a run: one per token of the longest sequence, for every wave."""
-        return max(map(self.new_length, range(self.num_requests))) * self.waves
+        return max(new for _, new in self.requests) * self.waves
 
     @property
     def mean_context(self) -> float:
@@ -87,16 +92,13 @@ class Workload:
         """
         if not self.new_lengths:
             return self.mean_prompt + self.new_tokens / 2
-        attended = [
-            (new - 1) * (self.prompt_length(index) + new / 2)
-            for index, new in enumerate(map(self.new_length, range(self.num_requests)))
-        ]
+        attended = [(new - 1) * (prompt + new / 2) for prompt, new in self.requests]
         return float(np.mean(attended)) / max(self.new_tokens - 1, 1)
 
     @property
     def mean_prompt(self) -> float:
         """Mean tokens in a prompt."""
-        return float(np.mean([*map(self.prompt_length, range(self.num_requests))]))
+        return float(np.mean([prompt for prompt, _ in self.requests]))
 
     @property
     def sentence(self) -> str:
@@ -109,11 +111,10 @@ class Workload:
 
     def prompts(self, vocab_size: int) -> list[list[int]]:
         """Token ids of every request's prompt, the same on each call."""
-        lengths = map(self.prompt_length, range(self.num_requests))
         if not self.unique_prompts:
-            return [[HELLO % vocab_size] * length for length in lengths]
+            return [[HELLO % vocab_size] * length for length, _ in self.requests]
         generator = np.random.default_rng(0)
-        return [generator.integers(0, vocab_size, length).tolist() for length in lengths]
+        return [generator.integers(0, vocab_size, length).tolist() for length, _ in self.requests]
 
     def floor_ms(
         self, config: ModelConfig, dtype: str, bandwidth: Bandwidth | None
@@ -135,10 +136,7 @@ class Workload:
         lengths = [self.max_length] * self.resident
         if self.new_lengths and self.waves == 1:
             # The longest prompt and the longest output are not of one request.
-            lengths = [
-                self.prompt_length(index) + self.new_length(index)
-                for index in range(self.num_requests)
-            ]
+            lengths = [prompt + new for prompt, new in self.requests]
         return {
             "block_size": block_size,
             "max_batch_size": self.batch_size,

@@ -40,8 +40,7 @@ def from_workload(workload: Workload) -> PromptPlan:
     def build(vocab_size: int) -> list[Prompt]:
         return list(workload.prompts(vocab_size))
 
-    lengths = tuple(workload.prompt_length(index) for index in range(workload.num_requests))
-    return PromptPlan(lengths, build)
+    return PromptPlan(tuple(length for length, _ in workload.requests), build)
 
 
 def from_token_ids(
