@@ -9,14 +9,7 @@ import pytest
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.benchmarks import sharing
-from asv_bench.benchmarks.sharing import (
-    SharesRuns,
-    WrongEngineError,
-    one_sample,
-    shared,
-    shared_figure,
-    tracked,
-)
+from asv_bench.benchmarks.sharing import WrongEngineError, one_sample, shared_figure
 
 
 def test_a_figure_that_a_machine_does_not_have_is_skipped(any_engine: Path) -> None:
@@ -59,16 +52,3 @@ def test_a_run_of_another_commit_is_refused(
 def test_a_figure_that_is_none_is_an_error(value: float) -> None:
     with pytest.raises(ValueError, match="no time or ratio"):
         one_sample(value)
-
-
-def test_a_tracked_method_keeps_its_attributes() -> None:
-    class Tracked(SharesRuns):
-        @tracked(unit="floors", version="3", rounds=5)
-        def track_it(self) -> float:
-            return 1.0
-
-        track_other = shared("other", "Another one.", unit="calls", rounds=1)
-
-    kept = ("unit", "version", "rounds")
-    assert [getattr(Tracked.track_it, name) for name in kept] == ["floors", "3", 5]
-    assert [getattr(Tracked.track_other, name) for name in kept] == ["calls", "1", 1]
