@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,69 @@ LAB_COMMANDS = (
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
     Command("tune", "Choose tiles by timing the whole step on a Hopper GPU; write the table."),
     Command("counters", "Count what decode steps do and kernels compile to; compare exactly."),
-    Command("memcheck", "Run the GPU tests, plainly and under compute-sanitizer.", ("test",)),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """GPU tests that `memcheck` runs: by themselves, or under compute-sanitizer."""
+
+    name: str
+    arguments: tuple[str, ...]  # of pytest
+    is_sanitized: bool = True
+    # Give every tensor an allocation of its own. torch's allocator hands out parts of large ones,
+    # where an access beyond a tensor still lands in valid memory; graphs cannot be captured without
+    # it.
+    is_uncached: bool = False
+
+
+SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "1")
+CHECKS = (
+    Check(
+        "plain",
+        (
+            "tests/kernels",
+            "tests/engine/test_on_gpu.py",
+            "tests/engine/fused/test_step_on_gpu.py",
+            "tests/engine/transport/test_staging.py",
+            "tests/engine/transport/test_word_changes.py",
+        ),
+        is_sanitized=False,
+    ),
+    Check(
+        "graphs",
+        (
+            "tests/kernels/test_on_gpu.py",
+            "tests/kernels/attention/test_ring_attention.py",
+            "tests/kernels/attention/test_row.py",
+            "tests/kernels/test_fused_on_gpu.py",
+            "tests/engine/transport/test_word_changes.py",
+        ),
+    ),
+    Check(
+        "allocations",
+        (
+            "tests/kernels/attention/test_append.py",
+            "tests/kernels/attention/test_decode.py",
+            "tests/kernels/attention/test_prefill.py",
+            "tests/kernels/linear/test_gate.py",
+            "tests/kernels/linear/test_norm.py",
+            "tests/kernels/attention/test_fused.py",
+            "tests/kernels/attention/test_rotation.py",
+            "tests/kernels/linear/test_projections.py",
+            "tests/kernels/linear/test_refusals.py",
+            "tests/kernels/step/test_rows.py",
+            "tests/kernels/sampling/test_draw.py",
+            "tests/kernels/attention/test_ring_attention.py",
+            "tests/kernels/attention/test_row.py",
+            "tests/kernels/test_fused_on_gpu.py",
+            # The overflow test's caches of 8.6 GB are too slow to watch, and are checked above, as
+            # are the tests that capture graphs.
+            "-k",
+            "not torch- and not beyond_32 and not replayed_graph and not tiles_in_use_repeat",
+        ),
+        is_uncached=True,
+    ),
 )
 # Exit codes that are answers, not failures.
 SLOWER, INCONCLUSIVE = 3, 4
@@ -194,6 +257,27 @@ def mutants(session: nox.Session) -> None:
     _provide(session, "test")
     # Of the commands here, this alone decides by itself what runs through the interpreter.
     session.run("python", "-m", "tests.mutants", *session.posargs, env={"TRITON_INTERPRET": None})
+
+
+@nox.session(python=PYTHON, requires=["stack"], default=False)
+def memcheck(session: nox.Session) -> None:
+    """Run the GPU tests, plainly and under compute-sanitizer, or the checks named after --."""
+    chosen = [one for one in CHECKS if not session.posargs or one.name in session.posargs]
+    if {one.name for one in chosen} < set(session.posargs):
+        names = ", ".join(one.name for one in CHECKS)
+        session.error(f"{' '.join(session.posargs)}: a check has no such name; there are {names}")
+    if not TORCH.has_gpu:
+        session.error("memcheck needs a GPU that torch can use, and there is none here")
+    if shutil.which(SANITIZER[0]) is None:
+        session.error(f"there is no {SANITIZER[0]} on the PATH: it comes with the CUDA toolkit")
+    _provide(session, "test")
+    for check in chosen:
+        session.log(f"check: {check.name}")
+        # A test process on its own: the sanitizer's exit code is then that of all its errors.
+        around = (SANITIZER, ()) if check.is_sanitized else ((), SPREAD)
+        own = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if check.is_uncached else {}
+        command = (*around[0], "python", "-m", "pytest", *around[1], *check.arguments)
+        session.run(*command, env={**_compiled(), **own}, external=check.is_sanitized)
 
 
 def _add_command(command: Command, *group: str) -> None:

@@ -24,7 +24,6 @@ from asv_bench.cli import (
     fixed,
     history,
     init,
-    memcheck,
     peers,
     profile,
     report,
@@ -158,7 +157,6 @@ COMMANDS = (
 """In the order of the help: users' commands first."""
 LAB_COMMANDS = (
     Command("counters", counters.counters, LAB),
-    Command("memcheck", memcheck.memcheck, LAB),
     Command("tune", tune.run, LAB, Sessions.LOCK),
     Command("roofline", roofline.run, LAB, Sessions.LOCK),
     Command("ladder", ladder.run, LAB, Sessions.LOCK, help=ladder.HELP),

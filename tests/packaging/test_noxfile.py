@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -173,6 +174,102 @@ def test_an_answer_fails_a_session_in_ci_only(noxfile, monkeypatch, name, line, 
     command = ("python", "-m", "asv_bench", *line.split(), "A", "B")
     assert ran == [(command, [0, *answers])]
     assert len(logged) == bool(answers)
+
+
+@pytest.fixture
+def checked(noxfile, monkeypatch, tmp_path) -> Callable[..., list[tuple[tuple[str, ...], dict]]]:
+    """What `memcheck` runs with such arguments, on what passes for a GPU host."""
+    (tmp_path / "compute-sanitizer").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=True))
+    monkeypatch.setattr(noxfile, "_provide", lambda *_: None)
+
+    def run(*posargs: str) -> list[tuple[tuple[str, ...], dict]]:
+        ran: list[tuple[tuple[str, ...], dict]] = []
+
+        def refuse(sentence: str) -> None:
+            raise RuntimeError(sentence)
+
+        session = SimpleNamespace(
+            posargs=posargs,
+            run=lambda *command, env, external: ran.append((command, env)),
+            log=lambda _: None,
+            error=refuse,
+        )
+        noxfile.memcheck.func(session)
+        return ran
+
+    return run
+
+
+def test_memory_is_checked_under_the_sanitizer_that_fails_for_an_error(checked, noxfile):
+    plain, graphs, allocations = checked()
+    assert plain[0][:3] == ("python", "-m", "pytest")
+    for command, environment in (graphs, allocations):
+        assert command[: len(noxfile.SANITIZER)] == noxfile.SANITIZER
+        assert "--error-exitcode" in command
+        # Nothing may pass there that needs a GPU and finds none.
+        assert environment["KVTRAIL_REQUIRE"] == "gpu"
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" not in graphs[1]
+    assert allocations[1]["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+    assert checked("graphs") == [graphs]
+
+
+def test_a_machine_or_a_name_for_which_memory_cannot_be_checked_is_refused(
+    checked, noxfile, monkeypatch
+):
+    with pytest.raises(RuntimeError, match="no such name; there are plain, graphs, allocations"):
+        checked("graphs", "graph")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match="no compute-sanitizer"):
+        checked()
+    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=False))
+    with pytest.raises(RuntimeError, match="needs a GPU"):
+        checked()
+
+
+def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own(noxfile):
+    (watched,) = [check.arguments for check in noxfile.CHECKS if check.is_uncached]
+    folder = ROOT / "tests/kernels"
+    kernels = {path.relative_to(folder).as_posix() for path in folder.rglob("test_*.py")}
+    elsewhere = {
+        "test_on_gpu.py",  # Watched with torch's allocator, as it captures graphs.
+        "step/test_step_rows.py",  # Steps of kernels that are watched one by one.
+        "test_thorough.py",  # Random shapes of the same kernels, too many to watch.
+        "attention/test_workspace.py",  # Of memory that decode attention takes, watched as it does.
+        "attention/test_checks.py",  # What is refused launches nothing.
+        "attention/test_plans.py",  # Launches what the operations launch, which are watched.
+    }
+    torch_only = {
+        "test_backend.py",
+        "test_compilation.py",
+        "tiles/test_table.py",
+        "test_importing.py",
+        "attention/test_ring_launch.py",
+        "tiles/test_launch.py",
+        "tiles/test_linear_tile.py",
+    }
+    expected = kernels - elsewhere - torch_only
+    watched_files = {name for name in watched if name.endswith(".py")}
+    assert watched_files == {f"tests/kernels/{name}" for name in expected}
+    paths = [Path(a) for check in noxfile.CHECKS for a in check.arguments if a.startswith("tests")]
+    assert all((ROOT / path).exists() for path in paths)
+
+
+def test_every_graph_is_watched_where_it_can_be_captured(noxfile):
+    """With torch's own allocator; by name left out where each tensor has one of its own."""
+    cached, uncached = (
+        next(one.arguments for one in noxfile.CHECKS if one.is_sanitized and one.is_uncached is own)
+        for own in (False, True)
+    )
+    left_out = re.findall(r"not (\S+)", uncached[uncached.index("-k") + 1])
+    for path in (ROOT / "tests/kernels").rglob("test_*.py"):
+        place = path.relative_to(ROOT).as_posix()
+        tests = re.split(r"^def (?=test_)", path.read_text("utf-8"), flags=re.MULTILINE)
+        capturing = [test.split("(")[0] for test in tests if "torch.cuda.graph(" in test]
+        assert not capturing or place in cached, place
+        if place in uncached:
+            assert all(any(word in name for word in left_out) for name in capturing), place
 
 
 def test_the_codes_that_are_answers_are_the_commands(noxfile):
