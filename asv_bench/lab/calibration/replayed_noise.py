@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from asv_bench.errors import Refused
 from asv_bench.lab.calibration.many_comparisons import Drawn
-from asv_bench.lab.calibration.situations import places
+from asv_bench.lab.calibration.simulated_noise import places
 from asv_bench.output.stored_json import count, positive, read_stored, text
 from asv_bench.stats.few_pairs import POOL_SIZE, Floats
 
@@ -22,27 +22,22 @@ BLOCK = 5
 """Pairs that stay together and in their order: the first looks, whose levels are the smallest and
 which compare neighbours, see one block."""
 
+_Began: TypeAlias = tuple[float, float, float]
+"""When a pair began, and its logarithms in the order of time."""
+
 
 @dataclass(frozen=True)
 class ReplayedNoise:
-    """Blocks of pairs that were measured one after the other on one device.
+    """Blocks of pairs that were measured one after the other on one device: a `NoiseSource`.
 
     A comparison sees some of them, which do not overlap, and the pool comes from others. Both
     commits' noise is the same, since it was one commit's.
-
-    Attributes
-    ----------
-    blocks
-        [BLOCK, blocks, 2 * BLOCK] logarithms of costs in the order of time, around the device's
-        median; by the pair with which the first block begins. NaN where there are fewer.
     """
 
+    # [BLOCK, blocks, 2 * BLOCK] logarithms of costs in the order of time, around the device's
+    # median; by the pair with which the first block begins. NaN where there are fewer.
     blocks: Floats
-
-    @property
-    def is_symmetric(self) -> bool:
-        """See `NoiseSource`."""
-        return True
+    is_symmetric: bool = True
 
     @property
     def independent(self) -> int:
@@ -82,21 +77,12 @@ class ReplayedNoise:
 def replayed(path: Path, pairs: int) -> dict[str, ReplayedNoise]:
     """The noise of each benchmark of which a record has enough pairs of a commit with itself.
 
-    Parameters
-    ----------
-    path
-        A record of `compare` or `calibrate`.
-    pairs
-        That a comparison may take.
-
-    Raises
-    ------
-    Refused
-        If it has enough of none.
+    Raises Refused if a record of `compare` or `calibrate` has enough of none for comparisons that
+    may take so many pairs.
     """
     series = read_stored(path, "a record with pairs", _series)
     needed = _blocks_for(pairs)
-    blocks = {name: _blocks(list(by_device.values())) for name, by_device in series.items()}
+    blocks = {name: _blocks(by_device.values()) for name, by_device in series.items()}
     noises = {name: ReplayedNoise(one) for name, one in blocks.items() if _fewest(one) >= needed}
     if not noises:
         raise Refused(
@@ -108,26 +94,20 @@ def replayed(path: Path, pairs: int) -> dict[str, ReplayedNoise]:
     return {f"{path.stem}, {name}": noise for name, noise in noises.items()}
 
 
-def _series(content: dict[str, Any]) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
-    """By benchmark and device: when a pair began, and its logarithms in the order of time."""
-    found: defaultdict[str, defaultdict[str, list[tuple[float, float, float]]]]
-    found = defaultdict(lambda: defaultdict(list))
+def _series(content: dict[str, Any]) -> dict[str, dict[str, list[_Began]]]:
+    """The pairs by benchmark and device."""
+    found: dict[str, dict[str, list[_Began]]] = defaultdict(lambda: defaultdict(list))
     for pair in content["samples"]:
         base, head = pair["base"], pair["head"]
         if base["commit"] == head["commit"] and pair["discarded"] is None:
             first, second = (head, base) if pair["head_first"] else (base, head)
+            logs = (math.log(positive(reading["value"])) for reading in (first, second))
             began = count(first["started_at"])
-            found[text(pair["benchmark"])][text(base["device"])].append(
-                (began, _logarithm(first), _logarithm(second))
-            )
-    return {name: dict(by_device) for name, by_device in found.items()}
+            found[text(pair["benchmark"])][text(base["device"])].append((began, *logs))
+    return found
 
 
-def _logarithm(reading: Mapping[str, Any]) -> float:
-    return math.log(positive(reading["value"]))
-
-
-def _blocks(devices: Sequence[list[tuple[float, float, float]]]) -> Floats:
+def _blocks(devices: Iterable[list[_Began]]) -> Floats:
     """See `ReplayedNoise.blocks`."""
     by_begin: list[Floats] = []
     for begin in range(BLOCK):
@@ -138,8 +118,7 @@ def _blocks(devices: Sequence[list[tuple[float, float, float]]]) -> Floats:
             whole = len(values) // BLOCK * BLOCK
             found.append(values[:whole].reshape(-1, 2 * BLOCK))
         by_begin.append(np.concatenate(found))
-    most = max(map(len, by_begin))
-    blocks = np.full((BLOCK, most, 2 * BLOCK), np.nan)
+    blocks = np.full((BLOCK, max(map(len, by_begin)), 2 * BLOCK), np.nan)
     for begin, one in enumerate(by_begin):
         blocks[begin, : len(one)] = one
     return blocks

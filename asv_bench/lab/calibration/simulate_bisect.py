@@ -1,28 +1,21 @@
-"""How often a bisection is right, on simulated commits.
-
-`python -m asv_bench.lab.calibration.simulate_bisect` runs the procedure that bisects real commits.
-"""
+"""How often a bisection is right, on simulated commits."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
-import typer
 
 from asv_bench.bisect.finding import Finding, Outcome, Probe, Shape, Stage
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Outputs
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import NOISES, Noise
-from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Table, digits
 
 GOOD = "good"
@@ -34,45 +27,22 @@ TWO_MODES = Noise(process=0.003, drift=0.0, outliers=0.0, modes=0.3, mode_size=0
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is bisected.
-
-    Attributes
-    ----------
-    name
-        For the table.
-    effects
-        Of the steps that lie at random places, oldest first, as fractions; none: there is nothing
-        to find.
-    slope
-        What each of `slope_commits` in a row adds; none of them is to be named.
-    commits
-        Candidates.
-    devices
-        On which pairs are measured at the same time.
-    unmeasurable
-        Share of the commits between the ends that cannot be measured.
-    jitter
-        Standard deviation of what each commit does to its own time only, by another memory layout
-        for instance.
-    unsteady
-        How many times as far the bad end's processes lie apart.
-    noise
-        Of the processes.
-    is_inside
-        Whether the search is told to look also between ends that are alike.
-    """
+    """What is bisected."""
 
     name: str
+    # Of the steps that lie at random places, oldest first, as fractions.
     effects: tuple[float, ...] = ()
-    slope: float = 0.0
+    slope: float = 0.0  # what each of `slope_commits` in a row adds; none of them is to be named
     slope_commits: int = 15
     commits: int = 64
-    devices: int = 1
-    unmeasurable: float = 0.0
+    devices: int = 1  # on which pairs are measured at the same time
+    unmeasurable: float = 0.0  # share of the commits between the ends that cannot be measured
+    # Standard deviation of what each commit does to its own time only, by another memory layout
+    # for instance.
     jitter: float = 0.0
-    unsteady: float = 1.0
+    unsteady: float = 1.0  # how many times as far the bad end's processes lie apart
     noise: Noise = PLAIN
-    is_inside: bool = False
+    is_inside: bool = False  # whether the search looks also between ends that are alike
 
 
 SCENARIOS = (
@@ -110,20 +80,17 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One bisection: its answer, whether that was right, and the pairs that it took.
-
-    `is_wrong`: a commit is named that has no step. `searched`: the pairs of the search alone.
-    """
+class Bisected:
+    """One bisection and its truth."""
 
     finding: Finding
     right: bool
-    is_wrong: bool
+    is_wrong: bool  # whether it names a commit that does nothing
     pairs: int
-    searched: int
+    searched: int  # pairs of the search alone
 
 
-def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -> Trial:
+def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -> Bisected:
     """Bisect one range of simulated commits.
 
     An answer is right if it names every commit with a step, alone or among neighbours that cannot
@@ -167,23 +134,27 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
         right = finding.outcome is Outcome.NONE
     else:
         right = are_all_named and finding.outcome is Outcome.FOUND
-    return Trial(finding, right, is_wrong, sum(source.measured.values()), searched)
+    return Bisected(finding, right, is_wrong, sum(source.measured.values()), searched)
 
 
-def bisect_often(
-    scenario: Scenario, runs: int, seed: int, on_run: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """Bisect `runs` ranges and count; returns a row of the report as JSON-ready values."""
-    trials: list[Trial] = []
-    for run in range(runs):
-        trials.append(bisect_once(scenario, seed + run))
-        on_run()
+def bisect_often(scenario: Scenario, runs: int, seed: int) -> dict[str, Any]:
+    """Bisect `runs` ranges, and count."""
+    return row_of(scenario, [part() for part in parts(scenario, runs, seed)])
+
+
+def parts(scenario: Scenario, runs: int, seed: int) -> list[partial[Bisected]]:
+    """The bisections of a scenario."""
+    return [partial(bisect_once, scenario, seed + run) for run in range(runs)]
+
+
+def row_of(scenario: Scenario, trials: Sequence[Bisected]) -> dict[str, Any]:
+    """A row of the report as JSON-ready values."""
     shapes = Counter(str(trial.finding.shape) for trial in trials)
     pairs = [trial.pairs for trial in trials]
     return {
         **asdict(scenario),
         "scenario": scenario.name,
-        "runs": runs,
+        "runs": len(trials),
         "right": sum(trial.right for trial in trials),
         "wrong_commit": sum(trial.is_wrong for trial in trials),
         "said_slope": shapes[str(Shape.SLOPE)],
@@ -197,27 +168,6 @@ def bisect_often(
     }
 
 
-@grouped
-def run(
-    runs: Annotated[int, typer.Option(min=1, help="Bisections for each range.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
-    *,
-    outputs: Outputs,
-) -> None:
-    """Bisect simulated ranges of 64 commits, and count how often the answer was right."""
-    files = outputs.files()
-    record = Record("simulate_bisect", {"runs": runs, "seed": seed, "plan": SearchPlan().to_json()})
-    rows: list[dict[str, Any]] = []
-    total = runs * len(SCENARIOS)
-    with Progress(files.console, "bisecting", total, "ranges", is_apart=False) as progress:
-        for scenario in SCENARIOS:
-            progress.name(scenario.name)
-            rows.append(bisect_often(scenario, runs, seed, progress.advance))
-    record.results = {"rows": rows}
-    files.show(bisect_table(rows))
-    files.console.print(f"record: {record.write(files.record)}", highlight=False, soft_wrap=True)
-
-
 def bisect_table(rows: Sequence[dict[str, Any]]) -> Table:
     """A row for each scenario."""
     caption = (
@@ -227,7 +177,3 @@ def bisect_table(rows: Sequence[dict[str, Any]]) -> Table:
     )
     cells = [[row[column.key] for column in COLUMNS] for row in rows]
     return Table(COLUMNS, cells, "simulated bisections", caption)
-
-
-if __name__ == "__main__":
-    typer.run(run)

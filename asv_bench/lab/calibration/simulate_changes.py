@@ -1,30 +1,55 @@
-"""How often `changes` sees a change that is none, and misses one that is, beside asv's own steps.
-
-`python -m asv_bench.lab.calibration.simulate_changes` judges simulated histories.
-"""
+"""How often `changes` sees what is no change, and misses what is one, beside asv's own steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
-import typer
+import numpy as np
+import numpy.typing as npt
 
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Outputs
-from asv_bench.history.change_points import Change, changes_in
-from asv_bench.lab.calibration.simulated_histories import (
-    HistoryKind,
-    Modes,
-    SimulatedHistory,
-    simulated_history,
-)
-from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record
+from asv_bench.git.repository import Commit
+from asv_bench.history.asv_results import Figure, Series
+from asv_bench.history.change_points import Point, changes_in, points_of
+from asv_bench.history.sessions import APART_MS, Ratios, sessions_of
 from asv_bench.output.table import Column, Table, digits, percent
 
+SERIES = Series("simulated.Workload.track_step_time", ())
+REFERENCE = "f" * 40
 QUIET = 0.003
+_Hits: TypeAlias = tuple[int, int, int, int]
+"""False changes and found steps, by `changes`; and the same by asv's step detection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Processes of two kinds: a share of them takes longer by `more`, 0.05 being 5 %."""
+
+    share: float
+    more: float
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryKind:
+    """What is drawn."""
+
+    name: str
+    step: float = 0.0  # at a random commit, as a fraction; 0: the series is flat
+    commits: int = 150
+    processes: int = 3  # of a commit
+    noise: float = 0.01  # standard deviation of the log of a process' figure
+    modes: Modes | None = None  # of processes; None: there is one
+    session_commits: int | None = None  # neighbours measured in one session; None: all
+    # Each session adds this to the logs of its figures, or takes it away.
+    sessions_apart: float = 0.0
+    # Whether each session measures a reference too, by which its figures are divided.
+    has_reference: bool = False
+    is_newest: bool = False  # whether the step is at the newest commit
+
+
 TWO_MODES = Modes(share=0.3, more=0.05)
 KINDS = (
     HistoryKind("flat"),
@@ -71,87 +96,93 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What judging many histories of one kind came to.
+class SimulatedHistory:
+    """A series, and the number of the first commit after its step; None where it is flat."""
 
-    Attributes
-    ----------
-    false, asv_false
-        Changes a series where nothing changed, by `changes` and by asv's step detection.
-    found, asv_found
-        The share of series whose step was found; None where they are flat.
-    """
+    points: list[Point]
+    place: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What judging many histories of one kind came to, by `changes` and by asv's step detection."""
 
     kind: HistoryKind
+    # Changes a series where nothing changed.
     false: float
     asv_false: float
+    # The share of series whose step was found; None where they are flat.
     found: float | None
     asv_found: float | None
 
-    def row(self) -> tuple[Any, ...]:
-        """The cells of `COLUMNS`."""
-        kind = self.kind
-        step = kind.step or None
-        rates = (self.false, self.asv_false, self.found, self.asv_found)
-        return kind.name, kind.commits, kind.processes, step, *rates
+    @classmethod
+    def of(cls, kind: HistoryKind, judged: Sequence[_Hits]) -> Rates:
+        """The rates of so many judged histories."""
+        false, found, asv_false, asv_found = np.sum(judged, axis=0).tolist()
+        runs, step = len(judged), kind.step
+        rates = (found / runs, asv_found / runs) if step else (None, None)
+        return cls(kind, false / runs, asv_false / runs, *rates)
 
 
-def judge(
-    kind: HistoryKind, runs: int, seed: int = 0, on_run: Callable[[], None] = lambda: None
-) -> Rates:
+def judge(kind: HistoryKind, runs: int, seed: int = 0) -> Rates:
     """Judge so many histories of a kind; each of `changes` and asv sees the same ones."""
-    ours, of_asv = [0, 0], [0, 0]
-    for run in range(runs):
-        history = simulated_history(kind, seed + run)
-        places = ([_range(change) for change in changes_in(history.points)], _asv_ranges(history))
-        for tally, ranges in zip((ours, of_asv), places, strict=True):
-            hits = [since < history.place <= until for since, until in ranges if history.place]
-            tally[0] += len(ranges) - any(hits)
-            tally[1] += any(hits)
-        on_run()
-    is_flat = not kind.step
-    return Rates(
-        kind,
-        ours[0] / runs,
-        of_asv[0] / runs,
-        None if is_flat else ours[1] / runs,
-        None if is_flat else of_asv[1] / runs,
-    )
+    return Rates.of(kind, [part() for part in parts(kind, runs, seed)])
 
 
-def _range(change: Change) -> tuple[int, int]:
-    """Numbers of the commits after which, and up to which, a change lies."""
-    return int(change.since.hash, 16), int(change.until.hash, 16)
+def parts(kind: HistoryKind, runs: int, seed: int) -> list[partial[_Hits]]:
+    """The histories of a kind."""
+    return [partial(_judged, kind, seed + run) for run in range(runs)]
 
 
-def _asv_ranges(history: SimulatedHistory) -> list[tuple[int, int]]:
-    """The steps that asv's own pages show, each granted a commit on both sides."""
+def _judged(kind: HistoryKind, seed: int) -> _Hits:
     from asv.step_detect import detect_steps  # an extra's, and tests of the rest go without
 
+    history = simulated_history(kind, seed)
+    # Numbers of the commits after which, and up to which, a change lies; asv's steps are granted a
+    # commit on both sides.
+    ours = [
+        (int(one.since.hash, 16), int(one.until.hash, 16)) for one in changes_in(history.points)
+    ]
     steps = detect_steps([point.figure.median for point in history.points])
-    return [(begin - 2, begin + 1) for begin, *_ in steps[1:]]
+    of_asv = [(begin - 2, begin + 1) for begin, *_ in steps[1:]]
+    hits = [
+        any(since < history.place <= until for since, until in ranges if history.place)
+        for ranges in (ours, of_asv)
+    ]
+    return len(ours) - hits[0], int(hits[0]), len(of_asv) - hits[1], int(hits[1])
 
 
-@grouped
-def run(
-    runs: Annotated[int, typer.Option(min=1, help="Histories of each kind.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the first history of each kind.")] = 0,
-    *,
-    outputs: Outputs,
-) -> None:
-    """Judge simulated histories, flat ones and ones with a step."""
-    files = outputs.files()
-    record = Record("simulate_changes", {"runs": runs, "seed": seed})
-    rates: list[Rates] = []
-    with Progress(
-        files.console, "judging", runs * len(KINDS), "histories", is_apart=False
-    ) as progress:
-        for kind in KINDS:
-            progress.name(kind.name)
-            rates.append(judge(kind, runs, seed, progress.advance))
-    record.results = {"rates": [asdict(one) for one in rates]}
-    files.show(rates_table(rates, runs))
-    files.console.print(f"record: {record.write(files.record)}", highlight=False, soft_wrap=True)
+def simulated_history(kind: HistoryKind, seed: int) -> SimulatedHistory:
+    """Draw one series."""
+    random = np.random.default_rng(seed)
+    place = None
+    if kind.step:
+        place = kind.commits - 1 if kind.is_newest else int(random.integers(2, kind.commits - 1))
+    session_commits = kind.session_commits or kind.commits
+    added = kind.sessions_apart * random.choice([-1.0, 1.0], kind.commits // session_commits + 1)
+    commits = [Commit(f"{number:040x}", "") for number in range(kind.commits)]
+    references = [math.exp(adds + float(np.median(_processes(kind, random)))) for adds in added]
+    figures: list[Figure] = []
+    ratios: Ratios = {}
+    for number, commit in enumerate(commits):
+        session = number // session_commits
+        level = added[session] + (math.log1p(kind.step) if place and number >= place else 0.0)
+        started_ms = session * 2 * APART_MS + number
+        samples = tuple(np.exp(level + _processes(kind, random)).tolist())
+        figures.append(
+            Figure(SERIES, "seconds", "simulated", commit.hash, number, samples, started_ms)
+        )
+        if kind.has_reference:
+            ratios[SERIES, commit.hash, started_ms] = (REFERENCE, references[session])
+    return SimulatedHistory(points_of(figures, commits, ratios, sessions_of(figures)), place)
+
+
+def _processes(kind: HistoryKind, random: np.random.Generator) -> npt.NDArray[np.float64]:
+    """[processes] logs of figures around 0."""
+    logs = random.normal(0.0, kind.noise, kind.processes)
+    if kind.modes is not None:
+        logs += math.log1p(kind.modes.more) * (random.random(kind.processes) < kind.modes.share)
+    return logs
 
 
 def rates_table(rates: Sequence[Rates], runs: int) -> Table:
@@ -162,9 +193,11 @@ def rates_table(rates: Sequence[Rates], runs: int) -> Table:
         "where the range of a change holds it; for asv, within a commit of its step, and it sees "
         "figures in place of ratios."
     )
-    rows = [one.row() for one in rates]
+    rows: list[tuple[Any, ...]] = [
+        (
+            *(one.kind.name, one.kind.commits, one.kind.processes, one.kind.step or None),
+            *(one.false, one.asv_false, one.found, one.asv_found),
+        )
+        for one in rates
+    ]
     return Table(COLUMNS, rows, f"changes in {runs} simulated histories each", caption)
-
-
-if __name__ == "__main__":
-    typer.run(run)

@@ -15,30 +15,18 @@ SIMULATED_BENCHMARK = "simulated.Workload.track_step_time"
 
 
 class SimulatedCommits:
-    """A `PairSource` of one benchmark that draws its figures.
-
-    Parameters
-    ----------
-    log_times
-        By commit: the log of its true time. A commit that is not among them cannot be measured.
-    noise
-        What disturbs processes; they run one after the other on each device.
-    seed
-        Of the random numbers.
-    devices
-        Names; each drifts by itself.
-    unsteady
-        By commit: how many times as far its processes lie from where they should.
-    """
+    """A `PairSource` of one benchmark that draws its figures; each device drifts by itself."""
 
     prepares_together = False
 
     def __init__(
         self,
+        # By commit: the log of its true time. Another commit cannot be measured.
         log_times: Mapping[str, float],
-        noise: Noise,
+        noise: Noise,  # of processes, which run one after the other on each device
         seed: int,
         devices: Sequence[str] = ("simulated",),
+        # By commit: how many times as far its processes lie from where they should.
         unsteady: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._log_times = log_times

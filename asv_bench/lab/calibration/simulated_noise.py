@@ -1,52 +1,39 @@
-"""A source of pairs made of noise, to see how often the procedure errs."""
+"""Noise of processes whose distribution is known, and comparisons that meet it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from asv_bench.process.samples import Absence, Pair, Reading
-from asv_bench.stats.few_pairs import Floats
+from asv_bench.lab.calibration.many_comparisons import Drawn
+from asv_bench.stats.few_pairs import POOL_SIZE, Floats
 
-BASE, HEAD = "0" * 40, "1" * 40
 _PROCESSES_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How the figures of processes vary, in logarithms: 0.01 is 1 %.
+    """How the figures of processes vary, in logarithms: 0.01 is 1 %."""
 
-    Attributes
-    ----------
-    process
-        Standard deviation of what is new in each process.
-    tail
-        Degrees of freedom of Student's t where its distribution is that, scaled to the same
-        standard deviation; None: normal.
-    drift
-        Standard deviation of the machine's own state, which all processes share.
-    memory
-        Correlation of that state from one process to the next: 0.95 forgets half in 14 processes.
-    outliers, outlier_size
-        The fraction of processes that are slower by an exponentially distributed extra, and its
-        mean.
-    modes, mode_size
-        The fraction of processes that are slower by the same extra, and the extra: a second mode.
-    is_skewed
-        Whether what is new in a process is lognormal, with more processes far above than below.
-    """
-
-    process: float = 0.01
+    process: float = 0.01  # standard deviation of what is new in each process
+    # Degrees of freedom of Student's t, scaled to that deviation; None: normal.
     tail: float | None = None
+    # Standard deviation of the machine's own state, which all processes share, and its correlation
+    # from one process to the next: 0.95 forgets half in 14 processes.
     drift: float = 0.01
     memory: float = 0.95
+    # The fraction of processes that are slower by an exponentially distributed extra, and its mean.
     outliers: float = 0.03
     outlier_size: float = 0.05
+    # The fraction of processes that are all slower by the same extra: a second mode.
     modes: float = 0.0
     mode_size: float = 0.0
+    # Whether what is new in a process is lognormal, with more far above than below.
     is_skewed: bool = False
 
     def figures(self, random: np.random.Generator) -> Iterator[float]:
@@ -106,65 +93,97 @@ class Noise:
         return ", ".join(parts)
 
 
+class NoiseSource(Protocol):
+    """Gives pairs whose true effect is known."""
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether both commits have the same noise, so that slower and faster are alike."""
+        ...
+
+    @property
+    def independent(self) -> int | None:
+        """How many comparisons there can be that have nothing in common; None: any number."""
+        ...
+
+    def draw(
+        self, random: np.random.Generator, effects: Sequence[float], runs: int, pairs: int
+    ) -> Drawn:
+        """Pairs of `runs` comparisons, and pools, of a benchmark for each effect (a fraction)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Made noise of both commits, and what was known of it before: a `NoiseSource`."""
+
+    noise: Noise  # of the base's processes, and the machine's state, which is the head's too
+    head: Noise | None = None  # of the head's processes; None: the same
+    pool: Noise | None = None  # of the machine as the pool saw it; None: as it is
+    independent: int | None = None
+
+    @property
+    def is_symmetric(self) -> bool:
+        """See `NoiseSource`."""
+        return self.head is None
+
+    def draw(
+        self, random: np.random.Generator, effects: Sequence[float], runs: int, pairs: int
+    ) -> Drawn:
+        """See `NoiseSource`."""
+        shape = runs, len(effects), pairs
+        states = self.noise.states(random, (*shape[:2], 2 * pairs))
+        base_at, head_at = places(pairs)
+        shifts = np.log1p(effects)[:, None]
+        earlier = (self.pool or self.noise).series(random, (*shape[:2], 2 * POOL_SIZE))
+        return Drawn(
+            base=self.noise.own(random, shape) + states[..., base_at],
+            head=(self.head or self.noise).own(random, shape) + states[..., head_at] + shifts,
+            pools=earlier[..., 1::2] - earlier[..., ::2],
+        )
+
+    def __str__(self) -> str:
+        head = "" if self.head is None else f"; of the head: {self.head}"
+        return f"{self.noise}{head}" + ("" if self.pool is None else f"; of the pool: {self.pool}")
+
+
+def places(pairs: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where the base's and the head's processes are among all, which alternate as ABBA."""
+    first = 2 * np.arange(pairs)
+    head_first = np.isin(np.arange(pairs) % 4, (1, 2))
+    return first + head_first, first + ~head_first
+
+
+def _plain(process: float) -> Noise:
+    return Noise(process=process, drift=0.0, outliers=0.0)
+
+
+_TWO_MODES = Noise(process=0.005, drift=0.0, outliers=0.0, modes=0.3, mode_size=0.05)
 NOISES = {
     "ordinary": Noise(),
     "quiet": Noise(process=0.003, drift=0.003),
     "heavy": Noise(tail=3.0, drift=0.02, outliers=0.05),
 }
 """`ordinary` is a machine on which other things run, `quiet` a GPU with nothing else to do."""
-
-
-class SimulatedPairs:
-    """Pairs of two commits that differ by known effects.
-
-    Parameters
-    ----------
-    effects
-        By benchmark: 0.02 is a head that is 2 % slower.
-    noise
-        Of every benchmark; processes run one after the other.
-    seed
-        Of the random numbers.
-    """
-
-    devices: Sequence[str] = ("simulated",)
-    prepares_together = False
-
-    def __init__(self, effects: Mapping[str, float], noise: Noise, seed: int) -> None:
-        self._effects = dict(effects)
-        streams = np.random.default_rng(seed).spawn(len(effects))
-        self._figures = {
-            name: noise.figures(random) for name, random in zip(effects, streams, strict=True)
-        }
-
-    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `PairSource`: nothing is lacking."""
-        return {}
-
-    def stop(self) -> None:
-        """See `PairSource`: nothing runs."""
-
-    def pair(
-        self,
-        base: str,
-        head: str,
-        *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
-    ) -> Mapping[str, Pair]:
-        """See `PairSource`."""
-        pairs: dict[str, Pair] = {}
-        for name in benchmarks or self._effects:
-            first, second = next(self._figures[name]), next(self._figures[name])
-            of_base, of_head = (second, first) if head_first else (first, second)
-            of_head += math.log1p(self._effects[name])
-            pairs[name] = Pair(
-                _reading(base, name, of_base), _reading(head, name, of_head), head_first
-            )
-        return pairs
-
-
-def _reading(commit: str, benchmark: str, logarithm: float) -> Reading:
-    value = math.exp(logarithm)
-    return Reading(commit, benchmark, value, (value,), "simulated", 0.0, 0.0)
+SITUATIONS: dict[str, NoiseSource] = {
+    **{name: Situation(noise) for name, noise in NOISES.items()},
+    "normal 0.3 %": Situation(_plain(0.003)),
+    "normal 1 %": Situation(_plain(0.01)),
+    "normal 2 %": Situation(_plain(0.02)),
+    "normal 4 %": Situation(_plain(0.04)),
+    "t with 3": Situation(Noise(tail=3.0, drift=0.0, outliers=0.0)),
+    "lognormal": Situation(Noise(is_skewed=True, drift=0.0, outliers=0.0)),
+    "drifting": Situation(Noise(process=0.005, drift=0.02, outliers=0.0)),
+    "autocorrelated": Situation(Noise(process=0.0, drift=0.01, memory=0.5, outliers=0.0)),
+    "outliers": Situation(Noise(process=0.005, drift=0.0, outliers=0.1, outlier_size=0.05)),
+    "two modes": Situation(_TWO_MODES),
+    "a mode of the head": Situation(
+        _plain(0.01), head=Noise(drift=0.0, outliers=0.0, modes=0.2, mode_size=0.1)
+    ),
+    "head 3 times noisier": Situation(_plain(0.005), head=_plain(0.015)),
+    "head 5 times noisier": Situation(_plain(0.004), head=_plain(0.02)),
+    "head 10 times noisier": Situation(_plain(0.003), head=_plain(0.03)),
+    "pool 2 times too tight": Situation(_plain(0.01), pool=_plain(0.005)),
+    "pool 4 times too tight": Situation(_plain(0.01), pool=_plain(0.0025)),
+    "pool blind to modes": Situation(_TWO_MODES, pool=_plain(0.005)),
+}

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from simulated_pairs import FIRST_LOOK
+from simulated_pairs import FIRST_LOOK, ScriptedPairs
 from stored_figures import SERIES, figures, hash_of, steps
 from toy_project import git
 from typer.testing import CliRunner
@@ -24,8 +25,6 @@ from asv_bench.cli import changes as command
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
-from asv_bench.lab.calibration.simulated_noise import Noise
-from asv_bench.lab.calibration.simulated_noise import SimulatedPairs as NoisyPairs
 from asv_bench.process.machine import machine_facts
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects import choose
@@ -105,7 +104,7 @@ class Project:
     def pairs_of(self, benchmarks):
         project = self
 
-        class Recorded(NoisyPairs):
+        class Recorded(ScriptedPairs):
             def prepare(self, commit: str, device: str | None = None):
                 if project.unusable:
                     raise CommitUnusable(commit, project.unusable)
@@ -115,10 +114,17 @@ class Project:
                 if len(project.compared) == project.interrupted_at:
                     raise KeyboardInterrupt
                 project.compared.append((base, head))
-                return super().pair(base, head, **options)
+                return {
+                    name: replace(
+                        pair,
+                        base=replace(pair.base, commit=base),
+                        head=replace(pair.head, commit=head),
+                    )
+                    for name, pair in super().pair(base, head, **options).items()
+                }
 
-        quiet = Noise(process=0.002, drift=0.002, outliers=0.0)
-        yield Recorded(dict.fromkeys(benchmarks, project.true_effect), quiet, seed=1)
+        noise = np.random.default_rng(1)
+        yield Recorded(lambda *_: 1 + project.true_effect + noise.normal(0, 0.003), benchmarks)
 
     @property
     def record(self) -> dict:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from simulated_pairs import BASE
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.lab.calibration.reach import LEAST_PAIRS, Noise, noise_of
-from asv_bench.lab.calibration.simulate import simulate
-from asv_bench.lab.calibration.simulated_noise import BASE, SimulatedPairs
+from asv_bench.lab.calibration.simulate_compare import simulate
+from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise as Made
-from asv_bench.lab.calibration.situations import Situation
+from asv_bench.lab.calibration.simulated_noise import Situation
 from asv_bench.process.samples import Pair
 
 PLAN = ComparisonPlan()
@@ -25,9 +26,10 @@ def measured(deviation: float, count: int, *, in_turns: bool = False) -> list[Pa
     In turns, both processes take that long.
     """
     made = Made(process=deviation, drift=0.0, outliers=0.0)
-    source = SimulatedPairs({METRIC: 0.0}, made, seed=3)
+    source = SimulatedCommits({BASE: 0.0}, made, seed=3)
     pairs = [
-        source.pair(BASE, BASE, head_first=number % 4 in (1, 2))[METRIC] for number in range(count)
+        source.pair(BASE, BASE, head_first=number % 4 in (1, 2))[SIMULATED_BENCHMARK]
+        for number in range(count)
     ]
     spans = ((0.0, 9.5), (0.5, 9.5)) if in_turns else ((0.0, 4.0), (4.0, 6.0))
     base, head = ({"started_at": begun, "process_s": seconds} for begun, seconds in spans)

@@ -1,0 +1,281 @@
+"""How often the procedures err, on figures whose truth is known; seeded: a red run repeats."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_pairs import BASE, HEAD
+from stored_pairs import pairs_with_itself
+from typer.testing import CliRunner
+
+from asv_bench.bisect.plan import SearchPlan
+from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
+from asv_bench.compare.verdict import Verdict
+from asv_bench.lab.calibration import simulate as command
+from asv_bench.lab.calibration import simulate_bisect, simulate_changes, simulate_compare
+from asv_bench.lab.calibration.simulate_bisect import Scenario, bisect_often, bisect_once
+from asv_bench.lab.calibration.simulate_changes import KINDS, judge
+from asv_bench.lab.calibration.simulate_compare import Case, Tally, simulate
+from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
+from asv_bench.lab.calibration.simulated_noise import SITUATIONS, Noise, Situation
+from asv_bench.output.record import REPOSITORY
+
+RUNS = 2000
+VERDICTS = REPOSITORY / "reports" / "verdicts"
+
+
+def tally(effect: float, noise: str, runs: int = RUNS, **extra) -> Tally:
+    return simulate(effect, SITUATIONS[noise], runs, seed=7, **extra)
+
+
+KEPT = [
+    name
+    for name, noise in SITUATIONS.items()
+    if name not in ("a mode of the head", "pool blind to modes")
+]
+"""Where all that is promised is kept."""
+
+
+@pytest.mark.parametrize("noise", KEPT)
+def test_a_commit_is_hardly_ever_different_from_itself(noise: str) -> None:
+    found = tally(0.0, noise)
+    # Of 2,000, 4 are promised; 11 would be rarer than 1 in 1,000.
+    assert found.false_alarms <= 11
+    assert found.rate(Verdict.SLOWER) + found.rate(Verdict.FASTER) == found.false_alarms / RUNS
+    assert found.broken(ComparisonPlan()) == []
+
+
+def test_nor_is_one_of_ten_benchmarks() -> None:
+    assert tally(0.0, "ordinary", runs=300, benchmarks=10).false_alarms <= 5
+
+
+@pytest.mark.parametrize(
+    ("noise", "effect", "power"),
+    [
+        ("ordinary", 0.02, 0.90),
+        ("ordinary", 0.03, 0.98),
+        ("quiet", 0.015, 0.98),
+        ("quiet", 0.02, 0.99),
+        ("heavy", 0.03, 0.96),
+        ("heavy", 0.05, 0.99),
+    ],
+)
+def test_a_difference_is_found(noise: str, effect: float, power: float) -> None:
+    slower = tally(effect, noise, runs=200)
+    faster = tally(1 / (1 + effect) - 1, noise, runs=200)
+    assert slower.rate(Verdict.SLOWER) >= power
+    assert faster.rate(Verdict.FASTER) >= power
+    assert slower.rate(Verdict.EQUIVALENT) == slower.rate(Verdict.FASTER) == 0
+
+
+def test_clear_answers_come_early() -> None:
+    assert tally(0.05, "quiet", runs=100).mean_pairs < 6
+    assert tally(0.05, "quiet", runs=100, has_pools=False).mean_pairs < 8
+    assert tally(0.0, "quiet", runs=100).mean_pairs < 12
+    assert tally(0.015, "ordinary", runs=100).mean_pairs > 18
+
+
+@pytest.mark.parametrize("noise", KEPT)
+def test_what_differs_by_the_margin_is_hardly_ever_called_equivalent(noise: str) -> None:
+    found = tally(0.01, noise)
+    assert found.rate(Verdict.EQUIVALENT) <= 0.018
+    assert found.broken(ComparisonPlan()) == []
+
+
+def test_a_broken_promise_is_named() -> None:
+    alarms = Tally("", 0.0, 1, 1000, {}, false_alarms=9, wrong_signs=0, pairs=0, covered=0)
+    assert alarms.broken(ComparisonPlan()) == ["false alarms"]
+    equal = replace(alarms, effect=0.01, verdicts={"equivalent": 25}, false_alarms=0)
+    assert equal.broken(ComparisonPlan()) == ["equivalent"]
+    assert replace(equal, effect=0.009).broken(ComparisonPlan()) == []
+    # Half of it again from as few as ten comparisons proves nothing.
+    assert replace(equal, independent=10).broken(ComparisonPlan()) == []
+    assert replace(alarms, runs=2000).broken(ComparisonPlan()) == []
+
+
+def test_the_parts_of_a_case_add_up() -> None:
+    parts = [Counter(runs=2, slower=1, pairs=9), Counter(runs=3, slower=2, faster=1, pairs=20)]
+    whole = Tally.of(Case("", SITUATIONS["quiet"], 0.1), parts)
+    assert (whole.runs, whole.pairs, whole.verdicts) == (5, 29, {"slower": 3, "faster": 1})
+
+
+def test_equal_commits_are_shown_to_be_equivalent_where_noise_allows() -> None:
+    assert tally(0.0, "quiet").rate(Verdict.EQUIVALENT) > 0.98
+    assert tally(0.0, "ordinary").rate(Verdict.EQUIVALENT) > 0.2
+
+
+def test_intervals_hold_the_truth() -> None:
+    for effect in (0.0, 0.015):
+        assert tally(effect, "ordinary").coverage > 0.92
+
+
+def test_four_looks_at_location_err_as_often_as_one_may() -> None:
+    """At a level that 6,000 runs can tell from twice itself, however small the effect."""
+    looks = tuple(Look(pairs, Criterion.LOCATION) for pairs in (12, 16, 20, 24))
+    plan = ComparisonPlan(alpha=0.05, minimum_effect=0.0, equivalence_alpha=1e-9, looks=looks)
+    found = simulate(0.0, Situation(Noise(outliers=0.0)), 6000, seed=3, plan=plan)
+    assert 0.042 < found.false_alarms / 6000 < 0.059
+
+
+def drawn(noise: Noise, seed: int, count: int) -> np.ndarray:
+    return np.array(list(itertools.islice(noise.figures(np.random.default_rng(seed)), count)))
+
+
+def test_noise_is_what_it_says() -> None:
+    noise = Noise(process=0.004, drift=0.01, memory=0.95, outliers=0.0)
+    values = np.array([drawn(noise, seed, 200) for seed in range(200)])
+    assert values.std() == pytest.approx(math.hypot(0.004, 0.01), rel=0.05)
+    correlation = np.corrcoef(values[:, 100], values[:, 101])[0, 1]
+    assert correlation == pytest.approx(0.95 * 0.01**2 / (0.004**2 + 0.01**2), abs=0.1)
+    heavy = drawn(Noise(process=0.01, tail=3.0, drift=0.0, outliers=0.0), 1, 100_000)
+    assert heavy.std() == pytest.approx(0.01, rel=0.15)
+    slow = drawn(Noise(process=0.0, drift=0.0, outliers=0.1, outlier_size=0.05), 2, 20_000)
+    assert (slow > 0).mean() == pytest.approx(0.1, abs=0.01)
+    assert slow[slow > 0].mean() == pytest.approx(0.05, rel=0.1)
+
+
+def test_a_simulated_effect_is_the_heads_in_both_orders() -> None:
+    silent = Noise(process=0.0, drift=0.0, outliers=0.0)
+    source = SimulatedCommits({BASE: 0.0, HEAD: math.log(1.02)}, silent, seed=1)
+    for head_first in (False, True):
+        pair = source.pair(BASE, HEAD, head_first=head_first)[SIMULATED_BENCHMARK]
+        assert pair.log_ratio == pytest.approx(math.log(1.02))
+
+
+@pytest.mark.parametrize(("effect", "pairs"), [(0.02, 120), (0.03, 80), (0.05, 60)])
+def test_simulated_searches_are_right_on_a_noisy_machine(effect: float, pairs: int) -> None:
+    row = bisect_often(Scenario("", (effect,)), runs=40, seed=1000)
+    assert row["right"] >= 39
+    assert row["pairs_mean"] < pairs
+
+
+def test_a_simulated_range_without_a_step_is_said_to_have_none() -> None:
+    row = bisect_often(Scenario("nothing", ()), runs=40, seed=1000)
+    assert row["right"] >= 39
+    assert row["wrong_commit"] == 0
+
+
+def test_a_simulated_search_can_be_wrong() -> None:
+    """The simulation must not judge kindly: an answer without certainty is not a right one."""
+    plan = SearchPlan(most_pairs=1)
+    assert not any(bisect_once(Scenario("", (0.03,)), seed, plan).right for seed in range(5))
+
+
+def test_a_commit_with_an_offset_is_neither_asked_for_ever_nor_named() -> None:
+    """Its pairs all have the same offset: more of them say nothing new of the curve."""
+    scenario = Scenario("", (0.02,), jitter=0.005)
+    for seed in (1, 4, 8):
+        trial = bisect_once(scenario, seed)
+        assert not trial.is_wrong
+        assert max(point.pairs for point in trial.finding.curve[:-1]) < 100
+
+
+HISTORIES = 30
+FLAT = [kind for kind in KINDS if not kind.step]
+STEPS = [kind for kind in KINDS if kind.step]
+
+
+def test_what_is_judged_covers_noise_modes_and_sessions() -> None:
+    assert {kind.modes is None for kind in FLAT} == {True, False}
+    assert {kind.session_commits for kind in FLAT} >= {None, 1, 10, 50}
+    assert {kind.step for kind in STEPS} == {0.03, 0.05}
+
+
+@pytest.mark.parametrize("kind", FLAT, ids=str)
+def test_a_flat_series_shows_no_more_changes_than_in_asv(kind) -> None:
+    rates = judge(kind, HISTORIES, seed=4_000)
+    assert rates.found is None
+    assert rates.false <= rates.asv_false + 2 / HISTORIES
+
+
+@pytest.mark.parametrize("kind", STEPS, ids=str)
+def test_a_step_is_found_more_often_than_by_asv(kind) -> None:
+    rates = judge(kind, HISTORIES, seed=4_000)
+    assert rates.found is not None
+    assert rates.asv_found is not None
+    # Twenty single processes say little.
+    enough = 0.4 if kind.commits * kind.processes == 20 else 0.85
+    assert rates.found >= max(enough, rates.asv_found)
+
+
+def test_sessions_that_are_as_far_apart_as_a_step_is_high_hide_it_seldom() -> None:
+    kind = replace(STEPS[0], noise=0.003, session_commits=10, sessions_apart=0.03)
+    rates = judge(kind, HISTORIES, seed=4_000)
+    assert rates.false <= 1 / HISTORIES
+    assert rates.found is not None
+    assert rates.found >= 0.8
+
+
+def test_a_stored_comparison_and_a_stored_history_repeat_by_their_seed() -> None:
+    """What is kept in `reports` is what the code makes today, figure by figure."""
+    stored = json.loads((VERDICTS / "simulation.json").read_text())
+    plan = ComparisonPlan()
+    [place] = [
+        number
+        for number, case in enumerate(simulate_compare.cases(SITUATIONS, plan))
+        if (case.name, case.effect) == ("quiet", 0.3)
+    ]
+    kept = stored["results"]["tallies"][place]
+    noise = SITUATIONS[kept["noise"]]
+    made = simulate(kept["effect"], noise, stored["settings"]["runs"], seed=place)
+    assert asdict(replace(made, noise="quiet")) | {"broken": []} == kept
+    stored = json.loads((VERDICTS / "changes-simulation.json").read_text())
+    place = [kind.name for kind in KINDS].index("a step, one process, 20 commits")
+    rates = judge(KINDS[place], stored["settings"]["runs"], stored["settings"]["seed"])
+    assert json.loads(json.dumps(asdict(rates))) == stored["results"]["rates"][place]
+
+
+def test_a_few_simulated_bisections_repeat_by_their_seed() -> None:
+    row = bisect_often(Scenario("+3 % and +4 %", (0.03, 0.04)), runs=2, seed=0)
+    assert (row["right"], row["shapes"]) == (2, {"several steps": 2})
+    assert (row["pairs_mean"], row["pairs_p95"], row["pairs_most"]) == (57.5, 61.55, 62)
+
+
+def results(path: Path, *arguments: str) -> tuple[dict, str]:
+    """The results that a simulation records, and what it prints."""
+    done = CliRunner().invoke(command.app, [*arguments, "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    return json.loads(path.read_text())["results"], done.output
+
+
+def test_comparisons_are_printed_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate_compare, "EFFECTS", (0.0, 0.05))
+    monkeypatch.setattr(command, "SITUATIONS", {"quiet": SITUATIONS["quiet"]})
+    monkeypatch.setattr(simulate_compare, "SEVERAL_AT_ONCE", ("quiet",))
+    measured = tmp_path / "calibrated.json"
+    measured.write_text(json.dumps({"samples": pairs_with_itself(48)}))
+    options = ("--runs", "5", "--workers", "2", "--replay", str(measured))
+    found, said = results(tmp_path / "record.json", "compare", *options)
+    tallies = found["tallies"]
+    assert [(entry["effect"], entry["benchmarks"]) for entry in tallies] == [
+        *((0.0, 1), (0.05, 1), (0.0, 1), (0.05, 1), (0.0, 10), (0.03, 10)),
+    ]
+    assert tallies[1]["verdicts"] == tallies[3]["verdicts"] == {"slower": 5}
+    assert [entry["noise"] for entry in tallies[:4:2]] == ["quiet", "calibrated"]
+    assert "+5.0 %" in said
+
+
+def test_bisections_and_histories_are_printed_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenarios = (Scenario("5 %", (0.05,), commits=8), Scenario("nothing", (), commits=8))
+    monkeypatch.setattr(simulate_bisect, "SCENARIOS", scenarios)
+    record, page = tmp_path / "record.json", tmp_path / "page.md"
+    found, _ = results(record, "bisect", "--runs", "2", "--markdown", str(page))
+    assert [row["right"] for row in found["rows"]] == [2, 2]
+    assert "| nothing | 2 | 2 | 0 | 0 |" in page.read_text()
+    monkeypatch.setattr(simulate_changes, "KINDS", (FLAT[0], STEPS[0]))
+    found, said = results(record, "changes", "--runs", "2", "--workers", "2")
+    assert "a step" in said
+    flat, step = found["rates"]
+    assert (flat["false"], flat["found"]) == (0.0, None)
+    assert step["found"] == 1.0
