@@ -6,6 +6,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -250,7 +251,7 @@ def report(
     is_sound = are_sound(trials)
     record.results |= {
         "trials": [trial.to_json() for trial in trials],
-        "noise": [noise.to_json() for noise in noises],
+        "noise": [asdict(noise) for noise in noises],
         "is_sound": None if is_interrupted else is_sound,
         "interrupted": is_interrupted,
     }

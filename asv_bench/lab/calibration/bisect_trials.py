@@ -26,7 +26,6 @@ from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Devices, Margin, Outputs
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.repository import Repository
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Column, Table, digits, percent
@@ -44,48 +43,47 @@ COLUMNS = (
     Column("seconds", "seconds", show=digits(0)),
 )
 SLOPE_COMMITS = 15
-
-
-class Kind(StrEnum):
-    """What is planted in a range: all of the effect at one commit; a part of it taken back at a
-    later one; a little at each of several neighbours; nothing."""
-
-    STEP = "step"
-    TWO = "two"
-    SLOPE = "slope"
-    NOTHING = "nothing"
-
-
 TAKEN_BACK = 0.6
 """Of the first of two steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One range, and what `bisect` said of it.
+class Kind(StrEnum):
+    """What is planted in a range."""
 
-    Attributes
-    ----------
-    places, effects
-        The commits that change the step, counted from 1, and by which fraction each.
-    culprits, named
-        The commits that change it at once, and those that `bisect` confirmed: full hashes.
-    shape, outcome
-        See `bisect.finding`.
-    measured
-        How far the ends differ, as a fraction.
-    """
+    STEP = "step"  # all of the effect at one commit
+    TWO = "two"  # the same, and a part of it taken back at a later one
+    SLOPE = "slope"  # a little at each of several neighbours
+    NOTHING = "nothing"
+
+    def changes(self, commits: int, effect: float, choices: random.Random) -> dict[int, float]:
+        """By which fraction of the good end's step commits change it, by their place from 1 on."""
+        match self:
+            case Kind.STEP:
+                return {choices.randint(1, commits): effect}
+            case Kind.TWO:
+                first, second = sorted(choices.sample(range(1, commits + 1), 2))
+                return {first: effect, second: -TAKEN_BACK * effect}
+            case Kind.SLOPE:
+                first = choices.randint(1, commits - SLOPE_COMMITS + 1)
+                return dict.fromkeys(range(first, first + SLOPE_COMMITS), effect / SLOPE_COMMITS)
+            case Kind.NOTHING:
+                return {}
+
+
+@dataclass(frozen=True, slots=True)
+class BisectTrial:
+    """One range, and what `bisect` said of it."""
 
     seed: int
     kind: Kind
     commits: int
-    places: tuple[int, ...]
-    effects: tuple[float, ...]
-    culprits: tuple[str, ...]
-    named: tuple[str, ...]
-    shape: str
+    places: tuple[int, ...]  # of the commits that change the step, counted from 1
+    effects: tuple[float, ...]  # by which fraction each
+    culprits: tuple[str, ...]  # full hashes of those that change it at once
+    named: tuple[str, ...]  # and of those that `bisect` confirmed
+    shape: str  # see `bisect.finding`
     outcome: str
-    measured: float | None
+    measured: float | None  # how far the ends differ, as a fraction
     pairs: int
     seconds: float
 
@@ -94,9 +92,8 @@ class Trial:
         """Whether exactly the culprits are named, and a slope, or nothing, is called so."""
         if self.kind is Kind.SLOPE:
             return not self.named and self.shape == Shape.SLOPE
-        if self.kind is Kind.NOTHING:
-            return not self.named and self.outcome == Outcome.NONE
-        return set(self.named) == set(self.culprits) and self.outcome == Outcome.FOUND
+        answer = Outcome.NONE if self.kind is Kind.NOTHING else Outcome.FOUND
+        return set(self.named) == set(self.culprits) and self.outcome == answer
 
 
 @grouped
@@ -117,7 +114,10 @@ def run(
 
     Raises typer.Exit with 1 where a trial had no answer, which the record notes.
     """
-    wanted = kinds_named(kinds)
+    try:
+        wanted = [Kind(part.strip()) for part in kinds.split(",")]
+    except ValueError:
+        raise Refused(f"--kinds is {kinds!r}; there are {', '.join(Kind)}.") from None
     files = outputs.files()
     suite = OwnSuite(REPOSITORY)
     suite.choose([STEP_TIME], devices)
@@ -133,7 +133,7 @@ def run(
         [pair] = source.pair(head, head, head_first=False).values()
     step_s = record.results["step_s"] = (pair.base.value + pair.head.value) / 2
     options = ["--margin", f"{margin:g}", *(["--devices", devices] if devices else [])]
-    trials: list[Trial] = []
+    trials: list[BisectTrial] = []
     for number, kind in enumerate(wanted):
         with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as scratch:
             clone = ScratchClone(Path(scratch) / "clone", Place(suite.devices[0]))
@@ -145,23 +145,14 @@ def run(
             else:
                 trials.append(trial)
                 record.samples.append(asdict(trial) | {"is_right": trial.is_right})
-                files.console.print(
-                    f"trial {number}, {kind}: {'right' if trial.is_right else 'wrong'}"
-                )
+                said = "right" if trial.is_right else "wrong"
+                files.console.print(f"trial {number}, {kind}: {said}")
         record.results["right"] = sum(one.is_right for one in trials)
         path = record.write(files.record)
     files.show(trial_table(trials))
     files.console.print(f"record: {path}")
     if record.notes:
         raise typer.Exit(1)
-
-
-def kinds_named(text: str) -> list[Kind]:
-    """The kinds that "step,nothing" names. Raises Refused if there is no such kind, or none."""
-    try:
-        return [Kind(part.strip()) for part in text.split(",")]
-    except ValueError:
-        raise Refused(f"--kinds is {text!r}; there are {', '.join(Kind)}.") from None
 
 
 def run_trial(
@@ -172,24 +163,24 @@ def run_trial(
     effect: float,
     step_s: float,
     options: Sequence[str],
-) -> Trial:
+) -> BisectTrial:
     """Make one range in a fresh clone and bisect it. Raises MeasurementFailed without an answer."""
     choices = random.Random(seed)
-    changes = planted_changes(kind, commits, effect, choices)
+    changes = kind.changes(commits, effect, choices)
     # The good end has the planted work too, of no length: its own cost is no culprit's.
-    good = clone.plant(0.0).hash
+    good = bad = clone.plant(0.0).hash
     changed: list[str] = []
     for number in range(1, commits + 1):
         if number in changes:
             so_far = sum(change for place, change in changes.items() if place <= number)
-            changed.append(clone.plant(so_far * step_s).hash)
+            bad = clone.plant(so_far * step_s).hash
+            changed.append(bad)
         else:
-            clone.commit(_change_nothing(clone.root, number, choices))
-    bad = Repository(clone.root).line("rev-parse", "--verify", "HEAD")
+            bad = clone.commit(_change_nothing(clone.root, number, choices))
     begun = time.monotonic()
     results = bisect_in(clone.root, good, bad, options)
     finding = results["finding"]
-    return Trial(
+    return BisectTrial(
         seed=seed,
         kind=kind,
         commits=commits,
@@ -203,23 +194,6 @@ def run_trial(
         pairs=sum(results["pairs"].values()),
         seconds=time.monotonic() - begun,
     )
-
-
-def planted_changes(
-    kind: Kind, commits: int, effect: float, choices: random.Random
-) -> dict[int, float]:
-    """By which fraction of the good end's step the commits change it, by their place from 1 on."""
-    match kind:
-        case Kind.STEP:
-            return {choices.randint(1, commits): effect}
-        case Kind.TWO:
-            first, second = sorted(choices.sample(range(1, commits + 1), 2))
-            return {first: effect, second: -TAKEN_BACK * effect}
-        case Kind.SLOPE:
-            first = choices.randint(1, commits - SLOPE_COMMITS + 1)
-            return dict.fromkeys(range(first, first + SLOPE_COMMITS), effect / SLOPE_COMMITS)
-        case Kind.NOTHING:
-            return {}
 
 
 def _change_nothing(root: Path, number: int, choices: random.Random) -> str:
@@ -245,31 +219,22 @@ def bisect_in(root: Path, good: str, bad: str, options: Sequence[str]) -> dict[s
     return results
 
 
-def trial_table(trials: Sequence[Trial]) -> Table:
+def trial_table(trials: Sequence[BisectTrial]) -> Table:
     """A row for each trial."""
-    rows = [
-        (
-            f"{one.kind}{_places(one)} of {one.commits} commits",
-            ", ".join(f"{100 * effect:+.2g} %" for effect in dict.fromkeys(one.effects)) or None,
-            one.measured,
-            f"{'right' if one.is_right else 'wrong'}: {one.shape}",
-            one.pairs,
-            one.seconds,
-        )
-        for one in trials
-    ]
+    rows = []
+    for one in trials:
+        where = f" at {' and '.join(map(str, one.places))}" if one.places else ""
+        if one.kind is Kind.SLOPE:
+            where = f" from {one.places[0]} to {one.places[-1]}"
+        planted = ", ".join(f"{100 * effect:+.2g} %" for effect in dict.fromkeys(one.effects))
+        said = f"{'right' if one.is_right else 'wrong'}: {one.shape}"
+        place = f"{one.kind}{where} of {one.commits} commits"
+        rows.append((place, planted or None, one.measured, said, one.pairs, one.seconds))
     caption = (
         "Right: exactly the commits are named that change the step at once, and a slope is called "
         "so, as is nothing."
     )
     return Table(COLUMNS, rows, "bisection of planted changes", caption)
-
-
-def _places(trial: Trial) -> str:
-    """Where in the range the step changes."""
-    if trial.kind is Kind.SLOPE:
-        return f" from {trial.places[0]} to {trial.places[-1]}"
-    return f" at {' and '.join(map(str, trial.places))}" if trial.places else ""
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import statistics
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from asv_bench.lab.calibration.planting import Planted, ScratchClone
+from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.process.samples import PairSource
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
@@ -28,29 +28,18 @@ _STEP_PAIRS = 2
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a trial compares, as its source names it.
-
-    `added` is what the head's figure has more than the base's, in the metric's unit.
-    """
+    """What a trial compares, as its source names it."""
 
     base: str
     head: str
-    added: float
+    added: float  # what the head's figure has more than the base's, in the metric's unit
 
 
 class Ground(Protocol):
-    """What trials need of a subject.
+    """What trials need of a subject."""
 
-    Attributes
-    ----------
-    commit
-        What is compared with itself.
-    remarks
-        Sentences about what could not be planted.
-    """
-
-    commit: str
-    remarks: list[str]
+    commit: str  # what is compared with itself
+    remarks: list[str]  # sentences about what could not be planted
 
     @property
     def source(self) -> PairSource:
@@ -75,7 +64,7 @@ class EngineGround:
         self._clone = clone
         self._planted = [clone.plant(0.0)]
         self._step_s: float | None = None
-        self.commit = self._base.hash
+        self.commit = self._planted[0].hash
 
     def plant(self, metric: Metric, effect: float) -> Ends:
         """See `Ground`."""
@@ -88,10 +77,6 @@ class EngineGround:
     def facts(self) -> dict[str, Any]:
         """See `Ground`."""
         return {"step_s": self._step_s, "planted": [asdict(one) for one in self._planted]}
-
-    @property
-    def _base(self) -> Planted:
-        return self._planted[0]
 
     def _measured_step(self) -> float:
         return statistics.median(
@@ -108,18 +93,12 @@ class DeclaredGround:
     For the wall time kvtrail sleeps after the command. Any other metric moves only if the benchmark
     sleeps $KVTRAIL_DELAY_S seconds in its timed part: one life that is told to sleep as long as the
     metric itself shows whether it does.
-
-    Parameters
-    ----------
-    source
-        Lives of the variants that `delays` names.
     """
 
     def __init__(self, source: RoundSource, delays: Delays, commit: str) -> None:
-        self.source = source
+        self.source = source  # of lives of the variants that `delays` names
         self.commit = commit
         self.remarks: list[str] = []
-        self._lives = source
         self._delays = delays
         self._values: dict[str, float | None] = {}
 
@@ -140,7 +119,7 @@ class DeclaredGround:
 
     def _value_to_lengthen(self, metric: Metric) -> float | None:
         """The metric of one life; None, with a remark, if no delay lengthens it."""
-        absence = self._lives.prepare(self.commit).get(metric.name)
+        absence = self.source.prepare(self.commit).get(metric.name)
         if absence is not None:
             self.remarks.append(f"{metric.name} is not measured: {absence.reason}")
             return None
@@ -166,7 +145,7 @@ class DeclaredGround:
         return None
 
     def _value(self, name: str, metric: Metric) -> float:
-        return self._lives.life(name, benchmarks=(metric.name,))[metric.name].value
+        return self.source.life(name, benchmarks=(metric.name,))[metric.name].value
 
     def _delayed(self, metric: Metric, added: float) -> str:
         delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
@@ -174,18 +153,12 @@ class DeclaredGround:
 
 
 class Delays:
-    """Names for variants of a declared subject with a delay in their lives.
-
-    Attributes
-    ----------
-    planted
-        The delays, by the variant's name.
-    """
+    """Names for variants of a declared subject with a delay in their lives."""
 
     def __init__(self, subject: DeclaredSubject) -> None:
         self._subject = subject
         self._variants: dict[str, Variant] = {}
-        self.planted: dict[str, Delay] = {}
+        self.planted: dict[str, Delay] = {}  # by the variant's name
 
     def plant(self, commit: str, delay: Delay) -> str:
         """The name of a commit or label with a delay."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,40 +33,22 @@ _MOST = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a comparison of so many minutes shows.
-
-    `pairs` are those that fit, up to the plan's cap; `effect` is the smallest change that is found
-    9 times of 10, as a fraction, or None where there is none.
-    """
+    """What a comparison of so many minutes shows."""
 
     minutes: float
-    pairs: int
-    effect: float | None
+    pairs: int  # that fit, up to the plan's cap
+    effect: float | None  # the smallest change that is found 9 times of 10; None: none is
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What pairs of a commit with itself say of a metric.
-
-    Attributes
-    ----------
-    metric
-        Its name.
-    pairs
-        How many there are.
-    deviation
-        The standard deviation of their log-ratios.
-    pair_s
-        Seconds that a pair takes.
-    reaches
-        By minutes, ascending.
-    """
+    """What pairs of a commit with itself say of a metric."""
 
     metric: str
-    pairs: int
-    deviation: float
-    pair_s: float
-    reaches: tuple[Reach, ...]
+    pairs: int  # how many there are
+    deviation: float  # the standard deviation of their log-ratios
+    pair_s: float  # seconds that a pair takes
+    reaches: tuple[Reach, ...]  # by minutes, ascending
 
     def sentence(self, plan: ComparisonPlan) -> str:
         """The noise, and what it allows."""
@@ -79,40 +60,23 @@ class Noise:
         found = f"{self.metric}: a pair takes {self.pair_s:.3g} s and varies by "
         found += f"{percentage(self.deviation, 2)}."
         for reach in self.reaches:
-            found += f" In {_minutes(reach.minutes)} {_shown(reach, plan)}."
+            minutes = f"{reach.minutes:g} minute" + ("" if reach.minutes == 1 else "s")
+            found += f" In {minutes} {_shown(reach, plan)}."
             if reach.pairs == plan.cap:
                 break
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """The noise as JSON-ready values."""
-        return asdict(self)
-
 
 def noise_of(
     metric: str,
-    comparisons: Sequence[Sequence[Pair]],
-    plan: ComparisonPlan,
-    minutes: Sequence[float],
+    comparisons: Sequence[Sequence[Pair]],  # of a commit with itself; at least one pair
+    plan: ComparisonPlan,  # of the comparisons to come, with the metric's margin
+    minutes: Sequence[float],  # that they may take
     *,
-    at_once: int,
-    devices: int,
+    at_once: int,  # metrics that are compared together
+    devices: int,  # on which pairs are measured at the same time
 ) -> Noise:
-    """The noise of a metric, and what it allows.
-
-    Parameters
-    ----------
-    comparisons
-        Pairs of a commit with itself, by comparison; at least one pair.
-    plan
-        Of the comparisons to come, with the metric's margin.
-    minutes
-        That they may take.
-    at_once
-        Metrics that are compared together.
-    devices
-        On which pairs are measured at the same time.
-    """
+    """The noise of a metric, and what it allows."""
     pairs = [pair for comparison in comparisons for pair in comparison]
     pair_s = statistics.median(pair.seconds for pair in pairs)
     ratios = np.array([pair.log_ratio for pair in pairs])
@@ -170,10 +134,6 @@ def _drawn(costs: Floats, pairs: int) -> Drawn:
 def _share_found(drawn: Drawn, effect: float, plan: ComparisonPlan) -> float:
     slower = replace(drawn, head=drawn.head + math.log1p(effect))
     return float((compare_many(slower, plan).verdict == Verdict.SLOWER).mean())
-
-
-def _minutes(count: float) -> str:
-    return f"{count:g} minute" + ("" if count == 1 else "s")
 
 
 def _shown(reach: Reach, plan: ComparisonPlan) -> str:

@@ -101,9 +101,9 @@ def _series(content: dict[str, Any]) -> dict[str, dict[str, list[_Began]]]:
         base, head = pair["base"], pair["head"]
         if base["commit"] == head["commit"] and pair["discarded"] is None:
             first, second = (head, base) if pair["head_first"] else (base, head)
-            logs = (math.log(positive(reading["value"])) for reading in (first, second))
+            one, other = (math.log(positive(reading["value"])) for reading in (first, second))
             began = count(first["started_at"])
-            found[text(pair["benchmark"])][text(base["device"])].append((began, *logs))
+            found[text(pair["benchmark"])][text(base["device"])].append((began, one, other))
     return found
 
 

@@ -76,8 +76,11 @@ class Tally:
             case.benchmarks,
             total["runs"],
             {str(verdict): total[verdict] for verdict in VERDICTS if total[verdict]},
-            *(total[name] for name in ("false_alarms", "wrong_signs", "pairs", "covered")),
-            independent=case.noise.independent,
+            total["false_alarms"],
+            total["wrong_signs"],
+            total["pairs"],
+            total["covered"],
+            case.noise.independent,
         )
 
     def rate(self, verdict: Verdict) -> float:

@@ -40,29 +40,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One comparison whose truth is known.
-
-    Attributes
-    ----------
-    name
-        For the table.
-    planted
-        The true effect as a fraction of the base's figure; 0 for a commit against itself.
-    plan
-        By which it was decided.
-    pairs
-        Those that were not discarded.
-    must_find
-        Whether an effect well beyond the margin must be found: the machine is known to be fit for
-        it.
-    """
+    """One comparison whose truth is known."""
 
     name: str
+    # The true effect as a fraction of the base's figure; 0 for a commit against itself.
     planted: float
     comparison: Comparison
     seconds: float
-    plan: ComparisonPlan
-    pairs: Sequence[Pair] = ()
+    plan: ComparisonPlan  # by which it was decided
+    pairs: Sequence[Pair] = ()  # those that were not discarded
+    # Whether an effect well beyond the margin must be found: the machine is known to be fit for it.
     must_find: bool = True
 
     @property
@@ -98,33 +85,17 @@ def are_sound(trials: Sequence[Trial]) -> bool:
 
 @dataclass
 class Trials:
-    """Trials, one after the other.
+    """Trials, one after the other."""
 
-    Parameters
-    ----------
-    metrics
-        All are compared where a commit is compared with itself, and each by itself where something
-        is planted in it.
-    plan
-        Of every comparison; metrics may have margins of their own.
-    pools
-        The noise known before, to which each trial of a commit with itself adds.
-    must_find
-        See `Trial`.
-
-    Attributes
-    ----------
-    done
-        The trials that have a verdict.
-    """
-
+    # All are compared where a commit is compared with itself, and each by itself where something
+    # is planted in it.
     metrics: Sequence[Metric]
-    plan: ComparisonPlan
-    pools: NoisePools
+    plan: ComparisonPlan  # of every comparison; metrics may have margins of their own
+    pools: NoisePools  # to whose noise each trial of a commit with itself adds
     record: Record
     console: Console
-    must_find: bool
-    done: list[Trial] = field(default_factory=list)
+    must_find: bool  # see `Trial`
+    done: list[Trial] = field(default_factory=list)  # those that have a verdict
 
     def run(self, ground: Ground, null: int, effects: Sequence[float]) -> None:
         """Compare a commit with itself so many times, then with what is slower by each effect."""

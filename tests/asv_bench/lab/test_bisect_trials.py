@@ -15,7 +15,7 @@ import typer
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.calibration import bisect_trials
-from asv_bench.lab.calibration.bisect_trials import Kind, Trial, kinds_named, run_trial, trial_table
+from asv_bench.lab.calibration.bisect_trials import BisectTrial, Kind, run_trial, trial_table
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.process.measured_process import CPU, Place
 from asv_bench.subjects.subject import Metric
@@ -57,21 +57,27 @@ def lengths(root: Path, commits: list[str]) -> list[float]:
     return [round(1e4 * float(end.rstrip(")")), 3) for end in ends]
 
 
+def tried(clone: Path, asked, seed: int, kind: Kind, commits: int, effect: float = 0.1):
+    """A trial, the commits of its range, oldest first, and what is planted in each."""
+    trial = run_trial(ScratchClone(clone, Place(CPU)), seed, kind, commits, effect, 1e-3, ())
+    root, good, bad = asked[-1]
+    listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
+    assert len(listed) == commits
+    assert lengths(root, [good]) == [0.0]
+    return trial, listed, lengths(root, listed)
+
+
 def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -> None:
-    clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, Kind.STEP, 6, 0.1, 1e-3, ())
-    [(root, good, bad)] = asked
+    trial, listed, planted = tried(tmp_path / "clone", asked, 4, Kind.STEP, 6)
     [place] = trial.places
     assert place == random.Random(4).randint(1, 6)
-    listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
-    assert len(listed) == 6
     assert trial.culprits == (listed[place - 1],)
-    # The planted work is of no length at the good end and before the culprit, and of full after.
-    assert lengths(root, [good, *listed]) == [0.0] * place + [1.0] * (7 - place)
+    # The planted work is of no length before the culprit, and of full length after.
+    assert planted == [0.0] * (place - 1) + [1.0] * (7 - place)
+    root, bad = tmp_path / "clone", listed[-1]
     changed = git(root, "show", "--format=", "--name-only", *trial.culprits)
     assert changed == str(PLANTED_IN)
-    others = {commit for commit in listed if commit not in trial.culprits}
-    for commit in others:
+    for commit in {*listed} - {*trial.culprits}:
         added = git(root, "show", "--format=", "--unified=0", commit).splitlines()[5:]
         assert {line.rstrip() for line in added} <= {"+", added[-1]}
         assert added[-1].startswith("+# Remark ")
@@ -80,56 +86,41 @@ def test_a_range_has_one_culprit_where_the_seed_puts_it(tmp_path: Path, asked) -
 
 
 def test_of_two_steps_the_second_takes_a_part_back(tmp_path: Path, asked) -> None:
-    clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 1, Kind.TWO, 5, 0.1, 1e-3, ())
-    [(root, good, bad)] = asked
-    planted = lengths(root, git(root, "rev-list", "--reverse", f"{good}..{bad}").split())
+    trial, _, planted = tried(tmp_path / "clone", asked, 1, Kind.TWO, 5)
     assert sorted(set(planted), key=planted.index)[-2:] == [1.0, 0.4]
     assert len(trial.culprits) == 2
     assert not trial.is_right, "one of them is not named"
     assert replace(trial, named=trial.culprits[::-1]).is_right
 
 
-def test_a_slope_rises_a_little_at_each_of_its_commits_and_has_no_culprit(
-    tmp_path: Path, asked
-) -> None:
-    clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 2, Kind.SLOPE, 16, 0.15, 1e-3, ())
-    [(root, good, bad)] = asked
-    planted = lengths(root, git(root, "rev-list", "--reverse", f"{good}..{bad}").split())
+def test_a_slope_and_nothing_have_no_culprit(tmp_path: Path, asked) -> None:
+    trial, _, planted = tried(tmp_path / "slope", asked, 2, Kind.SLOPE, 16, 0.15)
     rising = planted[trial.places[0] - 1 : trial.places[-1]]
     assert rising == pytest.approx([0.1 * number for number in range(1, 16)])
     assert trial.culprits == ()
     assert not trial.is_right
     assert replace(trial, named=(), shape="slope", outcome="inconclusive").is_right
-
-
-def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path, asked) -> None:
-    trees = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        clone = ScratchClone(tmp_path / name, Place(CPU))
-        run_trial(clone, seed, Kind.STEP, 5, 0.1, 1e-3, ())
-        trees.append(git(tmp_path / name, "rev-parse", "HEAD^{tree}"))
-    assert trees[0] == trees[1] != trees[2]
-
-
-def test_without_a_culprit_only_the_answer_none_is_right(tmp_path: Path, asked) -> None:
-    clone = ScratchClone(tmp_path / "clone", Place(CPU))
-    trial = run_trial(clone, 4, Kind.NOTHING, 3, 0.1, 1e-3, ())
-    assert trial.culprits == ()
-    assert trial.places == ()
+    trial, _, _ = tried(tmp_path / "nothing", asked, 4, Kind.NOTHING, 3)
+    assert trial.culprits == trial.places == ()
     assert not trial.is_right
     assert replace(trial, named=(), outcome="none").is_right
     assert not replace(trial, named=(), outcome="inconclusive").is_right
 
 
+def test_the_same_seed_makes_the_same_range_and_another_does_not(tmp_path: Path, asked) -> None:
+    trees = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        tried(tmp_path / name, asked, seed, Kind.STEP, 5)
+        trees.append(git(tmp_path / name, "rev-parse", "HEAD^{tree}"))
+    assert trees[0] == trees[1] != trees[2]
+
+
 def test_kinds_that_there_are_not_are_refused() -> None:
-    assert kinds_named("step, two") == [Kind.STEP, Kind.TWO]
     with pytest.raises(Refused, match="--kinds is 'steps'; there are step, two, slope, nothing"):
-        kinds_named("steps")
+        bisect_trials.run(kinds="steps", devices=None)
 
 
-RIGHT = Trial(
+RIGHT = BisectTrial(
     seed=0,
     kind=Kind.STEP,
     commits=32,
@@ -169,7 +160,7 @@ def test_the_table_says_who_was_right() -> None:
 def test_a_trial_without_an_answer_is_noted_and_the_next_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answer(clone: object, seed: int, *_: object, **__: object) -> Trial:
+    def answer(clone: object, seed: int, *_: object, **__: object) -> BisectTrial:
         if seed == 0:
             raise MeasurementFailed("bisect gave no answer.")
         return replace(RIGHT, seed=seed)
