@@ -22,9 +22,9 @@ from asv_bench.lab.counters.counter_baselines import (
     differences,
     installed_versions,
     read_baseline,
+    step_table,
     write_baseline,
 )
-from asv_bench.lab.counters.counter_tables import step_table
 from asv_bench.lab.counters.step_counters import broken_rules, count_all
 from asv_bench.output.console import print_table
 from asv_bench.output.destinations import require_writable

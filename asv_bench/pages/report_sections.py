@@ -126,7 +126,7 @@ def _ladder(content: dict[str, Any]) -> list[Table]:
 
 
 def _counters(content: dict[str, Any]) -> list[Table]:
-    from asv_bench.lab.counters.counter_tables import step_table
+    from asv_bench.lab.counters.counter_baselines import step_table
 
     versions = content["versions"]
     key = ", ".join(f"{name} {version}" for name, version in versions.items())

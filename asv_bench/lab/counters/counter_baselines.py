@@ -16,10 +16,23 @@ from typing import Any, TypeAlias
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.stored_json import UnreadableFile, read_stored, require_schema, text
+from asv_bench.output.table import Column, Table
 
 SCHEMA = 1
 FOLDER = REPOSITORY / "reports" / "counters"
-
+STEP_COLUMNS = (
+    Column("what", "path, batch, span", kind="name"),
+    Column("operators", "operators"),
+    Column("new_tensors", "new", "tensors"),
+    Column("new_bytes", "new", "bytes"),
+    Column("copies_to_device", "to", "device"),
+    Column("copies_to_host", "to", "host"),
+    Column("graph_replays", "replays"),
+    Column("launches", "launches"),
+    Column("engine_python_calls", "engine's", "calls"),
+    Column("python_calls", "all", "calls"),
+)
+"""The other counters are in the file."""
 
 Counters: TypeAlias = Mapping[str, Mapping[str, Any]]
 """By what was counted ("cpu, batch 8, step", or a kernel), then by the counter's name."""
@@ -132,3 +145,12 @@ def differences(before: Counters, after: Counters) -> Iterator[Difference]:
         for counter in (*old, *(name for name in new if name not in old)):
             if old.get(counter) != new.get(counter):
                 yield Difference(what, counter, old.get(counter), new.get(counter))
+
+
+def step_table(steps: Counters, key: str) -> Table:
+    """A row for each path, batch and span."""
+    rows = [
+        (name, *(values[column.key] for column in STEP_COLUMNS[1:]))
+        for name, values in steps.items()
+    ]
+    return Table(STEP_COLUMNS, rows, f"what a decode step does ({key})")

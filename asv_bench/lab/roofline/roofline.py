@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asv_bench.lab.roofline.step_timeline import StepKernel, TimedStep
-from asv_bench.lab.roofline.step_traffic import Role, Traffic
+from asv_bench.lab.roofline.step_traffic import Role, RoleTraffic
 from asv_bench.output.table import Column, Row, Table, digits, percent
 
 
@@ -62,7 +62,7 @@ def roofline(
     batch: int,
     context: float,
     steps: Sequence[TimedStep],
-    traffic: Mapping[Role, Traffic],
+    traffic: Mapping[Role, RoleTraffic],
     bytes_per_second: float,
     unprofiled_us: float | None,
 ) -> Roofline:

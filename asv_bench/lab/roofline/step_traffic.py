@@ -33,7 +33,7 @@ _ROW_STATE_BYTES = 4 * 4  # last token, position, remaining budget, ring slot: i
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RoleTraffic:
     """Bytes of one role in one step, all layers: weights, cached K and V, and everything else."""
 
     weights: float
@@ -56,7 +56,7 @@ def step_traffic(
     # One kernel makes queries, keys and values and attends to them, so that they are never in
     # memory by themselves.
     joins_attention: bool = False,
-) -> dict[Role, Traffic]:
+) -> dict[Role, RoleTraffic]:
     """Bytes that each role must move in a decode step of a decoder, in the order of `Role`."""
     parts = model_parts(config)
     norm = 2 if parts["norm"] == "layer" else 1
@@ -67,10 +67,10 @@ def step_traffic(
 
     def linear(
         n: int, k: int, *, bias: bool, has_norm: bool, adds_residual: bool, gates: int = 1
-    ) -> Traffic:
+    ) -> RoleTraffic:
         weights = gates * n * (k + bias) + (norm * k if has_norm else 0)
         activations = rows * (k + n + (n if adds_residual else 0))
-        return Traffic(size * layers * weights, 0.0, size * layers * activations)
+        return RoleTraffic(size * layers * weights, 0.0, size * layers * activations)
 
     cached = size * layers * rows * context * key_value
     head_norms = size * layers * parts["qk_norm"] * 2 * config.head_dim
@@ -84,18 +84,18 @@ def step_traffic(
     if joins_attention:
         activations = size * layers * rows * (hidden + query)
         weights = project.weights + head_norms
-        attention = {Role.WHOLE_ATTENTION: Traffic(weights, cached, activations)}
+        attention = {Role.WHOLE_ATTENTION: RoleTraffic(weights, cached, activations)}
     else:
         activations = size * layers * rows * (2 * query + key_value)
         attention = {
             Role.ATTENTION_IN: project,
-            Role.ATTENTION: Traffic(head_norms, cached, activations),
+            Role.ATTENTION: RoleTraffic(head_norms, cached, activations),
         }
     # Of each embedding, also that of learned positions, a row; and one of the residual stream.
     embedded = 3 if parts["rotary"] is None else 2
     feed_forward_bias = parts["feed_forward_bias"]
     return {
-        Role.EMBED: Traffic(0.0, 0.0, size * rows * embedded * hidden),
+        Role.EMBED: RoleTraffic(0.0, 0.0, size * rows * embedded * hidden),
         **attention,
         Role.ATTENTION_OUT: linear(
             hidden, query, bias=parts["attention_out_bias"], has_norm=False, adds_residual=True
@@ -111,8 +111,8 @@ def step_traffic(
         Role.FEED_FORWARD_OUT: linear(
             hidden, inner, bias=feed_forward_bias, has_norm=False, adds_residual=True
         ),
-        Role.HEAD: Traffic(
+        Role.HEAD: RoleTraffic(
             size * (config.vocab_size * hidden + norm * hidden), 0.0, size * rows * hidden
         ),
-        Role.PICK: Traffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
+        Role.PICK: RoleTraffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
     }
