@@ -7,14 +7,14 @@ adopted choices. Candidates differ in one property, or in two that only pay toge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from asv_bench.errors import BenchError
 from kernels.hopper.limits import CLUSTER_SIZES
-from kernels.tiles.table import ConfigTable
+from kernels.tiles.table import ConfigTable, Measured
 from kernels.tiles.tile import (
     HEAD_PART,
     HEAD_ROWS,
@@ -28,6 +28,7 @@ from kernels.tiles.tile import (
 )
 
 Choice: TypeAlias = LinearTile | RingTile
+ChoiceT = TypeVar("ChoiceT", LinearTile, RingTile)
 Timer: TypeAlias = Callable[[], float]
 """Microseconds of a step, measured again by each call."""
 
@@ -111,11 +112,14 @@ class Slot:
         tile: LinearTile = getattr(table.buckets[self.place].tiles, self.role)
         return tile
 
-    def with_choice(self, table: ConfigTable, choice: Choice) -> ConfigTable:
-        """The table with another choice here."""
+    def with_choice(
+        self, table: ConfigTable, choice: Choice, measured: Mapping[str, Measured] | None = None
+    ) -> ConfigTable:
+        """The table with another choice here, and its figures by point."""
         if isinstance(choice, RingTile):
-            return table.with_ring(self.place, choice)
-        return table.with_tile(self.place, str(self.role), choice)
+            return table.with_ring(self.place, choice, measured)
+        figure = next(iter((measured or {}).values()), None)
+        return table.with_tile(self.place, str(self.role), choice, figure)
 
 
 def slots_of(
@@ -135,26 +139,14 @@ def slots_of(
 def candidates(slot: Slot, table: ConfigTable, shapes: StepShapes) -> list[Choice]:
     """Everything to try in a slot, without what is there already and without repetition."""
     present = slot.choice(table)
-    found: list[Choice]
     if isinstance(present, RingTile):
-        found = list(_rings(present))
-    else:
-        sizes: tuple[int, int] = getattr(shapes, str(slot.role))
-        rows = slot.points[0].rows
-        found = [
-            tile
-            for tile in (
-                _meant(tile, slot.role, sizes[1])
-                for tile in (
-                    *_tiles(present, str(slot.role), rows),
-                    *_elsewhere(slot, table),
-                    *_of_library(slot, table),
-                )
-            )
-            if _fits(tile, str(slot.role), sizes)
-        ]
-        present = _meant(present, slot.role, sizes[1])
-    return [choice for choice in dict.fromkeys(found) if choice != present]
+        return [ring for ring in dict.fromkeys(_rings(present)) if ring != present]
+    role = str(slot.role)
+    sizes: tuple[int, int] = getattr(shapes, role)
+    tried = (*_tiles(present, role, slot.points[0].rows), *_elsewhere(slot, table))
+    meant = dict.fromkeys(_meant(tile, role, sizes[1]) for tile in tried)
+    present = _meant(present, role, sizes[1])
+    return [tile for tile in meant if tile != present and _fits(tile, role, sizes)]
 
 
 def _tiles(present: LinearTile, role: str, rows: int) -> Iterator[LinearTile]:
@@ -179,7 +171,7 @@ def _tiles(present: LinearTile, role: str, rows: int) -> Iterator[LinearTile]:
         if other.tma
         else (LEAST_PLAIN_ROWS, (16, 32, 64))
     )
-    heights = {max(least, other.block_m), max(least, min(64, _padded(rows)))}
+    heights = {max(least, other.block_m), max(least, min(64, 1 << (rows - 1).bit_length()))}
     for block_m, block_n in product(sorted(heights), widths):
         yield replace(other, block_m=block_m, block_n=block_n)
     if rows <= _MOST_ROWWISE_ROWS:
@@ -187,7 +179,11 @@ def _tiles(present: LinearTile, role: str, rows: int) -> Iterator[LinearTile]:
 
 
 def _elsewhere(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
-    """What the other buckets have for the role; those for single rows only where they can be."""
+    """What the other buckets have for the role, and the library for what it can do.
+
+    Tiles of single rows only where they can be. Of GPT-2's maps the library lacks the norm and the
+    activation.
+    """
     own = table.buckets[slot.place].group
     for bucket in table.buckets:
         if bucket.group != own:
@@ -195,15 +191,12 @@ def _elsewhere(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
         tile: LinearTile = getattr(bucket.tiles, str(slot.role))
         if tile.block_m > 1 or slot.points[0].rows <= _MOST_ROWWISE_ROWS:
             yield tile
-
-
-def _of_library(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
-    """The library, for maps of models other than GPT-2, whose norm and activation it lacks."""
-    if slot.role != "head" and table.buckets[slot.place].group != (None, 0):
+    if slot.role != "head" and own != (None, 0):
         yield LinearTile(64, 64, 64, library=True)
 
 
-def _varied(present: LinearTile, ladders: dict[str, tuple[int, ...]]) -> Iterator[LinearTile]:
+def _varied(present: ChoiceT, ladders: Mapping[str, Iterable[Any]]) -> Iterator[ChoiceT]:
+    """The same with one property changed."""
     for name, values in ladders.items():
         for value in values:
             change: dict[str, Any] = {name: value}
@@ -222,7 +215,7 @@ def _holds(tile: LinearTile, in_features: int) -> bool:
     return tile.block_m > 1 or held <= _MOST_ROWWISE_WEIGHTS * 32 * tile.warps
 
 
-def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:
+def _meant(tile: LinearTile, role: str, in_features: int) -> LinearTile:
     """The same tile with what its kernel ignores at its default, so that equals are equal."""
     if tile.library:
         return LinearTile(64, tile.block_n, 64, library=True)
@@ -238,27 +231,15 @@ def _meant(tile: LinearTile, role: str | None, in_features: int) -> LinearTile:
 
 
 def _rings(present: RingTile) -> Iterator[RingTile]:
-    for name, values in _RING.items():
-        for value in values:
-            change: dict[str, Any] = {name: value}
-            ring = replace(present, **change)
-            if ring.tail <= ring.block_n and ring.split % ring.block_n == 0:
-                yield ring
-    for programs in _LATE_APPENDS:
-        yield replace(present, late_append=programs)
-    for depths in _redeepened(present.depths):
-        yield replace(present, depths=depths)
-    for depths in _redeepened(present.cluster_depths):
-        yield replace(present, cluster_depths=depths)
-
-
-def _redeepened(
-    depths: tuple[tuple[float, int], ...],
-) -> Iterator[tuple[tuple[float, int], ...]]:
-    for band, (most, _) in enumerate(depths):
-        for stages in _RING_STAGES:
-            yield (*depths[:band], (most, stages), *depths[band + 1 :])
-
-
-def _padded(rows: int) -> int:
-    return 1 << (rows - 1).bit_length()
+    for ring in _varied(present, _RING):
+        if ring.tail <= ring.block_n and ring.split % ring.block_n == 0:
+            yield ring
+    yield from _varied(present, {"late_append": _LATE_APPENDS})
+    for name in ("depths", "cluster_depths"):
+        depths: tuple[tuple[float, int], ...] = getattr(present, name)
+        others = [
+            (*depths[:band], (most, stages), *depths[band + 1 :])
+            for band, (most, _) in enumerate(depths)
+            for stages in _RING_STAGES
+        ]
+        yield from _varied(present, {name: others})

@@ -14,7 +14,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,14 +33,12 @@ Ratios = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A candidate with its ratio to the present choice, or the reason why it has none.
-
-    `step_us` is by point, of the last rounds that it took part in.
-    """
+class Tried:
+    """A candidate with its ratio to the present choice, or the reason why it has none."""
 
     choice: Choice
     ratio: float | None = None
+    # By point, of the last rounds that it took part in.
     step_us: Mapping[str, float] = field(default_factory=dict)
     rejected: str = ""
     is_finalist: bool = False
@@ -60,7 +57,7 @@ class Decision:
     chosen_us: Mapping[str, float]
     # Of the best candidate's sign tests, over all finalists and points (Bonferroni); else 1.
     p_value: float
-    trials: tuple[Trial, ...]  # every candidate
+    trials: tuple[Tried, ...]  # every candidate
 
     @property
     def is_adopted(self) -> bool:
@@ -129,7 +126,7 @@ def decide(
     """
     present = _Entrant(slot.choice(table))
     present.capture(slot, table, workbench)
-    trials: dict[Choice, Trial] = {}
+    trials: dict[Choice, Tried] = {}
     entrants: list[_Entrant] = []
     for choice in choices:
         if out_of_time():
@@ -138,7 +135,7 @@ def decide(
         try:
             entrant.capture(slot, table, workbench)
         except Rejected as error:
-            trials[choice] = Trial(choice, rejected=str(error))
+            trials[choice] = Tried(choice, rejected=str(error))
         else:
             entrants.append(entrant)
 
@@ -146,7 +143,7 @@ def decide(
         _run_round([present, *entrants], number)
     for entrant in entrants:
         ratio = _typical(entrant.ratios(present))
-        trials[entrant.choice] = Trial(entrant.choice, ratio, entrant.medians(slot))
+        trials[entrant.choice] = Tried(entrant.choice, ratio, entrant.medians(slot))
     finalists = sorted(entrants, key=lambda entrant: trials[entrant.choice].ratio or 0.0)
     finalists = finalists[:FINALISTS]
     contenders = [present, *finalists]
@@ -164,7 +161,7 @@ def decide(
         ratios = entrant.ratios(present)
         ratio, doubt = _typical(ratios), _doubt(ratios, len(finalists))
         times = entrant.medians(slot)
-        trials[entrant.choice] = Trial(entrant.choice, ratio, times, is_finalist=True)
+        trials[entrant.choice] = Tried(entrant.choice, ratio, times, is_finalist=True)
         if doubt < ALPHA and ratio < best_ratio:
             best, best_ratio, p_value = entrant, ratio, doubt
     return Decision(
@@ -200,19 +197,9 @@ def tune(
             decision = decide(slot, table, choices(slot, table), workbench, out_of_time=out_of_time)
             if decision is None:
                 return
-            table = with_decision(table, decision)
+            table = slot.with_choice(table, decision.chosen, decision.measured)
             is_changed |= decision.is_adopted
             yield decision, table
-
-
-def with_decision(table: ConfigTable, decision: Decision) -> ConfigTable:
-    """The table with what was decided and its figures."""
-    slot, measured, chosen = decision.slot, decision.measured, decision.chosen
-    tile: Any = chosen
-    if slot.role is None:
-        return table.with_ring(slot.place, tile, measured)
-    [figure] = measured.values()
-    return table.with_tile(slot.place, slot.role, tile, figure)
 
 
 def _run_round(entrants: Sequence[_Entrant], number: int) -> None:

@@ -13,7 +13,7 @@ import asv_bench.cli.tune as command
 from asv_bench.__main__ import build_app
 from asv_bench.cli.tune import decision_json
 from asv_bench.errors import Refused
-from asv_bench.lab.tune.search import Decision, Trial
+from asv_bench.lab.tune.search import Decision, Tried
 from asv_bench.lab.tune.table_text import table_text
 from asv_bench.output.record import write_json
 from kernels.tiles.table import TABLE_FILE, Measured, committed_table, read_table
@@ -90,7 +90,7 @@ def test_the_command_writes_table_and_record(
 
 
 def test_a_decision_is_json(tmp_path: Path) -> None:
-    trial = Trial(replace(TABLE.ring(64), split=64), 0.9, {"B=1": 1.0}, is_finalist=True)
+    trial = Tried(replace(TABLE.ring(64), split=64), 0.9, {"B=1": 1.0}, is_finalist=True)
     decision = Decision(
         RING, TABLE.ring(64), TABLE.ring(64), {"B=1": 2.0}, {"B=1": 2.0}, 1.0, (trial,)
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from asv_bench.cli.tune import decision_table
-from asv_bench.lab.tune.candidates import Choice, Point, Rejected, Timer, candidates
-from asv_bench.lab.tune.search import decide, tune
+from asv_bench.lab.tune.candidates import Choice, Point, Rejected, Slot, Timer, candidates
+from asv_bench.lab.tune.search import Decision, decide, tune
 from kernels.tiles.table import ConfigTable, Measured
 from kernels.tiles.tile import LinearTile
 from tests.tuned_steps import (
@@ -26,6 +28,17 @@ from tests.tuned_steps import (
 )
 
 
+def decided(slot: Slot, table: ConfigTable, choices: list[Choice], bench: FakeBench) -> Decision:
+    decision = decide(slot, table, choices, bench)
+    assert decision is not None
+    return decision
+
+
+def passes(bench: FakeBench, is_over: Callable[[], bool]) -> Iterator[tuple[Decision, ConfigTable]]:
+    tried = partial(candidates, shapes=SHAPES)
+    return tune(TABLE, [HEAD], tried, bench, out_of_time=is_over)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_truly_best_is_found_in_noise_and_drift(seed: int) -> None:
     """A gain of 3 % under 1 % noise, on a machine that slows down by a third meanwhile."""
@@ -33,8 +46,7 @@ def test_the_truly_best_is_found_in_noise_and_drift(seed: int) -> None:
     best = tiles[7]
     assert isinstance(best, LinearTile)
     bench = FakeBench(head_cost(best, 0.03), noise=0.01, drift=0.003, seed=seed)
-    decision = decide(HEAD, TABLE, tiles, bench)
-    assert decision is not None
+    decision = decided(HEAD, TABLE, tiles, bench)
     assert decision.chosen == best
     assert decision.is_adopted
     assert decision.p_value < 0.01
@@ -49,8 +61,7 @@ def test_what_is_there_stays_under_noise() -> None:
     adopted = 0
     for seed in range(40):
         bench = FakeBench(lambda table, point: 300.0, noise=0.01, seed=seed)
-        decision = decide(HEAD, TABLE, head_tiles(12), bench)
-        assert decision is not None
+        decision = decided(HEAD, TABLE, head_tiles(12), bench)
         adopted += decision.is_adopted
     assert adopted <= 1
 
@@ -59,8 +70,7 @@ def test_a_lucky_capture_is_no_gain() -> None:
     """Captures of one step differ by more than the least gain, and the luckiest come first."""
     for seed in range(20):
         bench = FakeBench(lambda table, point: 300.0, noise=0.002, luck=0.01, seed=seed)
-        decision = decide(HEAD, TABLE, head_tiles(30), bench)
-        assert decision is not None
+        decision = decided(HEAD, TABLE, head_tiles(30), bench)
         assert not decision.is_adopted
 
 
@@ -70,19 +80,16 @@ def test_an_unlucky_capture_hides_no_gain_that_matters(seed: int) -> None:
     best = tiles[3]
     assert isinstance(best, LinearTile)
     bench = FakeBench(head_cost(best, 0.05), noise=0.002, luck=0.01, seed=seed)
-    decision = decide(HEAD, TABLE, tiles, bench)
-    assert decision is not None
+    decision = decided(HEAD, TABLE, tiles, bench)
     assert decision.chosen == best
 
 
 def test_a_gain_too_small_to_matter_is_left() -> None:
     best = LinearTile(64, 128, 64, stages=5)
-    decision = decide(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.014)))
-    assert decision is not None
+    decision = decided(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.014)))
     assert not decision.is_adopted
     assert decision.chosen == HEAD.choice(TABLE)
-    adopted = decide(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.016)))
-    assert adopted is not None
+    adopted = decided(HEAD, TABLE, head_tiles(4), FakeBench(head_cost(best, 0.016)))
     assert adopted.chosen == best
 
 
@@ -101,8 +108,7 @@ def test_a_candidate_that_fails_is_left_out_and_listed() -> None:
     def cost(table: ConfigTable, point: Point) -> float:
         return {tiles[1]: 10.0, tiles[4]: 250.0}.get(table.tiles(point.rows).head, 300.0)
 
-    decision = decide(HEAD, TABLE, tiles, Picky(cost))
-    assert decision is not None
+    decision = decided(HEAD, TABLE, tiles, Picky(cost))
     assert decision.chosen == tiles[4]
     assert [trial.rejected.split()[0] for trial in decision.trials if trial.rejected] == [
         "the",
@@ -123,15 +129,13 @@ def test_the_figures_are_of_fresh_captures() -> None:
             return lambda: 100.0 + number
 
     numbers: dict[LinearTile, int] = {}
-    decision = decide(HEAD, TABLE, head_tiles(1), Counting(lambda table, point: 0.0))
-    assert decision is not None
+    decision = decided(HEAD, TABLE, head_tiles(1), Counting(lambda table, point: 0.0))
     assert list(decision.present_us.values()) == [109.0]
 
 
 def test_an_adopted_choice_stands_beside_the_one_before() -> None:
     best = LinearTile(64, 128, 64, stages=5)
-    decision = decide(HEAD, TABLE, [best], FakeBench(head_cost(best, 0.1)))
-    assert decision is not None
+    decision = decided(HEAD, TABLE, [best], FakeBench(head_cost(best, 0.1)))
     assert list(decision.measured.values()) == [Measured(270.0, 300.0)]
 
 
@@ -175,12 +179,10 @@ def test_a_ring_is_judged_at_all_points_together() -> None:
             change = 1.05
         return 100.0 * point.rows * change
 
-    decision = decide(RING, TABLE, [bad, good], FakeBench(cost))
-    assert decision is not None
+    decision = decided(RING, TABLE, [bad, good], FakeBench(cost))
     assert decision.chosen == good
     assert set(decision.measured) == {str(point) for point in RING.points}
-    worse = decide(RING, TABLE, [bad], FakeBench(cost))
-    assert worse is not None
+    worse = decided(RING, TABLE, [bad], FakeBench(cost))
     assert not worse.is_adopted
 
 
@@ -197,8 +199,7 @@ def test_a_ring_that_gains_for_one_batch_and_loses_for_none_is_adopted(
         return 97.0 if point.rows == 32 else 100.0 * elsewhere if point.rows == 8 else 100.0
 
     bench = FakeBench(cost, noise=0.002, luck=0.003)
-    decision = decide(RING, TABLE, [shallow], bench)
-    assert decision is not None
+    decision = decided(RING, TABLE, [shallow], bench)
     assert decision.is_adopted is is_adopted
 
 
@@ -207,25 +208,16 @@ def test_seven_points_of_lucky_captures_are_no_gain() -> None:
     rings: list[Choice] = [replace(present, depths=((n / 2, 4), (math.inf, 2))) for n in range(20)]
     for seed in range(20):
         bench = FakeBench(lambda table, point: 300.0, noise=0.002, luck=0.01, seed=seed)
-        decision = decide(RING, TABLE, rings, bench)
-        assert decision is not None
+        decision = decided(RING, TABLE, rings, bench)
         assert not decision.is_adopted
 
 
 def test_passes_go_on_until_nothing_changes() -> None:
     cost, goal = optimum()
-    decided = list(
-        tune(
-            TABLE,
-            [HEAD],
-            lambda slot, table: candidates(slot, table, SHAPES),
-            FakeBench(cost),
-            out_of_time=lambda: False,
-        )
-    )
-    tuned = decided[-1][1]
+    found = list(passes(FakeBench(cost), lambda: False))
+    tuned = found[-1][1]
     assert tuned.tiles(64).head == goal
-    assert [decision.is_adopted for decision, _ in decided] == [True, True, False]
+    assert [decision.is_adopted for decision, _ in found] == [True, True, False]
     # Only this slot has changed, and its bucket has the figures of the last decision.
     assert tuned.with_tile(HEAD.place, "head", TABLE.tiles(64).head).tiles(64) == TABLE.tiles(64)
     assert (
@@ -239,13 +231,6 @@ def test_passes_go_on_until_nothing_changes() -> None:
 def test_time_that_is_over_leaves_the_slot_at_hand_as_it_was() -> None:
     cost, _ = optimum()
     bench = FakeBench(cost)
-    decided = tune(
-        TABLE,
-        [HEAD],
-        lambda slot, table: candidates(slot, table, SHAPES),
-        bench,
-        out_of_time=lambda: len(bench.prepared) > 5,
-    )
-    assert list(decided) == []
+    assert list(passes(bench, lambda: len(bench.prepared) > 5)) == []
     assert len(bench.prepared) == 6
     assert bench.measured == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asv_bench.lab.tune.candidates import Point, Rejected
-from asv_bench.lab.tune.step_rows import StepRows
+from asv_bench.lab.tune.step_bench import StepRows
 from engine.models.decoder import Decoder
 from engine.models.gpt2 import gpt2
 from engine.models.random_weights import random_weights
