@@ -34,12 +34,6 @@ from asv_bench.output.record import write_json
 from asv_bench.output.table import Column, Table, digits
 from asv_bench.output.table_files import TableFiles
 
-
-def _span(rows: Sequence[int]) -> str:
-    """The least and the greatest bucket; empty for kernels that no fused step launches."""
-    return "-".join(map(str, sorted({*rows[:1], *rows[-1:]})))
-
-
 COLUMNS = (
     Column("name", "variant", kind="name"),
     Column("registers", "regs"),
@@ -51,7 +45,8 @@ COLUMNS = (
     Column("async_copies", "async", "copy"),
     Column("compile_s", "CPU", "s", digits(1)),
     Column("cubin_sha256", "cubin", show=lambda digest: digest[:8]),
-    Column("rows", "batch", show=_span),
+    # The least and the greatest bucket; empty for kernels that no fused step launches.
+    Column("rows", "batch", show=lambda rows: "-".join(map(str, sorted({*rows[:1], *rows[-1:]})))),
 )
 
 
@@ -113,8 +108,6 @@ def compile_all(only: Sequence[str], console: Console) -> tuple[list[KernelFigur
 
 _PART = 8
 """Kernels whose machine code is read at once."""
-
-
 _known: list[launched.LaunchedKernel] = []
 """In a worker: every kernel."""
 

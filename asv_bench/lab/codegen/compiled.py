@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +80,12 @@ def compile_launched(kernel: LaunchedKernel) -> Compiled:
     try:
         made = triton.compile(kernel.source, target=target(), options=dict(kernel.options))
     except TritonError as error:
-        causes = [str(cause).splitlines()[0] for cause in _chain(error) if str(cause)]
+        sentence, cause = "", error
+        while cause is not None:  # the first cause comes last
+            sentence = (str(cause).splitlines() or [sentence])[0]
+            cause = cause.__cause__ or cause.__context__
         raise MeasurementFailed(
-            f"{kernel.name} does not compile on Triton {triton.__version__}: {causes[-1]}"
+            f"{kernel.name} does not compile on Triton {triton.__version__}: {sentence}"
         ) from error
     return Compiled(kernel, made, _cpu_seconds() - started)
 
@@ -104,7 +107,7 @@ def _figures(compiled: Compiled, code: sass.Disassembly) -> KernelFigures:
         is_dependent=kernel.is_dependent,
         rows=tuple(kernel.rows),
         registers=code.registers,
-        stack_bytes=code.stack_bytes + code.local_bytes,
+        stack_bytes=code.local_bytes,
         spill_instructions=code.count(sass.LOCAL_MEMORY),
         shared_bytes=made.metadata.shared,
         instructions=len(code.instructions),
@@ -145,14 +148,6 @@ def target() -> Any:
     from triton.backends.compiler import GPUTarget
 
     return GPUTarget("cuda", 90, 32)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what caused it, the first cause last."""
-    yield error
-    cause = error.__cause__ or error.__context__
-    if cause is not None:
-        yield from _chain(cause)
 
 
 def _cpu_seconds() -> float:

@@ -9,6 +9,7 @@ launched by itself. Of other families fused steps of one layer are launched.
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -195,14 +196,19 @@ def described_kernel(variant: KernelVariant) -> LaunchedKernel:
 
 def _distinct(launches: Iterable[tuple[Launch, int | None]]) -> list[LaunchedKernel]:
     """Each compilation once, with the buckets that launch it."""
-    found: dict[str, LaunchedKernel] = {}
+    found: dict[object, LaunchedKernel] = {}
     for launch, rows in launches:
-        kernel = _specialised(launch)
-        key = repr((kernel.name, *_identity(kernel)))
-        known = found.setdefault(key, kernel)
+        known = found.setdefault(*_specialised(launch))
         if rows is not None and rows not in known.rows:
             known.rows.append(rows)
-    return _named_apart(found.values())
+    # Those that only their arguments' types and alignment tell apart get a number.
+    seen: Counter[str] = Counter()
+    for kernel in found.values():
+        kernel.rows.sort()
+        seen[kernel.name] += 1
+        if (count := seen[kernel.name]) > 1:
+            kernel.name = f"{kernel.name}-{count}"
+    return sorted(found.values(), key=lambda one: one.name)
 
 
 @contextmanager
@@ -224,23 +230,19 @@ def _wide_head_launches() -> Iterator[tuple[Launch, int | None]]:
 
     query_heads, kv_heads, head_dim, block_size = 32, 8, 128, 64
     with _pretended(HOPPER) as traffic:
+        half: Any = {"dtype": torch.float16, "device": "cuda"}
+        whole: Any = {"dtype": torch.int32, "device": "cuda"}
         for rows in range(1, 65):
-            qkv = torch.empty(
-                rows, (query_heads + 2 * kv_heads) * head_dim, dtype=torch.float16, device="cuda"
-            )
-            caches = torch.empty(
-                2, 1, kv_heads, block_size, head_dim, dtype=torch.float16, device="cuda"
-            )
-            tables = torch.zeros(rows, 16, dtype=torch.int32, device="cuda")
-            positions = torch.zeros(rows, dtype=torch.int32, device="cuda")
+            caches = torch.empty(2, 1, kv_heads, block_size, head_dim, **half)
+            positions = torch.zeros(rows, **whole)
             fused_attention(
-                qkv,
+                torch.empty(rows, (query_heads + 2 * kv_heads) * head_dim, **half),
                 caches[0],
                 caches[1],
-                tables,
+                torch.zeros(rows, 16, **whole),
                 positions,
                 positions,
-                torch.empty(rows, query_heads * head_dim, dtype=torch.float16, device="cuda"),
+                torch.empty(rows, query_heads * head_dim, **half),
                 scale=head_dim**-0.5,
                 pdl=True,
             )
@@ -315,8 +317,8 @@ def _launches(batch_size: int, gpu: tuple[int, int]) -> Iterator[tuple[Launch, i
                 rows = None
 
 
-def _specialised(launch: Launch) -> LaunchedKernel:
-    """The launch as Triton specialises it when it meets it for the first time."""
+def _specialised(launch: Launch) -> tuple[object, LaunchedKernel]:
+    """The launch as Triton specialises it at first sight, after what tells it from others."""
     if launch.name not in _KERNELS:
         raise MeasurementFailed(
             f"the engine launches the kernel {launch.name}, which "
@@ -332,14 +334,18 @@ def _specialised(launch: Launch) -> LaunchedKernel:
     )
     names = kernel.arg_names
     values = {names[place[0]]: value for place, value in constants.items() if len(place) == 1}
-    return LaunchedKernel(
+    made = parsed.__dict__
+    found = LaunchedKernel(
         name=_name(launch.name, values),
         family=_KERNELS[launch.name][0],
         dtype=DTYPE,
         source=_source_class(kernel)(kernel, signature, constants, attributes),
-        options=parsed.__dict__,
+        options=made,
         is_dependent=bool(launch.options.get("launch_pdl")),
     )
+    tuned = [made[name] for name in ("num_warps", "num_stages", "launch_pdl")]
+    by_place = (sorted(one.items()) for one in (found.source.constants, found.source.attrs))
+    return repr((found.name, found.source.signature, *by_place, *tuned)), found
 
 
 @cache
@@ -370,28 +376,3 @@ def _name(kernel: str, constants: Mapping[str, Any]) -> str:
             number = f"{_SHORT.get(constant, constant)}{value}"
             parts.append(_WORDS.get((constant, value), number))
     return "-".join(filter(None, parts))
-
-
-def _identity(kernel: LaunchedKernel) -> tuple[object, ...]:
-    source = kernel.source
-    return (
-        source.signature,
-        sorted(source.constants.items()),
-        sorted(source.attrs.items()),
-        kernel.options["num_warps"],
-        kernel.options["num_stages"],
-        kernel.options["launch_pdl"],
-    )
-
-
-def _named_apart(kernels: Iterable[LaunchedKernel]) -> list[LaunchedKernel]:
-    """Give those that only their arguments' types and alignment tell apart a number."""
-    named: list[LaunchedKernel] = []
-    seen: dict[str, int] = {}
-    for kernel in kernels:
-        count = seen[kernel.name] = seen.get(kernel.name, 0) + 1
-        kernel.rows.sort()
-        if count > 1:
-            kernel.name = f"{kernel.name}-{count}"
-        named.append(kernel)
-    return sorted(named, key=lambda one: one.name)

@@ -6,8 +6,8 @@ import re
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import MeasurementFailed, Refused
@@ -17,6 +17,7 @@ _INSTRUCTION = re.compile(
 )
 _TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+_WIDTHS = ((".128", 16), (".64", 8), (".U16", 2), (".S16", 2), (".U8", 1), (".S8", 1))
 
 TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")
 ASYNC_COPY = re.compile(r"(LDGSTS|UTMALDG)\b")
@@ -40,10 +41,7 @@ class Instruction:
     @property
     def access_bytes(self) -> int:
         """Bytes a thread moves with this load or store."""
-        for suffix, width in ((".128", 16), (".64", 8), (".U16", 2), (".S16", 2), (".U8", 1)):
-            if suffix in self.name:
-                return width
-        return 1 if ".S8" in self.name else 4
+        return next((width for suffix, width in _WIDTHS if suffix in self.name), 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,42 +49,35 @@ class Disassembly:
     """The instructions and resources of one kernel."""
 
     instructions: tuple[Instruction, ...]
-    registers: int
-    stack_bytes: int
-    local_bytes: int
-
-    def matching(self, pattern: re.Pattern[str]) -> list[Instruction]:
-        """Instructions whose name begins with `pattern`."""
-        return [one for one in self.instructions if pattern.match(one.name)]
+    registers: int = 0
+    local_bytes: int = 0  # of stack and local memory
 
     def count(self, pattern: re.Pattern[str]) -> int:
         """How many instructions have a name that begins with `pattern`."""
-        return len(self.matching(pattern))
+        return len(self.widths(pattern))
 
     def widths(self, pattern: re.Pattern[str]) -> list[int]:
         """Bytes a thread moves with each matching load or store."""
-        return [one.access_bytes for one in self.matching(pattern)]
+        return [one.access_bytes for one in self.instructions if pattern.match(one.name)]
 
     def in_loops(self) -> Disassembly:
         """Only the instructions within loops: those that a backward branch repeats."""
         loops = [
-            (target, one.address)
+            range(target, one.address + 1)
             for one in self.instructions
             if one.name.split(".")[0] == "BRA"
             and (found := _TARGET.search(one.operands))
             # A branch to itself ends a kernel; it repeats nothing.
             and (target := int(found[1], 16)) < one.address
         ]
-        return self._only(lambda address: any(first <= address <= last for first, last in loops))
+        return Disassembly(
+            tuple(one for one in self.instructions if any(one.address in loop for loop in loops))
+        )
 
     def before(self, pattern: re.Pattern[str]) -> Disassembly:
         """Only the instructions before the first match; none without a match."""
-        first = min((one.address for one in self.matching(pattern)), default=0)
-        return self._only(lambda address: address < first)
-
-    def _only(self, is_wanted: Callable[[int], bool]) -> Disassembly:
-        wanted = tuple(one for one in self.instructions if is_wanted(one.address))
-        return replace(self, instructions=wanted)
+        matches = [place for place, one in enumerate(self.instructions) if pattern.match(one.name)]
+        return Disassembly(self.instructions[: matches[0] if matches else 0])
 
 
 def disassemble(cubins: Sequence[bytes]) -> list[Disassembly]:
@@ -99,12 +90,11 @@ def disassemble(cubins: Sequence[bytes]) -> list[Disassembly]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels")
         path.write_bytes(b"".join(codes))
-        instructions = parse_sass(_run("nvdisasm", "--binary", "SM90", path)) if codes else ()
-        found = []
-        end = 0
+        listed = parse_sass(_run("nvdisasm", "--binary", "SM90", path)) if codes else ()
+        found, end = [], 0
         for cubin, code in zip(cubins, codes, strict=True):
             start, end = end, end + len(code)
-            own = tuple(one for one in instructions if start <= one.address < end)
+            own = tuple(one for one in listed if start <= one.address < end)
             path.write_bytes(cubin)
             resources = _RESOURCES.search(_run("cuobjdump", "--dump-resource-usage", path))
             if resources is None or not own:
@@ -112,8 +102,8 @@ def disassemble(cubins: Sequence[bytes]) -> list[Disassembly]:
                     "Triton's tools must print a kernel's instructions and resource usage, in a "
                     "form known here"
                 )
-            registers, stack_bytes, _, local_bytes = map(int, resources.groups())
-            found.append(Disassembly(own, registers, stack_bytes, local_bytes))
+            registers, stack, _, local = map(int, resources.groups())
+            found.append(Disassembly(own, registers, stack + local))
     return found
 
 
@@ -148,9 +138,8 @@ def _run(tool: str, *words: str | Path) -> str:
             f"the installed Triton must bring {tool}, as its Linux wheels do, but has none at "
             f"backends/nvidia/bin ({triton.__version__})"
         )
-    done = subprocess.run(
-        [str(path), *map(str, words)], capture_output=True, text=True, check=False
-    )
+    command = [str(path), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise MeasurementFailed(f"{tool} {words[0]} failed: {done.stderr.strip()}")
     return done.stdout

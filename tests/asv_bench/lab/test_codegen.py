@@ -200,13 +200,13 @@ LISTING = """
 
 
 def test_what_lies_in_a_loop_is_told_from_what_does_not() -> None:
-    code = Disassembly(parse_sass(LISTING), registers=8, stack_bytes=0, local_bytes=0)
+    code = Disassembly(parse_sass(LISTING))
     assert [one.name for one in code.instructions][-3:] == ["EXIT", "BRA", "NOP"]
-    assert [one.access_bytes for one in code.matching(GLOBAL_LOAD)] == [16, 2]
+    assert code.widths(GLOBAL_LOAD) == [16, 2]
     loops = code.in_loops()
     assert [one.address for one in loops.instructions] == [0x20, 0x30, 0x40]
-    assert len(loops.matching(ASYNC_COPY)) == 1
-    assert [one.access_bytes for one in loops.matching(GLOBAL_LOAD)] == [2]
+    assert loops.count(ASYNC_COPY) == 1
+    assert loops.widths(GLOBAL_LOAD) == [2]
 
 
 WAITING = """
@@ -219,10 +219,10 @@ WAITING = """
 
 
 def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
-    code = Disassembly(parse_sass(WAITING), registers=8, stack_bytes=0, local_bytes=0)
+    code = Disassembly(parse_sass(WAITING))
     early = code.before(DEPENDENCY_WAIT)
     assert [one.address for one in early.instructions] == [0, 0x10]
-    assert [one.name for one in early.matching(GLOBAL_LOAD)] == ["LDG.E"]
+    assert early.count(GLOBAL_LOAD) == 1
     assert code.before(LOCAL_MEMORY).instructions == ()
 
 
