@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from asv_bench.lab.tune.candidates import Choice, Point, Timer, slots_of
+from asv_bench.lab.tune.candidates import Choice, StepPoint, Timer, slots_of
 from engine.fused.weights import step_shapes
 from engine.models.registry import RANDOM_CONFIGS
 from kernels.tiles.table import ConfigTable, committed_table
@@ -35,18 +35,18 @@ class FakeBench:
     of it share; the whole machine slows down by `drift` each one.
     """
 
-    cost: Callable[[ConfigTable, Point], float]
+    cost: Callable[[ConfigTable, StepPoint], float]
     noise: float = 0.0
     luck: float = 0.0
     drift: float = 0.0
     seed: int = 0
-    prepared: list[tuple[ConfigTable, Point]] = field(default_factory=list)
+    prepared: list[tuple[ConfigTable, StepPoint]] = field(default_factory=list)
     measured: int = 0
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
-    def prepare(self, table: ConfigTable, point: Point) -> Timer:
+    def prepare(self, table: ConfigTable, point: StepPoint) -> Timer:
         self.prepared.append((table, point))
         cost = self.cost(table, point) * math.exp(self._random.gauss(0, self.luck))
 
@@ -58,7 +58,7 @@ class FakeBench:
         return timer
 
 
-def head_cost(best: LinearTile, gain: float) -> Callable[[ConfigTable, Point], float]:
+def head_cost(best: LinearTile, gain: float) -> Callable[[ConfigTable, StepPoint], float]:
     return lambda table, point: 300.0 * (1 - gain * (table.tiles(point.rows).head == best))
 
 
@@ -66,12 +66,12 @@ def head_tiles(count: int) -> list[Choice]:
     return [LinearTile(64, 128, 64, stages=stages) for stages in range(2, 2 + count)]
 
 
-def optimum() -> tuple[Callable[[ConfigTable, Point], float], LinearTile]:
+def optimum() -> tuple[Callable[[ConfigTable, StepPoint], float], LinearTile]:
     """A cost with its least two steps away from the committed head of 64 rows."""
     present = TABLE.tiles(64).head
     goal = replace(present, block_m=128, stages=2)
 
-    def cost(table: ConfigTable, point: Point) -> float:
+    def cost(table: ConfigTable, point: StepPoint) -> float:
         head = table.tiles(point.rows).head
         away = abs(math.log2(head.block_m / goal.block_m)) + abs(head.stages - goal.stages)
         return 300.0 + 10.0 * away + 50.0 * (head.tma != goal.tma)

@@ -21,8 +21,8 @@ from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.lab.calibration.grounds import DeclaredGround, Delays, EngineGround, Ground
 from asv_bench.lab.calibration.planting import ScratchClone
-from asv_bench.lab.calibration.reach import Noise, noise_of
-from asv_bench.lab.calibration.trials import Trial, Trials, are_sound, trial_table
+from asv_bench.lab.calibration.reach import MetricNoise, noise_of
+from asv_bench.lab.calibration.trials import PlantedTrial, Trials, are_sound, trial_table
 from asv_bench.output.console import print_sentences
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
@@ -211,7 +211,7 @@ def ground_of(subject: DeclaredSubject, commit: Commit) -> Iterator[Ground]:
             yield EngineGround(source, clone)
 
 
-def noises_of(trials: Trials, minutes: Sequence[float], devices: int) -> list[Noise]:
+def noises_of(trials: Trials, minutes: Sequence[float], devices: int) -> list[MetricNoise]:
     """The noise of each metric that was compared with itself, and what it allows."""
     by_metric: dict[str, list[Sequence[Pair]]] = defaultdict(list)
     for trial in trials.done:
@@ -232,11 +232,11 @@ def noises_of(trials: Trials, minutes: Sequence[float], devices: int) -> list[No
 
 
 def report(
-    trials: Sequence[Trial],
+    trials: Sequence[PlantedTrial],
     plan: ComparisonPlan,
     record: Record,
     files: TableFiles,
-    noises: Sequence[Noise] = (),
+    noises: Sequence[MetricNoise] = (),
     commit: Commit | None = None,
     *,
     is_interrupted: bool = False,

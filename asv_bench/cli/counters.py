@@ -17,8 +17,8 @@ from asv_bench.git.working_tree import working_tree
 from asv_bench.lab.counters.counter_baselines import (
     Acceptance,
     Baseline,
+    CounterDifference,
     Counters,
-    Difference,
     differences,
     installed_versions,
     read_baseline,
@@ -109,7 +109,7 @@ def counters(
     console.print(f"all {total} counters are as {_when(known.accepted[-1])} accepted them")
 
 
-def difference_table(found: Sequence[Difference]) -> Table:
+def difference_table(found: Sequence[CounterDifference]) -> Table:
     """A row for each changed counter."""
     rows = [[getattr(one, column.key) for column in DIFFERENCE_COLUMNS] for one in found]
     return Table(DIFFERENCE_COLUMNS, rows, "counters that changed")

@@ -20,7 +20,7 @@ from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.machine import chosen_device, machine_facts
 
 if TYPE_CHECKING:
-    from asv_bench.lab.tune.candidates import Slot, Workbench
+    from asv_bench.lab.tune.candidates import TableSlot, Workbench
     from asv_bench.lab.tune.search import Decision
     from engine.models.spec import DecoderSpec
     from kernels.tiles.table import ConfigTable
@@ -127,7 +127,7 @@ def known_model(name: str) -> DecoderSpec:
 
 def chosen_slots(
     table: ConfigTable, roles: str | None, rows: str | None, model: str = MODEL
-) -> list[Slot]:
+) -> list[TableSlot]:
     """The slots that were asked for. Raises Refused if a role or a bucket does not exist."""
     from asv_bench.lab.tune.candidates import slots_of
     from engine.fused.weights import step_shapes

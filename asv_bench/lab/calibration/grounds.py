@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.process.samples import PairSource
@@ -27,7 +27,7 @@ _STEP_PAIRS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class PlantedEnds:
     """What a trial compares, as its source names it."""
 
     base: str
@@ -35,47 +35,27 @@ class Ends:
     added: float  # what the head's figure has more than the base's, in the metric's unit
 
 
-class Ground(Protocol):
-    """What trials need of a subject."""
-
-    commit: str  # what is compared with itself
-    remarks: list[str]  # sentences about what could not be planted
-
-    @property
-    def source(self) -> PairSource:
-        """Where pairs come from."""
-        ...
-
-    def plant(self, metric: Metric, effect: float) -> Ends | None:
-        """What is slower by about this fraction in a metric; None if nothing can be planted."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """What was planted, for the record."""
-        ...
-
-
 class EngineGround:
     """The engine of kvtrail's HEAD, with a longer decode step in a scratch clone."""
 
     def __init__(self, source: PairSource, clone: ScratchClone) -> None:
         self.source = source
-        self.remarks: list[str] = []
+        self.remarks: list[str] = []  # sentences about what could not be planted
         self._clone = clone
         self._planted = [clone.plant(0.0)]
         self._step_s: float | None = None
-        self.commit = self._planted[0].hash
+        self.commit = self._planted[0].hash  # what is compared with itself
 
-    def plant(self, metric: Metric, effect: float) -> Ends:
-        """See `Ground`."""
+    def plant(self, metric: Metric, effect: float) -> PlantedEnds:
+        """What is slower by about this fraction in the step time."""
         if self._step_s is None:
             self._step_s = self._measured_step()
         planted = self._clone.plant(effect * self._step_s)
         self._planted.append(planted)
-        return Ends(self.commit, planted.hash, planted.seconds)
+        return PlantedEnds(self.commit, planted.hash, planted.seconds)
 
     def facts(self) -> dict[str, Any]:
-        """See `Ground`."""
+        """What was planted, for the record."""
         return {"step_s": self._step_s, "planted": [asdict(one) for one in self._planted]}
 
     def _measured_step(self) -> float:
@@ -102,8 +82,8 @@ class DeclaredGround:
         self._delays = delays
         self._values: dict[str, float | None] = {}
 
-    def plant(self, metric: Metric, effect: float) -> Ends | None:
-        """See `Ground`."""
+    def plant(self, metric: Metric, effect: float) -> PlantedEnds | None:
+        """What is slower by about this fraction in a metric; None if nothing can be planted."""
         if metric.name not in self._values:
             self._values[metric.name] = self._value_to_lengthen(metric)
         value = self._values[metric.name]
@@ -111,10 +91,10 @@ class DeclaredGround:
             return None
         added = effect * value
         base, head = (self._delayed(metric, one) for one in (0.0, added))
-        return Ends(base, head, added)
+        return PlantedEnds(base, head, added)
 
     def facts(self) -> dict[str, Any]:
-        """See `Ground`."""
+        """What was planted, for the record."""
         return {"planted": {name: str(delay) for name, delay in self._delays.planted.items()}}
 
     def _value_to_lengthen(self, metric: Metric) -> float | None:
@@ -150,6 +130,10 @@ class DeclaredGround:
     def _delayed(self, metric: Metric, added: float) -> str:
         delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
         return self._delays.plant(self.commit, delay)
+
+
+Ground: TypeAlias = EngineGround | DeclaredGround
+"""Where trials of a subject run."""
 
 
 class Delays:

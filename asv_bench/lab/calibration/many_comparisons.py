@@ -29,7 +29,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ManyAnswers:
     """What they come to, [runs, benchmarks]; `verdict` holds values of `Verdict`."""
 
     verdict: npt.NDArray[np.str_]
@@ -39,10 +39,10 @@ class Answers:
     high: Floats
 
 
-def compare_many(drawn: Drawn, plan: ComparisonPlan) -> Answers:
+def compare_many(drawn: Drawn, plan: ComparisonPlan) -> ManyAnswers:
     """The answers that `CommitComparison` would give, one comparison after the other."""
     shape = drawn.base.shape[:2]
-    answers = Answers(
+    answers = ManyAnswers(
         np.full(shape, Verdict.INCONCLUSIVE.value, "<U12"),
         np.zeros(shape, np.int64),
         *(np.full(shape, np.nan) for _ in range(3)),

@@ -41,7 +41,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class MetricNoise:
     """What pairs of a commit with itself say of a metric."""
 
     metric: str
@@ -75,7 +75,7 @@ def noise_of(
     *,
     at_once: int,  # metrics that are compared together
     devices: int,  # on which pairs are measured at the same time
-) -> Noise:
+) -> MetricNoise:
     """The noise of a metric, and what it allows."""
     pairs = [pair for comparison in comparisons for pair in comparison]
     pair_s = statistics.median(pair.seconds for pair in pairs)
@@ -89,7 +89,7 @@ def noise_of(
             # Both ends live once without being measured.
             fit = devices * max(0, int(60 * limit / pair_s) - 1)
             reaches.append(_reach(limit, min(fit, plan.cap), costs, alone))
-    return Noise(metric, len(pairs), float(ratios.std()), pair_s, tuple(reaches))
+    return MetricNoise(metric, len(pairs), float(ratios.std()), pair_s, tuple(reaches))
 
 
 def _costs(pairs: Sequence[Pair]) -> Floats:

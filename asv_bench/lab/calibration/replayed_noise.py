@@ -28,7 +28,7 @@ _Began: TypeAlias = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class ReplayedNoise:
-    """Blocks of pairs that were measured one after the other on one device: a `NoiseSource`.
+    """Blocks of pairs that were measured one after the other on one device.
 
     A comparison sees some of them, which do not overlap, and the pool comes from others. Both
     commits' noise is the same, since it was one commit's.
@@ -41,13 +41,13 @@ class ReplayedNoise:
 
     @property
     def independent(self) -> int:
-        """See `NoiseSource`: either process of a pair could have been the head's."""
+        """See `Situation`: either process of a pair could have been the head's."""
         return 2 * len(self.blocks[0])
 
     def draw(
         self, random: np.random.Generator, effects: Sequence[float], runs: int, pairs: int
     ) -> Drawn:
-        """See `NoiseSource`."""
+        """See `Situation`."""
         shape = runs, len(effects)
         seen = math.ceil(pairs / BLOCK)
         begin = random.integers(BLOCK, size=(*shape, 1))

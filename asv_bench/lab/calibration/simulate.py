@@ -58,7 +58,7 @@ def compare(
 ) -> None:
     """Simulate every effect under every noise, and several benchmarks at once."""
     files, plan = outputs.files(), ComparisonPlan()
-    noises = dict(SITUATIONS)
+    noises: dict[str, simulate_compare.NoiseSource] = dict(SITUATIONS)
     for path in replay or []:
         noises.update(replayed(path, plan.cap))
     tallies = _simulated(

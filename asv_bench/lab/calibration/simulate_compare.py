@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import scipy
@@ -14,9 +15,11 @@ import scipy
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many
-from asv_bench.lab.calibration.simulated_noise import NoiseSource
+from asv_bench.lab.calibration.replayed_noise import ReplayedNoise
+from asv_bench.lab.calibration.simulated_noise import Situation
 from asv_bench.output.table import Column, Table, digits, percent
 
+NoiseSource: TypeAlias = Situation | ReplayedNoise
 EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.3)
 SEVERAL = 10
 SEVERAL_AT_ONCE = ("ordinary", "normal 1 %", "two modes")

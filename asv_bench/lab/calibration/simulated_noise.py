@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,44 +92,25 @@ class Noise:
         return ", ".join(parts)
 
 
-class NoiseSource(Protocol):
-    """Gives pairs whose true effect is known."""
-
-    @property
-    def is_symmetric(self) -> bool:
-        """Whether both commits have the same noise, so that slower and faster are alike."""
-        ...
-
-    @property
-    def independent(self) -> int | None:
-        """How many comparisons there can be that have nothing in common; None: any number."""
-        ...
-
-    def draw(
-        self, random: np.random.Generator, effects: Sequence[float], runs: int, pairs: int
-    ) -> Drawn:
-        """Pairs of `runs` comparisons, and pools, of a benchmark for each effect (a fraction)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Made noise of both commits, and what was known of it before: a `NoiseSource`."""
+    """Made noise of both commits, and what was known of it before."""
 
     noise: Noise  # of the base's processes, and the machine's state, which is the head's too
     head: Noise | None = None  # of the head's processes; None: the same
     pool: Noise | None = None  # of the machine as the pool saw it; None: as it is
+    # How many comparisons there can be that have nothing in common; None: any number.
     independent: int | None = None
 
     @property
     def is_symmetric(self) -> bool:
-        """See `NoiseSource`."""
+        """Whether both commits have the same noise, so that slower and faster are alike."""
         return self.head is None
 
     def draw(
         self, random: np.random.Generator, effects: Sequence[float], runs: int, pairs: int
     ) -> Drawn:
-        """See `NoiseSource`."""
+        """Pairs of `runs` comparisons, and pools, of a benchmark for each effect (a fraction)."""
         shape = runs, len(effects), pairs
         states = self.noise.states(random, (*shape[:2], 2 * pairs))
         base_at, head_at = places(pairs)
@@ -165,7 +145,7 @@ NOISES = {
     "heavy": Noise(tail=3.0, drift=0.02, outliers=0.05),
 }
 """`ordinary` is a machine on which other things run, `quiet` a GPU with nothing else to do."""
-SITUATIONS: dict[str, NoiseSource] = {
+SITUATIONS = {
     **{name: Situation(noise) for name, noise in NOISES.items()},
     "normal 0.3 %": Situation(_plain(0.003)),
     "normal 1 %": Situation(_plain(0.01)),

@@ -15,7 +15,7 @@ from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.lab.calibration.grounds import Ends, Ground
+from asv_bench.lab.calibration.grounds import Ground, PlantedEnds
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
@@ -39,7 +39,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PlantedTrial:
     """One comparison whose truth is known."""
 
     name: str
@@ -75,7 +75,7 @@ class Trial:
         }
 
 
-def are_sound(trials: Sequence[Trial]) -> bool:
+def are_sound(trials: Sequence[PlantedTrial]) -> bool:
     """Whether nothing contradicts the truth but as many false alarms as are allowed."""
     wrong = [trial for trial in trials if not trial.holds]
     alarms = sum(trial.planted == 0 for trial in wrong)
@@ -94,12 +94,12 @@ class Trials:
     pools: NoisePools  # to whose noise each trial of a commit with itself adds
     record: Record
     console: Console
-    must_find: bool  # see `Trial`
-    done: list[Trial] = field(default_factory=list)  # those that have a verdict
+    must_find: bool  # see `PlantedTrial`
+    done: list[PlantedTrial] = field(default_factory=list)  # those that have a verdict
 
     def run(self, ground: Ground, null: int, effects: Sequence[float]) -> None:
         """Compare a commit with itself so many times, then with what is slower by each effect."""
-        source, itself = ground.source, Ends(ground.commit, ground.commit, 0.0)
+        source, itself = ground.source, PlantedEnds(ground.commit, ground.commit, 0.0)
         try:
             for number in range(null):
                 self._compare(source, f"itself, {number + 1} of {null}", itself)
@@ -118,7 +118,7 @@ class Trials:
         return self.plan if metric.margin is None else self.plan.with_margin(metric.margin)
 
     def _compare(
-        self, source: PairSource, name: str, ends: Ends, metric: Metric | None = None
+        self, source: PairSource, name: str, ends: PlantedEnds, metric: Metric | None = None
     ) -> None:
         metrics = self.metrics if metric is None else (metric,)
         names = [one.name for one in metrics]
@@ -145,7 +145,7 @@ class Trials:
             self.console.print(f"{shown}: {comparison.verdict}")
             value = comparison.base_value
             self.done.append(
-                Trial(
+                PlantedTrial(
                     name=shown,
                     planted=ends.added / value if value else 0.0,
                     comparison=comparison,
@@ -157,7 +157,7 @@ class Trials:
             )
 
 
-def trial_table(trials: Sequence[Trial], title: str, note: str = "") -> Table:
+def trial_table(trials: Sequence[PlantedTrial], title: str, note: str = "") -> Table:
     """A row for each trial; a verdict that the truth does not allow is marked."""
     rows = []
     for trial in trials:

@@ -77,7 +77,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CounterDifference:
     """One counter that is not what it was; None where one side does not have it."""
 
     what: str
@@ -138,13 +138,13 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
     write_json(path, {"schema": SCHEMA, **asdict(baseline)}, indent=1)
 
 
-def differences(before: Counters, after: Counters) -> Iterator[Difference]:
+def differences(before: Counters, after: Counters) -> Iterator[CounterDifference]:
     """Every counter that differs, in the order of the names before, then of the new ones."""
     for what in (*before, *(name for name in after if name not in before)):
         old, new = before.get(what, {}), after.get(what, {})
         for counter in (*old, *(name for name in new if name not in old)):
             if old.get(counter) != new.get(counter):
-                yield Difference(what, counter, old.get(counter), new.get(counter))
+                yield CounterDifference(what, counter, old.get(counter), new.get(counter))
 
 
 def step_table(steps: Counters, key: str) -> Table:

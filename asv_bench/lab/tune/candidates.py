@@ -40,7 +40,7 @@ class Rejected(BenchError):
 class Workbench(Protocol):
     """What turns a table into something that can be timed."""
 
-    def prepare(self, table: ConfigTable, point: Point) -> Timer:
+    def prepare(self, table: ConfigTable, point: StepPoint) -> Timer:
         """A timer of the step cut as the table says; raises `Rejected`."""
         ...
 
@@ -82,7 +82,7 @@ _LATE_APPENDS = (0.0, 4.0, 8.0, 12.0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class StepPoint:
     """A step to be timed: so many sequences of so many tokens."""
 
     rows: int
@@ -93,12 +93,12 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TableSlot:
     """One choice of a table: a role of a bucket, or (role None) a ring, and where it shows."""
 
     place: int
     role: str | None
-    points: tuple[Point, ...]
+    points: tuple[StepPoint, ...]
 
     def __str__(self) -> str:
         if self.role is None:
@@ -124,19 +124,19 @@ class Slot:
 
 def slots_of(
     table: ConfigTable, head_dim: int, shapes: StepShapes | None = None, group: int = 1
-) -> list[Slot]:
+) -> list[TableSlot]:
     """Every slot that steps of a model with such heads and maps use; the ring comes last.
 
     All batches share the ring, so it is judged at the points of all their buckets.
     """
     buckets = {place: table.buckets[place] for place in table.places(shapes)}
-    points = {place: Point(bucket.rows, bucket.context) for place, bucket in buckets.items()}
-    slots = [Slot(place, role, (point,)) for place, point in points.items() for role in ROLES]
+    points = {place: StepPoint(bucket.rows, bucket.context) for place, bucket in buckets.items()}
+    slots = [TableSlot(place, role, (point,)) for place, point in points.items() for role in ROLES]
     ring = table.ring_place(head_dim, group)
-    return [*slots, Slot(ring, None, tuple(points.values()))]
+    return [*slots, TableSlot(ring, None, tuple(points.values()))]
 
 
-def candidates(slot: Slot, table: ConfigTable, shapes: StepShapes) -> list[Choice]:
+def candidates(slot: TableSlot, table: ConfigTable, shapes: StepShapes) -> list[Choice]:
     """Everything to try in a slot, without what is there already and without repetition."""
     present = slot.choice(table)
     if isinstance(present, RingTile):
@@ -178,7 +178,7 @@ def _tiles(present: LinearTile, role: str, rows: int) -> Iterator[LinearTile]:
         yield from (LinearTile(1, n, 16) for n in (2, 4, 8, 16))
 
 
-def _elsewhere(slot: Slot, table: ConfigTable) -> Iterator[LinearTile]:
+def _elsewhere(slot: TableSlot, table: ConfigTable) -> Iterator[LinearTile]:
     """What the other buckets have for the role, and the library for what it can do.
 
     Tiles of single rows only where they can be. Of GPT-2's maps the library lacks the norm and the

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest
 
-from asv_bench.lab.tune.candidates import Choice, Rejected, Slot, Timer, Workbench
+from asv_bench.lab.tune.candidates import Choice, Rejected, TableSlot, Timer, Workbench
 from kernels.tiles.table import ConfigTable, Measured
 
 SCREEN_ROUNDS = 3
@@ -49,7 +49,7 @@ class Decision:
     """What was decided in one slot."""
 
     # `chosen` is `present` where nothing was adopted.
-    slot: Slot
+    slot: TableSlot
     present: Choice
     chosen: Choice
     # Microseconds of the step by point, in the final rounds.
@@ -92,7 +92,7 @@ class _Entrant:
     captures: list[list[Timer]] = field(default_factory=list)
     rounds: list[list[float]] = field(default_factory=list)
 
-    def capture(self, slot: Slot, table: ConfigTable, workbench: Workbench) -> None:
+    def capture(self, slot: TableSlot, table: ConfigTable, workbench: Workbench) -> None:
         """Prepare the step at every point of the slot; raises `Rejected`."""
         changed = slot.with_choice(table, self.choice)
         self.captures.append([workbench.prepare(changed, point) for point in slot.points])
@@ -102,7 +102,7 @@ class _Entrant:
         ratios: Ratios = np.array(self.rounds) / np.array(present.rounds)
         return ratios
 
-    def medians(self, slot: Slot) -> dict[str, float]:
+    def medians(self, slot: TableSlot) -> dict[str, float]:
         """Median time by point."""
         times = zip(*self.rounds, strict=True)
         return {
@@ -112,7 +112,7 @@ class _Entrant:
 
 
 def decide(
-    slot: Slot,
+    slot: TableSlot,
     table: ConfigTable,
     choices: Sequence[Choice],
     workbench: Workbench,
@@ -177,8 +177,8 @@ def decide(
 
 def tune(
     table: ConfigTable,
-    slots: Sequence[Slot],
-    choices: Callable[[Slot, ConfigTable], Sequence[Choice]],
+    slots: Sequence[TableSlot],
+    choices: Callable[[TableSlot, ConfigTable], Sequence[Choice]],
     workbench: Workbench,
     *,
     out_of_time: Callable[[], bool],

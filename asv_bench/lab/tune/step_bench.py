@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.tune.candidates import Point, Rejected, Timer
+from asv_bench.lab.tune.candidates import Rejected, StepPoint, Timer
 from engine.kv.memory import KVCache
 from engine.requests.params import SamplingParams
 from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
@@ -56,7 +56,7 @@ class StepRows:
     `model` is in half precision; `exact` has the same weights in float32.
     """
 
-    def __init__(self, model: Decoder, exact: Decoder, point: Point) -> None:
+    def __init__(self, model: Decoder, exact: Decoder, point: StepPoint) -> None:
         from engine.fused.step import FusedDecode
 
         self.point = point
@@ -195,9 +195,9 @@ class StepBench:
         weights = random_weights(config, seed=0, device=device, dtype=dtype)
         self._model = Decoder(config, weights)
         self._exact = Decoder(config, {name: one.float() for name, one in weights.items()})
-        self._rows: dict[Point, StepRows] = {}
+        self._rows: dict[StepPoint, StepRows] = {}
 
-    def prepare(self, table: ConfigTable, point: Point) -> Timer:
+    def prepare(self, table: ConfigTable, point: StepPoint) -> Timer:
         """Check and capture the step cut as the table says.
 
         Raises Rejected if it does not compile, does not fit the device, or computes something else,

@@ -29,7 +29,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration import planting
 from asv_bench.lab.calibration.planting import ScratchClone, SpinTimes
-from asv_bench.lab.calibration.trials import Trial, Trials, trial_table
+from asv_bench.lab.calibration.trials import PlantedTrial, Trials, trial_table
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.measured_process import Place
@@ -167,9 +167,9 @@ def test_a_commit_without_a_runner_is_refused(toy: ToyProject, tmp_path: Path) -
         ScratchClone(tmp_path / "clone", Place("cpu"), toy.root)
 
 
-def trial(planted: float, verdict: Verdict, name: str = "a trial") -> Trial:
+def trial(planted: float, verdict: Verdict, name: str = "a trial") -> PlantedTrial:
     comparison = Comparison("b", BASE, HEAD, verdict, effect=0.01, interval=(0.0, 0.02))
-    return Trial(name, planted, comparison, 60.0, PLAN)
+    return PlantedTrial(name, planted, comparison, 60.0, PLAN)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_on_a_users_machine_a_missed_slowdown_is_no_contradiction() -> None:
 
 
 def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight(tmp_path: Path) -> None:
-    def sound(*trials: Trial) -> bool:
+    def sound(*trials: PlantedTrial) -> bool:
         record = Record("calibrate", {})
         path = tmp_path / "record.json"
         with contextlib.suppress(MeasurementFailed):

@@ -18,7 +18,7 @@ from asv_bench.lab.codegen.compiled import KernelFigures
 from asv_bench.lab.counters import counter_baselines
 from asv_bench.lab.counters.counter_baselines import (
     FOLDER,
-    Difference,
+    CounterDifference,
     Versions,
     differences,
     installed_versions,
@@ -171,10 +171,10 @@ def test_differences_name_what_is_new_and_what_is_gone() -> None:
     after = {"a": {"x": 3, "y": None, "z": "q"}, "c": {"x": 4}}
     found = list(differences(before, after))
     assert found == [
-        Difference("a", "x", 1, 3),
-        Difference("a", "z", "p", "q"),
-        Difference("b", "x", 2, None),
-        Difference("c", "x", None, 4),
+        CounterDifference("a", "x", 1, 3),
+        CounterDifference("a", "z", "p", "q"),
+        CounterDifference("b", "x", 2, None),
+        CounterDifference("c", "x", None, 4),
     ]
     assert [one.change for one in found] == ["+2", "other", "gone", "new"]
 

@@ -9,7 +9,7 @@ import pytest
 from simulated_pairs import BASE
 
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.lab.calibration.reach import LEAST_PAIRS, Noise, noise_of
+from asv_bench.lab.calibration.reach import LEAST_PAIRS, MetricNoise, noise_of
 from asv_bench.lab.calibration.simulate_compare import simulate
 from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.lab.calibration.simulated_noise import Noise as Made
@@ -39,11 +39,11 @@ def measured(deviation: float, count: int, *, in_turns: bool = False) -> list[Pa
     ]
 
 
-def noise(pairs: Sequence[Pair], at_once: int = 1, devices: int = 1) -> Noise:
+def noise(pairs: Sequence[Pair], at_once: int = 1, devices: int = 1) -> MetricNoise:
     return noise_of(METRIC, [pairs], PLAN, (15, 1, 3), at_once=at_once, devices=devices)
 
 
-def effects(found: Noise) -> list[float]:
+def effects(found: MetricNoise) -> list[float]:
     return [reach.effect or float("inf") for reach in found.reaches]
 
 

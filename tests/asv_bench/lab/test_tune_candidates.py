@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from asv_bench.cli.tune import chosen_slots
-from asv_bench.lab.tune.candidates import Slot, candidates, slots_of
+from asv_bench.lab.tune.candidates import TableSlot, candidates, slots_of
 from kernels.tiles.tile import ROLES, LinearTile, RingTile
 from tests.tuned_steps import BUCKETS, GPT2, HEAD, RING, SHAPES, SLOTS, TABLE
 
 
 @pytest.mark.parametrize("slot", SLOTS, ids=str)
-def test_candidates_fit_the_model_and_differ_from_what_is_there(slot: Slot) -> None:
+def test_candidates_fit_the_model_and_differ_from_what_is_there(slot: TableSlot) -> None:
     present = slot.choice(TABLE)
     found = candidates(slot, TABLE, SHAPES)
     assert len(found) == len(set(found)) >= 8

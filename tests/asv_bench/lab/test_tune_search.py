@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asv_bench.cli.tune import decision_table
-from asv_bench.lab.tune.candidates import Choice, Point, Rejected, Slot, Timer, candidates
+from asv_bench.lab.tune.candidates import Choice, Rejected, StepPoint, TableSlot, Timer, candidates
 from asv_bench.lab.tune.search import Decision, decide, tune
 from kernels.tiles.table import ConfigTable, Measured
 from kernels.tiles.tile import LinearTile
@@ -28,7 +28,9 @@ from tests.tuned_steps import (
 )
 
 
-def decided(slot: Slot, table: ConfigTable, choices: list[Choice], bench: FakeBench) -> Decision:
+def decided(
+    slot: TableSlot, table: ConfigTable, choices: list[Choice], bench: FakeBench
+) -> Decision:
     decision = decide(slot, table, choices, bench)
     assert decision is not None
     return decision
@@ -98,14 +100,14 @@ def test_a_candidate_that_fails_is_left_out_and_listed() -> None:
     tiles = head_tiles(5)
 
     class Picky(FakeBench):
-        def prepare(self, table: ConfigTable, point: Point) -> Timer:
+        def prepare(self, table: ConfigTable, point: StepPoint) -> Timer:
             if table.tiles(point.rows).head == tiles[1]:
                 raise Rejected("the logits are far from full precision.")
             if table.tiles(point.rows).head == tiles[2]:
                 raise Rejected("OutOfResources: shared memory.")
             return super().prepare(table, point)
 
-    def cost(table: ConfigTable, point: Point) -> float:
+    def cost(table: ConfigTable, point: StepPoint) -> float:
         return {tiles[1]: 10.0, tiles[4]: 250.0}.get(table.tiles(point.rows).head, 300.0)
 
     decision = decided(HEAD, TABLE, tiles, Picky(cost))
@@ -123,7 +125,7 @@ def test_the_figures_are_of_fresh_captures() -> None:
     """What won the screening by luck is judged anew: captures 2 to 16, the 9th in the middle."""
 
     class Counting(FakeBench):
-        def prepare(self, table: ConfigTable, point: Point) -> Timer:
+        def prepare(self, table: ConfigTable, point: StepPoint) -> Timer:
             tile = table.tiles(point.rows).head
             number = numbers[tile] = numbers.get(tile, 0) + 1
             return lambda: 100.0 + number
@@ -141,7 +143,7 @@ def test_an_adopted_choice_stands_beside_the_one_before() -> None:
 
 def test_a_present_choice_that_fails_is_no_baseline() -> None:
     class Broken(FakeBench):
-        def prepare(self, table: ConfigTable, point: Point) -> Timer:
+        def prepare(self, table: ConfigTable, point: StepPoint) -> Timer:
             raise Rejected("wrong")
 
     with pytest.raises(Rejected):
@@ -152,7 +154,7 @@ def test_all_are_measured_in_turns() -> None:
     order: list[Any] = []
 
     class Listening(FakeBench):
-        def prepare(self, table: ConfigTable, point: Point) -> Timer:
+        def prepare(self, table: ConfigTable, point: StepPoint) -> Timer:
             order_of = table.tiles(point.rows).head
             return lambda: (order.append(order_of), 300.0)[1]
 
@@ -169,11 +171,11 @@ def test_all_are_measured_in_turns() -> None:
 
 def test_a_ring_is_judged_at_all_points_together() -> None:
     """Twice as fast for one row and a little slower elsewhere is a gain in the mean of all."""
-    assert RING.points == tuple(Point(one.rows, one.context) for one in BUCKETS)
+    assert RING.points == tuple(StepPoint(one.rows, one.context) for one in BUCKETS)
     present = TABLE.ring(64)
     good, bad = replace(present, split=256), replace(present, split=512)
 
-    def cost(table: ConfigTable, point: Point) -> float:
+    def cost(table: ConfigTable, point: StepPoint) -> float:
         change = {good: 0.5, bad: 0.9}.get(table.ring(64), 1.0)
         if table.ring(64) != present and point.rows > 1:
             change = 1.05
@@ -193,7 +195,7 @@ def test_a_ring_that_gains_for_one_batch_and_loses_for_none_is_adopted(
     """3 % at one of seven points are too little in the mean of all."""
     shallow = replace(TABLE.ring(64), depths=((6.0, 4), (math.inf, 2)))
 
-    def cost(table: ConfigTable, point: Point) -> float:
+    def cost(table: ConfigTable, point: StepPoint) -> float:
         if table.ring(64) != shallow:
             return 100.0
         return 97.0 if point.rows == 32 else 100.0 * elsewhere if point.rows == 8 else 100.0

@@ -26,7 +26,7 @@ from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.table import history_tables
 from asv_bench.lab.codegen.check import figure_table as kernel_table
 from asv_bench.lab.codegen.compiled import KernelFigures
-from asv_bench.lab.counters.counter_baselines import Difference
+from asv_bench.lab.counters.counter_baselines import CounterDifference
 from asv_bench.output.console import LEAST_WIDTH, print_table
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.table import Table
@@ -152,7 +152,7 @@ def counted() -> Made:
 
 def changed_counters() -> Made:
     what = "append-identity-llama-1b-fp16, the streams of linear maps"
-    table = difference_table([Difference(what, "engine_python_calls", 1_234_567, 2_345_678)])
+    table = difference_table([CounterDifference(what, "engine_python_calls", 1_234_567, 2_345_678)])
     return table, [what, "engine_python_calls", "1,234,567", "2,345,678"]
 
 

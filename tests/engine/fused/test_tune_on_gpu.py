@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from asv_bench.lab.tune.candidates import Point, Rejected
+from asv_bench.lab.tune.candidates import Rejected, StepPoint
 from asv_bench.lab.tune.step_bench import StepBench
 from engine.models.registry import RANDOM_CONFIGS
 from kernels.tiles.table import committed_table
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA GPU: run `nox -s kernels` on one"
 )
 
-POINT = Point(8, 100)
+POINT = StepPoint(8, 100)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def bench() -> StepBench:
 
 @pytest.mark.parametrize("rows", [1, 8, 64])
 def test_the_committed_table_is_right_and_takes_time(bench: StepBench, rows: int) -> None:
-    timer = bench.prepare(committed_table(), Point(rows, 100))
+    timer = bench.prepare(committed_table(), StepPoint(rows, 100))
     times = [timer() for _ in range(3)]
     assert all(50 < one < 5000 for one in times)
 

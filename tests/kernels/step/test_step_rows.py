@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from asv_bench.lab.tune.candidates import Point, Rejected
+from asv_bench.lab.tune.candidates import Rejected, StepPoint
 from asv_bench.lab.tune.step_bench import StepRows
 from engine.models.decoder import Decoder
 from engine.models.gpt2 import gpt2
@@ -31,7 +31,7 @@ CONFIG = gpt2(
 def rows(triton_device: torch.device) -> StepRows:
     weights = random_weights(CONFIG, seed=3, device=triton_device, dtype=torch.float16)
     exact = Decoder(CONFIG, {name: one.float() for name, one in weights.items()})
-    return StepRows(Decoder(CONFIG, weights), exact, Point(3, 70))
+    return StepRows(Decoder(CONFIG, weights), exact, StepPoint(3, 70))
 
 
 @dataclass
