@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import shutil
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from asv_bench.lab.counters.counter_baselines import Difference, differences
-from asv_bench.lab.counters.step_counters import broken_rules
+from asv_bench.lab.counters.counter_baselines import differences
+from asv_bench.lab.counters.python_calls import python_calls
+from asv_bench.lab.counters.step_counters import BLOCK_SIZE, broken_rules
 from tests.fresh_python import ROOT, fresh_python
 
 COUNT = """
@@ -58,13 +65,6 @@ def planted(tmp_path: Path, file: str, before: str, after: str) -> Path:
     return tmp_path
 
 
-def changed(
-    good: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
-) -> dict[tuple[str, str], Difference]:
-    before = {name: good[name] for name in after}
-    return {(one.what, one.counter): one for one in differences(before, after)}
-
-
 def test_the_same_in_another_process_and_as_the_rules_demand(
     good: dict[str, dict[str, Any]],
 ) -> None:
@@ -86,111 +86,91 @@ def test_the_same_in_another_process_and_as_the_rules_demand(
     assert calls[1] == calls[0]
 
 
-def test_one_more_operator_in_each_layer_is_seen(
-    tmp_path: Path, good: dict[str, dict[str, Any]]
-) -> None:
-    root = planted(
-        tmp_path,
-        "engine/models/decoder.py",
-        "attended = attend(layer, q, k, v)",
-        "attended = attend(layer, q, k, v).neg()",
-    )
-    found = changed(good, count(root, ["cpu-8", "plain-8"]))
-    for path in ("cpu", "plain"):
-        one = found[f"{path}, batch 8, step", "operators"]
-        assert one.after - one.before == 2, "one for each of the two layers"
-        assert found[f"{path}, batch 8, step", "new_tensors"].change == "+2"
-        assert found[f"{path}, batch 8, block", "operators"].change == "+32"
+TRACKED = "        self._track(plan.sampling)\n"
+IN_LOOP = ("engine/running/step_loop.py", TRACKED)
+COPIES = ("graph-8", "graph-64")
+PARTS = ("step", "block")
 
 
 @pytest.mark.parametrize(
-    ("file", "before", "after", "counter"),
+    ("place", "after", "counted", "counters", "change", "sentences"),
     [
-        (
-            "engine/running/step_loop.py",
-            "        self._track(plan.sampling)\n",
+        pytest.param(
+            ("engine/models/decoder.py", "attended = attend(layer, q, k, v)"),
+            "attended = attend(layer, q, k, v).neg()",
+            *(("cpu-8", "plain-8"), "operators new_tensors", "+2", []),
+            id="an operator in each of the two layers",
+        ),
+        pytest.param(
+            ("engine/fused/step.py", "    def _run_block(\n"),
+            "    def _run_block(self, *arguments):\n"
+            "        self._run_once(*arguments)\n"
+            "        self._run_once(*arguments)\n\n"
+            "    def _run_once(\n",
+            *(("fused-8",), "launches", "+10", []),
+            id="every launch twice",
+        ),
+        pytest.param(
+            ("engine/running/step_loop.py", "        index = held.received[to.rows]\n"),
+            "        for row in to.rows.tolist():\n"
+            "            held.holder(row)\n"
+            "        index = held.received[to.rows]\n",
+            ("cpu-8", "cpu-64", "graph-8", "graph-64"),
+            *("engine_python_calls", "+{batch}", ["calls 1 Python functions for each request"] * 2),
+            id="a call for each request",
+        ),
+        pytest.param(
+            IN_LOOP,
             "        import torch\n"
-            "        torch.ones(3).to(self._device_rows.fields.position.device)\n"
-            "        self._track(plan.sampling)\n",
-            "copies_to_device",
+            "        torch.ones(3).to(self._device_rows.fields.position.device)\n" + TRACKED,
+            *(COPIES, "copies_to_device", "+1", ["a steady step copies to the device"]),
+            marks=pytest.mark.thorough,
+            id="tensor.to",
         ),
-        (
-            "engine/running/step_loop.py",
-            "        self._track(plan.sampling)\n",
-            "        self._staging.to_device(plan.rows)\n        self._track(plan.sampling)\n",
-            "copies_to_device",
+        pytest.param(
+            IN_LOOP,
+            "        self._staging.to_device(plan.rows)\n" + TRACKED,
+            *(COPIES, "copies_to_device", "+1", ["a steady step copies to the device"]),
+            marks=pytest.mark.thorough,
+            id="staged",
         ),
-        (
-            "engine/running/step_loop.py",
-            "        self._track(plan.sampling)\n",
-            "        self._device_rows.fields.remaining.max().item()\n"
-            "        self._track(plan.sampling)\n",
-            "copies_to_host",
+        pytest.param(
+            IN_LOOP,
+            "        self._device_rows.fields.remaining.max().item()\n" + TRACKED,
+            *(COPIES, "copies_to_host", "+1", ["a steady step copies to the host"]),
+            marks=pytest.mark.thorough,
+            id="item",
         ),
-        (
-            "engine/transport/token_slots.py",
-            "        self._num_sent += 1\n",
+        pytest.param(
+            ("engine/transport/token_slots.py", "        self._num_sent += 1\n"),
             "        self._num_sent += 1\n        self.slots.cpu()\n",
-            "copies_to_host",
+            *(COPIES, "copies_to_host", "+1", ["a steady step copies to the host"]),
+            marks=pytest.mark.thorough,
+            id="ring",
         ),
     ],
-    ids=["tensor.to", "staged", "item", "ring"],
 )
-@pytest.mark.thorough
-def test_a_copy_between_host_and_device_in_a_step_is_seen(
+def test_what_a_step_does_more_is_seen(
     tmp_path: Path,
     good: dict[str, dict[str, Any]],
-    file: str,
-    before: str,
+    place: tuple[str, str],
     after: str,
-    counter: str,
+    counted: Sequence[str],
+    counters: str,
+    change: str,
+    sentences: Sequence[str],
 ) -> None:
-    root = planted(tmp_path, file, before, after)
-    after = count(root, ["graph-8", "graph-64"])
-    found = changed(good, after)
-    one = found["graph, batch 8, step", counter]
-    assert one.after > one.before
-    if counter.startswith("copies"):
-        assert one.change == "+1"
-        direction = "the device" if counter == "copies_to_device" else "the host"
-        (sentence,) = broken_rules({**good, **after})
-        assert f"a steady step copies to {direction}" in sentence
-
-
-def test_one_more_python_call_for_each_request_is_seen(
-    tmp_path: Path, good: dict[str, dict[str, Any]]
-) -> None:
-    root = planted(
-        tmp_path,
-        "engine/running/step_loop.py",
-        "        index = held.received[to.rows]\n",
-        "        for row in to.rows.tolist():\n"
-        "            held.holder(row)\n"
-        "        index = held.received[to.rows]\n",
-    )
-    after = count(root, ["cpu-8", "cpu-64", "graph-8", "graph-64"])
-    for path in ("cpu", "graph"):
-        for batch in (8, 64):
-            name = f"{path}, batch {batch}, step"
-            grown = after[name]["engine_python_calls"] - good[name]["engine_python_calls"]
-            assert grown == batch, name
-    sentences = list(broken_rules({**good, **after}))
-    assert len(sentences) == 2
-    assert "calls 1 Python functions for each request in a steady step" in sentences[0]
-
-
-def test_another_launch_is_seen(tmp_path: Path, good: dict[str, dict[str, Any]]) -> None:
-    root = planted(
-        tmp_path,
-        "engine/fused/step.py",
-        "    def _run_block(\n",
-        "    def _run_block(self, *arguments):\n"
-        "        self._run_once(*arguments)\n"
-        "        self._run_once(*arguments)\n\n"
-        "    def _run_once(\n",
-    )
-    found = changed(good, count(root, ["fused-8"]))
-    assert found["fused, batch 8, step", "launches"].change == "+10"
+    found = count(planted(tmp_path, *place, after), counted)
+    before = {name: good[name] for name in found}
+    differing = {(one.what, one.counter): one for one in differences(before, found)}
+    for one, counter in itertools.product(counted, counters.split()):
+        path, batch = one.split("-")
+        step, block = (differing[f"{path}, batch {batch}, {part}", counter] for part in PARTS)
+        assert step.change == change.format(batch=batch)
+        assert block.after - block.before == BLOCK_SIZE * (step.after - step.before)
+    broken = list(broken_rules({**good, **found}))
+    assert len(broken) == len(sentences)
+    assert all(part in said for part, said in zip(sentences, broken, strict=True))
 
 
 @pytest.mark.parametrize("variable", ["TRITON_INTERPRET", "KVTRAIL_NVTX", "KVTRAIL_CHECK_VALUES"])
@@ -210,3 +190,78 @@ def test_an_engine_that_falls_behind_is_refused(tmp_path: Path) -> None:
     done = run_count(root, ["cpu-8"])
     assert done.returncode == 1
     assert "must deliver 8 tokens, but this one delivered 7" in done.stderr
+
+
+def _twice(value: int) -> int:
+    return _once(value) + _once(value)
+
+
+def _once(value: int) -> int:
+    return value
+
+
+def test_every_call_is_counted_once_and_numpys_own_are_not() -> None:
+    array = np.array([3, 1, 2])
+    # Its first use imports what it needs.
+    np.unique(array)
+    with python_calls() as empty:
+        pass
+    with python_calls() as calls:
+        _twice(1)
+    assert calls.total - empty.total == 3
+    with python_calls() as calls:
+        np.unique(array)
+        np.array_equal(array, array)
+    assert calls.total == empty.total
+    assert calls.engine == 0
+
+
+def test_the_engines_own_calls_are_told_from_others() -> None:
+    from engine.running.decode_graphs import bucket_sizes
+    from kernels.tiles.launch import padded
+
+    with python_calls() as calls:
+        bucket_sizes(8)
+        padded(3)
+        padded(4)
+    assert calls.engine >= 3
+    with python_calls() as others:
+        _twice(1)
+    assert others.engine == 0 < others.total
+
+
+def test_other_threads_are_not_counted() -> None:
+    going, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            _twice(1)
+            going.set()
+
+    with python_calls() as alone:
+        _twice(1)
+    beside = threading.Thread(target=work)
+    beside.start()
+    try:
+        counts = set()
+        for _ in range(20):
+            going.wait()
+            with python_calls() as calls:
+                _twice(1)
+                time.sleep(0.001)
+            counts.add(calls.total)
+    finally:
+        done.set()
+        beside.join()
+    assert counts == {alone.total}
+
+
+def test_counting_ends_with_its_block_also_when_that_fails() -> None:
+    was_collecting = gc.isenabled()
+    with pytest.raises(KeyError), python_calls() as calls:
+        raise KeyError
+    total = calls.total
+    _twice(1)
+    assert calls.total == total
+    assert gc.isenabled() == was_collecting
+    assert sys.getprofile() is None
