@@ -65,6 +65,9 @@ TRITONS = (
 MOST_PROCESSES = 8 if TORCH.has_gpu else 4
 SPREAD = ("--numprocesses=auto", f"--maxprocesses={MOST_PROCESSES}", "--dist=loadgroup")
 
+# Half of what the tests' many processes take is compiling modules, where that is not kept.
+KEEPS_BYTECODE: Mapping[str, None] = {"PYTHONDONTWRITEBYTECODE": None}
+
 # Every reference is resolved, every warning is an error, and all of them are shown.
 STRICT = ("--nitpicky", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet")
 
@@ -214,13 +217,17 @@ def tests(session: nox.Session) -> None:
     """Run the tests, the kernels' as in `kernels`; what follows -- goes to pytest instead."""
     _provide(session, "test")
     if session.posargs:
-        session.run("python", "-m", "pytest", *session.posargs, env=_compiled())
+        session.run("python", "-m", "pytest", *session.posargs, env=_compiled() | KEEPS_BYTECODE)
         return
     # The ruler's tests measure a GPU, where there is one, and need it for themselves.
     spread = () if TORCH.has_gpu else SPREAD
     pytest = ("python", "-m", "pytest")
-    session.run(*pytest, *spread, "--ignore=tests/kernels", env=_compiled())
-    session.run(*pytest, *SPREAD, "tests/kernels", env=_triton_environment())
+    session.run(*pytest, *spread, "--ignore=tests/kernels", env=_compiled() | KEEPS_BYTECODE)
+    # The whole grids are run by `kernels`.
+    session.run(
+        *(*pytest, *SPREAD, "-m", "not thorough and not spare", "tests/kernels"),
+        env=_triton_environment() | KEEPS_BYTECODE,
+    )
 
 
 @nox.session(python=PYTHON, requires=["stack"], default=False)

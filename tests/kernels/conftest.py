@@ -7,7 +7,8 @@ session cannot pass by leaving tests out.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,14 +44,44 @@ def _implementations() -> list[Implementation]:
     return found
 
 
-def pytest_collection_modifyitems() -> None:
-    """Stop the whole run where the machine lacks what the session demands."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stop the whole run where the machine lacks what the session demands; mark spare cells."""
     if REQUIRED == "gpu" and not HAS_GPU:
         raise pytest.UsageError(
             "KVTRAIL_REQUIRE=gpu needs a GPU that torch can use and no TRITON_INTERPRET"
         )
     if REQUIRED == "interpreter" and not interpreting():
         raise pytest.UsageError("KVTRAIL_REQUIRE=interpreter, but TRITON_INTERPRET=1 is not set")
+    if HAS_GPU:
+        return
+    grids: dict[tuple[str, int], list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            implementation = item.callspec.params.get("implementation")
+            grids[item.nodeid.partition("[")[0], id(implementation)].append(item)
+    for cells in grids.values():
+        for cell in _spare_cells(cells):
+            cell.add_marker(pytest.mark.spare)
+
+
+def _spare_cells(cells: Sequence[pytest.Function]) -> Iterator[pytest.Function]:
+    """All but a few cells of a grid that show every value of every parameter."""
+    values = {
+        cell: [(name, id(value)) for name, value in cell.callspec.params.items()] for cell in cells
+    }
+    shown = Counter[tuple[str, int]]()
+    while unseen := set[tuple[str, int]]().union(*values.values()) - shown.keys():
+        # Of those that show as many new values, the one whose other values were shown least.
+        telling = max(
+            values,
+            key=lambda cell: (
+                len(unseen.intersection(values[cell])),
+                -sum(shown[value] for value in values[cell]),
+            ),
+        )
+        shown.update(values.pop(telling))
+    yield from values
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

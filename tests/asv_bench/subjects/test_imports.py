@@ -62,8 +62,16 @@ def made(root: Path, tables: str) -> DeclaredRepository:
     ],
 )
 def test_ends_that_import_the_same_files_are_named(
-    kvtrail, python: tuple[str, Path], tmp_path: Path, setup: str, env: str, place: str
+    kvtrail,
+    python: tuple[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setup: str,
+    env: str,
+    place: str,
 ) -> None:
+    # Lives import from the user's own files here, and Python would leave bytecode beside them.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     program, site = python
     root = tmp_path / "toy"
     if setup == "PTH":

@@ -19,7 +19,7 @@ from kernels.tiles.tile import LinearTile
 CONFIG = gpt2(
     vocab_size=200,
     max_positions=256,
-    num_layers=2,
+    num_layers=1,
     num_heads=2,
     hidden_size=64,
     inner_size=128,
@@ -97,7 +97,7 @@ def test_another_token_is_refused(rows: StepRows) -> None:
 
 def test_a_step_that_does_not_append_is_refused(rows: StepRows) -> None:
     def forget(step: Spoilt) -> None:
-        rows._cache.values[1, rows._blocks(), 0, rows._slot] = 0.0
+        rows._cache.values[0, rows._blocks(), 0, rows._slot] = 0.0
 
     with pytest.raises(Rejected, match="appended keys and values"):
         rows.check(Spoilt(rows.fused, forget))
