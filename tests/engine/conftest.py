@@ -9,8 +9,17 @@ import pytest
 from engine_cases import GREEDY
 
 from engine import Engine, EngineConfig
+from engine.kv import memory
 
 MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_caches() -> Iterator[None]:
+    """Caches of unnamed size hold one longest sequence and more, not hundreds of megabytes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(memory, "_MOST_CPU_BYTES", 32 << 20)
+        yield
 
 
 @pytest.fixture

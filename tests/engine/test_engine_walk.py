@@ -240,7 +240,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 # and a walk that fails is made shorter for up to 300 s, until it shows the fault alone.
 @pytest.mark.timeout(500)
 class TestEngineWalk(EngineWalk.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=30, stateful_step_count=30, suppress_health_check=SLOW)
+    settings = settings(max_examples=15, stateful_step_count=30, suppress_health_check=SLOW)
 
 
 @pytest.mark.thorough

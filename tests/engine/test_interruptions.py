@@ -324,7 +324,7 @@ def interrupt_at_every(
 
 @pytest.mark.parametrize(
     ("call", "nth"),
-    [(submit, 3), (abort_all, 13), (run_steps, 149), (stream_some, 131), (generate, 191)],
+    [(submit, 3), (abort_all, 29), (run_steps, 307), (stream_some, 263), (generate, 389)],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_ctrl_c_anywhere_leaves_the_engine_sound_or_stopped(call, nth):

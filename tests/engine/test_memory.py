@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,21 @@ import torch
 
 from asv_bench.lab.counters.pretend_cuda import pretended_cuda
 from engine import ConfigError, Engine, EngineConfig
+from engine.kv import memory
 from engine.memory import allocating, host_bytes, in_words, require_bytes
 from engine.running.graph_capture import GraphPool
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
+OWN_BYTES = memory._MOST_CPU_BYTES
+
+
+@pytest.fixture(autouse=True)
+def own_caches() -> Iterator[None]:
+    """Caches of unnamed size are as large as they are for users, unlike in other tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(memory, "_MOST_CPU_BYTES", OWN_BYTES)
+        yield
 
 
 @pytest.mark.parametrize(

@@ -183,11 +183,11 @@ def test_an_engine_on_a_cpu_leaves_cores_to_other_programs():
         for cores, before, asked in {cases}:
             os.sched_getaffinity = lambda _: range(cores)
             torch.set_num_threads(before)
-            Engine(EngineConfig(device="cpu", threads=asked))
+            Engine(EngineConfig(device="cpu", num_kv_blocks=16, threads=asked))
             print(torch.get_num_threads())
         os.environ["OMP_NUM_THREADS"] = "3"
         torch.set_num_threads(3)
-        Engine(EngineConfig(device="cpu"))
+        Engine(EngineConfig(device="cpu", num_kv_blocks=16))
         print(torch.get_num_threads())
     """
     done = fresh_python("-c", dedent(program), OMP_NUM_THREADS="", OMP_WAIT_POLICY="passive")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fresh_python import fresh_python
+from tests.fresh_python import forked_python
 
 PRELUDE = """
 import multiprocessing
@@ -45,7 +45,7 @@ def embed(launch=begin_step):
 
 
 def _run(body: str, cache: Path) -> None:
-    done = fresh_python("-c", PRELUDE + body, TRITON_CACHE_DIR=str(cache))
+    done = forked_python(PRELUDE + body, TRITON_CACHE_DIR=str(cache))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -15,8 +15,7 @@ import pytest
 
 import kernels
 from asv_bench import __version__
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fresh_python import ROOT, forked_python
 
 
 def _run(code: str, *extra_paths: Path) -> subprocess.CompletedProcess[str]:
@@ -105,7 +104,9 @@ def test_transformers_works_beside_our_installed_wheel(tmp_path: Path) -> None:
         metadata.version("transformers")
     except metadata.PackageNotFoundError:
         pytest.skip("transformers is not installed")
-    _assert_runs(TRANSFORMERS_WORKS, _install(tmp_path, "kvtrail", __version__, "kernels"))
+    installed = _install(tmp_path, "kvtrail", __version__, "kernels")
+    done = forked_python(TRANSFORMERS_WORKS, search=(ROOT, installed))
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_the_namesake_nothing_is_said() -> None:
@@ -142,10 +143,11 @@ def test_the_namesake_is_warned_of_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_the_namesake_does_not_stop_our_own_calls(tmp_path: Path) -> None:
-    _assert_runs(
+    done = forked_python(
         "import torch, kernels\n"
         "cache = torch.zeros(2, 1, 16, 16)\n"
         "one = torch.tensor([1], dtype=torch.int32)\n"
         "kernels.paged_attention_decode(torch.ones(1, 1, 16), cache, cache, one[:, None], one)\n",
-        _install(tmp_path, "kernels", "0.18.2", "kernels"),
+        search=(ROOT, _install(tmp_path, "kernels", "0.18.2", "kernels")),
     )
+    assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ from asv_bench.output.progress import Progress
 from asv_bench.process.measured_process import CPU, Place
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
-from tests.fresh_python import ROOT, fresh_python
+from tests.fresh_python import ROOT, forked_python
 
 # All folders in one process, which imports torch once.
 COUNT = """
@@ -77,7 +77,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counts]:
     places = {"": ROOT, "again": ROOT, **places}
     paths = {"": ["cpu", "graph"], "copy": ["graph"]}
     asked = [[str(folder), *paths.get(name, ["cpu"])] for name, folder in places.items()]
-    done = fresh_python("-c", COUNT, json.dumps(asked), KVTRAIL_NVTX="0")
+    done = forked_python(COUNT, json.dumps(asked), KVTRAIL_NVTX="0")
     assert done.returncode == 0, done.stderr
     answers = msgspec.json.decode(done.stdout, type=list[Counts])
     return dict(zip(places, answers, strict=True))

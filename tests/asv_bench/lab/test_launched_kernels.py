@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fresh_python import fresh_python
+from tests.fresh_python import forked_python
 
 EVERY_BUCKET = """
 from asv_bench.lab.codegen.launched_kernels import launched_kernels
@@ -125,7 +125,7 @@ assert not [one.name for one in single["qwen3-0.6b"] if one.name.startswith("rin
 @pytest.mark.thorough
 def test_every_kernel_of_every_bucket_gpu_and_family_is_there_as_the_tables_say() -> None:
     # One after the other: what is pretended of one GPU does not last.
-    done = fresh_python("-c", EVERY_BUCKET + OTHER_GPUS + WIDE_HEADS + FAMILIES)
+    done = forked_python(EVERY_BUCKET + OTHER_GPUS + WIDE_HEADS + FAMILIES)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -143,7 +143,7 @@ print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in
 
 @pytest.mark.thorough
 def test_a_changed_tile_is_compiled_as_changed() -> None:
-    done = fresh_python("-c", CHANGED_TILE)
+    done = forked_python(CHANGED_TILE)
     assert done.returncode == 0, done.stdout + done.stderr
     # Two to eight rows take 16 at a time now; the one for a single row is as it was.
     assert "linear_stream-N768-K768-M16-n64-k256-stats0" in done.stdout.split()
@@ -162,7 +162,7 @@ launched_kernels.launched_kernels(batch_sizes=(1,))
 
 @pytest.mark.thorough
 def test_a_kernel_without_rules_is_refused() -> None:
-    done = fresh_python("-c", UNKNOWN)
+    done = forked_python(UNKNOWN)
     assert done.returncode == 1
     assert "the engine launches the kernel pick_tokens, which" in done.stderr
 
@@ -183,6 +183,6 @@ run(["pick_tokens"])
 
 @pytest.mark.thorough
 def test_without_gluon_the_plain_kernels_are_compiled_and_it_is_said() -> None:
-    done = fresh_python("-c", PLAIN_ONLY)
+    done = forked_python(PLAIN_ONLY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "has no Gluon for Hopper" in done.stdout

@@ -62,9 +62,9 @@ def test_many_comparisons_at_once_are_those_that_commits_get(
     plan = ComparisonPlan()
     for place, effect in enumerate((0.0, 0.01, 0.05)):
         effects = [effect] + [0.0] * (benchmarks - 1)
-        drawn = source.draw(np.random.default_rng(place), effects, 8, plan.cap)
+        drawn = source.draw(np.random.default_rng(place), effects, 4, plan.cap)
         answers = compare_many(drawn, plan)
-        for run in range(8):
+        for run in range(4):
             names = [str(number) for number in range(benchmarks)]
             pools = {name: drawn.pools[run, int(name)].tolist() for name in names}
             compared = CommitComparison(BASE, HEAD, names, plan, pools).run(DrawnPairs(drawn, run))

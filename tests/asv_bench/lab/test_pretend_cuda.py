@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fresh_python import fresh_python
+from tests.fresh_python import forked_python
 
 PRELUDE = """
 import numpy as np, torch
@@ -24,7 +24,7 @@ def crossed(traffic):
 
 def run(body: str) -> str:
     """Run `body` after the prelude in a fresh process and return what it printed."""
-    done = fresh_python("-c", PRELUDE + body)
+    done = forked_python(PRELUDE + body)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

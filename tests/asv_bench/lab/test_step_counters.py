@@ -19,7 +19,7 @@ import pytest
 from asv_bench.lab.counters.counter_baselines import differences
 from asv_bench.lab.counters.python_calls import python_calls
 from asv_bench.lab.counters.step_counters import BLOCK_SIZE, broken_rules
-from tests.fresh_python import ROOT, fresh_python
+from tests.fresh_python import ROOT, forked_python
 
 COUNT = """
 import json, sys
@@ -37,7 +37,7 @@ ALL_PATHS = [f"{path}-{batch}" for path in ("cpu", "graph", "fused", "plain") fo
 
 def run_count(root: Path, names: Sequence[str], **environment: str) -> Any:
     """Count in a process of its own, with the engine of `root` and the ruler of this tree."""
-    return fresh_python("-c", COUNT, *names, search=(root, ROOT), **environment)
+    return forked_python(COUNT, *names, search=(root, ROOT), **environment)
 
 
 def count(root: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -330,7 +330,7 @@ TestKVModel = KVModel.TestCase
 TestKVModel.settings = settings(
     deadline=None,
     derandomize=True,
-    max_examples=300,
+    max_examples=80,
     stateful_step_count=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

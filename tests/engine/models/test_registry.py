@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from unittest.mock import MagicMock
 
@@ -17,6 +16,7 @@ from engine.models.families import read_config
 from engine.models.registry import RANDOM_CONFIGS, default_dtype, load_model, load_tokenizer
 from engine.models.weights import parameter_shapes
 from engine.text.loading import TOKENIZER_FILES
+from tests.fresh_python import forked_python
 
 CPU = torch.device("cpu")
 
@@ -180,8 +180,9 @@ def test_hub_ids_come_from_the_cache_when_offline(tmp_path, monkeypatch):
     reference = _write_hub_cache(tmp_path, "somebody/tiny")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    run = [sys.executable, "-c", LOAD_OFFLINE]
-    printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+    done = forked_python(LOAD_OFFLINE)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
     assert printed[0] == str(reference.config.n_embd)
     assert printed[1].startswith("There is no local directory somebody/else")
     assert "HF_HUB_OFFLINE" in printed[1]
@@ -281,5 +282,4 @@ def test_importing_is_light():
         "import sys, engine.models.registry; "
         f"print([name for name in {heavy} if name in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert forked_python(code).stdout.strip() == "[]"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fresh_python import fresh_python
+from tests.fresh_python import forked_python
 
 BODY = """
 from types import SimpleNamespace
@@ -56,5 +56,5 @@ assert launched and launched == set(ahead), [one.name for one in launched ^ set(
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_all_that_captures_launch_is_compiled_ahead(fuse: bool, tmp_path: Path) -> None:
-    done = fresh_python("-c", BODY.format(fuse=fuse), TRITON_CACHE_DIR=str(tmp_path))
+    done = forked_python(BODY.format(fuse=fuse), TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

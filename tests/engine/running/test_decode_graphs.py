@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fresh_python import fresh_python
+from tests.fresh_python import forked_python
 
 BODY = """
 from asv_bench.lab.counters.pretend_cuda import pretended_cuda
@@ -36,7 +36,7 @@ with pretended_cuda() as traffic:
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_a_step_captures_no_more_than_the_draw_of_its_bucket_and_that_once(fuse: bool) -> None:
-    done = fresh_python("-c", BODY.format(fuse=fuse))
+    done = forked_python(BODY.format(fuse=fuse))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -62,5 +62,5 @@ EAGER = """
 
 def test_a_draw_without_memory_for_its_graph_goes_on_without_one() -> None:
     body = NO_MEMORY + BODY.format(fuse=True).partition("    # Only")[0] + EAGER
-    done = fresh_python("-c", body)
+    done = forked_python(body)
     assert done.returncode == 0, done.stdout + done.stderr

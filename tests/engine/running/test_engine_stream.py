@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fresh_python import fresh_python
+from tests.fresh_python import forked_python
 
 PRELUDE = """
 import torch
@@ -24,7 +24,7 @@ LONG = list(range(1, 20))  # It is prefilled: decode steps feed shorter prompts.
 
 def run(body: str) -> None:
     """Run `body` after the prelude in a fresh process."""
-    done = fresh_python("-c", PRELUDE + body)
+    done = forked_python(PRELUDE + body)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 from engine.running import ranges
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.fresh_python import forked_python
 
 PROFILED = """
 import torch
@@ -33,11 +27,8 @@ assert "nvtx" not in sys.modules
 
 
 def _run(code: str, **variables: str) -> str:
-    environment = {key: value for key, value in os.environ.items() if key != "KVTRAIL_NVTX"}
-    environment |= {"PYTHONPATH": str(ROOT)} | variables
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
+    done = forked_python(code, **({"KVTRAIL_NVTX": ""} | variables))
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
