@@ -65,9 +65,6 @@ TRITONS = (
 MOST_PROCESSES = 8 if TORCH.has_gpu else 4
 SPREAD = ("--numprocesses=auto", f"--maxprocesses={MOST_PROCESSES}", "--dist=loadgroup")
 
-# Half of what the tests' many processes take is compiling modules, where that is not kept.
-KEEPS_BYTECODE: Mapping[str, None] = {"PYTHONDONTWRITEBYTECODE": None}
-
 # Every reference is resolved, every warning is an error, and all of them are shown.
 STRICT = ("--nitpicky", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet")
 
@@ -217,16 +214,16 @@ def tests(session: nox.Session) -> None:
     """Run the tests, the kernels' as in `kernels`; what follows -- goes to pytest instead."""
     _provide(session, "test")
     if session.posargs:
-        session.run("python", "-m", "pytest", *session.posargs, env=_compiled() | KEEPS_BYTECODE)
+        session.run("python", "-m", "pytest", *session.posargs, env=_keeping_bytecode(_compiled()))
         return
     # The ruler's tests measure a GPU, where there is one, and need it for themselves.
     spread = () if TORCH.has_gpu else SPREAD
     pytest = ("python", "-m", "pytest")
-    session.run(*pytest, *spread, "--ignore=tests/kernels", env=_compiled() | KEEPS_BYTECODE)
+    session.run(*pytest, *spread, "--ignore=tests/kernels", env=_keeping_bytecode(_compiled()))
     # The whole grids are run by `kernels`.
     session.run(
         *(*pytest, *SPREAD, "-m", "not thorough and not spare", "tests/kernels"),
-        env=_triton_environment() | KEEPS_BYTECODE,
+        env=_keeping_bytecode(_triton_environment()),
     )
 
 
@@ -374,6 +371,11 @@ def _choose_triton(session: nox.Session, triton: TritonChoice) -> None:
 def _compiled() -> Mapping[str, str | None]:
     """Compile Triton's kernels; tests on a GPU machine fail where torch cannot use the GPU."""
     return {"TRITON_INTERPRET": None} | ({"KVTRAIL_REQUIRE": "gpu"} if TORCH.has_gpu else {})
+
+
+def _keeping_bytecode(environment: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    """Half of what the tests' many processes take is compiling modules, where that is not kept."""
+    return {**environment, "PYTHONDONTWRITEBYTECODE": None}
 
 
 def _triton_environment() -> Mapping[str, str | None]:
