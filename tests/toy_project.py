@@ -5,9 +5,12 @@ Its engine is one number, so a test can tell by a figure which commit's engine w
 
 from __future__ import annotations
 
+import compileall
+import functools
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,9 +94,8 @@ def make_project(root: Path, commits: int = 3) -> ToyProject:
     """A toy project at `root` with so many commits, all of the same second."""
     root.mkdir(parents=True)
     git(root, "init", "--quiet", "--initial-branch=main")
-    shutil.copytree(
-        ROOT / "asv_bench", root / "asv_bench", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    _compile_ruler()
+    shutil.copytree(ROOT / "asv_bench", root / "asv_bench")
     benchmarks = root / "asv_bench" / "benchmarks"
     for path in benchmarks.glob("*.py"):
         if path.name not in ("__init__.py", "sharing.py"):
@@ -113,6 +115,13 @@ def make_project(root: Path, commits: int = 3) -> ToyProject:
         ruler.write_text(f"__version__ = '0'\nRULER = {told}\n")
         project.commits.append(project.commit(f"step {number} <b>"))
     return project
+
+
+@functools.cache
+def _compile_ruler() -> None:
+    """So that copies of it have its bytecode, and no process compiles hundreds of modules."""
+    if not sys.dont_write_bytecode:
+        compileall.compile_dir(ROOT / "asv_bench", quiet=1)
 
 
 def git(root: Path, *arguments: str) -> str:

@@ -174,6 +174,7 @@ class _Program(TyperGroup):
             raise Interrupted("the command did not finish.") from error
 
 
+@functools.cache
 def build_app() -> typer.Typer:
     """The application with every command registered."""
     app = typer.Typer(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
+import typer.testing
+
+# Else each of the hundreds of command lines that tests try makes every command with its options.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.fixture

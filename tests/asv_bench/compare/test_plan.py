@@ -61,7 +61,9 @@ def test_a_cap_that_could_never_decide_is_refused() -> None:
         ComparisonPlan.with_cap(5)
 
 
-@pytest.mark.parametrize("benchmarks", [1, 2, 8, 19, 33])
+@pytest.mark.parametrize(
+    "benchmarks", [1, 2, 8, *(pytest.param(n, marks=pytest.mark.thorough) for n in (19, 33))]
+)
 def test_from_the_least_cap_on_a_benchmark_can_be_told_from_the_others(
     benchmarks: int,
 ) -> None:

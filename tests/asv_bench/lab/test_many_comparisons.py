@@ -52,7 +52,7 @@ class DrawnPairs:
         return pairs
 
 
-@pytest.mark.parametrize("benchmarks", [1, 3])
+@pytest.mark.parametrize("benchmarks", [pytest.param(1, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize("noise", [*SITUATIONS, "replayed"])
 def test_many_comparisons_at_once_are_those_that_commits_get(
     noise: str, benchmarks: int, tmp_path: Path

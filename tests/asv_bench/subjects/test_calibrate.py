@@ -140,6 +140,7 @@ def test_after_it_a_clear_case_ends_at_three_pairs(kvtrail, tmp_path: Path) -> N
     assert (answer["verdict"], answer["pairs_used"]) == ("slower", 3)
 
 
+@pytest.mark.thorough
 def test_a_setup_is_made_once_for_all_delays(kvtrail, tmp_path: Path) -> None:
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, OBEDIENT)
     file = made.root / "kvtrail.toml"
@@ -150,6 +151,7 @@ def test_a_setup_is_made_once_for_all_delays(kvtrail, tmp_path: Path) -> None:
     assert (tmp_path / "setups").read_text() == "made\n"
 
 
+@pytest.mark.thorough
 def test_of_labels_the_first_is_measured(kvtrail, tmp_path: Path) -> None:
     tables = f"""{TABLES}
     [axis]

@@ -124,6 +124,7 @@ def test_an_interval_within_the_margin_that_is_not_enough_says_so(
     assert "the interval lies within the margin of 0.11 %, and to be called" in said.text
 
 
+@pytest.mark.thorough
 def test_several_metrics_with_a_direction_and_a_margin_of_their_own(
     kvtrail, tmp_path: Path
 ) -> None:
@@ -261,11 +262,11 @@ def test_a_setup_is_made_once_for_each_tree(kvtrail, tmp_path: Path) -> None:
     said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
     assert (said.code, said.verdicts) == (0, {"tpot_ms": "equivalent"}), said.text
     assert made_at.read_text().split() == ["made"] * 2
-    kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--fresh")
+    kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--fresh", "--pairs", "7")
     assert made_at.read_text().split() == ["made"] * 2
     # A pinned file is part of what a setup depends on.
     (made.root / "build.sh").write_text(f"echo made >> '{made_at}'; echo 6.0 > value\n")
-    kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--fresh")
+    kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--fresh", "--pairs", "7")
     assert made_at.read_text().split() == ["made"] * 4
 
 
