@@ -361,26 +361,27 @@ class DeclaredSubject:
     @contextmanager
     def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
         """The same on this machine, where names stand for other variants."""
-        processes = Processes()
-        trees = self._trees(variant_of, processes)
-        lives = Lives(self.work, self._here(), trees, processes)
-        self.cells, self.others, self.remarks = lives.cells, lives.others, trees.remarks
-        try:
+        with self._processes() as processes:
+            trees = self._trees(variant_of, processes)
+            lives = Lives(self.work, self._here(), trees, processes)
+            self.cells, self.others, self.remarks = lives.cells, lives.others, trees.remarks
             yield lives
-        finally:
-            lives.stop()
-            self._scratch.cleanup()
 
     @contextmanager
     def ends(self) -> Iterator[Ends]:
         """Variants laid out to be looked at; what was laid out goes on leaving."""
-        processes = Processes()
-        trees = self._trees(self.variant, processes)
-        table = self._text.subject
-        traced = self._traced_life()
-        self.remarks = trees.remarks
-        try:
+        with self._processes() as processes:
+            trees = self._trees(self.variant, processes)
+            self.remarks = trees.remarks
+            table, traced = self._text.subject, self._traced_life()
             yield Ends(trees, processes, table, self._started, self._here()[0], traced)
+
+    @contextmanager
+    def _processes(self) -> Iterator[Processes]:
+        """Processes that end on leaving, also where none began, and with them what was laid out."""
+        processes = Processes()
+        try:
+            yield processes
         finally:
             processes.stop()
             self._scratch.cleanup()
