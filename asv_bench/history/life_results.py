@@ -73,7 +73,7 @@ class LifeResults:
         return {
             metric: device_factors(by_device)
             for metric, by_device in self._by_device().items()
-            if len(by_device) > 1
+            if len(by_device) > 1 and _all_positive(by_device)
         }
 
     def remarks(self) -> list[str]:
@@ -199,6 +199,11 @@ class LifeResults:
                 record_samples=True,
             )
         results.save(str(session))
+
+
+def _all_positive(by_device: Mapping[str, Mapping[str, list[float]]]) -> bool:
+    """Whether devices have shares of all figures of a metric: a count of 0 has none."""
+    return all(min(values) > 0 for of in by_device.values() for values in of.values())
 
 
 def _sentences(metric: str, devices: int, factors: Mapping[str, float]) -> list[str]:

@@ -43,8 +43,9 @@ class ProcessPairs:
         asv's names with parameters, and for each its name in asv's runner.
     devices
         "cpu", or UUIDs of GPUs.
-    repeats
-        Whether a process repeats a short benchmark, of which it gives the least figure.
+    is_compared
+        Whether figures are compared: a process then repeats a short benchmark, of which it gives
+        the least figure, and only positive figures count.
     in_turns
         Whether the two processes of a pair take turns of one run of the engine, in benchmarks that
         make several; None: on a CPU.
@@ -57,7 +58,7 @@ class ProcessPairs:
         benchmarks: Mapping[str, str],
         devices: Sequence[str],
         *,
-        repeats: bool = True,
+        is_compared: bool = True,
         in_turns: bool | None = None,
     ) -> None:
         self._lay_out = lay_out
@@ -69,7 +70,8 @@ class ProcessPairs:
         self._runs: dict[str, str] = {}
         self._repeats: dict[str, int] = {}
         on_gpu = self._places[self.devices[0]].is_gpu
-        self._may_repeat = repeats and not on_gpu
+        self._is_compared = is_compared
+        self._may_repeat = is_compared and not on_gpu
         self._takes_turns = not on_gpu if in_turns is None else in_turns
         self._in_turns: set[str] = set()
         self._trying: dict[str, threading.Lock] = {}
@@ -183,7 +185,7 @@ class ProcessPairs:
         absences = {
             self._names[outcome.name]: Absence(reason, outcome.status == "failed")
             for outcome in answer.outcomes
-            if (reason := _why_unusable(outcome))
+            if (reason := self._why_unusable(outcome))
         }
         if len(absences) == len(self._ids):
             first = next(iter(absences.values()))
@@ -251,7 +253,7 @@ class ProcessPairs:
         windows: dict[str, list[float]] = {}
         for outcome in answer.outcomes:
             name = self._names[outcome.name]
-            if reason := _why_unusable(outcome):
+            if reason := self._why_unusable(outcome):
                 raise SampleFailed(commit, (name,), reason)
             values.setdefault(name, []).extend(outcome.samples)
             windows.setdefault(name, []).extend(outcome.windows or outcome.samples)
@@ -269,6 +271,14 @@ class ProcessPairs:
             )
             for name in values
         }
+
+    def _why_unusable(self, outcome: Outcome) -> str:
+        """Why an outcome has no figure of use; empty if it has one."""
+        if outcome.status != "measured":
+            return outcome.reason or f"the benchmark was {outcome.status}"
+        if self._is_compared and min(outcome.samples) <= 0:
+            return f"it gave {min(outcome.samples):g}, and only positive figures have a ratio"
+        return ""
 
 
 def repeats_for(seconds: float) -> int:
@@ -297,12 +307,3 @@ def for_turns(place: Place) -> Place:
     """
     cores = place.cores or tuple(sorted(os.sched_getaffinity(0)))
     return replace(place, cores=cores[-measured_threads() :])
-
-
-def _why_unusable(outcome: Outcome) -> str:
-    """Why an outcome has no figure to compare; empty if it has one."""
-    if outcome.status != "measured":
-        return outcome.reason or f"the benchmark was {outcome.status}"
-    if min(outcome.samples) <= 0:
-        return f"it gave {min(outcome.samples):g}, and only positive figures have a ratio"
-    return ""

@@ -91,7 +91,7 @@ class Reading:
     Raises
     ------
     MeasurementFailed
-        If the value is no positive number: there is no ratio to it.
+        If the value is no number, or negative.
     """
 
     commit: str
@@ -104,6 +104,12 @@ class Reading:
     gpu: GpuConditions | None = None
 
     def __post_init__(self) -> None:
+        # A count may be 0; a pair of readings may not.
+        if self.value != 0:
+            self.require_ratio()
+
+    def require_ratio(self) -> None:
+        """Raise MeasurementFailed unless there is a ratio to the value."""
         if not (math.isfinite(self.value) and self.value > 0):
             raise MeasurementFailed(
                 f"{self.benchmark} gave {self.value!r} at commit {short(self.commit)}; only "
@@ -128,6 +134,10 @@ class Pair:
     head_first: bool
     discarded: str | None = None
     higher_is_better: bool = False
+
+    def __post_init__(self) -> None:
+        for reading in (self.base, self.head):
+            reading.require_ratio()
 
     @property
     def costs(self) -> tuple[float, float]:

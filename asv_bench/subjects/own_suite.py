@@ -171,9 +171,9 @@ class OwnSuite(DeclaredSubject):
 
     @contextmanager
     def lives(self) -> Iterator[RoundSource]:
-        """See `DeclaredSubject`: a process takes a figure once, as asv does."""
+        """See `DeclaredSubject`: a process takes a figure once, which may be 0, as asv does."""
         names = [entry.name for entry in self.entries]
-        with self._pairs_for(self.variant, names, repeats=False) as source:
+        with self._pairs_for(self.variant, names, is_compared=False) as source:
             yield source
 
     @contextmanager
@@ -186,7 +186,7 @@ class OwnSuite(DeclaredSubject):
         variant_of: Callable[[str], Variant],
         benchmarks: Sequence[str],
         *,
-        repeats: bool = True,
+        is_compared: bool = True,
     ) -> ProcessPairs:
         known = {entry.name: entry.identifier for entry in self.entries}
         return ProcessPairs(
@@ -194,7 +194,7 @@ class OwnSuite(DeclaredSubject):
             ProcessRunner(self.repository / BENCHMARKS, self._environment),
             {name: known[name] for name in benchmarks},
             self.devices,
-            repeats=repeats,
+            is_compared=is_compared,
         )
 
     def sentence(self) -> str:

@@ -175,6 +175,8 @@ def named(metric: str, contrast: str) -> str:
 def _together(readings: Sequence[Reading], end: str, name: str) -> Reading:
     """The geometric mean of the readings of some cells; of several, the commit is the end's."""
     commit = readings[0].commit if len(readings) == 1 else end
+    for reading in readings:
+        reading.require_ratio()
     mean = math.exp(sum(math.log(one.value) for one in readings) / len(readings))
     samples = tuple(sample for one in readings for sample in one.samples)
     return replace(readings[0], commit=commit, benchmark=name, value=mean, samples=samples)

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from toy_project import ToyProject, make_project
 
+from asv_bench.errors import MeasurementFailed
 from asv_bench.process import measured_process
 from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
 from asv_bench.process.process_pairs import ProcessPairs, for_turns, repeats_for, shared_out
-from asv_bench.process.samples import CommitUnusable, GpuConditions, SampleFailed
+from asv_bench.process.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
 from asv_bench.process.turns import TURNS_VARIABLE
 from asv_bench.subjects.own_suite import OwnSuite, environment_of
 
@@ -336,3 +337,22 @@ def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProje
     assert tried == dict(zip(toy.commits, source.devices, strict=True))
     busy = {(asked.commit, asked.place.device) for asked in runner.asked}
     assert busy == set(tried.items())
+
+
+def test_a_count_of_nothing_is_a_figure_of_a_history_and_no_end_of_a_comparison(
+    toy: ToyProject,
+) -> None:
+    def nothing(number: int, outcome: Outcome) -> Outcome:
+        return replace(outcome, samples=(0.0,)) if outcome.name == "a.step" else outcome
+
+    head = toy.commits[-1]
+    runner = ScriptedRunner(change=nothing)
+    lay_out = OwnSuite(toy.root).folder_of
+    source = ProcessPairs(lay_out, runner, BENCHMARKS, ["cpu"], is_compared=False)
+    assert source.prepare(head) == {}
+    assert source.life(head)["a.step"].value == 0
+    compared = pairs_of(toy, ScriptedRunner(change=nothing))
+    assert "only positive figures" in compared.prepare(head)["a.step"].reason
+    reading = source.life(head)["a.step"]
+    with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
+        Pair(reading, reading, head_first=False)
