@@ -92,7 +92,7 @@ class LifeRounds:
             return None if device in begun else self._next(device)
 
         def take(cell: Cell, future: Future[Lived]) -> None:
-            if isinstance(error := future.exception(), SampleFailed):
+            if isinstance(error := future.exception(), SampleFailed) and not error.readings:
                 raise MeasurementFailed(f"nothing was measured: {error}") from None
             self._take(cell, future)
             if error is None and (readings := future.result().readings):
@@ -223,7 +223,8 @@ class LifeRounds:
         except CommitUnusable as error:
             self._give_up(cell.commit, error)
         except SampleFailed as error:
-            self.results[cell.kind].fail(cell.commit, dict.fromkeys(error.benchmarks, error.reason))
+            failed = dict.fromkeys(error.benchmarks, error.reason)
+            self._add(cell, Lived(error.readings, failed))
         else:
             self._add(cell, lived)
             if self.kept is not None:

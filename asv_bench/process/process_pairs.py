@@ -142,8 +142,15 @@ class ProcessPairs:
         """See `LifeSource`: a process for each run of the engine, which takes turns with none."""
         place = self._places[device or self.devices[0]]
         readings: dict[str, Reading] = {}
+        failures: list[SampleFailed] = []
         for names in self._by_run((commit,), benchmarks, place).values():
-            readings.update(*self._measure_in_order((commit,), names, place))
+            try:
+                readings.update(*self._measure_in_order((commit,), names, place))
+            except SampleFailed as failure:
+                failures.append(failure)
+        if failures:
+            lacking = [name for failure in failures for name in failure.benchmarks]
+            raise SampleFailed(commit, lacking, failures[0].reason, readings)
         return readings
 
     def _by_run(

@@ -31,9 +31,18 @@ class CommitUnusable(MeasurementFailed):
 
 
 class SampleFailed(MeasurementFailed):
-    """A process of a commit that can be measured gave no figure of `benchmarks` this time."""
+    """A process of a commit that can be measured gave no figure of `benchmarks` this time.
 
-    def __init__(self, commit: str, benchmarks: Collection[str], reason: str) -> None:
+    `readings` are those of other benchmarks, which processes beside it gave.
+    """
+
+    def __init__(
+        self,
+        commit: str,
+        benchmarks: Collection[str],
+        reason: str,
+        readings: Mapping[str, Reading] | None = None,
+    ) -> None:
         super().__init__(
             f"a process of commit {short(commit)} gave no figure of {', '.join(benchmarks)}: "
             f"{reason}"
@@ -41,6 +50,7 @@ class SampleFailed(MeasurementFailed):
         self.commit = commit
         self.benchmarks = tuple(benchmarks)
         self.reason = reason
+        self.readings = readings or {}
 
     def __reduce__(self) -> tuple[type[SampleFailed], tuple[str, tuple[str, ...], str]]:
         """How it is made again in another process."""

@@ -356,3 +356,15 @@ def test_a_count_of_nothing_is_a_figure_of_a_history_and_no_end_of_a_comparison(
     reading = source.life(head)["a.step"]
     with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
         Pair(reading, reading, head_first=False)
+
+
+def test_a_process_that_fails_costs_a_life_its_own_figures_only(toy: ToyProject) -> None:
+    def failing(number: int, outcome: Outcome) -> Outcome:
+        # All of the first process succeeds: it tries the commit.
+        fails = number and outcome.name == "b.time-0"
+        return replace(outcome, status="failed", samples=(), reason="gone") if fails else outcome
+
+    with pytest.raises(SampleFailed, match="gone") as failed:
+        pairs_of(toy, ScriptedRunner(change=failing)).life(toy.commits[0])
+    assert failed.value.benchmarks == ("b.time(1)",)
+    assert set(failed.value.readings) == {"a.step", "a.ttft"}
