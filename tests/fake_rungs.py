@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asv_bench.process.measured_process import Place, ProcessFailed
 from asv_bench.process.samples import GpuConditions
 from asv_bench.process.turns import TURNS_VARIABLE
 from asv_bench.studies.ladder.claims import FIGURES
@@ -16,6 +15,8 @@ from asv_bench.studies.ladder.rung_counters import COUNTERS
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME
 from asv_bench.studies.ladder.rungs import Rung
+from asv_bench.subjects.lives import Place
+from asv_bench.subjects.processes import LifeFailed
 
 
 @dataclass
@@ -50,7 +51,7 @@ class FakeProcesses:
             self.ran.append((place.device, rung.number, tuple(workloads), check))
             factor = float(np.exp(self.noise * self._random.standard_normal()))
         if rung.number in self.fails:
-            raise ProcessFailed("it ended with exit code 1: no such thing")
+            raise LifeFailed("it ended with exit code 1: no such thing")
         value = self.seconds.get(rung.number, 1e-3) * factor
         figures = dict.fromkeys((STEP_TIME, *FIGURES), value)
         digests = list(self.digests.get(rung.number, ["a", "b"]))

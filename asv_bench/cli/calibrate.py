@@ -26,12 +26,12 @@ from asv_bench.lab.calibration.trials import PlantedTrial, Trials, are_sound, tr
 from asv_bench.output.console import print_sentences
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.process_pairs import shared_out
 from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.subjects.places import shared_out
 
 HELP = (
     "Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine, "

@@ -216,7 +216,7 @@ def opened(order: Order, slots: int, name: str, look: Look) -> Iterator[Host]:
         processes = Processes()
         work, laid = order.work, folder / "trees"
         trees = Trees(variant_of, work.table, order.pinned, work.folder, laid, processes)
-        lives = Lives(work, places, trees, processes)
+        lives = Lives(work, places, trees.lay_out, processes)
         try:
             yield Host(lives, trees.remarks, places, look)
         finally:

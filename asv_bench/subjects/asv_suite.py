@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -235,8 +235,8 @@ class AsvSuite(DeclaredSubject):
         return json.loads(listing.read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteLife:
+@dataclass(frozen=True)
+class SuiteLife(Life):
     """The chosen benchmarks of a suite, which a command runs one by one.
 
     Attributes
@@ -261,7 +261,12 @@ class SuiteLife:
     absent: dict[Path, dict[str, Absence]] = field(default_factory=dict)
 
     def live(
-        self, laid: Laid, variables: Mapping[str, str], cores: tuple[int, ...], processes: Processes
+        self,
+        laid: Laid,
+        variables: Mapping[str, str],
+        cores: tuple[int, ...],
+        processes: Processes,
+        metrics: Collection[str],
     ) -> Figures:
         """See `Life`."""
         os.utime(self.kept)
@@ -272,7 +277,8 @@ class SuiteLife:
         }
         with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as work:
             (Path(work) / "wanted.json").write_text(json.dumps(told))
-            figures = self.command.live(laid, {**variables, _WORK: work}, cores, processes)
+            told_where = {**variables, _WORK: work}
+            figures = self.command.live(laid, told_where, cores, processes, metrics)
             reasons = json.loads((Path(work) / "reasons.json").read_text())
         figures.absences |= {name: Absence(*reason) for name, reason in reasons.items()} | absent
         self.absent.setdefault(laid.tree, figures.absences)

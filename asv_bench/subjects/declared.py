@@ -363,7 +363,7 @@ class DeclaredSubject:
         """The same on this machine, where names stand for other variants."""
         with self._processes() as processes:
             trees = self._trees(variant_of, processes)
-            lives = Lives(self.work, self._here(), trees, processes)
+            lives = Lives(self.work, self._here(), trees.lay_out, processes)
             self.cells, self.others, self.remarks = lives.cells, lives.others, trees.remarks
             yield lives
 
@@ -409,7 +409,8 @@ class DeclaredSubject:
         timeout = self._text.subject.timeout_s
         if server is not None and client is not None:
             return ServerLife(server, client, self._declared, timeout)
-        return CommandLife(self._started, self._declared, timeout)
+        table = self._text.subject
+        return CommandLife(self._started, self._declared, timeout, table.preload, table.turns)
 
     @property
     def _started(self) -> str | tuple[str, ...]:

@@ -88,7 +88,7 @@ class Ends:
         assert self.traced is not None
         laid = self.trees.lay_out(name)
         variables = self._variables(laid, **{TRACE: str(target)})
-        self.traced.live(laid, variables, self.place.cores, self.processes)
+        self.traced.live(laid, variables, self.place.cores, self.processes, ())
 
     def _variables(self, laid: Laid, **more: str) -> dict[str, str]:
         return laid.environment(self.table, **self.place.variables(), **more)

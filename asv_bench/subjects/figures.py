@@ -25,10 +25,20 @@ class NoFigure(MeasurementFailed):
 
 @dataclass(slots=True)
 class Figures:
-    """Values by metric, one for each window, and why other metrics have none."""
+    """Values by metric, one for each window, and why other metrics have none.
+
+    Attributes
+    ----------
+    taken
+        What counts of a metric, where it is not made of its windows.
+    span
+        When the life measured, in seconds of the monotonic clock; None: all the time.
+    """
 
     values: dict[str, tuple[float, ...]] = field(default_factory=dict)
     absences: dict[str, Absence] = field(default_factory=dict)
+    taken: dict[str, float] = field(default_factory=dict)
+    span: tuple[float, float] | None = None
 
     @classmethod
     def of_windows(cls, windows: Sequence[Figures]) -> Figures:

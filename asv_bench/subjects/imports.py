@@ -14,8 +14,9 @@ from pathlib import Path
 
 from asv_bench.git.repository import short
 from asv_bench.subjects.cell import Cell, project_names
+from asv_bench.subjects.command_line import filled
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.trees import Laid, filled
+from asv_bench.subjects.trees import Laid
 
 _PROBE = """
 import importlib.util, json, os, sys

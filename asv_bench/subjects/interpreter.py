@@ -61,6 +61,8 @@ class Watched(Processes):
                 yield process
                 return
             self._has_begun = True
+            if job.preload and (fork := process.command) is not None:
+                self._pythons[process.process] = Python(fork.program, dict(job.variables))
             ended = threading.Event()
             watching = threading.Thread(target=self._watch, args=(process.process, ended))
             watching.start()

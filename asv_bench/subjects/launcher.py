@@ -4,7 +4,7 @@ A small process of its own: the kernel counts the memory of whoever starts a pro
 program's peak, and the ruler is larger than many programs. It is also the parent of whatever loses
 its own in this life, so that nothing leaves it: not by a session or group of its own, nor by
 another environment. Run as a script by `processes`, with the descriptors to report to and to obey
-before the command; what it imports is small.
+before the command; what it imports is small. `forkserver` does the same for a fork of itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from _collections_abc import Callable
 from _thread import start_new_thread
 from ctypes import CDLL
 from select import select
@@ -30,19 +31,30 @@ _SIGKILL, _SIGPIPE, _SIGTERM, _SIGXFSZ = 9, 13, 15, 25
 def main() -> None:
     """Run the command, and report seconds, KiB and the exit code once it has ended."""
     report, control, arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+
+    def begin() -> int:
+        # A group of its own: what a script does to its group it does not do to this process.
+        # Python ignores two signals that the command must not.
+        return os.posix_spawnp(
+            arguments[0], arguments, os.environ, setpgroup=0, setsigdef=(_SIGPIPE, _SIGXFSZ)
+        )
+
+    try:
+        supervise(report, control, begin)
+    except OSError as error:
+        os.write(report, f"{arguments[0]}: {error.strerror}.".encode())
+
+
+def supervise(report: int, control: int, begin: Callable[[], int]) -> None:
+    """Begin a process, say how it ended, and wait until nothing of what it started is left.
+
+    Raises OSError if it cannot be begun.
+    """
     for descriptor in (report, control):
         os.set_inheritable(descriptor, False)
     CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     begun = time.perf_counter()
-    try:
-        # A group of its own: what a script does to its group it does not do to this process.
-        # Python ignores two signals that the command must not.
-        process = os.posix_spawnp(
-            arguments[0], arguments, os.environ, setpgroup=0, setsigdef=(_SIGPIPE, _SIGXFSZ)
-        )
-    except OSError as error:
-        os.write(report, f"{arguments[0]}: {error.strerror}.".encode())
-        return
+    process = begin()
     asked: list[bytes] = []
     start_new_thread(_obey, (control, asked))
     while True:

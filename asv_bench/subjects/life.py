@@ -6,10 +6,10 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from asv_bench.process.run_apart import last_words
@@ -26,38 +26,66 @@ _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
 _FIXED_PORT = re.compile(r"--port[ =]([1-9][0-9]{0,4})(?![0-9])")
 
 
-class Life(Protocol):
+class Life(ABC):
     """What a subject does for one sample."""
 
+    can_begin_together = False
+    """Whether first lives of two variants can run on a device at the same time: two might not fit
+    it, or want one port."""
+
+    @abstractmethod
     def live(
-        self, laid: Laid, variables: Mapping[str, str], cores: tuple[int, ...], processes: Processes
+        self,
+        laid: Laid,
+        variables: Mapping[str, str],
+        cores: tuple[int, ...],
+        processes: Processes,
+        metrics: Collection[str],
     ) -> Figures:
-        """Run it once, in the folder of a variant.
+        """Run it once, in the folder of a variant, for these metrics at least.
 
         Raises
         ------
         LifeFailed
             If it does not end well.
         """
-        ...
+
+    def groups(self, metrics: Collection[str]) -> list[tuple[str, ...]]:
+        """The metrics by the life that they come from."""
+        return [tuple(metrics)]
+
+    def takes_turns(self, metrics: Collection[str]) -> bool:
+        """Whether two lives of a group can work in turns, as `turns` has it."""
+        return False
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLife:
+@dataclass(frozen=True)
+class CommandLife(Life):
     """A command that runs to its end; `metrics` are those that it leaves itself."""
 
     command: str | tuple[str, ...]
     metrics: Mapping[str, MetricTable]
     timeout_s: float
+    preload: tuple[str, ...] = ()
+    in_turns: bool = False
+
+    def takes_turns(self, metrics: Collection[str]) -> bool:
+        """See `Life`."""
+        return self.in_turns
 
     def live(
-        self, laid: Laid, variables: Mapping[str, str], cores: tuple[int, ...], processes: Processes
+        self,
+        laid: Laid,
+        variables: Mapping[str, str],
+        cores: tuple[int, ...],
+        processes: Processes,
+        metrics: Collection[str],
     ) -> Figures:
         """See `Life`."""
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             result = Path(scratch) / "result.json"
             told = {**variables, "KVTRAIL_RESULT": str(result)}
-            job = Job(laid.follow(self.command), laid.tree, told, cores)
+            job = Job(laid.follow(self.command), laid.tree, told, cores, self.preload)
             ended = processes.run(job, self.timeout_s)
             figures = Left(result, ended.said).figures(self.metrics)
         figures.values["wall_s"] = (ended.seconds,)
@@ -65,8 +93,8 @@ class CommandLife:
         return figures
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLife:
+@dataclass(frozen=True)
+class ServerLife(Life):
     """A server that is started, asked by a client so many times, and ended."""
 
     server: ServerTable
@@ -77,7 +105,12 @@ class ServerLife:
     """Requests that runs of the client completed, where it does not say how many there were."""
 
     def live(
-        self, laid: Laid, variables: Mapping[str, str], cores: tuple[int, ...], processes: Processes
+        self,
+        laid: Laid,
+        variables: Mapping[str, str],
+        cores: tuple[int, ...],
+        processes: Processes,
+        metrics: Collection[str],
     ) -> Figures:
         """See `Life`."""
         port = _free_port()

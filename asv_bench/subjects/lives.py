@@ -1,18 +1,20 @@
-"""Pairs of lives of a subject: processes in the folders of two variants, one after the other."""
+"""Lives of a subject's variants, singly or in pairs, each in a fresh process on this machine."""
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from asv_bench.git.repository import short
 from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import GpuWatch, why_discarded
-from asv_bench.process.process_pairs import repeats_for
+from asv_bench.process.paired_windows import undisturbed
 from asv_bench.process.samples import (
     Absence,
     CommitUnusable,
@@ -21,17 +23,30 @@ from asv_bench.process.samples import (
     Reading,
     SampleFailed,
 )
+from asv_bench.process.threads import measured_threads
+from asv_bench.process.turns import in_turns
 from asv_bench.subjects.cell import Cell, cell_of
+from asv_bench.subjects.command_line import filled
 from asv_bench.subjects.figures import Figures
 from asv_bench.subjects.imports import imported_elsewhere
 from asv_bench.subjects.interpreter import Watched
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid, Trees, filled
+from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.subjects.where import Work
 
 HOST = "host"
 """The device of lives that are given no GPU of their own."""
 WALL = "wall_s"
+TRIAL = "KVTRAIL_TRIAL"
+"""Set for the first life of a variant, whose figures are not kept."""
+_MEASURED_SECONDS = 2.0
+"""What is shorter is repeated, as the least of several figures is steadier than one."""
+_MOST_REPEATS = 7
+
+
+def repeats_for(seconds: float) -> int:
+    """How often to repeat what takes so long, so that one time of it is little disturbed."""
+    return min(_MOST_REPEATS, math.ceil(_MEASURED_SECONDS / max(seconds, 1e-9)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,16 @@ class Place:
         """As readings name it."""
         return self.name or ",".join(self.gpus) or HOST
 
+    def for_turns(self) -> Place:
+        """Where two lives take turns: on the same cores, as many as either has threads.
+
+        Cores differ for as long as a neighbour works beside one of them. Were each life on a core
+        of its own, one would have the slower in all its turns. That holds on a GPU, too, where the
+        host works longer than the GPU.
+        """
+        cores = self.cores or tuple(sorted(os.sched_getaffinity(0)))
+        return replace(self, cores=cores[-measured_threads() :])
+
     def variables(self) -> dict[str, str]:
         """What shows a life these GPUs only."""
         if not self.gpus:
@@ -60,26 +85,27 @@ class Place:
 class Lives:
     """A source of single lives and of pairs of them (`LifeSource`, `PairSource`).
 
-    The first life in a variant is not measured: it shows which metrics there are. Where nothing but
-    the wall time of a short command is compared, the command runs several times for a reading,
-    which is the least of them: what else the machine does only ever adds time. Of other metrics a
-    reading is the median over a life's windows.
+    The first life in a variant is not measured: it shows which metrics there are. A reading is the
+    median over a life's windows, or what the life says. Where nothing but the wall time of a short
+    command is compared, the command runs several times for a reading, which is the least of them:
+    what else the machine does only ever adds time. The two lives of a pair run one after the other,
+    or in turns where they can; then the windows in which neither was disturbed count.
 
     Metrics of a life that `work` does not name are kept in `others`.
     """
 
-    prepares_together = False
-    """Two lives at once might not fit a device, or want one port."""
-
     def __init__(
-        self, work: Work, places: Sequence[Place], trees: Trees, processes: Processes
+        self,
+        work: Work,
+        places: Sequence[Place],
+        lay_out: Callable[[str], Laid],
+        processes: Processes,
     ) -> None:
+        self._work = work
         self._life = work.life
-        self._command = work.command
-        self._table = work.table
         self._metrics = {metric.name: metric for metric in work.metrics}
         self._places = {place.device: place for place in places}
-        self._trees = trees
+        self._lay_out = lay_out
         self._processes = processes
         self._tried: dict[str, tuple[Laid, dict[str, Absence]] | CommitUnusable] = {}
         self._trying: dict[str, threading.Lock] = {}
@@ -95,13 +121,18 @@ class Lives:
         """See `PairSource`."""
         return tuple(self._places)
 
+    @property
+    def prepares_together(self) -> bool:
+        """See `PairSource`."""
+        return self._life.can_begin_together
+
     def stop(self) -> None:
         """See `PairSource`; nothing is measured from then on."""
         self._processes.stop()
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `PairSource`: lay it out, make its setup, and live once without measuring."""
-        place = self._places[device or self.devices[0]]
+        place = self._place(device)
         with self._lock:
             trying = self._trying.setdefault(commit, threading.Lock())
         # Different commits are tried at the same time, each on the device that asked for it.
@@ -127,20 +158,19 @@ class Lives:
     ) -> Mapping[str, Pair]:
         """See `PairSource`."""
         order = (head, base) if head_first else (base, head)
-        first, second = (
-            self.life(commit, benchmarks=benchmarks, device=device) for commit in order
-        )
-        of_base, of_head = (second, first) if head_first else (first, second)
-        return {
-            name: Pair(
-                of_base[name],
-                of_head[name],
-                head_first,
-                why_discarded(of_base[name].gpu, of_head[name].gpu),
-                higher_is_better=self._metrics[name].better == "higher",
-            )
-            for name in of_base.keys() & of_head.keys()
-        }
+        pairs: dict[str, Pair] = {}
+        for names in self._groups((base, head), benchmarks, device):
+            first, second = self._two(order, names, self._place(device))
+            of_base, of_head = (second, first) if head_first else (first, second)
+            for name in names:
+                pairs[name] = Pair(
+                    of_base[name],
+                    of_head[name],
+                    head_first,
+                    why_discarded(of_base[name].gpu, of_head[name].gpu),
+                    higher_is_better=self._metrics[name].better == "higher",
+                )
+        return pairs
 
     def life(
         self,
@@ -149,25 +179,73 @@ class Lives:
         benchmarks: Collection[str] | None = None,
         device: str | None = None,
     ) -> Mapping[str, Reading]:
-        """See `LifeSource`."""
-        absences = self.prepare(commit, device)
-        wanted = [name for name in benchmarks or self._metrics if name not in absences]
-        place = self._places[device or self.devices[0]]
+        """See `LifeSource`: a process for each group of metrics."""
+        readings: dict[str, Reading] = {}
+        failures: list[SampleFailed] = []
+        for names in self._groups((commit,), benchmarks, device):
+            try:
+                readings.update(self._readings(commit, names, self._place(device)))
+            except SampleFailed as failure:
+                failures.append(failure)
+        if failures:
+            lacking = [name for failure in failures for name in failure.benchmarks]
+            raise SampleFailed(commit, lacking, failures[0].reason, readings)
+        return readings
+
+    def _place(self, device: str | None) -> Place:
+        return self._places[device or self.devices[0]]
+
+    def _groups(
+        self, commits: Sequence[str], benchmarks: Collection[str] | None, device: str | None
+    ) -> list[tuple[str, ...]]:
+        """Those of the metrics that all commits have, by the life that they come from."""
+        lacking = {name for commit in commits for name in self.prepare(commit, device)}
+        wanted = [name for name in benchmarks or self._metrics if name not in lacking]
+        return self._life.groups(wanted) if wanted else []
+
+    def _two(
+        self, commits: Sequence[str], names: Sequence[str], place: Place
+    ) -> tuple[dict[str, Reading], dict[str, Reading]]:
+        """Readings of two lives, in this order or in turns."""
+        if not self._life.takes_turns(names):
+            first, second = (self._readings(commit, names, place) for commit in commits)
+            return first, second
+        shared = place.for_turns()
+        first, second = in_turns(
+            lambda number, variables: self._readings(commits[number], names, shared, variables)
+        )
+        for name in names:
+            values = undisturbed(first[name].samples, second[name].samples)
+            first[name], second[name] = (
+                replace(reading, value=value)
+                for reading, value in zip((first[name], second[name]), values, strict=True)
+            )
+        return first, second
+
+    def _readings(
+        self,
+        commit: str,
+        names: Sequence[str],
+        place: Place,
+        variables: Mapping[str, str] | None = None,
+    ) -> dict[str, Reading]:
+        """What a life gives of a group of metrics, told by some variables more."""
         self._look_at_imports(commit, place)
         started = time.time()
         is_wall_alone = set(self._metrics) == {WALL}
-        lives = range(self._repeats or 1 if is_wall_alone else 1)
         figures, gpu = Figures(), None
-        for _ in lives:
+        for _ in range(self._repeats or 1 if is_wall_alone else 1):
             try:
-                lived, gpu = self._live(self._laid(commit), place)
+                laid = self._laid(commit)
+                lived, gpu = self._live(laid, place, self._processes, names, variables)
             except LifeFailed as failure:
-                raise SampleFailed(commit, wanted, str(failure)) from None
+                raise SampleFailed(commit, names, str(failure)) from None
             figures.absences |= lived.absences
+            figures.taken |= lived.taken
             for name, values in lived.values.items():
                 figures.values[name] = (*figures.values.get(name, ()), *values)
         self._keep_others(commit, figures)
-        for name in wanted:
+        for name in names:
             if name not in figures.values:
                 absence = figures.absences.get(name)
                 reason = absence.reason if absence else "it gave none."
@@ -178,14 +256,14 @@ class Lives:
             name: Reading(
                 commit=commit,
                 benchmark=name,
-                value=statistic(figures.values[name]),
+                value=figures.taken.get(name, statistic(figures.values[name])),
                 samples=figures.values[name],
                 device=place.device,
                 started_at=started,
                 process_s=spent,
                 gpu=gpu,
             )
-            for name in wanted
+            for name in names
         }
 
     def take_account(self) -> tuple[dict[str, Cell], dict[str, dict[str, list[float]]]]:
@@ -197,17 +275,19 @@ class Lives:
         return taken
 
     def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
-        laid = self._trees.lay_out(commit)
-        watched = Watched(self._processes)
+        laid = self._lay_out(commit)
+        watched = Watched(self._processes) if self._work.lists_packages else None
+        processes, names = watched or self._processes, tuple(self._metrics)
         try:
             with doing(f"warming up {short(commit)}"):
-                figures, _ = self._live(laid, place, watched)
+                figures, _ = self._live(laid, place, processes, names, {TRIAL: "1"})
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
-        job = Job(self._command, laid.tree, self._variables(laid, place))
-        cell = cell_of(watched.python, job, self._processes, self._table.env)
-        self.cells[commit] = self._known[commit] = cell
+        if watched is not None:
+            job = Job(self._work.command, laid.tree, self._variables(laid, place))
+            cell = cell_of(watched.python, job, self._processes, self._work.table.env)
+            self.cells[commit] = self._known[commit] = cell
         with self._lock:
             if self._repeats is None and WALL in figures.values:
                 # Settled by the first commit and kept: both halves of a pair are measured alike.
@@ -226,42 +306,48 @@ class Lives:
 
     def _look_at_imports(self, commit: str, place: Place) -> None:
         """Note what a variant imports from elsewhere; any setup since may have changed that."""
-        setups = len(self._tried) if self._table.setup else 1
-        cell = self._known[commit]
-        if cell.interpreter is None or self._looked.get(commit) == setups:
+        setups = len(self._tried) if self._work.table.setup else 1
+        cell = self._known.get(commit)
+        if cell is None or cell.interpreter is None or self._looked.get(commit) == setups:
             return
         self._looked[commit] = setups
         laid = self._laid(commit)
-        job = Job(self._command, laid.tree, self._variables(laid, place))
+        command = self._work.command
+        job = Job(command, laid.tree, self._variables(laid, place))
         python = filled(cell.interpreter, job.variables)
-        if found := imported_elsewhere(python, self._command, laid, job, self._processes):
+        if found := imported_elsewhere(python, command, laid, job, self._processes):
             cell = replace(cell, elsewhere={**cell.elsewhere, **found})
             self.cells[commit] = self._known[commit] = cell
 
     def _live(
-        self, laid: Laid, place: Place, processes: Processes | None = None
+        self,
+        laid: Laid,
+        place: Place,
+        processes: Processes,
+        names: Sequence[str],
+        variables: Mapping[str, str] | None,
     ) -> tuple[Figures, GpuConditions | None]:
         watch = GpuWatch(place.gpus[0]) if place.gpus else None
         begun = time.monotonic()
         with watch or nullcontext():
-            variables = self._variables(laid, place)
-            figures = self._life.live(laid, variables, place.cores, processes or self._processes)
+            told = self._variables(laid, place, **(variables or {}))
+            figures = self._life.live(laid, told, place.cores, processes, names)
         if watch is None:
             return figures, None
-        ended = time.monotonic()
+        begun, ended = figures.span or (begun, time.monotonic())
         peak = watch.peak_memory_bytes()
         if peak is not None:
             figures.values["peak_gpu_bytes"] = (float(peak),)
         return figures, watch.conditions(begun, ended)
 
-    def _variables(self, laid: Laid, place: Place) -> dict[str, str]:
-        return laid.environment(self._table, **place.variables())
+    def _variables(self, laid: Laid, place: Place, **more: str) -> dict[str, str]:
+        return laid.environment(self._work.table, **place.variables(), **more)
 
     def _laid(self, commit: str) -> Laid:
         tried = self._tried[commit]
         assert not isinstance(tried, CommitUnusable)
         # Of many setups the cache forgets the oldest.
-        return tried[0] if tried[0].tree.is_dir() else self._trees.lay_out(commit)
+        return tried[0] if tried[0].tree.is_dir() else self._lay_out(commit)
 
     def _keep_others(self, commit: str, figures: Figures) -> None:
         """What is not compared is shown beside the answer."""

@@ -5,9 +5,13 @@ Nothing is installed: what is measured of a commit is laid out once, by its hash
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +23,46 @@ from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
-from asv_bench.process.borrowed_paths import search_path
-from asv_bench.process.contract import MEASURED_PACKAGES
+from asv_bench.process.borrowed_paths import borrowed_paths, search_path
+from asv_bench.process.contract import ENVIRONMENT_TYPE, MEASURED_PACKAGES
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.process.measured_process import CPU, ProcessRunner
-from asv_bench.process.process_pairs import ProcessPairs
-from asv_bench.process.samples import CommitUnusable
-from asv_bench.process.threads import measured_threads, threads_text
+from asv_bench.process.samples import Absence, CommitUnusable
+from asv_bench.process.threads import (
+    THREADS_VARIABLE,
+    measured_environment,
+    measured_threads,
+    threads_text,
+)
+from asv_bench.process.turns import TURNS_VARIABLE
 from asv_bench.subjects.axis import Axis, Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.figures import Figures
+from asv_bench.subjects.life import Life
+from asv_bench.subjects.lives import TRIAL, Lives, repeats_for
+from asv_bench.subjects.places import CPU, shared_out
+from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.rounds import RoundSource
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import SubjectTable, SubjectText
+from asv_bench.subjects.trees import Laid
+from asv_bench.subjects.where import Work
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
 BENCHMARKS = Path("asv_bench", "benchmarks")
+PRELOAD = (
+    "numpy.random",
+    "numpy.typing",
+    "torch",
+    "triton.experimental.gluon",
+    "triton.runtime.cache:triton_key",
+    "asv_runner.discovery",
+    "asv_runner.benchmarks",
+)
+"""What a life of the engine imports first. Triton hashes its own files in `triton_key`."""
+TIMEOUT_SECONDS = 900.0
+_SCRIPT = Path(__file__).with_name("own_life.py")
 _SHOWN = 4
 
 
@@ -57,11 +84,18 @@ class OwnSuite(DeclaredSubject):
     entries: tuple[Entry, ...] = ()
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root, SubjectText(SubjectTable(name="kvtrail", measure="true")))
-        self._environment = environment_of(root)
+        self._environment = environment = environment_of(root)
         # Said before anything is measured: its commits lie on the search path of processes.
-        search_path([str(self._environment)])
-        self._runner = ProcessRunner(root / BENCHMARKS, self._environment)
+        search_path([str(environment)])
+        variables = {
+            THREADS_VARIABLE: measured_environment()[THREADS_VARIABLE],
+            "PYTHONPATH": search_path(["$KVTRAIL_TREE", *borrowed_paths()]),
+            "ASV_ENV_TYPE": ENVIRONMENT_TYPE,
+            "ASV_ENV_DIR": str(environment),
+            "ASV_COMMIT": "$KVTRAIL_LABEL",
+        }
+        table = SubjectTable(name="kvtrail", measure="true", env=variables)
+        super().__init__(root, SubjectText(table))
         self._own_devices: tuple[str, ...] = (CPU,)
         self._descriptions: list[dict[str, Any]] = []
 
@@ -71,7 +105,13 @@ class OwnSuite(DeclaredSubject):
     def all_entries(self) -> list[Entry]:
         """Every benchmark with its parameters, also those for other machines."""
         require_packages("asv_runner")
-        self._descriptions = self._runner.discover()
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            folder, suite = Path(scratch), self.repository / BENCHMARKS
+            listing = folder / "benchmarks.json"
+            nothing = Laid(folder, folder, folder, "").environment(self._text.subject)
+            words = (sys.executable, "-P", str(_SCRIPT), "list", str(suite), str(listing))
+            Processes().run(Job(words, folder, nothing), TIMEOUT_SECONDS)
+            self._descriptions = json.loads(listing.read_text())
         return entries_of(self._descriptions)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
@@ -81,7 +121,7 @@ class OwnSuite(DeclaredSubject):
         ------
         Refused
             If there is no such benchmark or device.
-        ProcessFailed
+        LifeFailed
             If the benchmarks cannot be imported.
         """
         require_packages("asv_runner", "torch", "msgspec")
@@ -166,36 +206,47 @@ class OwnSuite(DeclaredSubject):
     @contextmanager
     def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
         """See `DeclaredSubject`."""
-        with self._pairs_for(variant_of, [entry.name for entry in self.entries]) as source:
+        with self._lives(variant_of, self.metrics) as source:
             yield source
 
     @contextmanager
     def lives(self) -> Iterator[RoundSource]:
         """See `DeclaredSubject`: a process takes a figure once, which may be 0, as asv does."""
-        names = [entry.name for entry in self.entries]
-        with self._pairs_for(self.variant, names, is_compared=False) as source:
+        with self._lives(self.variant, self.metrics, is_compared=False) as source:
             yield source
 
     @contextmanager
     def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:
         """See `DeclaredSubject`: only those benchmarks are tried that are asked for."""
-        yield lambda benchmarks: self._pairs_for(self.variant, benchmarks)
+        known = {metric.name: metric for metric in self.metrics}
+        yield lambda names: self._lives(self.variant, [known[name] for name in names])
 
-    def _pairs_for(
+    @contextmanager
+    def _lives(
         self,
         variant_of: Callable[[str], Variant],
-        benchmarks: Sequence[str],
+        metrics: Sequence[Metric],
         *,
         is_compared: bool = True,
-    ) -> ProcessPairs:
+    ) -> Iterator[Lives]:
         known = {entry.name: entry.identifier for entry in self.entries}
-        return ProcessPairs(
-            lambda name: self._lay_out(variant_of(name)),
-            ProcessRunner(self.repository / BENCHMARKS, self._environment),
-            {name: known[name] for name in benchmarks},
-            self.devices,
+        life = BenchmarkLife(
+            self.repository / BENCHMARKS,
+            {metric.name: known[metric.name] for metric in metrics},
             is_compared=is_compared,
+            is_on_gpu=self.devices != (CPU,),
         )
+
+        def lay_out(name: str) -> Laid:
+            variant = variant_of(name)
+            folder = self._lay_out(variant)
+            return Laid(folder, folder, folder, variant.label, variant.delay)
+
+        work = Work(life, "", self._text.subject, tuple(metrics), lists_packages=False)
+        with self._processes() as processes:
+            lives = Lives(work, shared_out(self.devices), lay_out, processes)
+            self.cells, self.others = lives.cells, lives.others
+            yield lives
 
     def sentence(self) -> str:
         """See `Subject`."""
@@ -209,6 +260,113 @@ class OwnSuite(DeclaredSubject):
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""
         return {"kind": "kvtrail"}
+
+
+@dataclass
+class BenchmarkLife(Life):
+    """Benchmarks of kvtrail's own suite, by asv's runner in one process.
+
+    The figures of one run of the engine are taken from that run, those of different runs in
+    different lives: the first life of a commit shows which share a run. On a CPU a short run is
+    repeated, of which the least figure counts.
+
+    Attributes
+    ----------
+    identifiers
+        The benchmarks' names in asv's runner, by name.
+    is_compared
+        Whether figures are compared: then only positive ones count, and short runs are repeated.
+    """
+
+    suite: Path
+    identifiers: Mapping[str, str]
+    is_compared: bool
+    is_on_gpu: bool
+    _runs: dict[str, str] = field(default_factory=dict)
+    _repeats: dict[str, int] = field(default_factory=dict)
+    _in_turns: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # Not on a CPU, where a first life says how often to repeat a run.
+        self.can_begin_together = self.is_on_gpu
+
+    def groups(self, metrics: Collection[str]) -> list[tuple[str, ...]]:
+        """See `Life`: by the run that they share."""
+        groups: dict[str, list[str]] = {}
+        for name in metrics:
+            groups.setdefault(self._runs[name], []).append(name)
+        return [tuple(names) for names in groups.values()]
+
+    def takes_turns(self, metrics: Collection[str]) -> bool:
+        """See `Life`: runs that say what each of their windows took, on a CPU."""
+        return not self.is_on_gpu and any(self._runs[name] in self._in_turns for name in metrics)
+
+    def live(
+        self,
+        laid: Laid,
+        variables: Mapping[str, str],
+        cores: tuple[int, ...],
+        processes: Processes,
+        metrics: Collection[str],
+    ) -> Figures:
+        """See `Life`."""
+        is_trial = TRIAL in variables
+        is_repeated = not (is_trial or TURNS_VARIABLE in variables)
+        repeats = self._repeats[self._runs[next(iter(metrics))]] if is_repeated else 1
+        wanted = {self.identifiers[name]: name for name in metrics}
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            folder = Path(scratch)
+            asked, result = folder / "asked.json", folder / "result.json"
+            asked.write_text(json.dumps({"benchmarks": list(wanted), "repeats": repeats}))
+            told = {**variables, "KVTRAIL_WORK": str(asked), "KVTRAIL_RESULT": str(result)}
+            words = (sys.executable, "-P", str(_SCRIPT), "run", str(self.suite))
+            processes.run(Job(words, folder, told, cores, PRELOAD), TIMEOUT_SECONDS)
+            if not result.is_file():
+                raise LifeFailed("it ended without an answer.")
+            answer = json.loads(result.read_text())
+        outcomes = [(wanted[outcome["name"]], outcome) for outcome in answer["outcomes"]]
+        if is_trial:
+            self._learn(outcomes)
+        return self._figures(outcomes, answer["span"])
+
+    def _learn(self, outcomes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Which benchmarks share a run, and how often a life repeats it."""
+        seconds: dict[str, float] = {}
+        for name, outcome in outcomes:
+            if outcome["status"] == "measured":
+                run = self._runs.setdefault(name, outcome["run"] or name)
+                seconds[run] = seconds.get(run, 0.0) + outcome["seconds"]
+                if outcome["windows"]:
+                    self._in_turns.add(run)
+        for run, spent in seconds.items():
+            # Settled by the first commit and kept: both halves of a pair are measured alike.
+            is_repeated = self.is_compared and not self.is_on_gpu
+            self._repeats.setdefault(run, repeats_for(spent) if is_repeated else 1)
+
+    def _figures(
+        self, outcomes: Sequence[tuple[str, Mapping[str, Any]]], span: tuple[float, float]
+    ) -> Figures:
+        figures = Figures(span=span)
+        for name, outcome in outcomes:
+            if reason := self._why_unusable(outcome):
+                figures.absences[name] = Absence(reason, outcome["status"] == "failed")
+                continue
+            samples = outcome["samples"]
+            windows = outcome["windows"] or samples
+            figures.values[name] = (*figures.values.get(name, ()), *windows)
+            # What else runs on the machine only ever adds time.
+            figures.taken[name] = min(*samples, figures.taken.get(name, samples[0]))
+        for name in figures.absences:
+            figures.values.pop(name, None)
+        return figures
+
+    def _why_unusable(self, outcome: Mapping[str, Any]) -> str:
+        """Why an outcome has no figure of use; empty if it has one."""
+        if outcome["status"] != "measured":
+            return outcome["reason"] or f"the benchmark was {outcome['status']}"
+        if self.is_compared and min(outcome["samples"]) <= 0:
+            return f"it gave {min(outcome['samples']):g}, and only positive figures have a ratio"
+        return ""
 
 
 def refuse_unfit(tree: WorkingTree, repository: Path) -> None:

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from asv_bench.errors import Refused
 from asv_bench.process.gpu import chosen_gpus
 from asv_bench.subjects.lives import Place
 from asv_bench.subjects.subject_file import SubjectTable
+
+CPU = "cpu"
+"""The device of kvtrail's own benchmarks where there is no GPU."""
+
+
+def shared_out(devices: Sequence[str]) -> list[Place]:
+    """Places on these devices, the CPU or GPUs; several of them share the cores equally."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // len(devices))
+    return [
+        Place(
+            () if device == CPU else (device,),
+            tuple(cores[number * share % len(cores) :][:share]) if len(devices) > 1 else (),
+            CPU if device == CPU else "",
+        )
+        for number, device in enumerate(devices)
+    ]
 
 
 def places(table: SubjectTable, devices: str | None) -> list[Place]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from typing import IO
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.process.run_apart import last_words, start_group
+from asv_bench.subjects.command_line import PythonCommand
+from asv_bench.subjects.forks import ForkServer
 from asv_bench.subjects.launcher import END, KILL, descendants
 
 _LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
@@ -39,12 +42,19 @@ class LifeFailed(MeasurementFailed):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command to run: a line for the shell or program and arguments, where, and with what."""
+    """A command to run: a line for the shell or program and arguments, where, and with what.
+
+    `preload` names modules, as `forkserver` does: the command is then a fork of a Python that has
+    imported them, if it starts a script or module of Python. `inherited` are descriptors that a
+    command from scratch gets.
+    """
 
     command: str | tuple[str, ...]
     folder: Path
     variables: Mapping[str, str]
     cores: tuple[int, ...] = ()
+    preload: tuple[str, ...] = ()
+    inherited: tuple[int, ...] = ()
 
     @property
     def arguments(self) -> list[str]:
@@ -64,9 +74,14 @@ class Ended:
 
 
 class Started:
-    """A process of a user's command, and all that it started."""
+    """A process of a user's command, and all that it started; a server may fork it."""
 
-    def __init__(self, job: Job, said: IO[bytes]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        said: IO[bytes],
+        fork: tuple[ForkServer, PythonCommand] | None = None,
+    ) -> None:
         self._said = said
         self._report, writing = os.pipe()
         reading, control = os.pipe()
@@ -76,45 +91,74 @@ class Started:
         self.seconds = 0.0
         self.peak_rss_bytes = 0
         self.begun = time.perf_counter()
-        with _on_cores(job.cores):
-            try:
-                self._process = start_group(
-                    [*_LAUNCHER, str(writing), str(reading), *job.arguments],
-                    cwd=job.folder,
-                    env=job.variables,
-                    stdout=said,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(writing, reading),
-                )
-            except OSError as error:
-                os.close(self._report)
-                self._control.close()
-                raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
-            finally:
-                os.close(writing)
-                os.close(reading)
-
-    @property
-    def process(self) -> int:
+        self._server = None if fork is None else fork[0]
+        self.command = None if fork is None else fork[1]
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self.process = 0
         """The number of the process that started it."""
-        return self._process.pid
+        try:
+            if fork is None:
+                self._launcher = self._launched(job, (writing, reading))
+                self.process = self._launcher.pid
+            else:
+                server, command = fork
+                server.begin(command, job, (said.fileno(), writing, reading))
+        except OSError as error:
+            os.close(self._report)
+            self._control.close()
+            if fork is None:
+                raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
+            raise self._gone() from None
+        finally:
+            os.close(writing)
+            os.close(reading)
+
+    def await_begin(self) -> None:
+        """Wait until a fork has begun: its server imports what lives share first."""
+        if self._server is None:
+            return
+        said = b""
+        while not said.endswith(b"\n"):
+            if not (byte := os.read(self._report, 1)):
+                raise self._gone()
+            said += byte
+        self.process, self.begun = int(said), time.perf_counter()
+
+    def _gone(self) -> LifeFailed:
+        assert self._server is not None
+        return LifeFailed(f"the process that should fork it ended: {self._server.last_words()}")
+
+    def _launched(self, job: Job, pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
+        with _on_cores(job.cores):
+            return start_group(
+                [*_LAUNCHER, *map(str, pipes), *job.arguments],
+                cwd=job.folder,
+                env=job.variables,
+                stdout=self._said,
+                stderr=subprocess.STDOUT,
+                pass_fds=(*pipes, *job.inherited),
+            )
 
     def wait(self) -> int:
         """The exit code, once it and all that it started have ended."""
         if self.code is None:
+            with os.fdopen(self._report, "rb") as file:
+                report = file.read().decode()
             # Of the launcher, where that was killed before it could report another.
-            self.code = self._process.wait()
-            self._take_report()
+            self.code = -signal.SIGKILL if self._launcher is None else self._launcher.wait()
+            self._take(report.rpartition("\n")[2])
         return self.code
 
     def has_ended(self) -> bool:
         """Whether it has ended; it does not wait."""
-        return self._process.poll() is not None and self.wait() is not None
+        if self.code is not None:
+            return True
+        poll = select.poll()
+        poll.register(self._report, 0)  # which is closed once all have ended
+        return bool(poll.poll(0)) and self.wait() is not None
 
-    def _take_report(self) -> None:
+    def _take(self, report: str) -> None:
         """Seconds, memory and exit code, as the launcher says; nothing where it was killed."""
-        with os.fdopen(self._report, "rb") as file:
-            report = file.read().decode()
         try:
             seconds, peak_kib, code = report.split(" ")
             self.seconds, self.code = float(seconds), int(code)
@@ -173,6 +217,8 @@ class Processes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: set[Started] = set()
+        self._beginning = threading.Lock()
+        self._servers: dict[tuple[str, ...], ForkServer] = {}
         self._is_stopped = False
 
     @contextmanager
@@ -184,19 +230,34 @@ class Processes:
         LifeFailed
             If it cannot be started, or nothing may be started any more.
         """
+        command = PythonCommand.of(job.command, job.variables) if job.preload else None
+        fork = None if command is None else (self._server(command.program, job), command)
         with tempfile.TemporaryFile() as said:
             with self._lock:
                 if self._is_stopped:
                     raise LifeFailed("measuring was stopped.")
-                process = Started(job, said)
+                process = Started(job, said, fork)
                 self._running.add(process)
             try:
+                process.await_begin()
                 yield process
             finally:
                 # A process that was reaped must not be signalled: its number may be another's.
                 with self._lock:
                     self._running.discard(process)
                 process.end()
+
+    def _server(self, program: str, job: Job) -> ForkServer:
+        """What forks lives of this Python; it ends when nothing is started any more."""
+        key = program, *job.preload
+        with self._beginning:
+            server = self._servers.get(key)
+            if server is not None and server.has_ended:
+                server.close()
+                server = None
+            if server is None:
+                server = self._servers[key] = ForkServer(program, job, self)
+            return server
 
     def run(self, job: Job, timeout_s: float) -> Ended:
         """Run a command to its end.
@@ -234,6 +295,8 @@ class Processes:
             self._is_stopped = True
             for process in self._running:
                 process.kill()
+        for server in self._servers.values():
+            server.close()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from asv_bench.errors import Refused
+from asv_bench.subjects.command_line import PythonCommand
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.readiness import check_address
 
@@ -22,6 +23,7 @@ _WORDS = r"^[^\x00-\x1f\x7f]+\Z"
 _PRINTED = r"^[^\x00-\x1f\x7f]*\Z"
 _TEXT = r"^[^\x00]*\Z"
 _LINE = r"^(?=\s*\S)[^\x00]*\Z"
+_MODULE = r"^[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?\Z"
 _VARIABLE = r"^[^=\x00]+\Z"
 _MEANT = {
     _NAME: "of letters, digits, `_`, `-` and dots, and not of dots alone",
@@ -29,6 +31,7 @@ _MEANT = {
     _PRINTED: "in one line, without control characters",
     _TEXT: "without NUL characters",
     _LINE: "that is not blank, without NUL characters",
+    _MODULE: "that names a module, such as torch.nn, or one of its functions behind a colon",
     _VARIABLE: "that can be a variable's name: not empty, without `=` and NUL characters",
 }
 """What each pattern means, for the sentence where a text does not match it."""
@@ -39,6 +42,7 @@ Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=_NAME, max_length=60)]
 Words: TypeAlias = Annotated[str, msgspec.Meta(pattern=_WORDS)]
 Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=_TEXT)]
 Line: TypeAlias = Annotated[str, msgspec.Meta(pattern=_LINE)]
+Module: TypeAlias = Annotated[str, msgspec.Meta(pattern=_MODULE)]
 Variable: TypeAlias = Annotated[str, msgspec.Meta(pattern=_VARIABLE)]
 
 
@@ -71,6 +75,11 @@ class SubjectTable(Table, frozen=True):
         Variables for setup and lives, in which $KVTRAIL_OUT and the like are replaced.
     pinned
         Paths that are the working tree's at every commit, from the folder of `repository`.
+    preload
+        Modules, none of the commit's, that one Python imports once for all lives, which are forks
+        of it: `measure` is then `python SCRIPT` or `python -m MODULE`, with nothing for a shell.
+    turns
+        Whether the two lives of a pair run at the same time and take turns, as $KVTRAIL_TURNS says.
     """
 
     name: Name
@@ -83,8 +92,15 @@ class SubjectTable(Table, frozen=True):
     cores: Count = 0
     env: dict[Variable, Text] = {}
     pinned: tuple[Text, ...] = ()
+    preload: tuple[Module, ...] = ()
+    turns: bool = False
 
     def __post_init__(self) -> None:
+        if self.preload and PythonCommand.of(self.measure, {}) is None:
+            raise ValueError(
+                f"preload needs measure to start one script or module of Python, as in `python "
+                f"bench.py`, without what a shell would do; it is {self.measure!r}"
+            )
         msgspec.structs.force_setattr(self, "pinned", _normal(self.pinned))
 
 
@@ -251,6 +267,8 @@ class SubjectText(Table, frozen=True):
             raise ValueError("a server needs a client, and a client a server")
         if bool(self.subject.measure.strip()) == bool(self.server):
             raise ValueError("give either measure in [subject], or [server] and [client]")
+        if self.subject.turns and not (self.metrics and self.subject.measure.strip()):
+            raise ValueError("turns needs measure, and metrics, of which a life gives the windows")
         if taken := BUILT_IN.intersection(self.metrics):
             raise ValueError(
                 f"{min(taken)} is measured of every subject; call the metric otherwise"

@@ -6,9 +6,8 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from asv_bench.process.doing import doing
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.threads import users_environment
 from asv_bench.subjects.axis import Variant
+from asv_bench.subjects.command_line import filled
 from asv_bench.subjects.delay import Delay
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
@@ -31,7 +31,6 @@ SUBJECT = "KVTRAIL_SUBJECT"
 """Tells setup and lives the folder of the subject's file."""
 _KEPT_SETUPS = 64
 _DONE, _LOCKS = "done", "locks"
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +193,3 @@ def _alone(folder: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def filled(text: str, variables: Mapping[str, str]) -> str:
-    """A text with $NAME and ${NAME} of these variables replaced, by whole names as in a shell."""
-    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), text)

@@ -24,6 +24,8 @@ class Work:
         Those to be compared.
     folder
         Where in the files of a variant its commands run; "": at their top.
+    lists_packages
+        Whether variants may run with other packages, so that it is looked which.
     """
 
     life: Life
@@ -31,6 +33,7 @@ class Work:
     table: SubjectTable
     metrics: tuple[Metric, ...]
     folder: str = ""
+    lists_packages: bool = True
 
 
 class LivesElsewhere(LifeSource, PairSource, Protocol):

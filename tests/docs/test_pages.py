@@ -16,7 +16,7 @@ COMMANDS = dict(command_reference.commands())
 PAGES = pytest.mark.parametrize("page", documents(), ids=name_of)
 SOURCES = ("engine", "kernels", "asv_bench", ".ci", "noxfile.py", "tests/conftest.py")
 INTERNAL = {
-    *("KVTRAIL_LOCK", "KVTRAIL_TRIAL", "KVTRAIL_TURNS", "KVTRAIL_WORK"),
+    *("KVTRAIL_LOCK", "KVTRAIL_WORK"),
 }
 """Variables that one process of the ruler sets for another."""
 

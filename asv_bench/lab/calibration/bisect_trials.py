@@ -30,8 +30,8 @@ from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
 from asv_bench.output.record import REPOSITORY, Record
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.contract import MEASURED_PACKAGES
-from asv_bench.process.measured_process import Place
 from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.subjects.places import shared_out
 
 STEP_TIME = r"^scheduler\.Scheduler\.track_step_time"
 COLUMNS = (
@@ -136,7 +136,7 @@ def run(
     trials: list[BisectTrial] = []
     for number, kind in enumerate(wanted):
         with tempfile.TemporaryDirectory(prefix="kvtrail-bisect-") as scratch:
-            clone = ScratchClone(Path(scratch) / "clone", Place(suite.devices[0]))
+            clone = ScratchClone(Path(scratch) / "clone", shared_out(suite.devices)[0])
             try:
                 trial = run_trial(clone, seed + number, kind, commits, effect, step_s, options)
             except MeasurementFailed as error:

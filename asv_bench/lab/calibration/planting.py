@@ -20,8 +20,8 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.contract import MEASURED_PACKAGES
-from asv_bench.process.measured_process import Place
 from asv_bench.process.threads import measured_environment
+from asv_bench.subjects.lives import Place
 
 PLANTED_IN = Path("engine") / "running" / "runner.py"
 """`ModelRunner.decode` is called for every step without a GPU, and for every captured one with."""
@@ -84,7 +84,7 @@ class ScratchClone:
     def plant(self, seconds: float) -> Planted:
         """Commit a step that is slower by about so many seconds, and measure by how many."""
         length, work = seconds, _WAIT
-        if self._place.is_gpu:
+        if self._place.gpus:
             self._spins = self._spins or measure_spins(self._place)
             length, work = self._spins.cycles_for(seconds), _SPIN
             seconds = self._spins.seconds(length)

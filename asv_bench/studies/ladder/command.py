@@ -19,8 +19,6 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
 from asv_bench.packages import require_packages
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
-from asv_bench.process.measured_process import CPU
-from asv_bench.process.process_pairs import shared_out
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.process.threads import threads_text
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
@@ -42,6 +40,7 @@ from asv_bench.studies.ladder.rung_process import RungAnswer, RungProcesses, Run
 from asv_bench.studies.ladder.rung_run import WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import RUNGS, Rung, rungs_between
 from asv_bench.subjects.own_suite import devices_named
+from asv_bench.subjects.places import CPU, shared_out
 from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"

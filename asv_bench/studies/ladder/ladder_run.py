@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.measured_process import Place
 from asv_bench.process.samples import Pair
 from asv_bench.studies.ladder.claims import Trial
 from asv_bench.studies.ladder.findings import FoundClaim, find
@@ -19,6 +18,7 @@ from asv_bench.studies.ladder.rung_pairs import Processes, RungPairs
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME, WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import Rung
+from asv_bench.subjects.lives import Place
 
 
 class CountingProcesses(Processes, Protocol):
@@ -113,7 +113,7 @@ def measure_waterfall(
     ------
     MeasurementFailed
         If a rung's tokens differ from the lowest one's.
-    ProcessFailed
+    LifeFailed
         If a process gave no answer.
     """
     free: queue.SimpleQueue[Place] = queue.SimpleQueue()
@@ -132,7 +132,7 @@ def measure_waterfall(
     with ThreadPoolExecutor(len(places) + 1) as pool:
         try:
             counting = pool.submit(processes.count, rungs)
-            if not places[0].is_gpu:
+            if not places[0].gpus:
                 # Where the processor is what is measured, nothing runs beside it.
                 counting.result()
             answers = list(pool.map(measure, rungs))

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from asv_bench.process.gpu_watch import why_discarded
-from asv_bench.process.measured_process import Place, ProcessFailed
-from asv_bench.process.process_pairs import for_turns
 from asv_bench.process.samples import Absence, Pair, Reading, SampleFailed
 from asv_bench.process.turns import in_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Trial
 from asv_bench.studies.ladder.paired_turns import paired_seconds
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rungs import Rung
+from asv_bench.subjects.lives import Place
+from asv_bench.subjects.processes import LifeFailed
 
 OnAnswer = Callable[[Rung, RungAnswer], None]
 
@@ -96,7 +96,7 @@ class RungPairs:
         """See `PairSource`: a pair of one claim."""
         [seed] = benchmarks or self._trials
         trial = self._trials[seed]
-        place = for_turns(self._places[device or self.devices[0]])
+        place = self._places[device or self.devices[0]].for_turns()
         rungs = (trial.head, trial.base) if head_first else (trial.base, trial.head)
 
         def measure(number: int, variables: Mapping[str, str]) -> RungAnswer:
@@ -109,7 +109,7 @@ class RungPairs:
 
         try:
             answers = dict(zip(rungs, in_turns(measure), strict=True))
-        except ProcessFailed as failure:
+        except LifeFailed as failure:
             raise SampleFailed(head, (seed,), str(failure)) from None
         pairs = {
             reported.figure: _pair(trial, reported.figure, answers, place, head_first)

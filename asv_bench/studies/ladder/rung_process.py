@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +16,14 @@ from typing import Any
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
-from asv_bench.process.measured_process import CPU, Place, ScriptRunner
+from asv_bench.process.gpu_watch import GpuWatch
 from asv_bench.process.samples import GpuConditions
 from asv_bench.process.threads import measured_environment
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.subjects.lives import Place
+from asv_bench.subjects.own_suite import PRELOAD, TIMEOUT_SECONDS, OwnSuite
+from asv_bench.subjects.places import CPU
+from asv_bench.subjects.processes import Job, LifeFailed, Processes
 
 _RULER = "asv_bench"
 _SCRIPT = Path(_RULER, "studies", "ladder", "child.py")
@@ -89,7 +95,7 @@ class RungProcesses:
 
     def __init__(self, settings: RungSettings) -> None:
         self._settings = settings
-        self._runner = ScriptRunner()
+        self._processes = Processes()
         # The rungs are part of the ruler, so that is laid out beside what it measures.
         self._folder = TemporaryDirectory(prefix="kvtrail-ladder-")
         self._ruler = Path(self._folder.name)
@@ -113,18 +119,15 @@ class RungProcesses:
 
         Raises
         ------
-        ProcessFailed
+        LifeFailed
             If the process gave no answer.
         """
         started = time.time()
         job = {"rung": rung.label, "workloads": list(workloads), "check": check, "count": []}
-        answer, watch = self._runner.run(
-            self._ruler / _SCRIPT,
-            {**self._common(), **job},
-            place,
-            {**self._variables(), **(variables or {})},
-            is_watched=True,
-        )
+        watch = GpuWatch(place.gpus[0]) if place.gpus else None
+        told = {**self._variables(), **place.variables(), **(variables or {})}
+        with watch or nullcontext():
+            answer = self._answer(job, told, place.cores, PRELOAD)
         return RungAnswer(
             answer["workloads"],
             answer.get("check"),
@@ -138,24 +141,36 @@ class RungProcesses:
 
         Raises
         ------
-        ProcessFailed
+        LifeFailed
             If the process gave no answer.
         """
         job = {"count": [rung.label for rung in rungs]}
         variables = {**self._variables(), "CUDA_VISIBLE_DEVICES": ""}
-        answer, _ = self._runner.run(
-            self._ruler / _SCRIPT,
-            {**self._common(), **job},
-            Place(CPU),
-            variables,
-            is_watched=False,
-        )
-        counters: dict[str, dict[str, int]] = answer["counters"]
+        counters: dict[str, dict[str, int]] = self._answer(job, variables)["counters"]
         return counters
 
     def stop(self) -> None:
         """End every process that runs."""
-        self._runner.stop()
+        self._processes.stop()
+
+    def _answer(
+        self,
+        job: Mapping[str, Any],
+        variables: Mapping[str, str],
+        cores: tuple[int, ...] = (),
+        preload: tuple[str, ...] = (),
+    ) -> Any:
+        """What the script says of a job."""
+        with TemporaryDirectory(prefix="kvtrail-") as scratch:
+            asked, answer = Path(scratch, "job.json"), Path(scratch, "answer.json")
+            asked.write_text(json.dumps({**self._common(), **job, "answer": str(answer)}))
+            words = (sys.executable, "-P", str(self._ruler / _SCRIPT), str(asked))
+            self._processes.run(
+                Job(words, Path(scratch), variables, cores, preload), TIMEOUT_SECONDS
+            )
+            if not answer.is_file():
+                raise LifeFailed("it ended without an answer.")
+            return json.loads(answer.read_text())
 
     def _common(self) -> dict[str, Any]:
         settings = self._settings

@@ -32,7 +32,7 @@ from asv_bench.lab.calibration.planting import ScratchClone, SpinTimes
 from asv_bench.lab.calibration.trials import PlantedTrial, Trials, trial_table
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.measured_process import Place
+from asv_bench.subjects.lives import Place
 from asv_bench.subjects.own_suite import OwnSuite
 
 PLAN = ComparisonPlan()
@@ -96,7 +96,7 @@ def planted_module(clone: ScratchClone) -> dict[str, Any]:
 
 
 def test_a_planted_wait_lasts_as_long_as_it_says(toy: ToyProject, tmp_path: Path) -> None:
-    clone = ScratchClone(tmp_path / "clone", Place("cpu"), toy.root)
+    clone = ScratchClone(tmp_path / "clone", Place(), toy.root)
     base = clone.plant(0.0)
     assert base.seconds == 0
     planted = clone.plant(0.05)
@@ -125,7 +125,7 @@ def test_a_planted_spin_follows_the_step_on_the_device(
     toy.commit("as on a GPU")
     spins = SpinTimes({0: 1e-6, 1000: 1.5e-6, 20_000: 11e-6})
     monkeypatch.setattr(planting, "measure_spins", lambda place: spins)
-    clone = ScratchClone(tmp_path / "clone", Place("GPU-a"), toy.root)
+    clone = ScratchClone(tmp_path / "clone", Place(("GPU-a",)), toy.root)
     planted = clone.plant(5e-6)
     assert planted.length == 10_000
     assert planted.seconds == pytest.approx(5e-6)
@@ -151,7 +151,7 @@ def test_spins_that_are_not_proportional_are_read_between_measured_ones() -> Non
 def test_only_the_clone_is_changed(toy: ToyProject, tmp_path: Path) -> None:
     (toy.root / "untracked").write_text("")
     states = []
-    for change in (lambda: None, lambda: ScratchClone(tmp_path / "c", Place("cpu"), toy.root)):
+    for change in (lambda: None, lambda: ScratchClone(tmp_path / "c", Place(), toy.root)):
         made = change()
         if made is not None:
             made.plant(0.01)
@@ -164,7 +164,7 @@ def test_a_commit_without_a_runner_is_refused(toy: ToyProject, tmp_path: Path) -
     toy.git("rm", "--quiet", "engine/running/runner.py")
     toy.commit("no runner")
     with pytest.raises(Refused, match="has no ModelRunner"):
-        ScratchClone(tmp_path / "clone", Place("cpu"), toy.root)
+        ScratchClone(tmp_path / "clone", Place(), toy.root)
 
 
 def trial(planted: float, verdict: Verdict, name: str = "a trial") -> PlantedTrial:

@@ -20,8 +20,8 @@ from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.output.progress import Progress
-from asv_bench.process.measured_process import CPU, Place
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
+from asv_bench.subjects.lives import Place
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python
 
@@ -162,7 +162,7 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
 
 def planted_clone(folder: Path) -> tuple[Path, str]:
     """A clone whose newest commit calls an operator more, and that commit."""
-    clone = ScratchClone(folder / "clone", Place(CPU))
+    clone = ScratchClone(folder / "clone", Place())
     file, before, after = PLANTS["operator"]
     source = clone.root / file
     source.write_text(source.read_text().replace(before, after))

@@ -17,7 +17,8 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.calibration import bisect_trials
 from asv_bench.lab.calibration.bisect_trials import BisectTrial, Kind, run_trial, trial_table
 from asv_bench.lab.calibration.planting import PLANTED_IN, ScratchClone
-from asv_bench.process.measured_process import CPU, Place
+from asv_bench.subjects.lives import Place
+from asv_bench.subjects.places import CPU
 from asv_bench.subjects.subject import Metric
 
 
@@ -59,7 +60,7 @@ def lengths(root: Path, commits: list[str]) -> list[float]:
 
 def tried(clone: Path, asked, seed: int, kind: Kind, commits: int, effect: float = 0.1):
     """A trial, the commits of its range, oldest first, and what is planted in each."""
-    trial = run_trial(ScratchClone(clone, Place(CPU)), seed, kind, commits, effect, 1e-3, ())
+    trial = run_trial(ScratchClone(clone, Place()), seed, kind, commits, effect, 1e-3, ())
     root, good, bad = asked[-1]
     listed = git(root, "rev-list", "--reverse", f"{good}..{bad}").split()
     assert len(listed) == commits

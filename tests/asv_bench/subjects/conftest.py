@@ -45,7 +45,7 @@ def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live in this very process: bench.py is run for the figures that it assigns, made noisy."""
     noise = random.Random(1)
 
-    def live(self, laid, variables, cores, processes) -> Figures:
+    def live(self, laid, variables, cores, processes, metrics) -> Figures:
         names: dict[str, Any] = {"tree": laid.tree, "label": laid.label}
         try:
             exec((laid.tree / "bench.py").read_text(encoding="utf-8"), names)

@@ -8,7 +8,7 @@ import pytest
 from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
-from asv_bench.subjects.lives import Lives
+from asv_bench.subjects.life import CommandLife
 
 TABLES = """
     [subject]
@@ -211,20 +211,20 @@ def test_a_search_goes_on_after_an_interruption(
 ) -> None:
     bench = "step = 8 if read('src/d.py') == 'd changed' else 10"
     toy = made(tmp_path / "toy", bench, FIVE, CHANGED)
-    measure, lived = Lives.life, []
+    measure, lived = CommandLife.live, []
 
-    def interrupted(self, commit, **options):
+    def interrupted(self, laid, *others):
         if len(lived) == 40:
             raise KeyboardInterrupt
-        lived.append(commit)
-        return measure(self, commit, **options)
+        lived.append(laid)
+        return measure(self, laid, *others)
 
-    monkeypatch.setattr(Lives, "life", interrupted)
+    monkeypatch.setattr(CommandLife, "live", interrupted)
     arguments = ("bisect", "HEAD", "--files", "--improvement")
     said = kvtrail(toy, *arguments)
     assert said.code == 130
     before = said.record["samples"]
-    monkeypatch.setattr(Lives, "life", measure)
+    monkeypatch.setattr(CommandLife, "live", measure)
     said = kvtrail(toy, *arguments)
     assert said.record["samples"][: len(before)] == before
     assert "src/d.py makes it faster: -" in said.text

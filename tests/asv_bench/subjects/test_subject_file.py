@@ -52,6 +52,9 @@ DEEP = 100_000
         (f'{HEAD}pinned = ["/etc"]', "within the repository"),
         (f'{HEAD}pinned = ["a/.git/hooks"]', "within the repository"),
         (f'{HEAD}pinned = ["\\u0000"]', "without NUL characters"),
+        (f'{HEAD}preload = ["json"]', "preload needs measure to start one script or module"),
+        (f'{NAME}measure = "python a.py"\npreload = ["a b"]', "that names a module"),
+        (f"{HEAD}turns = true", "turns needs measure, and metrics"),
         (f'{HEAD}[metrics."a\\nb"]\npath = "x"', "in one line, .* in a key of metrics"),
         (f'{HEAD}[metrics.a]\nregex = "("', "is no regular expression: .*, in metrics.NAME"),
         (f'{HEAD}[metrics.a]\nregex = "(a{{99999999999}})"', "is no regular expression"),
@@ -115,6 +118,7 @@ TEXTS = {
     "regex": ("(.*)", "(", "x", "(a{99999999999})", "((a))"),
     "path": ("a", "a.0", "."),
     "ready": ("http://127.0.0.1:$KVTRAIL_PORT/", "x"),
+    "preload": ("json", "json:loads", "no.such", "a b", ""),
     "preset": ("vllm-bench", "x"),
     "labels": ("a", "b", "HEAD"),
 }
@@ -140,6 +144,8 @@ def values(kind: inspect.Type, name: str = "") -> st.SearchStrategy[Any]:
         case inspect.StrType():
             known = TEXTS.get(name)
             return st.sampled_from(known) if known else st.text(max_size=5)
+        case inspect.BoolType():
+            return st.booleans()
         case inspect.IntType():
             return st.integers(0, 2)
         case inspect.FloatType():

@@ -8,10 +8,11 @@ from fake_rungs import FakeProcesses, Silent
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.process.measured_process import Place, ProcessFailed
 from asv_bench.studies.ladder.claims import CLAIMS, SECONDS_PER_TOKEN, claims_named, trials_here
 from asv_bench.studies.ladder.ladder_run import measure_waterfall, processes_expected, try_claims
 from asv_bench.studies.ladder.rungs import RUNGS
+from asv_bench.subjects.lives import Place
+from asv_bench.subjects.processes import LifeFailed
 
 ON_CPU = [rung for rung in RUNGS if rung.needs == "any"]
 
@@ -19,7 +20,7 @@ ON_CPU = [rung for rung in RUNGS if rung.needs == "any"]
 def _try(processes, pairs=12, trials=None, devices=("one",)):
     trials = trials or trials_here(CLAIMS, RUNGS, "cuda")
     samples: list[dict] = []
-    places = [Place(device) for device in devices]
+    places = [Place(name=device) for device in devices]
     plan = ComparisonPlan.with_cap(pairs)
     found = try_claims(processes, trials, places, plan, Silent(), samples)
     return {one.trial.claim.seed: one for one in found}, samples
@@ -111,7 +112,7 @@ def test_the_waterfall_measures_and_checks_every_rung():
     watcher = Silent()
     processes = FakeProcesses({0: 4e-3, 1: 2e-3})
     rungs = measure_waterfall(
-        processes, RUNGS[:3], [Place("one"), Place("two")], watcher, is_exact=True
+        processes, RUNGS[:3], [Place(name="one"), Place(name="two")], watcher, is_exact=True
     )
     assert [rung.step_ms for rung in rungs] == [4.0, 2.0, 1.0]
     assert sorted(watcher.rungs) == [0, 1, 2]
@@ -122,7 +123,7 @@ def test_the_waterfall_measures_and_checks_every_rung():
 
 
 def test_other_tokens_are_refused():
-    one = [Place("one")]
+    one = [Place(name="one")]
     with pytest.raises(MeasurementFailed, match=r"rung 2-batched-append .* 1 of 3 requests of the"):
         measure_waterfall(
             FakeProcesses(checks={2: ["c", "x", "e"]}), RUNGS[:3], one, Silent(), is_exact=False
@@ -136,8 +137,8 @@ def test_other_tokens_are_refused():
 
 def test_a_rung_that_does_not_start_ends_the_waterfall():
     processes = FakeProcesses(fails={1})
-    with pytest.raises(ProcessFailed, match="no such thing"):
-        measure_waterfall(processes, RUNGS[:3], [Place("one")], Silent(), is_exact=True)
+    with pytest.raises(LifeFailed, match="no such thing"):
+        measure_waterfall(processes, RUNGS[:3], [Place(name="one")], Silent(), is_exact=True)
     assert processes.is_stopped
 
 

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.process.measured_process import CPU, Place, ProcessFailed
 from asv_bench.studies.ladder import command, ladder_page, rung_process
 from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
 from asv_bench.studies.ladder.ladder_page import read_records, write_page
@@ -22,6 +21,9 @@ from asv_bench.studies.ladder.ladder_tables import agreement
 from asv_bench.studies.ladder.rung_counters import COUNTERS
 from asv_bench.studies.ladder.rung_process import RungProcesses, RungSettings
 from asv_bench.studies.ladder.rungs import RUNGS
+from asv_bench.subjects.lives import Place
+from asv_bench.subjects.places import CPU
+from asv_bench.subjects.processes import LifeFailed
 
 SECONDS = {0: 4e-3, 1: 3e-3, 2: 1e-3, 5: 1e-3, 6: 1.2e-3, 7: 0.5e-3}
 
@@ -113,7 +115,7 @@ def test_claims_whose_processes_fail_end_with_a_code_of_their_own(processes, tmp
 
     def fails_in_pairs(rung, workloads, place, *, check=False, variables=None):
         if not check:
-            raise ProcessFailed("it ended with exit code 1: no such thing")
+            raise LifeFailed("it ended with exit code 1: no such thing")
         return measure(rung, workloads, place, check=check)
 
     monkeypatch.setattr(processes, "measure", fails_in_pairs)
@@ -153,7 +155,7 @@ def test_what_is_edited_meanwhile_is_not_measured(tmp_path, monkeypatch):
         (tmp_path / edited).write_text("raise RuntimeError('edited')\n")
     for edited in (tmp_path / "asv_bench" / "studies" / "ladder").glob("*.py"):
         edited.write_text("raise RuntimeError('edited')\n")
-    answer = begun.measure(RUNGS[1], ["streaming-small"], Place(CPU))
+    answer = begun.measure(RUNGS[1], ["streaming-small"], Place())
     assert answer.workloads["streaming-small"]["digests"]
 
 
@@ -242,7 +244,7 @@ def real() -> RungProcesses:
 
 
 def test_a_real_process_checks_and_measures(real):
-    answer = real.measure(RUNGS[2], ["streaming-small"], Place(CPU), check=True)
+    answer = real.measure(RUNGS[2], ["streaming-small"], Place(), check=True)
     assert answer.check["parted"] == 0
     assert len(answer.check["digests"]) == 12
     measured = answer.workloads["streaming-small"]

@@ -1,11 +1,12 @@
-"""What is asked of measured processes, and what becomes of what they say."""
+"""What is asked of lives of kvtrail's own benchmarks, and what becomes of what they say."""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,45 +15,58 @@ import pytest
 from toy_project import ToyProject, make_project
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process import measured_process
-from asv_bench.process.contract import TRIAL_VARIABLE
-from asv_bench.process.measured_process import Answer, Outcome, Place, ProcessFailed, ProcessRunner
-from asv_bench.process.process_pairs import ProcessPairs, for_turns, repeats_for, shared_out
 from asv_bench.process.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
 from asv_bench.process.turns import TURNS_VARIABLE
-from asv_bench.subjects.own_suite import OwnSuite, environment_of
+from asv_bench.subjects import lives as lives_module
+from asv_bench.subjects import own_suite
+from asv_bench.subjects.lives import TRIAL, Lives, Place, repeats_for
+from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
+from asv_bench.subjects.places import shared_out
+from asv_bench.subjects.processes import Ended, Job, LifeFailed, Processes
+from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.subject_file import SubjectTable
+from asv_bench.subjects.trees import Laid
+from asv_bench.subjects.where import Work
 
 BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
 RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}
 
 
 @dataclass(frozen=True)
+class Outcome:
+    name: str
+    status: str
+    samples: tuple[float, ...]
+    reason: str
+    run: str | None
+    seconds: float
+    windows: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Asked:
     commit: str
     benchmarks: tuple[str, ...]
-    place: Place
+    device: str
+    cores: tuple[int, ...]
     repeats: int
 
 
 @dataclass
-class ScriptedRunner(ProcessRunner):
+class Scripted(Processes):
     """Answers as a process would; `change` makes an answer go wrong."""
 
     change: Callable[[int, Outcome], Outcome] = lambda number, outcome: outcome
     seconds: float = 0.9
-    gpu: Callable[[int], GpuConditions | None] = lambda number: None
     asked: list[Asked] = field(default_factory=list)
 
-    def measure(
-        self,
-        commit: str,
-        benchmarks: Sequence[str],
-        place: Place,
-        repeats: int = 1,
-        variables: Mapping[str, str] | None = None,
-    ) -> Answer:
+    def run(self, job: Job, timeout_s: float) -> Ended:
+        told = job.variables
+        wanted = json.loads(Path(told["KVTRAIL_WORK"]).read_text())
         number = len(self.asked)
-        self.asked.append(Asked(commit, tuple(benchmarks), place, repeats))
+        benchmarks, repeats = tuple(wanted["benchmarks"]), wanted["repeats"]
+        device = told.get("CUDA_VISIBLE_DEVICES", "cpu")
+        self.asked.append(Asked(told["KVTRAIL_LABEL"], benchmarks, device, job.cores, repeats))
         outcomes = [
             self.change(
                 number,
@@ -63,10 +77,35 @@ class ScriptedRunner(ProcessRunner):
             for turn in range(repeats)
             for name in benchmarks
         ]
-        return Answer(tuple(outcomes), self.gpu(number))
+        answer = {"span": (0.0, 1.0), "outcomes": [vars(one) for one in outcomes]}
+        Path(told["KVTRAIL_RESULT"]).write_text(json.dumps(answer))
+        return Ended(1.0, 1, "")
 
-    def stop(self) -> None:
+
+class NoWatch:
+    """Sees nothing of a GPU."""
+
+    seen: GpuConditions | None = None
+
+    def __init__(self, device: str) -> None:
         pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def peak_memory_bytes(self) -> None:
+        pass
+
+    def conditions(self, begun: float, ended: float) -> GpuConditions | None:
+        return self.seen
+
+
+@pytest.fixture(autouse=True)
+def watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lives_module, "GpuWatch", NoWatch)
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +113,27 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
     return make_project(tmp_path_factory.mktemp("toy") / "project", commits=2)
 
 
-def pairs_of(toy: ToyProject, runner: ScriptedRunner, *devices: str) -> ProcessPairs:
-    return ProcessPairs(OwnSuite(toy.root).folder_of, runner, BENCHMARKS, devices or ("cpu",))
+def lives_of(
+    toy: ToyProject, processes: Processes, *devices: str, is_compared: bool = True
+) -> Lives:
+    is_on_gpu = bool(devices)
+    life = BenchmarkLife(toy.root, BENCHMARKS, is_compared=is_compared, is_on_gpu=is_on_gpu)
+    suite = OwnSuite(toy.root)
+
+    def lay_out(name: str) -> Laid:
+        folder = suite.folder_of(name)
+        return Laid(folder, folder, folder, name)
+
+    metrics = tuple(Metric(name, "seconds") for name in BENCHMARKS)
+    table = SubjectTable(name="toy", measure="true")
+    work = Work(life, "", table, metrics, lists_packages=False)
+    return Lives(work, shared_out(devices or ["cpu"]), lay_out, processes)
 
 
 def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: ToyProject) -> None:
-    runner = ScriptedRunner()
+    runner = Scripted()
     base, head = toy.commits
-    source = pairs_of(toy, runner)
+    source = lives_of(toy, runner)
     pairs = source.pair(base, head, head_first=True)
     warm, measured = runner.asked[:2], runner.asked[2:]
     # Each commit runs everything once, unmeasured, before anything is measured.
@@ -116,24 +168,16 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
     together = threading.Barrier(2)
 
     @dataclass
-    class InTurns(ScriptedRunner):
+    class InTurns(Scripted):
         turns: list[str | None] = field(default_factory=list)
 
-        def measure(
-            self,
-            commit: str,
-            benchmarks: Sequence[str],
-            place: Place,
-            repeats: int = 1,
-            variables: Mapping[str, str] | None = None,
-        ) -> Answer:
-            assert variables is None or len(variables) == 1
-            if variables is None or TRIAL_VARIABLE not in variables:
-                self.turns.append(variables and variables[TURNS_VARIABLE])
-            if variables and TURNS_VARIABLE in variables:
-                assert repeats == 1
+        def run(self, job: Job, timeout_s: float) -> Ended:
+            turns = job.variables.get(TURNS_VARIABLE)
+            if TRIAL not in job.variables:
+                self.turns.append(turns)
+            if turns is not None:
                 together.wait(30)  # never met by processes that run one after the other
-            return super().measure(commit, benchmarks, place, repeats)
+            return super().run(job, timeout_s)
 
     def windowed(number: int, outcome: Outcome) -> Outcome:
         figure = outcome.samples[0]
@@ -143,7 +187,7 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
         return replace(outcome, windows=windows if is_windowed else ())
 
     runner = InTurns(change=windowed)
-    pairs = pairs_of(toy, runner).pair(*toy.commits, head_first=True)
+    pairs = lives_of(toy, runner).pair(*toy.commits, head_first=True)
     step = pairs["a.step"]
     assert sorted([step.base.value, step.head.value]) == pytest.approx([3.0, 4.0])
     assert sorted([*step.base.samples, *step.head.samples]) == [3.0] * 4 + [4.0] * 5 + [27.0]
@@ -151,34 +195,31 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
     assert len(pairs["b.time(1)"].base.samples) == 5
     first, second = (turns for turns in runner.turns if turns is not None)
     assert first != second
-    places = [asked.place.cores for asked in runner.asked if "a.step" in asked.benchmarks]
-    assert places[-1] == places[-2]
-    assert len(places[-1]) == 1
-    # On a GPU processes run one after the other, unless told otherwise.
-    for in_turns, shared in ((None, 0), (True, 2)):
-        on_gpu = InTurns(change=windowed)
-        suite = OwnSuite(toy.root)
-        source = ProcessPairs(suite.folder_of, on_gpu, BENCHMARKS, ["GPU-a"], in_turns=in_turns)
-        source.pair(*toy.commits, head_first=True)
-        assert sum(turns is not None for turns in on_gpu.turns) == shared
+    taking_turns = [asked for asked in runner.asked if "a.step" in asked.benchmarks][2:]
+    assert taking_turns[0].cores == taking_turns[1].cores
+    assert [(len(asked.cores), asked.repeats) for asked in taking_turns] == [(1, 1)] * 2
+    # On a GPU processes run one after the other.
+    on_gpu = InTurns(change=windowed)
+    lives_of(toy, on_gpu, "GPU-a").pair(*toy.commits, head_first=True)
+    assert set(on_gpu.turns) == {None}
 
 
 def test_a_process_that_fails_does_not_leave_the_other_waiting(toy: ToyProject) -> None:
     def windowed(number: int, outcome: Outcome) -> Outcome:
         if number > 1 and outcome.name == "a.ttft":
-            raise ProcessFailed("it was ended by signal 9")
+            raise LifeFailed("it was ended by signal 9")
         return replace(outcome, windows=(1.0, 2.0))
 
-    source = pairs_of(toy, ScriptedRunner(change=windowed))
+    source = lives_of(toy, Scripted(change=windowed))
     with pytest.raises(SampleFailed, match="ended by signal 9"):
         source.pair(*toy.commits, head_first=False, benchmarks=["a.ttft"])
 
 
 def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProject) -> None:
-    runner = ScriptedRunner()
-    source = pairs_of(toy, runner, "GPU-a", "GPU-b")
+    runner = Scripted()
+    source = lives_of(toy, runner, "GPU-a", "GPU-b")
     pairs = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"], device="GPU-b")
-    assert [asked.place.device for asked in runner.asked] == ["GPU-b"] * 4
+    assert [asked.device for asked in runner.asked] == ["GPU-b"] * 4
     assert pairs["a.step"].base.device == pairs["a.step"].head.device == "GPU-b"
     # A GPU's workloads have their full size: one run a process.
     assert {asked.repeats for asked in runner.asked} == {1}
@@ -188,8 +229,8 @@ def test_a_commit_is_prepared_once_whatever_came_of_it(toy: ToyProject) -> None:
     def fail(number: int, outcome: Outcome) -> Outcome:
         return Outcome(outcome.name, "failed", (), "ImportError: no torch", None, 0.1)
 
-    runner = ScriptedRunner(change=fail)
-    source = pairs_of(toy, runner)
+    runner = Scripted(change=fail)
+    source = lives_of(toy, runner)
     for _ in range(2):
         with pytest.raises(CommitUnusable, match="ImportError: no torch") as caught:
             source.prepare(toy.commits[0])
@@ -203,7 +244,7 @@ def test_what_one_commit_lacks_is_told_and_the_rest_is_measured(toy: ToyProject)
             return Outcome(outcome.name, "skipped", (), "not yet", None, 0.1)
         return outcome
 
-    source = pairs_of(toy, ScriptedRunner(change=skip))
+    source = lives_of(toy, Scripted(change=skip))
     absences = source.prepare(toy.commits[0])
     assert {name: absence.reason for name, absence in absences.items()} == {"a.ttft": "not yet"}
     assert not absences["a.ttft"].has_failed
@@ -216,7 +257,7 @@ def test_a_count_of_nothing_has_no_ratio_and_is_left_out(toy: ToyProject) -> Non
             return replace(outcome, samples=(0.0,))
         return outcome
 
-    source = pairs_of(toy, ScriptedRunner(change=zero))
+    source = lives_of(toy, Scripted(change=zero))
     assert source.prepare(toy.commits[0]) == {}
     (absence,) = source.prepare(toy.commits[1]).values()
     assert (absence.reason, absence.has_failed) == (
@@ -224,7 +265,7 @@ def test_a_count_of_nothing_has_no_ratio_and_is_left_out(toy: ToyProject) -> Non
         False,
     )
     with pytest.raises(SampleFailed, match="it gave 0"):
-        pairs_of(toy, ScriptedRunner(change=zero)).pair(
+        lives_of(toy, Scripted(change=zero)).pair(
             toy.commits[0], toy.commits[0], head_first=False, benchmarks=["b.time(1)"]
         )
 
@@ -232,61 +273,66 @@ def test_a_count_of_nothing_has_no_ratio_and_is_left_out(toy: ToyProject) -> Non
 def test_a_failure_after_the_first_process_is_one_samples(toy: ToyProject) -> None:
     def fail(number: int, outcome: Outcome) -> Outcome:
         if number == 3:
-            raise ProcessFailed("it was ended by signal 9")
+            raise LifeFailed("it was ended by signal 9")
         if number == 4:
             return Outcome(outcome.name, "failed", (), "OutOfMemoryError", None, 0.1)
         return outcome
 
-    source = pairs_of(toy, ScriptedRunner(change=fail))
+    source = lives_of(toy, Scripted(change=fail))
     for complaint in ("ended by signal 9", "OutOfMemoryError"):
         with pytest.raises(SampleFailed, match=complaint) as caught:
             source.pair(*toy.commits, head_first=False, benchmarks=["a.step"])
         assert caught.value.benchmarks == ("a.step",)
 
 
-def test_a_spoilt_pair_carries_its_sentence(toy: ToyProject) -> None:
+def test_a_spoilt_pair_carries_its_sentence(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     braked = GpuConditions(1980, 1980, 1980, ("hw_power_brake_slowdown",), 60, 10)
-    runner = ScriptedRunner(gpu=lambda number: braked)
-    pairs = pairs_of(toy, runner, "GPU-a").pair(
+    monkeypatch.setattr(NoWatch, "seen", braked)
+    pairs = lives_of(toy, Scripted(), "GPU-a").pair(
         *toy.commits, head_first=False, benchmarks=["a.step"]
     )
     assert "The host held the GPU back" in (pairs["a.step"].discarded or "")
 
 
-def test_stopping_ends_a_process_at_once_and_no_other_begins(tmp_path: Path) -> None:
+@pytest.fixture
+def never_ready(tmp_path: Path) -> tuple[OwnSuite, str, Path]:
+    """A suite whose newest commit leaves a file and sleeps."""
     project = make_project(tmp_path / "project", commits=1)
     begun = tmp_path / "begun"
     never = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n"
     (project.root / "engine" / "__init__.py").write_text(never)
-    commit = project.commit("never ready")
     suite = OwnSuite(project.root)
-    suite.folder_of(commit)
-    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", environment_of(project.root))
+    suite.choose(["toy.Toy.track_step"], None)
+    return suite, project.commit("never ready"), begun
 
-    def stop() -> None:
-        while not begun.exists():
-            time.sleep(0.01)
-        runner.stop()
 
-    threading.Thread(target=stop).start()
-    with pytest.raises(ProcessFailed, match="ended by signal 9"):
-        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
-    with pytest.raises(ProcessFailed, match="measuring was stopped"):
-        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
+def test_stopping_ends_a_process_at_once_and_no_other_begins(
+    never_ready: tuple[OwnSuite, str, Path],
+) -> None:
+    suite, commit, begun = never_ready
+    with suite.pairs() as source:
+
+        def stop() -> None:
+            while not begun.exists():
+                time.sleep(0.01)
+            source.stop()
+
+        threading.Thread(target=stop).start()
+        with pytest.raises(CommitUnusable, match="signal 9 ended it"):
+            source.prepare(commit)
+        with pytest.raises(CommitUnusable, match="measuring was stopped"):
+            source.prepare("HEAD~1")
 
 
 def test_a_process_that_takes_too_long_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    never_ready: tuple[OwnSuite, str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured_process, "TIMEOUT_SECONDS", 1.0)
-    project = make_project(tmp_path / "project", commits=1)
-    (project.root / "engine" / "__init__.py").write_text("import time\ntime.sleep(600)\n")
-    commit = project.commit("never ready")
-    suite = OwnSuite(project.root)
-    suite.folder_of(commit)
-    runner = ProcessRunner(project.root / "asv_bench" / "benchmarks", environment_of(project.root))
-    with pytest.raises(ProcessFailed, match="did not end within 1 s"):
-        runner.measure(commit, ["toy.Toy.track_step-0"], Place("cpu"))
+    suite, commit, _ = never_ready
+    monkeypatch.setattr(own_suite, "TIMEOUT_SECONDS", 1.0)
+    with suite.pairs() as source, pytest.raises(CommitUnusable, match="did not end within 1 s"):
+        source.prepare(commit)
 
 
 def test_short_runs_are_repeated_up_to_a_bound() -> None:
@@ -297,7 +343,7 @@ def test_short_runs_are_repeated_up_to_a_bound() -> None:
 
 def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(2, 12)))
-    assert shared_out(["cpu"]) == [Place("cpu")]
+    assert shared_out(["cpu"]) == [Place(name="cpu")]
     first, second, third = shared_out(["GPU-a", "GPU-b", "GPU-c"])
     assert (first.cores, second.cores, third.cores) == ((2, 3, 4), (5, 6, 7), (8, 9, 10))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
@@ -310,10 +356,10 @@ def test_processes_in_turns_share_as_many_cores_as_they_have_threads(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 5, 9})
     for threads, cores in (("1", (9,)), ("2", (5, 9)), ("8", (2, 5, 9))):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        assert for_turns(Place("cpu")).cores == cores
+        assert Place().for_turns().cores == cores
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert for_turns(Place("cpu", (3, 4))).cores == (4,)
-    assert for_turns(Place("GPU-a", (3, 4))).cores == (4,)
+    assert Place((), (3, 4)).for_turns().cores == (4,)
+    assert Place(("GPU-a",), (3, 4)).for_turns().cores == (4,)
 
 
 def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProject) -> None:
@@ -325,17 +371,17 @@ def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProje
             both.wait()
         return outcome
 
-    runner = ScriptedRunner(change=meet)
-    source = pairs_of(toy, runner, "GPU-0", "GPU-1")
+    runner = Scripted(change=meet)
+    source = lives_of(toy, runner, "GPU-0", "GPU-1")
     with ThreadPoolExecutor(2) as pool:
         for pair in [
             pool.submit(source.pair, commit, commit, head_first=False, device=device)
             for commit, device in zip(toy.commits, source.devices, strict=True)
         ]:
             pair.result(timeout=120)
-    tried = {asked.commit: asked.place.device for asked in runner.asked[:2]}
+    tried = {asked.commit: asked.device for asked in runner.asked[:2]}
     assert tried == dict(zip(toy.commits, source.devices, strict=True))
-    busy = {(asked.commit, asked.place.device) for asked in runner.asked}
+    busy = {(asked.commit, asked.device) for asked in runner.asked}
     assert busy == set(tried.items())
 
 
@@ -346,12 +392,10 @@ def test_a_count_of_nothing_is_a_figure_of_a_history_and_no_end_of_a_comparison(
         return replace(outcome, samples=(0.0,)) if outcome.name == "a.step" else outcome
 
     head = toy.commits[-1]
-    runner = ScriptedRunner(change=nothing)
-    lay_out = OwnSuite(toy.root).folder_of
-    source = ProcessPairs(lay_out, runner, BENCHMARKS, ["cpu"], is_compared=False)
+    source = lives_of(toy, Scripted(change=nothing), is_compared=False)
     assert source.prepare(head) == {}
     assert source.life(head)["a.step"].value == 0
-    compared = pairs_of(toy, ScriptedRunner(change=nothing))
+    compared = lives_of(toy, Scripted(change=nothing))
     assert "only positive figures" in compared.prepare(head)["a.step"].reason
     reading = source.life(head)["a.step"]
     with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
@@ -365,6 +409,6 @@ def test_a_process_that_fails_costs_a_life_its_own_figures_only(toy: ToyProject)
         return replace(outcome, status="failed", samples=(), reason="gone") if fails else outcome
 
     with pytest.raises(SampleFailed, match="gone") as failed:
-        pairs_of(toy, ScriptedRunner(change=failing)).life(toy.commits[0])
+        lives_of(toy, Scripted(change=failing)).life(toy.commits[0])
     assert failed.value.benchmarks == ("b.time(1)",)
     assert set(failed.value.readings) == {"a.step", "a.ttft"}

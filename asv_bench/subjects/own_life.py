@@ -1,7 +1,10 @@
-"""What runs inside a measured process: asv's own discovery and runner, on one commit's engine.
+"""What runs inside a life of kvtrail's own benchmarks: asv's discovery and runner, in one process.
 
-Started as a script by `measured_process`, with the search path of that commit. asv's benchmarks
-bring the ruler in by themselves, so nothing of it is imported here.
+Started as a script by `own_suite`, with the search path of a commit. asv's benchmarks bring the
+ruler in by themselves, so nothing of it is imported here.
+
+`list SUITE FILE` writes asv's descriptions of all benchmarks. `run SUITE` runs those that the file
+named by $KVTRAIL_WORK asks for, and writes the outcomes to $KVTRAIL_RESULT.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import io
 import json
 import math
+import os
 import sys
 import time
 import traceback
@@ -21,18 +25,17 @@ from asv_runner.discovery import get_benchmark_from_name, list_benchmarks
 
 
 def main() -> None:
-    """Do what the job, a JSON file named on the command line, asks for."""
-    job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    if job["benchmarks"] is None:
-        with Path(job["answer"]).open("w") as answer:
-            list_benchmarks(job["folder"], answer)
+    """Do what the command line says."""
+    verb, suite, *place = sys.argv[1:]
+    if verb == "list":
+        with Path(place[0]).open("w") as answer:
+            list_benchmarks(suite, answer)
         return
+    job = json.loads(Path(os.environ["KVTRAIL_WORK"]).read_text())
     begun = time.monotonic()
-    outcomes = [
-        measure(job["folder"], name) for _ in range(job["repeats"]) for name in job["benchmarks"]
-    ]
-    content = {"begun": begun, "ended": time.monotonic(), "outcomes": outcomes}
-    Path(job["answer"]).write_text(json.dumps(content))
+    outcomes = [measure(suite, name) for _ in range(job["repeats"]) for name in job["benchmarks"]]
+    told = {"span": (begun, time.monotonic()), "outcomes": outcomes}
+    Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps(told))
 
 
 def measure(folder: str, name: str) -> dict[str, Any]:
