@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -22,14 +21,10 @@ from asv_bench.cli.options import (
     parent_of,
     say_unmeasured,
 )
-from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions, opened_fleet
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import WORKPLACE
-from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.subjects.subject import Metric, Subject
 
 HELP = (
@@ -119,15 +114,8 @@ def bisect(
         With the code of the answer.
     """
     files = outputs.files()
-    require_writable(FOLDER / "pairs.jsonl")
-    is_elsewhere = hosts.address is not None
-    choice = asked.choice(
-        command,
-        [benchmark] if benchmark else (),
-        require_gpu=how.require_gpu,
-        is_elsewhere=is_elsewhere,
-        near=(good, bad),
-    )
+    patterns = [benchmark] if benchmark else ()
+    choice = asked.choice(command, patterns, how, hosts, near=(good, bad))
     chosen = choice.subject("bisect")
     metric = _one_metric(chosen, benchmark)
     plan = SearchPlan(
@@ -140,14 +128,11 @@ def bisect(
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     if by_files:
-        if is_elsewhere:
+        if hosts.address is not None:
             raise Refused("--files searches on one machine: leave out --fleet.")
         names = (parent_of(chosen, good), good) if bad is None else (good, bad)
         ends = [(name, chosen.resolve(name)) for name in names]
-        searching = SearchingFiles(chosen, ends, direction, plan, files)
-        with checkout_lock(WORKPLACE):
-            code = searching.run(how.resume, require_quiet=how.require_quiet)
-        searching.end(code)
+        SearchingFiles(chosen, ends, direction, plan, files, how).answer()
         return
     if bad is None:
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
@@ -163,26 +148,11 @@ def bisect(
     if not (how.anyway or is_same):
         different = _without_the_same(chosen, good_hash, commits, files.console)
         is_same, commits = not different, different or commits
-    words = (good, bad)
-    hashes = [good_hash, *(commit.hash for commit in commits)]
-    with (
-        nullcontext() if is_same else checkout_lock(WORKPLACE),
-        opened_fleet(
-            FleetOptions() if is_same else hosts,
-            chosen,
-            hashes,
-            files.console,
-            require_quiet=how.require_quiet,
-        ) as opened,
-    ):
-        bisecting = Bisecting(
-            chosen, words, good_hash, commits, direction, plan, files, choice.words(), opened
-        )
-        if is_same:
-            code = bisecting.call_same()
-        else:
-            code = bisecting.run(how.resume, require_quiet=how.require_quiet)
-    bisecting.end(code)
+    Bisecting(
+        *(chosen, (good, bad), good_hash, commits, direction, plan, files, how, hosts),
+        options=choice.words(),
+        is_same=is_same,
+    ).answer()
 
 
 def _one_metric(subject: Subject, pattern: str | None) -> Metric:

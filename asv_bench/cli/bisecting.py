@@ -11,13 +11,14 @@ from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
 from asv_bench.cli.files import into_merge, next_question
+from asv_bench.cli.options import MeasuringOptions
 from asv_bench.cli.searching import Searching
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why
-from asv_bench.fleet.fleet import Fleet
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.contradictions import processes_apart
@@ -25,8 +26,7 @@ from asv_bench.output.issue_text import IssueText, described, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import Pair
-from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.process.samples import Pair, PairSource
 from asv_bench.subjects.declared import DeclaredSubject
 
 
@@ -43,12 +43,17 @@ class Bisecting(Searching):
         direction: Direction,
         plan: SearchPlan,
         files: TableFiles,
-        options: Sequence[str],
-        fleet: Fleet | None = None,
+        how: MeasuringOptions,
+        hosts: FleetOptions | None = None,
+        *,
+        # Those that name the subject, for the command that says why.
+        options: Sequence[str] = (),
+        is_same: bool = False,  # whether what is measured is the same at both ends
     ) -> None:
         among = {"good": good, "commits": [commit.to_json() for commit in commits]}
-        super().__init__(subject, among, direction, plan, files, fleet)
+        super().__init__(subject, among, direction, plan, files, how, hosts)
         self._options = options
+        self._is_same = is_same
         self._why: list[str] = []
         self._words = words
         self._good = good
@@ -57,47 +62,52 @@ class Bisecting(Searching):
         self._probes: list[Probe] = []
         self.finding: Finding | None = None
 
-    def call_same(self) -> ExitCode:
-        """Answer without measuring: what is measured is the same at both ends."""
+    def known(self) -> ExitCode | None:
+        """See `Session`: what is measured is the same at both ends."""
+        if not self._is_same:
+            return None
         bad = self._commits[-1].hash
         gate = Comparison.of_same(self._benchmark, self._good, bad)
         asked = self._direction, self._benchmark, self._good, bad
         self.finding = Finding(Outcome.NONE, *asked, reason=gate.reason, gate=gate)
         return ExitCode.GOOD
 
-    def run(self, resume: bool | None, *, require_quiet: bool = False) -> ExitCode:
-        """Measure until there is an answer, an interruption or a failure."""
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        return [self._good, *(commit.hash for commit in self._commits)]
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
         first, last = self._commits[0].short, self._commits[-1].short
-        range_sentence = (
+        what = (
             f"bisecting {len(self._commits)} {kind_of(self._good)}s, {first} to {last}, for "
             f"{self._direction.phrase}"
         )
-        kept = self._begin([range_sentence], self._noise, resume, require_quiet=require_quiet)
+        return [what, *super().begin()]
+
+    def measure(self, source: PairSource) -> ExitCode:
+        """See `Session`."""
         lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
 
-        def search() -> Outcome:
-            with termination_as_interrupt(), self._subject.pairs() as source, lines:
+        def on_probe(probe: Probe) -> None:
+            self._probes.append(probe)
+            self._record.samples.append(probe.to_json())
+            lines.show(probe, is_kept=len(self._probes) <= self._kept.restored)
 
-                def on_probe(probe: Probe) -> None:
-                    self._probes.append(probe)
-                    self._record.samples.append(probe.to_json())
-                    lines.show(probe, is_kept=len(self._probes) <= kept.restored)
-
-                self.finding = Search(
-                    lambda part: KeptPairs(source, kept, part),
-                    self._good,
-                    [commit.hash for commit in self._commits],
-                    self._benchmark,
-                    direction=self._direction,
-                    plan=self._plan,
-                    pool=self._pool,
-                    unit=self._subject.metrics[0].unit,
-                    on_probe=on_probe,
-                ).run()
-            self._add_noise()
-            return self.finding.outcome
-
-        return self._ended(kept, search)
+        with lines:
+            self.finding = Search(
+                lambda part: KeptPairs(source, self._kept, part),
+                self._good,
+                [commit.hash for commit in self._commits],
+                self._benchmark,
+                direction=self._direction,
+                plan=self._plan,
+                pool=self._pool,
+                unit=self._subject.metrics[0].unit,
+                on_probe=on_probe,
+            ).run()
+        self._add_noise()
+        return BY_OUTCOME[self.finding.outcome]
 
     def _add_noise(self) -> None:
         """Keep what each of the comparisons showed within a commit for the next ones."""
@@ -110,9 +120,7 @@ class Bisecting(Searching):
 
     def print_answer(self) -> None:
         """Print the commits that were measured, and the answer."""
-        if self.finding is None:
-            print_sentences(self._console, self._record.notes, "bold")
-            return
+        assert self.finding is not None
         kept = (probe.pair for probe in self._probes if probe.pair and not probe.pair.discarded)
         readings = (
             (f"{self._benchmark} of {short(reading.commit)}", reading.value)
@@ -188,7 +196,7 @@ class Bisecting(Searching):
         ).render()
 
     def results(self) -> dict[str, Any]:
-        """See `Question`."""
+        """See `Session`."""
         finding = self.finding
         return {
             "pairs": {

@@ -4,41 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
 
+from asv_bench.cli.comparing import margins_of
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import MOST, Anyway, Outputs, ResultsFolder, SubjectOptions
+from asv_bench.cli.options import (
+    MOST,
+    MeasuringOptions,
+    Outputs,
+    ResultsFolder,
+    SubjectOptions,
+)
 from asv_bench.cli.report import branch_to_show
+from asv_bench.cli.session import Session
 from asv_bench.compare.comparison import Progress
-from asv_bench.compare.confirmation import Answers, Standing, Suspicion, confirm
+from asv_bench.compare.confirmation import Standing, Suspicion, confirm
+from asv_bench.compare.kept_pairs import KeptPairs
+from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import NothingSelected, Refused
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import WORKING_TREE, resolve_revision
 from asv_bench.git.repository import GitError
 from asv_bench.history.acknowledged import read_acknowledged, reason_for
 from asv_bench.history.change_points import Change
 from asv_bench.history.histories import Histories
 from asv_bench.history.kept_answers import ANSWERS, keep_answers
-from asv_bench.history.stored_changes import is_of, stored_changes
+from asv_bench.history.stored_changes import StoredChanges, is_of, stored_changes
 from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
 from asv_bench.output.console import print_sentences
+from asv_bench.output.issue_text import IssueText, repeating
+from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress as Bar
-from asv_bench.output.record import WORKPLACE, Record, require_places
+from asv_bench.output.record import require_places
+from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
-from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import machine_facts
-from asv_bench.process.samples import Pair
-from asv_bench.process.termination import termination_as_interrupt
-from asv_bench.process.threads import threads_text
+from asv_bench.process.samples import Pair, PairSource
+from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 
+SourceOf: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[PairSource]]
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 HELP = """Find where the stored histories moved, and compare the commits around each change.
 
@@ -46,7 +60,7 @@ A series is of one machine in one environment, along one line of first parents. 
 or where results are of another machine, Python, torch or Triton than those here, a change is
 not confirmed yet. What acknowledged.toml beside the results names is not compared.
 Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2: refused;
-130: interrupted, with what was measured written down.
+130: interrupted, with what was measured written down; the same command goes on where it stopped.
 """
 
 
@@ -75,7 +89,6 @@ def changes(
         int,
         typer.Option("--most", min=1, max=MOST, help="Compare at most so many, the largest first."),
     ] = 12,
-    anyway: Anyway = False,
     branch: Annotated[
         str | None,
         typer.Option(
@@ -84,6 +97,8 @@ def changes(
             "where there is no such branch).",
         ),
     ] = None,
+    how: MeasuringOptions,
+    hosts: FleetOptions,
     outputs: Outputs,
 ) -> None:
     """Find changes in stored results, confirm them, and build the page.
@@ -99,59 +114,18 @@ def changes(
         after an interruption.
     """
     files = outputs.files()
-    console = files.console
-    declared = asked.choice().declared("changes")
+    choice = asked.choice(how=how, hosts=hosts)
+    declared = choice.declared("changes")
     histories = Histories.of_subject(declared, results)
-    kept = histories.folder / ANSWERS
-    require_places(files.record, histories.pages / "index.html", kept / "answers.json")
+    kept = histories.folder / ANSWERS / "answers.json"
+    require_places(files.record, histories.pages / "index.html", kept)
     require_packages("jinja2", "scipy")
     tip = _tip(histories, branch)
-    acknowledged = read_acknowledged(histories.folder)
     stored = stored_changes(histories, benchmark or (), machine, tip)
-    settings = {
-        "subject": histories.subject if declared.is_own else declared.to_json(),
-        "benchmark": list(benchmark or ()),
-        "machine": machine,
-        "branch": tip,
-    }
-    record = Record("changes", settings, notes=list(stored.notes))
-    print_sentences(console, stored.notes)
-    here = machine_facts()
-    open_here = (
-        change
-        for change, _ in stored.found
-        if is_of(here, change) and not reason_for(change, acknowledged)
-    )
-    ours = list(islice(open_here, most))
-    answers: dict[Change, Comparison] = {}
-    is_interrupted = False
-    if confirm_them and ours:
-        confirming = Confirming(declared, asked.devices, record, console)
-        with checkout_lock(WORKPLACE):
-            answers, is_interrupted = confirming.run(ours, anyway=anyway)
-    triaged = triage(stored.found, answers, acknowledged)
-    if triaged or outputs.markdown or outputs.csv:
-        files.show(change_table(triaged))
-    else:
-        console.print("no series moved by 1 % or more")
-    reasons = [answer.reason for answer in answers.values()]
-    print_sentences(console, filter(None, [*reasons, *(entry.bisection for entry in triaged)]))
-    code = ExitCode.INTERRUPTED if is_interrupted else _exit_code(triaged)
-    record.results = {
-        "exit_code": int(code),
-        "outcome": code.name.lower(),
-        "interrupted": is_interrupted,
-        "changes": [entry.to_json() for entry in triaged],
-    }
-    path = record.write(files.record)
-    keep_answers(kept, record.started, triaged)
-    # Not at the top: every command would wait for jinja2.
-    from asv_bench.pages.site import build_page
-
-    console.print(f"page: {build_page(histories)}")
-    console.print(f"record: {path}")
-    if code:
-        raise typer.Exit(code)
+    print_sentences(files.console, stored.notes)
+    settings = {"benchmark": list(benchmark or ()), "machine": machine, "branch": tip}
+    most = most if confirm_them else 0
+    Confirming(histories, stored, most, choice, settings, declared, files, how, hosts).answer()
 
 
 def _tip(histories: Histories, branch: str | None) -> str:
@@ -169,80 +143,171 @@ def _tip(histories: Histories, branch: str | None) -> str:
     return branch
 
 
-@dataclass(frozen=True, slots=True)
-class Confirming:
-    """Comparing the commits around changes of a subject."""
+class Confirming(Session[DeclaredSubject]):
+    """Which changes of stored histories stand, once the commits around them are compared.
 
-    subject: DeclaredSubject
-    devices: str | None
-    record: Record
-    console: Console
+    At most so many are compared, of those that were measured on a machine like this one.
+    """
 
-    def run(
-        self, found: Sequence[Change], *, anyway: bool
-    ) -> tuple[dict[Change, Comparison], bool]:
-        """What comparing says of each change, and whether it was interrupted."""
-        self.subject.near = [found[0].since.hash, found[0].until.hash]
-        is_there = self._choose({change.series.benchmark for change in found})
-        metrics = self.subject.metrics if is_there else ()
-        suspicions, gone = suspicions_of(found, [metric.name for metric in metrics])
-        print_sentences(self.console, gone)
-        known = {} if anyway else self._same(suspicions.values())
-        wanted = [suspicion for suspicion in suspicions.values() if suspicion not in known]
-        answers = self._compare(wanted) if is_there and wanted else Answers({})
-        if answers.is_interrupted:
-            self.record.notes.append(INTERRUPTED)
-            self.console.print(INTERRUPTED)
-        known |= answers.by_suspicion
-        by_change = {change: known[one] for change, one in suspicions.items() if one in known}
-        return by_change, answers.is_interrupted
+    def __init__(
+        self,
+        histories: Histories,
+        stored: StoredChanges,
+        most: int,
+        choice: Choice,
+        settings: Mapping[str, Any],
+        subject: DeclaredSubject,
+        files: TableFiles,
+        how: MeasuringOptions,
+        hosts: FleetOptions,
+    ) -> None:
+        super().__init__("changes", settings, subject, files, how, hosts)
+        self._histories = histories
+        self._stored = stored
+        self._choice = choice
+        self._acknowledged = read_acknowledged(histories.folder)
+        here = machine_facts()
+        open_here = (
+            change
+            for change, _ in stored.found
+            if is_of(here, change) and not reason_for(change, self._acknowledged)
+        )
+        self._wanted = list(islice(open_here, most))
+        self._suspicions: dict[Change, Suspicion] = {}
+        self._answers: dict[Suspicion, Comparison] = {}
+        self._is_interrupted = False
 
-    def _choose(self, benchmarks: Collection[str]) -> bool:
-        """Choose what measures these; whether any of them is still there."""
+    def known(self) -> ExitCode | None:
+        """See `Session`: no change is to be compared, or nothing differs between its commits."""
+        names = self._chosen()
+        self._suspicions, gone = suspicions_of(self._wanted, names)
+        print_sentences(self._console, gone)
+        if not self._how.anyway:
+            self._answers |= self._same()
+        return None if self._left() else self._code()
+
+    def _chosen(self) -> list[str]:
+        """The metrics that are still there of those that changed."""
+        benchmarks = {change.series.benchmark for change in self._wanted}
+        if not benchmarks:
+            return []
+        newest = self._wanted[0]
         names = "|".join(sorted(map(re.escape, benchmarks)))
+        # Names of kvtrail's own have parameters behind them.
+        end = r"(\(|$)" if self._subject.is_own else "$"
+        self._subject.near = [newest.since.hash, newest.until.hash]
         with contextlib.suppress(NothingSelected):
-            # Names of kvtrail's own have parameters behind them.
-            end = r"(\(|$)" if self.subject.is_own else "$"
-            self.subject.choose([f"^({names}){end}"], self.devices)
-            return True
-        return False
+            self._choice.choose(self._subject, [f"^({names}){end}"])
+            return [metric.name for metric in self._subject.metrics]
+        return []
 
-    def _compare(self, wanted: Sequence[Suspicion]) -> Answers:
-        subject = self.subject
-        self.record.look_around(self.console, subject.devices)
-        what = f"comparing the commits around {len(wanted)} changes"
-        if subject.is_own:
-            what += f", {threads_text(self.record.threads)} a process"
-        margins = {
-            metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
-        }
-        with (
-            termination_as_interrupt(),
-            subject.sources() as pairs_of,
-            Bar(self.console, what, unit="pairs") as bar,
-        ):
+    def _left(self) -> list[Suspicion]:
+        """What is to be compared."""
+        return [one for one in self._suspicions.values() if one not in self._answers]
 
-            def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
-                self.record.samples.extend(pair.to_json() for pair in measured.values())
-                bar.show(len(self.record.samples))
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        ends = [(one.before, one.after) for one in self._left()]
+        return list(dict.fromkeys(end for both in ends for end in both))
 
-            return confirm(wanted, pairs_of, on_pair, margins)
+    def devices(self) -> Sequence[str]:
+        """See `Session`: where nothing is compared it needs none."""
+        return super().devices() if self._left() else ()
 
-    def _same(self, suspicions: Iterable[Suspicion]) -> dict[Suspicion, Comparison]:
+    def begin(self) -> list[str]:
+        """See `Session`."""
+        return [f"comparing the commits around {len(self._left())} changes"]
+
+    def source(self) -> AbstractContextManager[SourceOf]:
+        """See `Session`: what gives a source of some metrics."""
+        return self._subject.sources()
+
+    def measure(self, source: SourceOf) -> ExitCode:
+        """See `Session`: also after Ctrl-C, with what is known."""
+
+        def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
+            self._record.samples.extend(pair.to_json() for pair in measured.values())
+            bar.show(len(self._record.samples))
+
+        @contextlib.contextmanager
+        def kept_or_new(benchmarks: Sequence[str]) -> Iterator[PairSource]:
+            with source(benchmarks) as pairs:
+                yield KeptPairs(pairs, self._kept, "changes")
+
+        plan = ComparisonPlan().with_margin(self._how.margin / 100)
+        with Bar(self._console, "comparing", unit="pairs") as bar:
+            answers = confirm(
+                self._left(), kept_or_new, on_pair, plan, margins_of(self._subject), self._noise
+            )
+        self._answers |= answers.by_suspicion
+        self._is_interrupted = answers.is_interrupted
+        if self._is_interrupted:
+            self._record.notes.append(INTERRUPTED)
+        return self._code()
+
+    def _same(self) -> dict[Suspicion, Comparison]:
         """Answers to suspicions between whose commits nothing that is measured differs."""
         same: dict[Suspicion, Comparison] = {}
-        for one in suspicions:
+        for one in self._suspicions.values():
             # A commit that the repository lacks is compared, and said to be lacking then.
             with contextlib.suppress(GitError):
-                if self.subject.are_same(one.before, one.after):
+                if self._subject.are_same(one.before, one.after):
                     same[one] = Comparison.of_same(one.benchmark, one.before, one.after)
         return same
 
+    def _triaged(self) -> list[Triaged]:
+        answers = {
+            change: self._answers[one]
+            for change, one in self._suspicions.items()
+            if one in self._answers
+        }
+        return triage(self._stored.found, answers, self._acknowledged)
 
-def _exit_code(triaged: Sequence[Triaged]) -> ExitCode:
-    """A confirmed regression outweighs a comparison that failed."""
-    if any(entry.standing is Standing.REGRESSION for entry in triaged):
-        return ExitCode.REGRESSION
-    if any(entry.answer and entry.answer.verdict is Verdict.FAILED for entry in triaged):
-        return ExitCode.FAILED
-    return ExitCode.GOOD
+    def _code(self) -> ExitCode:
+        """A confirmed regression outweighs a comparison that failed."""
+        if self._is_interrupted:
+            return ExitCode.INTERRUPTED
+        triaged = self._triaged()
+        if any(entry.standing is Standing.REGRESSION for entry in triaged):
+            return ExitCode.REGRESSION
+        if any(entry.answer and entry.answer.verdict is Verdict.FAILED for entry in triaged):
+            return ExitCode.FAILED
+        return ExitCode.GOOD
+
+    def print_answer(self) -> None:
+        """See `Session`; the answers are kept, and the page is built anew."""
+        triaged, console = self._triaged(), self._console
+        self._record.notes += self._stored.notes
+        if self._is_interrupted:
+            console.print(INTERRUPTED)
+        if triaged or self._files.markdown or self._files.csv:
+            page = self._page(triaged) if self._record.samples else None
+            self._files.show(change_table(triaged), page=page)
+        else:
+            console.print("no series moved by 1 % or more")
+        reasons = [entry.answer.reason for entry in triaged if entry.answer]
+        print_sentences(console, filter(None, [*reasons, *(one.bisection for one in triaged)]))
+        keep_answers(self._histories.folder / ANSWERS, self._record.started, triaged)
+        # Not at the top: every command would wait for jinja2.
+        from asv_bench.pages.site import build_page
+
+        console.print(f"page: {build_page(self._histories)}")
+
+    def _page(self, triaged: Sequence[Triaged]) -> str:
+        """What was compared as text for an issue."""
+        counts = Counter(str(entry.standing) for entry in triaged)
+        return IssueText(
+            heading=", ".join(f"{count} {standing}" for standing, count in counts.items()),
+            commits=f"Changes in the stored histories of {inline(self._subject.name)}",
+            tables=[change_table(triaged)],
+            remarks=[*self._stored.notes, *self._record.warnings],
+            environment=self._environment(),
+            command=repeating(sys.argv[1:], {}),
+        ).render()
+
+    def results(self) -> dict[str, Any]:
+        """See `Session`."""
+        return {
+            "interrupted": self._is_interrupted,
+            "changes": [entry.to_json() for entry in self._triaged()],
+        }

@@ -19,13 +19,9 @@ from asv_bench.cli.options import (
     ends_of,
     say_unmeasured,
 )
-from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions, opened_fleet
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import WORKPLACE
-from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.fleet.opening import FleetOptions
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
@@ -97,37 +93,16 @@ def compare(
         With the code that the verdicts call for.
     """
     closing = parse_gate(gate)
-    require_writable(FOLDER / "pairs.jsonl")
     plan = plan_of(pairs, quick).with_margin(how.margin / 100)
     files = outputs.files()
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
-    is_elsewhere = hosts.address is not None
-    choice = asked.choice(
-        words, benchmark, require_gpu=how.require_gpu, is_elsewhere=is_elsewhere, near=names
-    )
+    choice = asked.choice(words, benchmark, how, hosts, near=names)
     chosen = choice.subject("compare")
     refuse_hopeless(plan, len(chosen.metrics))
-    with checkout_lock(WORKPLACE):
-        given = ends_of(chosen, names)
-        say_unmeasured(chosen, given[-1][1], files.console)
-        hashes = [commit.hash for _, commit in given]
-        is_same = not how.anyway and chosen.are_same(*hashes)
-        with opened_fleet(
-            FleetOptions() if is_same else hosts,
-            chosen,
-            hashes,
-            files.console,
-            require_quiet=how.require_quiet,
-        ) as opened:
-            options = choice.words()
-            comparing = Comparing(
-                chosen, given, plan, files, options=options, fleet=opened, gate=closing
-            )
-            if is_same:
-                comparing.call_same()
-            else:
-                comparing.run(how.resume, require_quiet=how.require_quiet)
-    comparing.end(comparing.code())
+    given = ends_of(chosen, names)
+    say_unmeasured(chosen, given[-1][1], files.console)
+    options = choice.words()
+    Comparing(chosen, given, plan, files, how, hosts, options=options, gate=closing).answer()
 
 
 def plan_of(

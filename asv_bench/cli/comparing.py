@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from asv_bench.cli.exit_codes import ExitCode, exit_code, gate_text
-from asv_bench.cli.question import Question
+from asv_bench.cli.options import MeasuringOptions
+from asv_bench.cli.session import Session
 from asv_bench.compare.clock_findings import clock_findings
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import KeptPairs
-from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
     comparison_table,
@@ -25,7 +24,7 @@ from asv_bench.compare.tables import (
 )
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
-from asv_bench.fleet.fleet import Fleet
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import last_change
 from asv_bench.git.repository import Commit, kind_of
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
@@ -39,14 +38,12 @@ from asv_bench.output.issue_text import (
 )
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import CommitUnusable, Pair
-from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.process.samples import CommitUnusable, Pair, PairSource
 from asv_bench.subjects.cell import Cell, differences
-from asv_bench.subjects.contrasted import Contrasted
 from asv_bench.subjects.subject import Subject
 
 
-class Comparing(Question[Subject]):
+class Comparing(Session[Subject]):
     """One comparison from its first process to its record."""
 
     def __init__(
@@ -56,12 +53,13 @@ class Comparing(Question[Subject]):
         given: Sequence[tuple[str, Commit]],
         plan: ComparisonPlan,
         files: TableFiles,
+        how: MeasuringOptions,
+        hosts: FleetOptions | None = None,
         *,
         command: str = "compare",
         # Those that name the subject, for the command that says why the head is slower; None:
         # nothing is said of that.
         options: Sequence[str] | None = None,
-        fleet: Fleet | None = None,
         # Verdicts that end with an exit code of their own.
         gate: Collection[Verdict] = (),
     ) -> None:
@@ -73,40 +71,27 @@ class Comparing(Question[Subject]):
         self._gate = gate
         self._names = [metric.name for metric in subject.metrics]
         self._units = {metric.name: metric.unit for metric in subject.metrics}
-        margins = {
-            metric.name: metric.margin for metric in subject.metrics if metric.margin is not None
-        }
+        self._margins = margins_of(subject)
         settings = {
             "base": base.to_json(),
             "head": head.to_json(),
             "benchmarks": self._names,
-            "margins": margins,
+            "margins": self._margins,
             "plan": plan.to_json(),
         }
-        super().__init__(command, settings, subject, files, fleet)
-        self._learnt = {name: name for name in self._names}
-        if isinstance(subject, Contrasted):
-            # The machine's noise is that of single lives, whatever is made of them.
-            self._noise = NoisePools(self._record, subject=subject.measured.to_json())
-            pools = self._noise.of(list(subject.metric_of.values()))
-            of_contrasts = subject.metric_of.items()
-            self._pools = {name: pools[one] for name, one in of_contrasts if one in pools}
-            self._learnt = dict(subject.of_lives)
-        else:
-            self._noise = NoisePools(self._record)
-            self._pools = self._noise.of(self._names)
-        self._margins = margins
-        self._comparison = CommitComparison(
-            base.hash, head.hash, self._names, plan, self._pools, margins, self._units
-        )
+        super().__init__(command, settings, subject, files, how, hosts)
+        self._learn({})
         self.comparisons: list[Comparison] = []
         self.is_interrupted = False
 
-    def call_same(self) -> None:
-        """Answer without measuring: nothing that is measured differs."""
+    def known(self) -> ExitCode | None:
+        """See `Session`: nothing that is measured differs."""
+        if self._how.anyway or not self._subject.are_same(*self._ends):
+            return None
         self._print_commits()
         self.comparisons = [Comparison.of_same(name, *self._ends) for name in self._names]
         self._why = self._last_change()
+        return self.code()
 
     def _last_change(self) -> list[str]:
         """The newest commit up to the head that changes what is measured, and how to compare it."""
@@ -124,43 +109,60 @@ class Comparing(Question[Subject]):
             f"kvtrail compare {line}"
         ]
 
-    def run(self, resume: bool | None, *, require_quiet: bool = False) -> None:
-        """Measure until there is an answer, or Ctrl-C, or a commit turns out to be unusable."""
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        return [commit.hash for _, commit in self._given]
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
         self._print_commits()
-        kept = self._begin([], self._noise, resume, require_quiet=require_quiet)
-        begun = time.monotonic()
-        comparison, plan = self._comparison, self._plan
+        known = self._noise.of(list(self._subject.metric_of.values()))
+        metrics = self._subject.metric_of.items()
+        self._learn({name: known[metric] for name, metric in metrics if metric in known})
+        return []
+
+    def _learn(self, pools: Mapping[str, Sequence[float]]) -> None:
+        """Compare with this noise of the machine."""
+        self._pools = pools
+        self._comparison = CommitComparison(
+            *self._ends, self._names, self._plan, pools, self._margins, self._units
+        )
+
+    def measure(self, source: PairSource) -> ExitCode:
+        """See `Session`: also after Ctrl-C, or where a commit is unusable, with what is known."""
         bar = Bar(
             self._console,
             "warming up (each commit once), then measuring",
-            plan.cap,
+            self._plan.cap,
             "pairs at most",
         )
+
+        def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
+            if verbosity() is Verbosity.VERBOSE:
+                lines = (pair_line(now.measured, pair) for pair in measured.values())
+                print_sentences(self._console, lines)
+            # Kept pairs take no time, and say nothing of the time that is left.
+            if now.measured > self._kept.restored:
+                bar.show(now.kept, f"comparing, an answer is possible after {now.next_look}")
+
         try:
-            with termination_as_interrupt(), self._subject.pairs() as source, bar:
-
-                def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
-                    if verbosity() is Verbosity.VERBOSE:
-                        lines = (pair_line(now.measured, pair) for pair in measured.values())
-                        print_sentences(self._console, lines)
-                    # Kept pairs take no time, and say nothing of the time that is left.
-                    if now.measured > kept.restored:
-                        bar.show(
-                            now.kept, f"comparing, an answer is possible after {now.next_look}"
-                        )
-
-                self.comparisons = comparison.run(KeptPairs(source, kept, "pairs"), on_pair)
+            with bar:
+                kept = KeptPairs(source, self._kept, "pairs")
+                self.comparisons = self._comparison.run(kept, on_pair)
         except (KeyboardInterrupt, CommitUnusable) as error:
             self.is_interrupted = isinstance(error, KeyboardInterrupt)
-            self.comparisons = comparison.answers_after(error)
+            self.comparisons = self._comparison.answers_after(error)
         # Not pair by pair: an interruption would leave out one that the answer rests on.
-        self._record.samples = [pair.to_json() for pair in comparison.pairs()]
+        self._record.samples = [pair.to_json() for pair in self._comparison.pairs()]
         if not self.is_interrupted:
-            kept.finish()
-            learnt = self._learnt.items()
-            self._noise.add({metric: comparison.kept_pairs(name) for metric, name in learnt})
-        self.seconds = time.monotonic() - begun
-        self._record.notes += kept.complaints
+            learnt = self._subject.of_lives.items()
+            self._noise.add({metric: self._comparison.kept_pairs(name) for metric, name in learnt})
+        self.comparisons = self.judged(self.comparisons)
+        return self.code()
+
+    def judged(self, measured: list[Comparison]) -> list[Comparison]:
+        """The answers that come of what was measured."""
+        return measured
 
     def code(self) -> ExitCode:
         """The exit code that the verdicts call for."""
@@ -229,7 +231,7 @@ class Comparing(Question[Subject]):
         ).render()
 
     def results(self) -> dict[str, Any]:
-        """See `Question`."""
+        """See `Session`."""
         return {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "cells": {end: cell.to_json() for end, cell in self._cells().items()},
@@ -284,3 +286,8 @@ class Comparing(Question[Subject]):
             for side, reading in (("base", pair.base), ("head", pair.head))
         )
         return processes_apart(readings, unit)
+
+
+def margins_of(subject: Subject) -> dict[str, float]:
+    """The margins of metrics that have one of their own."""
+    return {metric.name: metric.margin for metric in subject.metrics if metric.margin is not None}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +15,17 @@ import typer
 from asv_bench.cli.comparing import Comparing
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import EngineOptions, Metrics, Outputs, ends_of, say_unmeasured
-from asv_bench.cli.question import Question
+from asv_bench.cli.options import (
+    EngineOptions,
+    MeasuringOptions,
+    Metrics,
+    Outputs,
+    ends_of,
+    say_unmeasured,
+)
+from asv_bench.cli.session import Session
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.explain.effect import effect_in, stored_effect
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
@@ -28,11 +35,8 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.output.issue_text import lasting_names, repeating
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import RUNS, WORKPLACE
+from asv_bench.output.record import RUNS
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.samples import CommitUnusable
-from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 
 HELP = (
@@ -95,15 +99,13 @@ def explain(
         raise Refused("--compare makes a record, and --record names one; give one of them.")
     files = outputs.files()
     choice = asked.choice(command, metric, near=(base, head))
-    with checkout_lock(WORKPLACE), termination_as_interrupt():
-        chosen = choice.subject("explain")
-        ends = ends_of(chosen, (base, head))
-        say_unmeasured(chosen, ends[-1][1], files.console)
-        if compare:
-            record = _compared(chosen, ends, files)
-        explaining = Explaining(chosen, ends, choice.words(), record, files)
-        code = explaining.run(traces, anyway=anyway)
-    explaining.end(code)
+    chosen = choice.subject("explain")
+    ends = ends_of(chosen, (base, head))
+    say_unmeasured(chosen, ends[-1][1], files.console)
+    how = MeasuringOptions(anyway=anyway)
+    if compare:
+        record = _compared(chosen, ends, files)
+    Explaining(chosen, ends, choice.words(), record, files, how, traces).answer()
 
 
 def _compared(
@@ -111,22 +113,21 @@ def _compared(
 ) -> Path:
     """Compare the two as `compare` does; where the record is."""
     beside = TableFiles(record=STANDARD_OUTPUT if STANDARD_OUTPUT in files else None)
-    comparing = Comparing(subject, ends, ComparisonPlan(), beside)
-    comparing.run(None)
-    if comparing.is_interrupted:
+    comparing = Comparing(subject, ends, ComparisonPlan(), beside, MeasuringOptions(anyway=True))
+    code = comparing.settle()
+    if code is ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
-    comparing.print_answer()
-    path = comparing.write_record(None, comparing.code())
-    files.console.print(f"record: {path}")
-    return path
+    return comparing.show(code, None)
 
 
-class Explaining(Question[DeclaredSubject]):
+class Explaining(Session[DeclaredSubject]):
     """One explanation from its first look to its record.
 
     `ends` are what the user calls base and head, and what they are; `options` name the subject.
     `record` is that of the comparison to explain; None: the newest stored one.
     """
+
+    keeps_pairs = False
 
     def __init__(
         self,
@@ -135,6 +136,8 @@ class Explaining(Question[DeclaredSubject]):
         options: Sequence[str],
         record: Path | None,
         files: TableFiles,
+        how: MeasuringOptions,
+        traces: int,
     ) -> None:
         (_, self._base), (_, self._head) = self._ends = ends
         settings = {
@@ -142,7 +145,8 @@ class Explaining(Question[DeclaredSubject]):
             "head": self._head.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
         }
-        super().__init__("explain", settings, subject, files)
+        super().__init__("explain", settings, subject, files, how)
+        self._traces = traces
         # The ends as anybody can name them, wherever HEAD is.
         names = [name if name == WORKING_TREE else end.short for name, end in ends]
         self._asked = shlex.join([*names, *options])
@@ -153,39 +157,41 @@ class Explaining(Question[DeclaredSubject]):
             else effect_in(record, hashes, subject)
         )
         self._found: Explanation | None = None
-        self._failure = ""
 
-    def run(self, traces: int, *, anyway: bool = False) -> ExitCode:
-        """Look at both ends."""
-        for role, commit in (("base", self._base), ("head", self._head)):
-            self._console.print(f"{role} {commit.short} {commit.subject}".rstrip())
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        return [commit.hash for _, commit in self._ends]
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
+        said = [
+            f"{role} {commit.short} {commit.subject}".rstrip()
+            for role, commit in (("base", self._base), ("head", self._head))
+        ]
         if self._effect is None:
-            sentence = (
+            said.append(
                 f"No comparison of these two is stored; `kvtrail compare {self._asked}` measures "
                 f"how much slower the head is, and --compare does so first."
             )
-            print_sentences(self._console, [sentence])
-        self._record.look_around(self._console, self._subject.devices)
+        return said
+
+    def source(self) -> AbstractContextManager[None]:
+        """See `Session`: both ends are looked at in turn."""
+        return nullcontext()
+
+    def measure(self, source: None) -> ExitCode:
+        """See `Session`: look at both ends."""
         bar = partial(Progress, self._console)
-        looking = Looking(self._subject, self._base, self._head, self._effect, traces, bar)
-        begun = time.monotonic()
-        try:
-            self._found = looking.run(anyway=anyway)
-            self.seconds = time.monotonic() - begun
-        except MeasurementFailed as error:
-            self._failure = str(error)
-            self._record.notes.append(self._failure)
-            is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
-            return ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
+        ends = self._subject, self._base, self._head
+        looking = Looking(*ends, self._effect, self._traces, bar)
+        self._found = looking.run(anyway=self._how.anyway)
         self._record.notes += self._found.notes
         return ExitCode.GOOD
 
     def print_answer(self) -> None:
         """Print the table, what lies between the ends, and the causes."""
         found = self._found
-        if found is None:
-            print_sentences(self._console, [self._failure], "bold")
-            return
+        assert found is not None
         self._console.print()
         self._console.print(found.headline(), style="bold")
         print_sentences(self._console, found.answer(), "bold")
@@ -195,5 +201,5 @@ class Explaining(Question[DeclaredSubject]):
         print_sentences(self._console, [*found.context(), *found.notes])
 
     def results(self) -> dict[str, Any]:
-        """See `Question`."""
+        """See `Session`."""
         return {} if self._found is None else self._found.to_json()

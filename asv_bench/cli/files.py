@@ -12,9 +12,10 @@ from typing import Any
 from asv_bench.bisect.file_account import FileWords
 from asv_bench.bisect.file_finding import FileFinding, FileTry
 from asv_bench.bisect.file_search import ROLES, FileSearch
-from asv_bench.bisect.finding import Direction, Outcome
+from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.cli.options import MeasuringOptions
 from asv_bench.cli.searching import Searching
 from asv_bench.compare.comparison import Progress
 from asv_bench.compare.kept_pairs import KeptPairs
@@ -31,8 +32,8 @@ from asv_bench.output.issue_text import (
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.samples import Pair
-from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.rounds import RoundSource
 from asv_bench.subjects.three_cells import three_cells
 
 
@@ -52,6 +53,7 @@ class SearchingFiles(Searching):
         direction: Direction,
         plan: SearchPlan,
         files: TableFiles,
+        how: MeasuringOptions,
     ) -> None:
         if subject.labels:
             raise Refused("labels have no files of their own: --files takes commits.")
@@ -66,7 +68,7 @@ class SearchingFiles(Searching):
             "bad": self._bad.to_json(),
             "files": [change.label for change in self._changes],
         }
-        super().__init__(subject, among, direction, plan, files)
+        super().__init__(subject, among, direction, plan, files, how)
         self.finding: FileFinding | None = None
 
     def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], int]:
@@ -96,53 +98,60 @@ class SearchingFiles(Searching):
             self._commits[numbers] = commit
         return self._commits[numbers]
 
-    def run(self, resume: bool | None, *, require_quiet: bool = False) -> ExitCode:
-        """Measure until there is an answer, an interruption or a failure."""
-        with self._scratch:
-            if len(self._changes) < 2:
-                return ExitCode.GOOD
-            return self._search(resume, require_quiet=require_quiet)
+    def known(self) -> ExitCode | None:
+        """See `Session`: there is nothing to divide."""
+        if len(self._changes) > 1:
+            return None
+        self._scratch.close()
+        return ExitCode.GOOD
 
-    def _search(self, resume: bool | None, *, require_quiet: bool) -> ExitCode:
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        return [self._good.hash, self._bad.hash]
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
         what = (
             f"searching {len(self._changes)} files of {self._bad.short} for "
             f"{self._direction.phrase}"
         )
-        said = [what, *self._apart()]
-        kept = self._begin(said, self._noise, resume, require_quiet=require_quiet)
+        return [what, *self._apart(), *super().begin()]
+
+    def note_end(self) -> None:
+        """See `Session`: parts of the change are not needed any more."""
+        self._scratch.close()
+
+    def measure(self, source: RoundSource) -> ExitCode:
+        """See `Session`."""
+        kept, rounds = self._kept, three_cells(source, self._subject.metrics, self._bad.hash, ROLES)
         bar = Bar(self._console, "warming up (each end once), then measuring", None, "pairs")
 
-        def search() -> Outcome:
-            with termination_as_interrupt(), self._subject.pairs() as source, bar:
-                rounds = three_cells(source, self._subject.metrics, self._bad.hash, ROLES)
+        def on_pair(part: str, now: Progress, pairs: Mapping[str, Pair]) -> None:
+            measured = [{"stage": part, **pair.to_json()} for pair in pairs.values()]
+            self._record.samples.extend(measured)
+            bar.show(now.kept, f"comparing ({part})")
 
-                def on_pair(part: str, now: Progress, pairs: Mapping[str, Pair]) -> None:
-                    measured = [{"stage": part, **pair.to_json()} for pair in pairs.values()]
-                    self._record.samples.extend(measured)
-                    bar.show(now.kept, f"comparing ({part})")
+        def on_try(tried: FileTry) -> None:
+            print_sentences(self._console, [self._words.line(tried)])
 
-                def on_try(tried: FileTry) -> None:
-                    print_sentences(self._console, [self._words.line(tried)])
-
-                self.finding = FileSearch(
-                    lambda part: KeptPairs(source, kept, part),
-                    lambda part: KeptPairs(rounds, kept, part),
-                    self._commit_of,
-                    self._good.hash,
-                    self._bad.hash,
-                    len(self._changes),
-                    self._benchmark,
-                    likely=sum(not change.is_prose for change in self._changes),
-                    direction=self._direction,
-                    plan=self._plan,
-                    pool=self._pool,
-                    unit=self._subject.metrics[0].unit,
-                    on_pair=on_pair,
-                    on_try=on_try,
-                ).run()
-            return self.finding.outcome
-
-        return self._ended(kept, search)
+        with bar:
+            self.finding = FileSearch(
+                lambda part: KeptPairs(source, kept, part),
+                lambda part: KeptPairs(rounds, kept, part),
+                self._commit_of,
+                self._good.hash,
+                self._bad.hash,
+                len(self._changes),
+                self._benchmark,
+                likely=sum(not change.is_prose for change in self._changes),
+                direction=self._direction,
+                plan=self._plan,
+                pool=self._pool,
+                unit=self._subject.metrics[0].unit,
+                on_pair=on_pair,
+                on_try=on_try,
+            ).run()
+        return BY_OUTCOME[self.finding.outcome]
 
     def print_answer(self) -> None:
         """Print the parts that were compared, and the answer."""
@@ -156,8 +165,6 @@ class SearchingFiles(Searching):
     def _answers(self) -> list[str]:
         if self.finding is not None:
             return self._words.answer(self.finding)
-        if self._record.notes:
-            return self._record.notes
         if not self._changes:
             return [f"{self._bad.short} changes no file that matters to what is measured."]
         only = self._changes[0].label
@@ -182,7 +189,7 @@ class SearchingFiles(Searching):
         ).render()
 
     def results(self) -> dict[str, Any]:
-        """See `Question`."""
+        """See `Session`."""
         return {"finding": None if self.finding is None else self.finding.to_json()}
 
 

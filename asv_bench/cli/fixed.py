@@ -23,16 +23,13 @@ from asv_bench.cli.options import (
     parent_of,
     say_unmeasured,
 )
-from asv_bench.compare.kept_pairs import FOLDER
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.repair import Repair, State, repair_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import Commit
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import WORKPLACE
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.rounds import named
 from asv_bench.subjects.three_cells import Roles, ThreeCells
@@ -79,6 +76,7 @@ def fixed(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
     how: MeasuringOptions,
+    hosts: FleetOptions,
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
@@ -91,7 +89,6 @@ def fixed(
     typer.Exit
         With the code that the answers call for.
     """
-    require_writable(FOLDER / "pairs.jsonl")
     plan = plan_of(rounds, quick, "--rounds", NAMES).with_margin(how.margin / 100)
     files = outputs.files()
     is_alone = len(commits) == 1
@@ -101,19 +98,15 @@ def fixed(
             "culprit alone, without a command behind it."
         )
     near = [*commits[:NAMES], *(["HEAD"] if is_alone else [])]
-    choice = asked.choice(commits[NAMES:], benchmark, require_gpu=how.require_gpu, near=near)
+    choice = asked.choice(commits[NAMES:], benchmark, how, hosts, near=near)
     chosen = choice.subject("fixed")
     names = commits[:NAMES]
     if is_alone:
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
     refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
-    with checkout_lock(WORKPLACE):
-        ends = ends_of(chosen, names)
-        say_unmeasured(chosen, ends[-1][1], files.console)
-        fixing = Fixing(chosen, ends, plan, files, is_alone=is_alone, anyway=how.anyway)
-        if how.anyway or not fixing.call_known():
-            fixing.run(how.resume, require_quiet=how.require_quiet)
-    fixing.end(fixing.code())
+    ends = ends_of(chosen, names)
+    say_unmeasured(chosen, ends[-1][1], files.console)
+    Fixing(chosen, ends, plan, files, how, hosts, is_alone=is_alone).answer()
 
 
 class Fixing(Comparing):
@@ -125,33 +118,39 @@ class Fixing(Comparing):
         three: Sequence[tuple[str, Commit]],
         plan: ComparisonPlan,
         files: TableFiles,
+        how: MeasuringOptions,
+        hosts: FleetOptions | None = None,
         *,
         is_alone: bool = False,  # whether the culprit alone was named
-        anyway: bool = False,  # whether to measure what is known to be the same, too
     ) -> None:
         self._is_alone = is_alone
         self._three = _, culprit, head = [commit for _, commit in three]
         self._metrics = [metric.name for metric in subject.metrics]
         # Whether the head cannot have mended anything. Then the culprit alone is in question.
-        self._is_unmended = not anyway and subject.are_same(culprit.hash, head.hash)
+        self._is_unmended = not how.anyway and subject.are_same(culprit.hash, head.hash)
         cells = ThreeCells(subject, culprit, ROLES, is_head=self._is_unmended)
-        super().__init__(cells, three, plan, files, command="fixed")
+        super().__init__(cells, three, plan, files, how, hosts, command="fixed")
         self._units = {
             named(metric.name, contrast): metric.unit
             for metric in subject.metrics
             for contrast in ROLES.contrasts
         }
 
-    def call_known(self) -> bool:
-        """Answer without measuring, if culprit or head is the same as the parent."""
+    def known(self) -> ExitCode | None:
+        """See `Session`: culprit or head is the same as the parent.
+
+        Raises Refused if two of the commits are one, and are to be measured.
+        """
         ends = self._ends_of_contrasts()
         same = [
             contrast
             for contrast, (base, head) in ends.items()
             if self._subject.are_same(base.hash, head.hash)
         ]
-        if not {ROLES.first_step, ROLES.whole_way} & set(same):
-            return False
+        if self._how.anyway or not {ROLES.first_step, ROLES.whole_way} & set(same):
+            if not self._is_unmended and len({commit.hash for commit in self._three}) < NAMES:
+                raise Refused("--anyway measures three commits, and two of these are the same one.")
+            return None
         self._print_commits()
         for metric in self._metrics:
             for contrast, (base, head) in ends.items():
@@ -159,25 +158,15 @@ class Fixing(Comparing):
                 unmeasured = Comparison(name, base.hash, head.hash, Verdict.NOT_MEASURED)
                 known = Comparison.of_same(name, base.hash, head.hash)
                 self.comparisons.append(known if contrast in same else unmeasured)
-        return True
+        return self.code()
 
-    def run(self, resume: bool | None, *, require_quiet: bool = False) -> None:
-        """See `Comparing`.
-
-        Raises
-        ------
-        Refused
-            If two of the commits are one.
-        """
-        if not self._is_unmended and len({commit.hash for commit in self._three}) < NAMES:
-            raise Refused("--anyway measures three commits, and two of these are the same one.")
-        super().run(resume, require_quiet=require_quiet)
-        ends = self._ends_of_contrasts()
-        measured = {entry.benchmark: entry for entry in self.comparisons}
-        self.comparisons = [
-            self._of_contrast(named(metric, contrast), measured, base.hash, head.hash)
+    def judged(self, measured: list[Comparison]) -> list[Comparison]:
+        """See `Comparing`."""
+        by_name = {entry.benchmark: entry for entry in measured}
+        return [
+            self._of_contrast(named(metric, contrast), by_name, base.hash, head.hash)
             for metric in self._metrics
-            for contrast, (base, head) in ends.items()
+            for contrast, (base, head) in self._ends_of_contrasts().items()
         ]
 
     def _of_contrast(

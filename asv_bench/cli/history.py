@@ -89,8 +89,9 @@ def history(
 ) -> None:
     """Measure ranges of commits and show how the figures moved."""
     files = outputs.files()
-    choice = Choice(file=subject, axis=axis, patterns=benchmark or ())
-    declared = choice.elsewhere("history") if hosts.address else choice.declared("history")
+    is_elsewhere = hosts.address is not None
+    choice = Choice(file=subject, axis=axis, patterns=benchmark or (), is_elsewhere=is_elsewhere)
+    declared = choice.declared("history")
     histories = Histories.of_subject(declared, results)
     if full and not declared.is_own:
         raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
@@ -104,9 +105,8 @@ def history(
     pinned = None if reference is None else session.resolve(reference)
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
-    if not hosts.address:
-        declared.near = commits[:1]
-        declared.choose(benchmark or (selection.any_of() if declared.is_own else ()), None)
+    declared.near = commits[:1]
+    choice.choose(declared, benchmark or (selection.any_of() if declared.is_own else ()))
     console = files.console
     if len(runs) < len(found) and not anyway:
         console.print(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit, kind_of
 from asv_bench.output.record import REPOSITORY
@@ -160,9 +161,9 @@ class SubjectOptions:
         self,
         command: Sequence[str] | None = None,
         patterns: Sequence[str] | None = None,
+        how: MeasuringOptions | None = None,
+        hosts: FleetOptions | None = None,
         *,
-        require_gpu: bool = False,
-        is_elsewhere: bool = False,
         near: Sequence[str | None] = (),
     ) -> Choice:
         """What these options and the others of `Choice` say of the subject."""
@@ -172,9 +173,9 @@ class SubjectOptions:
             patterns or (),
             self.devices,
             self.axis,
-            require_gpu=require_gpu,
+            require_gpu=how is not None and how.require_gpu,
             workload=self.engine_workload(),
-            is_elsewhere=is_elsewhere,
+            is_elsewhere=hosts is not None and hosts.address is not None,
             near=[name for name in near if name is not None],
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -13,22 +14,16 @@ from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import (
     MOST,
     Devices,
-    Margin,
+    MeasuringOptions,
     Outputs,
-    RequireQuiet,
-    Resume,
+    SubjectOptions,
     SubjectPath,
     ends_of,
     say_unmeasured,
 )
-from asv_bench.compare.kept_pairs import FOLDER
-from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import WORKPLACE
-from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.subjects.choose import Choice
+from asv_bench.fleet.opening import FleetOptions
 from asv_bench.subjects.swap import CONTRASTS, SwapSubject, belonging
 
 
@@ -47,11 +42,10 @@ def swap(
         int | None,
         typer.Option("--rounds", max=MOST, help="Rounds of four lives at most (default: 30)."),
     ] = None,
-    margin: Margin = 100 * DEFAULT_MARGIN,
     devices: Devices = None,
-    resume: Resume = None,
-    require_quiet: RequireQuiet = False,
     *,
+    how: MeasuringOptions,
+    hosts: FleetOptions,
     outputs: Outputs,
 ) -> None:
     """Measure two commits under two labels, and say which of the two a change belongs to.
@@ -66,26 +60,28 @@ def swap(
     typer.Exit
         With the code that the verdicts call for.
     """
-    require_writable(FOLDER / "pairs.jsonl")
-    plan = plan_of(pairs, benchmarks=len(CONTRASTS)).with_margin(margin / 100)
+    plan = plan_of(pairs, benchmarks=len(CONTRASTS)).with_margin(how.margin / 100)
     files = outputs.files()
-    chosen = Choice((), subject, metric or (), devices, "commits").subject("swap")
+    asked = SubjectOptions(subject, "commits", devices)
+    chosen = asked.choice((), metric, how, hosts).subject("swap")
     if chosen.has_engine:
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")
     swapped = SwapSubject(chosen, (old, new))
     refuse_hopeless(plan, len(swapped.metrics))
-    with checkout_lock(WORKPLACE):
-        ends = ends_of(swapped, (base, head))
-        say_unmeasured(chosen, ends[-1][1], files.console)
-        comparing = Swapping(swapped, ends, plan, files, gate=GATES)
-        comparing.run(resume, require_quiet=require_quiet)
-    comparing.end(comparing.code())
+    ends = ends_of(swapped, (base, head))
+    say_unmeasured(chosen, ends[-1][1], files.console)
+    Swapping(swapped, ends, plan, files, how, hosts, command="swap", gate=GATES).answer()
 
 
 class Swapping(Comparing):
     """The question which of the two a change belongs to."""
+
+    def names(self) -> Sequence[str]:
+        """See `Session`: all four cells."""
+        assert isinstance(self._subject, SwapSubject)
+        return self._subject.cells(*self._ends)
 
     def answers(self) -> list[str]:
         """See `Comparing`."""

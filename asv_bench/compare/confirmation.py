@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from asv_bench.compare.comparison import CommitComparison, OnPair
+from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.process.samples import CommitUnusable, PairSource
 
@@ -61,28 +63,23 @@ def confirm(
     suspicions: Iterable[Suspicion],
     pairs_of: Callable[[Sequence[str]], AbstractContextManager[PairSource]],
     on_pair: OnPair | None = None,
+    plan: ComparisonPlan | None = None,
     margins: Mapping[str, float] | None = None,
+    noise: NoisePools | None = None,
 ) -> Answers:
     """Compare the commits of each suspicion, those of the same commits together.
 
     Holm's procedure covers the benchmarks of the same two commits. After Ctrl-C, suspicions that
-    were not begun have no answer.
-
-    Parameters
-    ----------
-    pairs_of
-        Gives a source of pairs of these benchmarks (`DeclaredSubject.sources`).
-    on_pair
-        Told of every pair.
-    margins
-        Of benchmarks whose margin is not the plan's.
+    were not begun have no answer. `pairs_of` gives a source of pairs of some benchmarks, `margins`
+    are of those whose margin is not the plan's, and `noise` is this machine's.
     """
     around: dict[tuple[str, str], list[str]] = {}
     for before, after, benchmark in dict.fromkeys(suspicions):
         around.setdefault((before, after), []).append(benchmark)
     answers = Answers({})
     for (before, after), benchmarks in around.items():
-        comparison = CommitComparison(before, after, benchmarks, margins=margins)
+        pools = None if noise is None else noise.of(benchmarks)
+        comparison = CommitComparison(before, after, benchmarks, plan, pools, margins)
         try:
             with pairs_of(benchmarks) as source:
                 compared = comparison.run(source, on_pair)
@@ -91,6 +88,8 @@ def confirm(
             if isinstance(error, KeyboardInterrupt):
                 answers.is_interrupted = True
                 compared = [one for one in compared if one.pairs_used or one.pairs_discarded]
+        if noise is not None and not answers.is_interrupted:
+            noise.add({name: comparison.kept_pairs(name) for name in benchmarks})
         for one in compared:
             answers.by_suspicion[Suspicion(before, after, one.benchmark)] = one
         if answers.is_interrupted:

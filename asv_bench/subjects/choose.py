@@ -68,15 +68,25 @@ class Choice:
         MeasurementFailed
             If a GPU is required and none is measured.
         """
+        subject = self.declared(verb)
+        subject.near = self.near
+        self.choose(subject, self.patterns)
+        return subject
+
+    def choose(self, subject: DeclaredSubject, patterns: Sequence[str]) -> None:
+        """Choose what is compared of a subject, on this machine or on the hosts of a fleet.
+
+        Raises NothingSelected where it has no such metric, and as `subject` does.
+        """
         if self.is_elsewhere:
-            return self.elsewhere(verb)
-        subject = self._subject(verb)
+            subject.choose_metrics(patterns)
+            return
+        subject.choose(patterns, self.devices)
         if self.require_gpu and set(subject.devices) & {CPU, HOST}:
             raise MeasurementFailed(
                 "--require-gpu was given, but what is measured is given no GPU: there is none that "
                 "can be used, or [subject] devices does not ask for one."
             )
-        return subject
 
     def words(self) -> list[str]:
         """The options and the command, as they are typed."""
@@ -94,15 +104,14 @@ class Choice:
         behind = ["--", *self.command] if self.command else []
         return [word for pair in pairs for word in pair] + behind
 
-    def elsewhere(self, verb: str) -> DeclaredSubject:
-        """The subject whose lives the hosts of a fleet run; this machine may lack what they need.
+    def declared(self, verb: str) -> DeclaredSubject:
+        """The subject before metrics are chosen.
 
-        Raises
-        ------
-        Refused
-            If its lives can run here only, or the options do not fit it.
+        Raises Refused as `subject` does, and where a fleet should run lives that can run here only.
         """
-        declared = self.declared(verb)
+        declared = self._found(verb)
+        if not self.is_elsewhere:
+            return declared
         if not declared.is_portable:
             raise Refused(
                 f"--fleet measures what a {FILE_NAME} declares, a command or a --workload. "
@@ -112,23 +121,10 @@ class Choice:
             raise Refused("--devices names GPUs of this machine; a fleet uses those of its hosts.")
         if self.require_gpu and not declared.work.table.devices:
             raise Refused("--require-gpu was given, and [subject] devices asks for no GPU.")
-        declared.choose_metrics(self.patterns)
         return declared
 
-    def _subject(self, verb: str) -> DeclaredSubject:
-        declared = self.declared(verb)
-        declared.near = self.near
-        declared.choose(self.patterns, self.devices)
-        return declared
-
-    def declared(self, verb: str) -> DeclaredSubject:
-        """The subject before metrics are chosen: in a checkout of kvtrail its own benchmarks.
-
-        Raises
-        ------
-        Refused
-            As `subject` does.
-        """
+    def _found(self, verb: str) -> DeclaredSubject:
+        """What the user names, or what lies around; in a checkout of kvtrail its own benchmarks."""
         if self.command:
             return self._of_command(verb)
         if self.workload is not None:

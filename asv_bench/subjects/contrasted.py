@@ -41,12 +41,16 @@ class Contrasted:
         self._of_lives = of_lives
         self.name = subject.name
         self.fixed = subject.fixed
-        self.devices = subject.devices
         self.metrics = [
             replace(metric, name=named(metric.name, contrast))
             for metric in subject.metrics
             for contrast in contrasts
         ]
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """See `Subject`."""
+        return self._subject.devices
 
     @property
     def measured(self) -> DeclaredSubject:

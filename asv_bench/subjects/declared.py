@@ -6,8 +6,9 @@ import hashlib
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ BUILT_IN = (
     Metric("peak_gpu_bytes", "bytes"),
 )
 READY = Metric("ready_s", "seconds")
+
+
+_UNDER = " + "
+
+
+def under_label(commit: str, label: str) -> str:
+    """What a commit, given by its full hash, is called under a label."""
+    return f"{commit}{_UNDER}{label}"
 
 
 class DeclaredSubject:
@@ -206,6 +215,13 @@ class DeclaredSubject:
         return self._metrics
 
     @property
+    def metric_of(self) -> Mapping[str, str]:
+        """See `Subject`: each is a figure of lives itself."""
+        return {metric.name: metric.name for metric in self.metrics}
+
+    of_lives = metric_of
+
+    @property
     def fixed(self) -> str:
         """See `Subject`: of the pinned files, and along labels of all."""
         return " ".join(filter(None, [self._axis.fixed(), *self.pinned.digests.values()]))
@@ -306,8 +322,12 @@ class DeclaredSubject:
         self._axis.add(commit, repository)
 
     def variant(self, name: str) -> Variant:
-        """What a full hash, or a label, stands for."""
-        return self._axis.variant(name)
+        """What a full hash, a label, or a hash under a label (`under_label`) stands for."""
+        if not isinstance(self._axis, Commits):
+            return self._axis.variant(name)
+        commit, has_label, label = name.partition(_UNDER)
+        variant = self._axis.variant(commit)
+        return replace(variant, label=label) if has_label else variant
 
     def in_range(self, text: str) -> list[Commit]:
         """The commits of a range, or labels, in their order; see `Axis`."""
@@ -356,7 +376,7 @@ class DeclaredSubject:
             yield source
         finally:
             source.stop()
-            self._scratch.cleanup()
+            self.forget()
 
     @contextmanager
     def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
@@ -384,7 +404,11 @@ class DeclaredSubject:
             yield processes
         finally:
             processes.stop()
-            self._scratch.cleanup()
+            self.forget()
+
+    def forget(self) -> None:
+        """Remove what was laid out, and the snapshot of the working tree."""
+        self._scratch.cleanup()
 
     def _traced_life(self) -> Life | None:
         trace, server = self._text.trace, self._text.server

@@ -6,7 +6,7 @@ label then stands where a commit's hash does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -51,6 +51,16 @@ class Subject(Protocol):
     @property
     def metrics(self) -> Sequence[Metric]:
         """The figures that are compared."""
+        ...
+
+    @property
+    def metric_of(self) -> Mapping[str, str]:
+        """By the name of each metric, that of the figure of lives that it is made of."""
+        ...
+
+    @property
+    def of_lives(self) -> Mapping[str, str]:
+        """By figures of lives, the metrics that are differences between two single lives."""
         ...
 
     @property

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.contrasted import Contrasted
-from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.declared import DeclaredSubject, under_label
 from asv_bench.subjects.rounds import Layout, Rounds, named
 
 BY_COMMITS, BY_LABELS, BY_BOTH = "by commits", "by labels", "by both together"
 CONTRASTS = (BY_COMMITS, BY_LABELS, BY_BOTH)
-_PLUS = " + "
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,8 @@ class Cells:
     @classmethod
     def of(cls, base: str, head: str, old: str, new: str) -> Cells:
         """The cells of two commits and two labels."""
-        return cls(*(_named(commit, label) for commit in (base, head) for label in (old, new)))
+        cells = (under_label(commit, label) for commit in (base, head) for label in (old, new))
+        return cls(*cells)
 
     def layout(self) -> Layout:
         """A round of the four cells, and what it contrasts."""
@@ -67,6 +66,10 @@ class SwapSubject(Contrasted):
         super().__init__(subject, CONTRASTS)
         self._labels = labels
 
+    def cells(self, base: str, head: str) -> Sequence[str]:
+        """The names of all cells of two commits."""
+        return astuple(Cells.of(base, head, *self._labels))
+
     def are_same(self, base: str, head: str) -> bool:
         """See `Subject`: never, since the labels differ."""
         return False
@@ -79,14 +82,10 @@ class SwapSubject(Contrasted):
             return Cells.of(base, head, *self._labels).layout()
 
         def cells_of(commit: str) -> list[str]:
-            return [_named(commit, label) for label in self._labels]
+            return [under_label(commit, label) for label in self._labels]
 
-        with self._subject.pairs_of(self._variant) as lives:
+        with self._subject.pairs() as lives:
             yield Rounds(lives, self._subject.metrics, layout, cells_of, CONTRASTS)
-
-    def _variant(self, name: str) -> Variant:
-        commit, _, label = name.partition(_PLUS)
-        return replace(self._subject.variant(commit), label=label)
 
     def sentence(self) -> str:
         """See `Subject`."""
@@ -123,7 +122,3 @@ def _belongs_to(metric: str, verdicts: Mapping[str, Verdict]) -> str:
         )
         return f"{metric}: the change belongs to the {axis}{rest}"
     return f"{metric}: no change was shown along either axis"
-
-
-def _named(commit: str, label: str) -> str:
-    return f"{commit}{_PLUS}{label}"

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
-from asv_bench.cli import bisect as command
+from asv_bench.cli import session
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
@@ -88,7 +88,7 @@ class Bench:
             self.hashes.append(git(root, "rev-parse", "HEAD"))
         self.benchmarks = [SIMULATED_BENCHMARK]
         self.machine = self.with_step(None)
-        monkeypatch.setattr(command, "WORKPLACE", root)
+        monkeypatch.setattr(session, "WORKPLACE", root)
         monkeypatch.setattr(kept_pairs, "FOLDER", root / ".asv" / "pairs")
         monkeypatch.setattr(choose, "OwnSuite", self.suite)
         monkeypatch.setattr(choose, "REPOSITORY", root)

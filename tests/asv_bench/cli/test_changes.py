@@ -22,6 +22,8 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.cli import changes as command
+from asv_bench.cli import session
+from asv_bench.compare import kept_pairs, noise_pools
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
@@ -61,7 +63,9 @@ class Project:
             for figure in figures(steps(20, c12=0.05), noise=0.002):
                 self.store(folder, figure)
         monkeypatch.setattr(choose, "OwnSuite", lambda _: self.suite(root))
-        monkeypatch.setattr(command, "WORKPLACE", root)
+        monkeypatch.setattr(session, "WORKPLACE", root)
+        for module in (kept_pairs, noise_pools):
+            monkeypatch.setattr(module, "FOLDER", root / ".asv" / module.__name__)
         monkeypatch.chdir(root)
 
     def store(self, folder: Path, figure: Figure) -> None:
@@ -283,6 +287,13 @@ def test_an_interruption_keeps_the_answers_and_pairs_there_are(project: Project)
     assert "interrupted" in found[1]["confirmation"]["reason"]
     assert len(project.record["samples"]) == project.interrupted_at
     assert "The comparison was interrupted." in project.page
+    # The same command goes on, and measures no pair again.
+    project.interrupted_at = None
+    code, said, found = project.run(*HERE)
+    assert (code, {change["standing"] for change in found}) == (3, {"regression"})
+    assert f"going on with {FIRST_LOOK + 3} pairs" in said
+    used = sum(change["confirmation"]["pairs_used"] for change in found)
+    assert len(project.compared) == used
 
 
 def test_changes_of_benchmarks_that_are_all_gone_are_left_out(project: Project) -> None:

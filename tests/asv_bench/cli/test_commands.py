@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +144,24 @@ def test_the_help_of_every_command_has_examples_that_its_command_line_takes() ->
     assert "Examples: kvtrail history v1.2..HEAD kvtrail history" in said("history", "--help")
 
 
+@pytest.mark.parametrize(
+    ("verb", "but"),
+    [("compare", ()), ("bisect", ()), ("fixed", ()), ("swap", ("--workload",)),
+     ("changes", ("--workload",))],
+)  # fmt: skip
+def test_verbs_that_judge_can_all_do_what_any_can(verb: str, but: Sequence[str]) -> None:
+    [command] = [one for name, one in leaves(get_command(build_app())) if name == verb]
+    known = {option for one in command.params for option in one.opts}
+    abilities = ("--resume", "--fleet", "--workload", "--margin", "--require-quiet", "--anyway")
+    outputs = ("--json", "--markdown", "--csv", "--require-gpu", "--devices", "--subject")
+    assert {*abilities, *outputs} - known == set(but)
+
+
 @pytest.mark.parametrize("line", ["report -q", "-q report", "compare A B -q", "run wide -q"])
 def test_quiet_stands_before_or_behind_the_verb(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Verbosity] = []
     monkeypatch.setattr(Outputs, "files", lambda self: heard.append(verbosity()))
-    for place in ("cli.report.Choice", "cli.compare.require_writable", "cli.run.settle"):
+    for place in ("cli.report.Choice", "cli.compare.plan_of", "cli.run.settle"):
         monkeypatch.setattr(f"asv_bench.{place}", lambda *_, **__: heard.append(verbosity()))
     CliRunner().invoke(build_app(), line.split())
     assert heard[0] is Verbosity.QUIET

@@ -21,7 +21,7 @@ from toy_project import ToyProject, git, make_project
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
-from asv_bench.cli import compare as compare_module
+from asv_bench.cli import session
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
@@ -329,7 +329,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
         done = CliRunner().invoke(build_app(), ["compare", "a", "b", *options])
         return done.exit_code, done.output, len(source.asked)
 
-    monkeypatch.setattr(compare_module, "WORKPLACE", tmp_path)
+    monkeypatch.setattr(session, "WORKPLACE", tmp_path)
     monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path / "pairs")
     assert run(5)[0] == 130
     code, said, measured = run(None)

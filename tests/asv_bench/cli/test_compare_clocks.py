@@ -14,7 +14,7 @@ import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs
 
 from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.options import MeasuringOptions
 from asv_bench.compare import kept_pairs, noise_pools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.git.repository import Commit
@@ -28,6 +28,7 @@ class OnGpu:
 
     name, metrics, devices, remarks = "toy", [Metric("b", "seconds")], ["cpu"], ()
     fixed, has_engine = "", False
+    metric_of = of_lives = MappingProxyType({"b": "b"})
     known, cells, others = metrics, MappingProxyType({}), MappingProxyType({})
 
     @property
@@ -65,10 +66,9 @@ def test_a_clock_that_the_head_lowers_is_said_before_the_verdict_and_recorded(
         monkeypatch.setattr(module, "FOLDER", tmp_path)
     record = tmp_path / "record.json"
     ends = [("HEAD~1", Commit(BASE, "before")), ("HEAD", Commit(HEAD, "after"))]
-    comparing = Comparing(OnGpu(), ends, ComparisonPlan(), TableFiles.beside_record(record))
-    comparing.run(resume=False)
-    comparing.print_answer()
-    comparing.write_record(record, ExitCode.GOOD)
+    files, how = TableFiles.beside_record(record), MeasuringOptions(resume=False, anyway=True)
+    comparing = Comparing(OnGpu(), ends, ComparisonPlan(), files, how)
+    comparing.show(comparing.settle(), record)
     said = " ".join(capsys.readouterr().out.split())
     finding = "1980 MHz for the base, 1920 MHz for the head (-3.0 %"
     assert said.index(finding) < said.index("b: slower")

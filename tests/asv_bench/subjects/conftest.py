@@ -62,12 +62,8 @@ def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command in a repository; a refusal is raised, and nothing of the repository moves."""
     work, scratch = tmp_path / "work", tmp_path / "scratch"
-    for place in ("cli.compare", "cli.bisect", "cli.fixed", "cli.swap"):
+    for place in ("cli.session", "cli.history", "history.histories"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
-        monkeypatch.setattr(f"asv_bench.{place}.FOLDER", work)
-    for place in ("cli.changes", "cli.history", "history.histories"):
-        monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
-    monkeypatch.setattr("asv_bench.cli.explain.WORKPLACE", work)
     for place in ("cli.explain", "output.record"):
         monkeypatch.setattr(f"asv_bench.{place}.RUNS", tmp_path / "runs")
     monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", work)

@@ -26,8 +26,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyRepository:
     """The repository as the current folder; the ruler's own files go beside it."""
     made = ToyRepository.make(tmp_path / "toy")
     monkeypatch.chdir(made.root)
-    monkeypatch.setattr("asv_bench.cli.compare.WORKPLACE", tmp_path / "work")
-    monkeypatch.setattr("asv_bench.cli.compare.FOLDER", tmp_path / "work")
+    monkeypatch.setattr("asv_bench.cli.session.WORKPLACE", tmp_path / "work")
     monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", tmp_path / "work")
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))

@@ -1,0 +1,219 @@
+"""What every verb that judges commits or labels does, from its first process to its exit code."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import typer
+
+from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.cli.options import MeasuringOptions
+from asv_bench.compare import kept_pairs
+from asv_bench.compare.kept_pairs import KeptFile
+from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.errors import MeasurementFailed
+from asv_bench.fleet.fleet import Fleet
+from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
+from asv_bench.fleet.opening import FleetOptions, opened_fleet
+from asv_bench.output.console import print_remarks, print_sentences
+from asv_bench.output.destinations import require_writable
+from asv_bench.output.issue_text import environment_of
+from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.table_files import TableFiles
+from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.process.doing import command_line
+from asv_bench.process.samples import CommitUnusable
+from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.subjects.imports import same_code
+from asv_bench.subjects.subject import Subject
+
+S = TypeVar("S", bound=Subject)
+
+
+class Session(ABC, Generic[S]):
+    """One question about commits or labels.
+
+    A verb says what is known without measuring, how pairs are measured, and how the answer is
+    shown. The session locks the checkout, opens the fleet, goes on with kept pairs, knows the
+    machine's noise, writes the record and ends with a code.
+    """
+
+    keeps_pairs = True
+    """Whether the same command goes on where it was interrupted."""
+    _record: Record
+    _noise: NoisePools
+    _kept: KeptFile
+    _fleet: Fleet | None = None
+
+    def __init__(
+        self,
+        command: str,
+        settings: Mapping[str, Any],
+        subject: S,
+        files: TableFiles,
+        how: MeasuringOptions,
+        hosts: FleetOptions | None = None,
+    ) -> None:
+        if self.keeps_pairs:
+            require_writable(kept_pairs.FOLDER / "pairs.jsonl")
+        self._command = command
+        self._settings = settings
+        self._subject = subject
+        self._files = files
+        self._console = files.console
+        self._how = how
+        self._hosts = hosts or FleetOptions()
+        self._ending = ""  # what ended it before there was an answer
+        self.seconds = 0.0
+
+    def answer(self) -> None:
+        """Answer the question, and end with a code.
+
+        Raises typer.Exit with the code, unless it is 0.
+        """
+        try:
+            code = self.settle()
+            self.show(code, self._files.record)
+        finally:
+            self._subject.measured.forget()
+        if code is ExitCode.INTERRUPTED:
+            self._console.print(f"go on with these pairs: {command_line('--fresh')}")
+        if code:
+            raise typer.Exit(code)
+
+    def settle(self) -> ExitCode:
+        """Find the answer; its code."""
+        code = self.known()
+        if code is not None:
+            self._begin_record()
+            return code
+        with (
+            checkout_lock(WORKPLACE),
+            opened_fleet(
+                self._hosts,
+                self._subject.measured,
+                self.names(),
+                self._console,
+                require_quiet=self._how.require_quiet,
+            ) as self._fleet,
+        ):
+            self._begin_record()
+            return self._measured()
+
+    def show(self, code: ExitCode, path: Path | None) -> Path:
+        """Print the answer and write the record; where it is."""
+        self._record.warn(self._console, same_code(self._subject.measured.cells))
+        if self._ending:
+            print_sentences(self._console, [self._ending], "bold")
+        else:
+            self.print_answer()
+        print_remarks(self._console, self._subject.remarks)
+        self._record.notes += self._subject.remarks
+        self._record.results = {
+            "exit_code": int(code),
+            "outcome": self._outcome(code),
+            "seconds": self.seconds,
+            **self.results(),
+            **hosts_json(self._fleet),
+        }
+        written = self._record.write(path)
+        self._console.print(f"record: {written}")
+        return written
+
+    def known(self) -> ExitCode | None:
+        """The code where the answer needs no measuring; it is found then. None: it needs some."""
+        return None
+
+    def devices(self) -> Sequence[str]:
+        """Where it is measured."""
+        return self._subject.devices
+
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """The full hashes, or labels, that may be measured."""
+
+    @abstractmethod
+    def begin(self) -> list[str]:
+        """Prepare for the noise of the machine; sentences that say what is measured."""
+
+    def source(self) -> AbstractContextManager[Any]:
+        """What measures pairs; leaving it as a context ends its processes."""
+        return self._subject.pairs()
+
+    @abstractmethod
+    def measure(self, source: Any) -> ExitCode:
+        """Measure until there is an answer; its code."""
+
+    def note_end(self) -> None:
+        """Called when nothing is measured any more, also after Ctrl-C or an error."""
+
+    @abstractmethod
+    def print_answer(self) -> None:
+        """Print the table and the answer."""
+
+    @abstractmethod
+    def results(self) -> dict[str, Any]:
+        """What the record says of the answer."""
+
+    def _begin_record(self) -> None:
+        subject = self._subject
+        known = {"subject": subject.to_json(), "fixed": subject.fixed}
+        settings = {**self._settings, **known, "devices": list(self.devices())}
+        self._record = record_of(self._command, settings, self._fleet)
+        # The machine's noise is that of single lives, whatever is made of them.
+        self._noise = NoisePools(self._record, subject=subject.measured.to_json())
+
+    def _measured(self) -> ExitCode:
+        """The code of what is measured, or of what ends it before."""
+        said = [*self.begin(), self._subject.sentence()]
+        if self.keeps_pairs:
+            self._kept = KeptFile.of_record(self._record, self._how.resume)
+            said += [*self._kept.sentences(), *self._noise.complaints]
+        print_sentences(self._console, said)
+        quiet = self._how.require_quiet
+        look_around(self._record, self._console, self._subject, self._fleet, require_quiet=quiet)
+        begun = time.monotonic()
+        try:
+            with termination_as_interrupt(), self.source() as source:
+                code = self.measure(source)
+        except KeyboardInterrupt:
+            if not self.keeps_pairs:
+                raise
+            is_answer = False
+            code = ExitCode.INTERRUPTED
+            self._ending = "Interrupted; the same command goes on with these pairs."
+        except MeasurementFailed as error:
+            # That an end cannot be measured is an answer, and the next command tries anew.
+            is_answer = isinstance(error, CommitUnusable)
+            is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
+            code = ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
+            self._ending = str(error)
+        else:
+            is_answer = code is not ExitCode.INTERRUPTED
+        finally:
+            self.seconds = time.monotonic() - begun
+            self.note_end()
+        self._record.notes += filter(None, [self._ending])
+        if self.keeps_pairs:
+            self._record.notes += self._kept.complaints
+            if is_answer:
+                self._kept.finish()
+        return code
+
+    def _outcome(self, code: ExitCode) -> str:
+        return code.name.lower()
+
+    def _environment(self) -> dict[str, str]:
+        """The facts that the figures depend on."""
+        return environment_of(
+            self._record,
+            self._subject.sentence(),
+            self._subject.devices,
+            with_torch=self._subject.measured.has_engine,
+            seconds=self.seconds,
+        )
