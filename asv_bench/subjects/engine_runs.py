@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import same_engine
+from asv_bench.subjects.own_suite import ENGINE_NEEDS, same_engine
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
+from asv_bench.subjects.where import Work
 from asv_bench.workloads.named import WORKLOADS
 
 RULER = "asv_bench"
@@ -81,8 +82,14 @@ class EngineRuns(DeclaredSubject):
             devices=1 if has_cuda_gpu() else None,
             env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
             pinned=(RULER,),
+            preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
         super().__init__(root, SubjectText(table, metrics=_METRICS))
+
+    @property
+    def work(self) -> Work:
+        """See `DeclaredSubject`: every commit runs in the ruler's own Python."""
+        return replace(super().work, lists_packages=False)
 
     @property
     def model(self) -> str:
