@@ -261,7 +261,7 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     monkeypatch.setattr("asv_bench.peers.rounds.REPOSITORY", toy.root)
     model = Checkpoint("model", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
     monkeypatch.setattr("asv_bench.cli.peers.checkpoint_in", lambda *_: model)
-    arguments = ["peers", "--fleet", cluster.address, "--kind", KIND, "--rounds", "4", "--quick"]
+    arguments = ["peers", "--fleet", cluster.address, "--kind", KIND, "--rounds", "12", "--quick"]
     arguments += ["--workloads", "single,wide"]
     for name in ("kvtrail", "torch"):
         arguments += ["--peer", f"{name}={engine}"]
@@ -279,7 +279,7 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     spans = []
     for contest in said.record["samples"]:
         rounds = list(zip(*contest["lives"].values(), strict=True))
-        assert len(rounds) == 4
+        assert len(rounds) == 12
         for number, (ours, theirs) in enumerate(rounds):
             readings = [one["step_ms"] for one in (ours, theirs)]
             assert [one["value"] for one in readings] == [1, 2]
@@ -292,5 +292,5 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     for (device, begun, ended), (other, begun_there, ended_there) in combinations(spans, 2):
         assert device != other or ended <= begun_there or ended_there <= begun
     rows = said.record["results"]["rows"]
-    assert [row["lives"] for row in rows] == [4] * 4
+    assert [row["lives"] for row in rows] == [12] * 4
     assert [row["times"] and row["times"]["estimate"] for row in rows] == [None, 2, None, 2]
