@@ -8,14 +8,13 @@ where a second host, if there is one, cannot measure it either.
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.fleet.host import Answer, HostFacts
+from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.git.repository import short
 from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import throttling
@@ -25,53 +24,31 @@ from asv_bench.subjects.cell import Cell, differences
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
+_Names = Collection[str] | None
 
 
 class HostGone(Exception):
     """A host does not answer any more; the message is a clause that says why."""
 
 
-class Link(Protocol):
-    """A way to a host's process."""
-
-    def ask(self, request: bytes) -> bytes:
-        """The answer to a request; `HostGone` where none comes. From several threads."""
-        ...
-
-    def end(self) -> None:
-        """End the process and all that it runs."""
-        ...
-
-
 @dataclass(slots=True)
 class FleetHost:
     """A host as the fleet sees it.
 
-    Attributes
-    ----------
-    why_out
-        A clause that says why it was taken out; "" while it is in use.
-    usable
-        The commits that it has measured.
-    throttled
-        How many lives or pairs in a row ran on a throttled GPU.
-    is_warned_of
-        Whether it was said that it is used although it is disturbed.
+    `ask` is `Host.measure` there, `HostGone` where no answer comes. `why_out` is a clause that says
+    why it was taken out, "" while it is in use. `usable` are the commits that it has measured, and
+    `throttled` counts lives or pairs in a row on a throttled GPU.
     """
 
     name: str
     slots: int
-    link: Link
-    facts: HostFacts
+    ask: Callable[..., Told]
+    end: Callable[[], None]
+    machine: MachineFacts
     why_out: str = ""
     usable: set[str] = field(default_factory=set)
     throttled: int = 0
     is_warned_of: bool = False
-
-    @property
-    def machine(self) -> MachineFacts:
-        """Its facts; their name is that of its kind."""
-        return self.facts.machine
 
     @property
     def devices(self) -> list[str]:
@@ -95,11 +72,7 @@ class Fleet:
     prepares_together = False
 
     def __init__(
-        self,
-        hosts: Sequence[FleetHost],
-        tell: Callable[[str], None],
-        *,
-        spares_last: bool = True,
+        self, hosts: Sequence[FleetHost], tell: Callable[[str], None], *, spares_last: bool = True
     ) -> None:
         self.hosts = tuple(hosts)
         self.tell = tell
@@ -129,24 +102,21 @@ class Fleet:
         """See `PairSource`."""
         self._is_over = True
         for host in self.hosts:
-            host.link.end()
+            host.end()
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `LifeSource`; without a device, on the first host that can."""
         with doing(f"setting up {short(commit)} on the hosts"):
-            absences: Mapping[str, Absence] = self._asked(device, "prepare", (commit,), commit)
+            absences: Mapping[str, Absence] = self._measured("prepare", device, commit)
         return absences
 
     def life(
-        self,
-        commit: str,
-        *,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
+        self, commit: str, *, benchmarks: _Names = None, device: str | None = None
     ) -> Mapping[str, Reading]:
         """See `LifeSource`."""
-        names = None if benchmarks is None else tuple(benchmarks)
-        readings: Mapping[str, Reading] = self._asked(device, "life", (commit,), commit, names)
+        readings: Mapping[str, Reading] = self._measured(
+            "life", device, commit, benchmarks=benchmarks
+        )
         self._note_clocks(list(readings.values()))
         return readings
 
@@ -156,19 +126,18 @@ class Fleet:
         head: str,
         *,
         head_first: bool,
-        benchmarks: Collection[str] | None = None,
+        benchmarks: _Names = None,
         device: str | None = None,
     ) -> Mapping[str, Pair]:
         """See `PairSource`."""
-        names = None if benchmarks is None else tuple(benchmarks)
-        pairs: Mapping[str, Pair] = self._asked(
-            device, "pair", (base, head), base, head, head_first, names
+        pairs: Mapping[str, Pair] = self._measured(
+            "pair", device, base, head, head_first=head_first, benchmarks=benchmarks
         )
         self._note_clocks([one for pair in pairs.values() for one in (pair.base, pair.head)])
         return pairs
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """See `LivesElsewhere`."""
+        """What a record says of each host, by its name."""
         return {
             host.name: {
                 "machine": host.machine.to_json(),
@@ -178,44 +147,66 @@ class Fleet:
             for host in self.hosts
         }
 
-    def _asked(
-        self, device: str | None, method: str, commits: Sequence[str], *arguments: Any
-    ) -> Any:
-        """What a method of `Host` measures in a slot; None: in the first that can."""
+    def _measured(self, method: str, device: str | None, *commits: str, **more: Any) -> Any:
+        """What a method of `Lives` measures of commits in a slot; None: in the first that can."""
         while device is None:
             if not self.devices:
                 raise MeasurementFailed("no host of the fleet is left to measure on.")
             with contextlib.suppress(DeviceLost):
-                return self._asked(self.devices[0], method, commits, *arguments)
+                return self._measured(method, self.devices[0], *commits, **more)
         host, slot = self._of_device[device]
         with self._slots[device]:
             # To look takes seconds, and the last host is used whatever is seen.
-            answer = self._answer(host, method, slot, not host.is_warned_of, *arguments)
-            if answer.disturbances:
-                why = f"is disturbed: {' '.join(answer.disturbances)}"
+            told = self._told(host, method, slot, not host.is_warned_of, *commits, **more)
+            if isinstance(told.error, Disturbed):
+                why = f"is disturbed: {told.error}"
                 if self._take_out(host, why, spares_last=self._spares_last):
                     raise DeviceLost(f"{host.name} {why}")
-                self._warn_of(host, why)
-                answer = self._answer(host, method, slot, False, *arguments)
-        if isinstance(answer.error, CommitUnusable):
-            raise self._second_opinion(host, answer.error)
-        if answer.error is not None:
-            raise answer.error
+                with self._lock:
+                    is_new, host.is_warned_of = not host.is_warned_of, True
+                if is_new:
+                    self.tell(f"{host.name}, the last host, {why}")
+                told = self._told(host, method, slot, False, *commits, **more)
+        if isinstance(told.error, CommitUnusable):
+            raise self._second_opinion(host, told.error)
+        if told.error is not None:
+            raise told.error
         host.usable.update(commits)
-        return answer.value
+        return told.value
 
-    def _answer(self, host: FleetHost, method: str, *arguments: Any) -> Answer:
+    def _told(
+        self, host: FleetHost, method: str, slot: int, may_leave: bool, *commits: str, **more: Any
+    ) -> Told:
+        """What a host in use says; what else it has learnt is added to what is known."""
         if host.why_out:
             raise DeviceLost(f"{host.name} {host.why_out}")
         try:
-            answer: Answer = pickle.loads(host.link.ask(pickle.dumps((method, arguments))))
+            told = host.ask(method, slot, may_leave, *commits, **more)
         except HostGone as error:
             why = f"is lost: {error}"
             if not self._is_over:
                 self._take_out(host, why)
             raise DeviceLost(f"{host.name} {why}") from None
-        self._take_account(host, answer)
-        return answer
+        with self._lock:
+            self.remarks += [one for one in told.remarks if one not in self.remarks]
+            for name, of_metric in told.others.items():
+                known = self.others.setdefault(name, {})
+                for commit, values in of_metric.items():
+                    known.setdefault(commit, []).extend(values)
+            for commit, cell in told.cells.items():
+                self._note_cell(host, commit, cell)
+        return told
+
+    def _note_cell(self, host: FleetHost, commit: str, cell: Cell) -> None:
+        first = self.cells.setdefault(commit, cell)
+        if cell.elsewhere:
+            self.cells[commit] = cell
+        ran_on = self._ran_on.setdefault(commit, host.name)
+        for sentence in differences(first, cell):
+            self.remarks.append(
+                f"{short(commit)} ran with other packages on {host.name} than on {ran_on}: "
+                f"{sentence.partition(': ')[2]}"
+            )
 
     def _take_out(self, host: FleetHost, why: str, *, spares_last: bool = False) -> bool:
         """Use a host no longer and say so, once; False where the last one is spared."""
@@ -228,13 +219,6 @@ class Fleet:
             self.tell(f"{host.name} is taken out of the fleet, as it {why}")
         return True
 
-    def _warn_of(self, host: FleetHost, why: str) -> None:
-        """Say once that the last host is used although something speaks against it."""
-        with self._lock:
-            is_new, host.is_warned_of = not host.is_warned_of, True
-        if is_new:
-            self.tell(f"{host.name}, the last host, {why}")
-
     def _second_opinion(self, host: FleetHost, error: CommitUnusable) -> MeasurementFailed:
         """What to raise where a host cannot measure a commit."""
         commit = error.commit
@@ -242,10 +226,9 @@ class Fleet:
             others = [one for one in self.hosts if one is not host and not one.why_out]
             knows = next((one for one in others if commit in one.usable), None)
             if knows is None and others:
-                device = others[0].devices[0]
-                with self._slots[device]:
+                with self._slots[others[0].devices[0]]:
                     try:
-                        other = self._answer(others[0], "prepare", 0, False, commit)
+                        other = self._told(others[0], "prepare", 0, False, commit)
                     except DeviceLost:
                         continue
                 if not isinstance(other.error, CommitUnusable):
@@ -256,27 +239,6 @@ class Fleet:
                 return DeviceLost(f"{host.name} {why}")
             self._unusable[commit] = error
         return self._unusable[commit]
-
-    def _take_account(self, host: FleetHost, answer: Answer) -> None:
-        """Add what else a host has learnt to what is known."""
-        with self._lock:
-            self.remarks += [one for one in answer.remarks if one not in self.remarks]
-            for name, of_metric in answer.others.items():
-                known = self.others.setdefault(name, {})
-                for commit, values in of_metric.items():
-                    known.setdefault(commit, []).extend(values)
-            for commit, cell in answer.cells.items():
-                first = self.cells.setdefault(commit, cell)
-                if cell.elsewhere:
-                    self.cells[commit] = cell
-                self._ran_on.setdefault(commit, host.name)
-                if differences(first, cell):
-                    [sentence] = differences(first, cell)
-                    packages = sentence.partition(": ")[2]
-                    self.remarks.append(
-                        f"{short(commit)} ran with other packages on {host.name} than on "
-                        f"{self._ran_on[commit]}: {packages}"
-                    )
 
     def _note_clocks(self, readings: Sequence[Reading]) -> None:
         """Take a host out whose GPU was throttled too often; what it measured stays."""

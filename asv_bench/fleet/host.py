@@ -1,40 +1,35 @@
-"""A host of a fleet: a bare process that runs lives and pairs in the slots of its machine.
+"""A host of a fleet: a Ray actor that holds the lives of its machine's slots.
 
-It is asked through its standard input and ends, with all that it started, when that does: when
-whoever started it is gone. First it reads an `Order`, and how many slots it has, its name and what
-looks for disturbances, and answers with its facts. Then each request is the name of a method of
-`Host` and its arguments, and an `Answer` comes back.
+Ray carries the ruler, the order and what is said. However the actor ends, its lives end too: their
+launchers see that it is gone (`opening` keeps Ray from killing these), as does what removes files.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import sys
+import subprocess
 import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from asv_bench.compare.kept_pairs import RULER
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.fleet.host_process import read_frame, write_frame
-from asv_bench.fleet.order import Order
+from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import MachineFacts, machine_facts
-from asv_bench.process.samples import Absence, Pair, Reading
 from asv_bench.process.surroundings import look_around
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.lives import Lives, Place
+from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.processes import Processes
-from asv_bench.subjects.subject_file import SubjectTable
 from asv_bench.subjects.trees import Trees
+from asv_bench.subjects.where import Work
 
 Look = Callable[[Place, Callable[[], bool]], Sequence[str]]
 """Given a place where nothing of ours runs, and what says whether nothing of ours runs on the whole
@@ -42,129 +37,136 @@ host now, says in sentences what disturbs it."""
 LOOKS, PAUSE_SECONDS = 3, 1.0
 """What disturbs is still there when it is looked at again: a GPU counts as busy for a while after
 the life that was busy there."""
+_OF_RAY = ("RAY_", "SPT_NOENV")
+_REMOVE = 'cat; sleep 1; rm -rf "$1" || { sleep 10; rm -rf "$1"; }'
+"""Waits until whoever holds its standard input is gone, and what that ran has been killed."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
-    """What a host says of itself when it begins.
+class Order:
+    """What a host is told once. Variants are a commit and a label each, by what is asked for;
+    git packs hold the files of these commits, and nothing of the history."""
 
-    Attributes
-    ----------
-    refusal
-        Why lives cannot run there; "" where they can.
-    """
+    work: Work
+    variants: Mapping[str, tuple[str, str]]
+    packs: tuple[bytes, ...]
+    object_format: str
+    pinned: Pinned
 
-    machine: MachineFacts
-    refusal: str = ""
+    @classmethod
+    def of(cls, subject: DeclaredSubject, names: Sequence[str]) -> Order:
+        """To measure commits or labels; Refused if files of theirs, or pinned ones, are missing."""
+        variants = {name: subject.variant(name) for name in names}
+        commits: dict[Repository, list[str]] = {}
+        for variant in variants.values():
+            commits.setdefault(variant.repository, []).append(variant.commit)
+        try:
+            packs = tuple(_pack(*of_one) for of_one in commits.items())
+        except GitError as error:
+            raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
+        return cls(
+            subject.work,
+            {name: (one.commit, one.label) for name, one in variants.items()},
+            packs,
+            Repository(subject.repository).line("rev-parse", "--show-object-format"),
+            subject.pinned,
+        )
+
+    def unpack(self, folder: Path) -> Repository:
+        """A repository in a folder that has the commits; GitError if git cannot take them."""
+        init = ["git", "init", "-q", "--bare", f"--object-format={self.object_format}", str(folder)]
+        made = subprocess.run(init, env=git_environment(), capture_output=True, check=False)
+        if made.returncode:
+            raise GitError(f"git could not make {folder}: {made.stderr.decode(errors='replace')}")
+        repository = Repository(folder)
+        for pack in self.packs:
+            repository.ask("index-pack", "--stdin", given=pack)
+        return repository
+
+
+def _pack(repository: Repository, commits: Sequence[str]) -> bytes:
+    # Parents are left out: of a long history only the files that are measured travel.
+    wanted = ("--no-walk", *dict.fromkeys(commits), "--")
+    objects = repository.ask("rev-list", "--objects", *wanted)
+    return repository.ask("pack-objects", "--stdout", "-q", given=objects)
+
+
+class Disturbed(MeasurementFailed):
+    """Nothing was measured, since something else runs on the host; the message says what."""
 
 
 @dataclass(slots=True)
-class Answer:
-    """What came of a request.
-
-    Attributes
-    ----------
-    value
-        What was measured; None where nothing was.
-    error
-        Why not.
-    disturbances
-        What disturbs the host, in sentences, for which reason nothing was measured.
-    cells, others, remarks
-        What there is of these since the last answer; see `DeclaredSubject`.
-    """
+class Told:
+    """What a host measured or why not, and what else it has learnt since (`DeclaredSubject`)."""
 
     value: Any = None
     error: MeasurementFailed | None = None
-    disturbances: tuple[str, ...] = ()
     cells: dict[str, Cell] = field(default_factory=dict)
     others: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
 
 class Host:
-    """Runs what is asked for in its slots, numbered from 0 on, in a thread for each."""
+    """Measures in slots numbered from 0 on, each asked from a thread of its own."""
 
-    def __init__(
-        self, lives: Lives, remarks: list[str], places: Sequence[Place], look: Look
-    ) -> None:
-        self._lives = lives
-        self._remarks = remarks
-        self._places = list(places)
+    def __init__(self, order: Order, slots: int, name: str, look: Look) -> None:
+        self._order = order
         self._look = look
+        self._slots = slots, name
+        self._places: list[Place] = []
         self._lock = threading.Lock()
         self._busy: set[int] = set()
 
-    def prepare(self, slot: int, may_leave: bool, commit: str) -> Answer:
-        """See `Lives.prepare`."""
-        return self._run(slot, may_leave, lambda device: self._lives.prepare(commit, device))
+    def begin(self) -> MachineFacts:
+        """Be ready and say what machine this is; Refused or GitError where lives cannot run."""
+        bare = bare_environment(os.environ)
+        for name in os.environ.keys() - bare.keys():
+            del os.environ[name]
+        os.environ.update(bare)
+        order, (slots, name) = self._order, self._slots
+        self._places = places_here(order.work, slots, name)
+        folder = Path(tempfile.mkdtemp(prefix="kvtrail-"))
+        # This process is killed when all is done, and leaves no temporary file elsewhere.
+        tempfile.tempdir = str(folder)
+        remove = ["sh", "-c", _REMOVE, "sh", str(folder)]
+        self._remover = subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True)
+        repository = order.unpack(folder / "repository.git")
 
-    def life(self, slot: int, may_leave: bool, commit: str, names: Sequence[str] | None) -> Answer:
-        """See `Lives.life`."""
+        def variant_of(asked: str) -> Variant:
+            commit, label = order.variants[asked]
+            return Variant(commit, repository, label)
 
-        def measure(device: str) -> Mapping[str, Reading]:
-            return self._lives.life(commit, benchmarks=names, device=device)
+        processes, work, laid = Processes(), order.work, folder / "trees"
+        self._trees = Trees(variant_of, work.table, order.pinned, work.folder, laid, processes)
+        self._lives = Lives(work, self._places, self._trees.lay_out, processes)
+        return machine_facts()
 
-        return self._run(slot, may_leave, measure)
-
-    def pair(
-        self,
-        slot: int,
-        may_leave: bool,
-        base: str,
-        head: str,
-        head_first: bool,
-        names: Sequence[str] | None,
-    ) -> Answer:
-        """See `Lives.pair`."""
-
-        def measure(device: str) -> Mapping[str, Pair]:
-            return self._lives.pair(
-                base, head, head_first=head_first, benchmarks=names, device=device
-            )
-
-        return self._run(slot, may_leave, measure)
-
-    def stop(self) -> None:
-        """End what runs."""
-        self._lives.stop()
-
-    def _run(
-        self,
-        slot: int,
-        may_leave: bool,
-        measure: Callable[[str], Mapping[str, Absence | Reading | Pair]],
-    ) -> Answer:
-        """Measure in a slot, unless the host is disturbed and may be left out."""
-        place = self._places[slot]
+    def measure(
+        self, method: str, slot: int, may_leave: bool, *arguments: Any, **more: Any
+    ) -> Told:
+        """What a method of `Lives` gives in a slot, unless the host is disturbed and may leave."""
+        place, told = self._places[slot], Told()
         with self._lock:
             self._busy.add(slot)
         try:
             if may_leave and (found := self._look(place, lambda: self._busy == {slot})):
-                return Answer(disturbances=tuple(found))
-            answer = Answer()
-            try:
-                answer.value = dict(measure(place.device))
-            except MeasurementFailed as error:
-                answer.error = error
-            return self._with_account(answer)
+                raise Disturbed(" ".join(found))
+            measured = getattr(self._lives, method)(*arguments, device=place.device, **more)
+            told.value = dict(measured)
+        except MeasurementFailed as error:
+            told.error = error
         finally:
             with self._lock:
                 self._busy.discard(slot)
-
-    def _with_account(self, answer: Answer) -> Answer:
-        answer.cells, answer.others = self._lives.take_account()
+        told.cells, told.others = self._lives.take_account()
         with self._lock:
-            answer.remarks = list(self._remarks)
-            self._remarks.clear()
-        return answer
+            told.remarks = list(self._trees.remarks)
+            self._trees.remarks.clear()
+        return told
 
 
 def disturbances(place: Place, is_alone: Callable[[], bool]) -> list[str]:
-    """What disturbs a place: load, or somebody else on its GPUs.
-
-    Load is judged where it is not ours. Clocks that follow the load are the machine's own.
-    """
+    """What disturbs a place: load where that is not ours, or somebody else on its GPUs."""
     sentences: list[str] = []
     for number in range(LOOKS):
         if number:
@@ -173,25 +175,20 @@ def disturbances(place: Place, is_alone: Callable[[], bool]) -> list[str]:
         seen = look_around(place.gpus or [place.device])
         # A life of another slot may have ended meanwhile, or begun.
         busy = seen.busy_cores if was_alone and is_alone() else None
+        # Clocks that follow the load are the machine's own.
         sentences = replace(seen, busy_cores=busy, governors=()).sentences()
         if not sentences:
             break
     return sentences
 
 
-def places_here(table: SubjectTable, slots: int, name: str) -> list[Place]:
-    """So many places on this machine, each with its GPUs and the cores beside them.
-
-    Raises
-    ------
-    Refused
-        If there are too few GPUs or cores.
-    """
+def places_here(work: Work, slots: int, name: str) -> list[Place]:
+    """So many places on this machine, with GPUs and the cores beside them; Refused if too few."""
     cores = sorted(os.sched_getaffinity(0))
-    share = table.cores or (len(cores) // slots if slots > 1 else 0)
+    share = work.table.cores or (len(cores) // slots if slots > 1 else 0)
     if share * slots > len(cores):
         raise Refused(f"{slots} lives with {share} cores each need more than its {len(cores)}")
-    needed = table.devices or 0
+    needed = work.table.devices or 0
     gpus = chosen_gpus(ALL_DEVICES) if needed else ()
     if needed * slots > len(gpus):
         raise Refused(f"{slots} lives with {needed} GPUs each need more than its {len(gpus)}")
@@ -201,62 +198,13 @@ def places_here(table: SubjectTable, slots: int, name: str) -> list[Place]:
     ]
 
 
-@contextmanager
-def opened(order: Order, slots: int, name: str, look: Look) -> Iterator[Host]:
-    """The host, with the files laid out; on leaving all that it runs is ended."""
-    with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as scratch:
-        places = places_here(order.work.table, slots, name)
-        folder = Path(scratch)
-        repository = order.unpack(folder)
-
-        def variant_of(asked: str) -> Variant:
-            commit, label = order.variants[asked]
-            return Variant(commit, repository, label)
-
-        processes = Processes()
-        work, laid = order.work, folder / "trees"
-        trees = Trees(variant_of, work.table, order.pinned, work.folder, laid, processes)
-        lives = Lives(work, places, trees.lay_out, processes)
-        try:
-            yield Host(lives, trees.remarks, places, look)
-        finally:
-            lives.stop()
-
-
-def main() -> None:
-    """Answer requests until there are no more."""
-    asked, answered = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    # What a library prints must not be taken for an answer.
-    os.dup2(2, 1)
-    packed, begin = read_frame(asked), read_frame(asked)
-    if packed is None or begin is None:
-        return
-    order: Order = pickle.loads(packed[1])
-    slots, name, look = pickle.loads(begin[1])
-    facts = HostFacts(machine_facts())
-    try:
-        with opened(order, slots, name, look) as host:
-            write_frame(answered, 0, pickle.dumps(facts))
-            _answer_all(host, asked, answered, slots)
-    except (Refused, MeasurementFailed) as error:
-        write_frame(answered, 0, pickle.dumps(replace(facts, refusal=str(error))))
-
-
-def _answer_all(host: Host, asked: IO[bytes], answered: IO[bytes], slots: int) -> None:
-    lock = threading.Lock()
-
-    def answer(number: int, request: bytes) -> None:
-        try:
-            method, arguments = pickle.loads(request)
-            came: Answer = getattr(host, method)(*arguments)
-        except Exception:
-            # Whoever asked waits for an answer.
-            came = Answer(error=MeasurementFailed(traceback.format_exc()))
-        content = pickle.dumps(came)
-        with lock:
-            write_frame(answered, number, content)
-
-    with ThreadPoolExecutor(slots) as pool:
-        while (frame := read_frame(asked)) is not None:
-            pool.submit(answer, *frame)
-        host.stop()
+def bare_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables as a user of this machine has them, without what Ray set for this process."""
+    kept = {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith(_OF_RAY) and not value.startswith("ray.util.")
+    }
+    paths = kept.pop("PYTHONPATH", "").split(os.pathsep)
+    own = os.pathsep.join(path for path in paths if Path(path).resolve() != RULER.parent)
+    return kept | ({"PYTHONPATH": own} if own else {})

@@ -32,7 +32,7 @@ def measured_environment(environment: Mapping[str, str] | None = None) -> dict[s
 def users_environment() -> dict[str, str]:
     """The variables as the user has them, for commands whose threads are not ours to number."""
     variables = dict(os.environ)
-    if _USERS_OWN is None:
+    if not _USERS_OWN:
         variables.pop(THREADS_VARIABLE, None)
     else:
         variables[THREADS_VARIABLE] = _USERS_OWN

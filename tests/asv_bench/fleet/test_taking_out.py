@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 import record_schema
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet.fleet import MOST_THROTTLED, Fleet, FleetHost, HostGone
-from asv_bench.fleet.host import Answer, HostFacts
+from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.fleet.opening import FleetOptions, of_kind
 from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import CommitUnusable, DeviceLost, GpuConditions, Reading
 from asv_bench.subjects.cell import Cell
 
-Says = Callable[..., Answer]
+Says = Callable[..., Told]
 GOOD, BAD = "a" * 40, "b" * 40
 
 
@@ -30,19 +29,16 @@ def facts(name: str = "own-x", **more: Any) -> MachineFacts:
 
 
 class Scripted:
-    """A link to a host that says what a test makes it say."""
+    """A host that says what a test makes it say."""
 
-    def __init__(self, says: Says) -> None:
+    def __init__(self, host_name: str, says: Says, **more: Any) -> None:
         self.says = says
         self.asked: list[str] = []
+        self.host = FleetHost(host_name, 1, self.ask, lambda: None, facts(**more))
 
-    def ask(self, request: bytes) -> bytes:
-        method, (_, may_leave, commit, *_) = pickle.loads(request)
+    def ask(self, method: str, slot: int, may_leave: bool, commit: str, **_: Any) -> Told:
         self.asked.append(f"{method} {commit[0]}")
-        return pickle.dumps(self.says(method, commit, may_leave))
-
-    def end(self) -> None:
-        self.asked.append("end")
+        return self.says(method, commit, may_leave)
 
 
 def reading(device: str, events: tuple[str, ...] = ()) -> Reading:
@@ -51,32 +47,32 @@ def reading(device: str, events: tuple[str, ...] = ()) -> Reading:
 
 
 def measures(device: str, events: tuple[str, ...] = ()) -> Says:
-    def says(method: str, commit: str, may_leave: bool) -> Answer:
-        return Answer(value={} if method == "prepare" else {"step": reading(device, events)})
+    def says(method: str, commit: str, may_leave: bool) -> Told:
+        return Told(value={} if method == "prepare" else {"step": reading(device, events)})
 
     return says
 
 
 def cannot(commit: str, otherwise: Says) -> Says:
-    def says(method: str, asked: str, may_leave: bool) -> Answer:
+    def says(method: str, asked: str, may_leave: bool) -> Told:
         if asked == commit:
-            return Answer(error=CommitUnusable(asked, "the disk is full"))
+            return Told(error=CommitUnusable(asked, "the disk is full"))
         return otherwise(method, asked, may_leave)
 
     return says
 
 
-def fleet_of(hosts: Mapping[str, Says], **options: Any) -> tuple[Fleet, list[str]]:
+def fleet_of(hosts: Mapping[str, Says], **options: Any) -> tuple[Fleet, list[str], list[Scripted]]:
     said: list[str] = []
-    made = [FleetHost(name, 1, Scripted(says), HostFacts(facts())) for name, says in hosts.items()]
-    return Fleet(made, said.append, **options), said
+    made = [Scripted(name, says) for name, says in hosts.items()]
+    return Fleet([one.host for one in made], said.append, **options), said, made
 
 
 def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
-    def gone(*_: Any) -> Answer:
+    def gone(*_: Any) -> Told:
         raise HostGone("no route")
 
-    fleet, said = fleet_of({"one": gone, "two": measures("two/0")})
+    fleet, said, _ = fleet_of({"one": gone, "two": measures("two/0")})
     for _ in range(2):
         with pytest.raises(DeviceLost, match="one is lost: no route"):
             fleet.life(GOOD, device="one/0")
@@ -90,10 +86,10 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
 
 
 def test_hosts_that_are_ended_are_not_lost() -> None:
-    def gone(*_: Any) -> Answer:
+    def gone(*_: Any) -> Told:
         raise HostGone("ended")
 
-    fleet, said = fleet_of({"one": gone})
+    fleet, said, _ = fleet_of({"one": gone})
     fleet.stop()
     with pytest.raises(DeviceLost):
         fleet.life(GOOD, device="one/0")
@@ -102,7 +98,7 @@ def test_hosts_that_are_ended_are_not_lost() -> None:
 
 
 def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
-    fleet, said = fleet_of(
+    fleet, said, hosts = fleet_of(
         {"one": cannot(BAD, measures("one/0")), "two": cannot(BAD, measures("two/0"))}
     )
     for device in ("one/0", "two/0"):
@@ -110,12 +106,12 @@ def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
             fleet.life(BAD, device=device)
     assert said == []
     assert len(fleet.devices) == 2
-    asked = [host.link.asked for host in fleet.hosts]  # type: ignore[attr-defined]
+    asked = [host.asked for host in hosts]
     assert asked == [["life b"], ["prepare b", "life b"]]
 
 
 def test_a_host_that_alone_cannot_measure_a_commit_is_at_fault() -> None:
-    fleet, said = fleet_of({"one": cannot(BAD, measures("one/0")), "two": measures("two/0")})
+    fleet, said, _ = fleet_of({"one": cannot(BAD, measures("one/0")), "two": measures("two/0")})
     with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
         fleet.life(BAD, device="one/0")
     assert len(said) == 1
@@ -123,39 +119,39 @@ def test_a_host_that_alone_cannot_measure_a_commit_is_at_fault() -> None:
 
 
 def test_the_only_host_is_believed() -> None:
-    fleet, _ = fleet_of({"one": cannot(BAD, measures("one/0"))})
+    fleet, *_ = fleet_of({"one": cannot(BAD, measures("one/0"))})
     with pytest.raises(CommitUnusable):
         fleet.life(BAD)
     assert fleet.devices == ["one/0"]
 
 
 def disturbed(device: str) -> Says:
-    def says(method: str, commit: str, may_leave: bool) -> Answer:
+    def says(method: str, commit: str, may_leave: bool) -> Told:
         if may_leave:
-            return Answer(disturbances=("other load",))
-        return Answer(value={"step": reading(device)})
+            return Told(error=Disturbed("other load"))
+        return Told(value={"step": reading(device)})
 
     return says
 
 
 def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
     hosts = {"one": disturbed("one/0"), "two": disturbed("two/0")}
-    fleet, said = fleet_of(hosts)
+    fleet, said, made = fleet_of(hosts)
     with pytest.raises(DeviceLost, match="one is disturbed: other load"):
         fleet.life(GOOD, device="one/0")
     for _ in range(2):
         assert fleet.life(GOOD, device="two/0")["step"].value == 1.0
     assert said[1:] == ["two, the last host, is disturbed: other load"]
     # It is looked at before the first life alone, which is asked for again.
-    assert fleet.hosts[1].link.asked == ["life a"] * 3  # type: ignore[attr-defined]
-    fleet, _ = fleet_of(hosts, spares_last=False)
+    assert made[1].asked == ["life a"] * 3
+    fleet, *_ = fleet_of(hosts, spares_last=False)
     with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
         fleet.life(GOOD)
 
 
 def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> None:
     hot = measures("hot/0", ("hw_thermal_slowdown",))
-    fleet, said = fleet_of({"hot": hot, "two": measures("two/0")})
+    fleet, said, _ = fleet_of({"hot": hot, "two": measures("two/0")})
     for _ in range(MOST_THROTTLED):
         assert fleet.life(GOOD, device="hot/0")["step"].value == 1.0
     assert said == ["hot is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
@@ -164,14 +160,14 @@ def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> Non
 
 def test_hosts_with_other_packages_are_named() -> None:
     def with_torch(device: str, version: str) -> Says:
-        def says(method: str, commit: str, may_leave: bool) -> Answer:
+        def says(method: str, commit: str, may_leave: bool) -> Told:
             cells = {commit: Cell("python", {"torch": version}, {})}
             others = {"peak": {commit: [float(version)]}}
-            return Answer(value={"step": reading(device)}, cells=cells, others=others)
+            return Told(value={"step": reading(device)}, cells=cells, others=others)
 
         return says
 
-    fleet, _ = fleet_of({"one": with_torch("one/0", "2.1"), "two": with_torch("two/0", "2.2")})
+    fleet, *_ = fleet_of({"one": with_torch("one/0", "2.1"), "two": with_torch("two/0", "2.2")})
     for device in fleet.devices:
         fleet.life(GOOD, device=device)
     [remark] = fleet.remarks
@@ -181,7 +177,7 @@ def test_hosts_with_other_packages_are_named() -> None:
 
 def test_hosts_are_chosen_by_their_kind() -> None:
     def host(host_name: str, **more: Any) -> FleetHost:
-        return FleetHost(host_name, 1, Scripted(measures("x/0")), HostFacts(facts(**more)))
+        return Scripted(host_name, measures("x/0"), **more).host
 
     one, two, other = host("one"), host("two"), host("other", name="own-y")
     hosts = [one, two, other]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from declared_repository import DeclaredRepository
 
+from asv_bench.compare.kept_pairs import RULER
 from asv_bench.errors import Interrupted, Refused
 from asv_bench.fleet import opening
 from asv_bench.fleet.host import Look
@@ -230,6 +233,36 @@ def test_a_bisection_probes_several_commits_at_once(
         for device, begun, ended in spans
         for other, begun_there, ended_there in spans
     )
+
+
+def test_lives_see_the_users_environment_and_end_though_the_command_was_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    noted = tmp_path / "noted"
+    sleepy = f'env > {noted}.env; echo "$$ $KVTRAIL_TREE" > {noted}; exec sleep 1000'
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, sleepy, "exit 1")
+    command = [sys.executable, "-m", "asv_bench", "compare", "HEAD~1", "HEAD"]
+    command += ["--fleet", cluster.address, "--kind", KIND]
+    users = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    users |= {"PYTHONPATH": str(RULER.parent)}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=toy.root, env=users, **silent) as process:
+        deadline = time.monotonic() + 120
+        while not (noted.exists() and noted.read_text().endswith("\n")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+    life, tree = noted.read_text().split()
+    while Path(tree).exists() or Path("/proc", life, "cmdline").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    variables = dict(
+        line.split("=", 1) for line in Path(f"{noted}.env").read_text().splitlines() if "=" in line
+    )
+    assert variables["KVTRAIL_MACHINE"] == KIND
+    assert not [name for name in variables if name.startswith("RAY_") or name == "OMP_NUM_THREADS"]
+    assert "runtime_resources" not in variables.get("PYTHONPATH", "")
 
 
 def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(

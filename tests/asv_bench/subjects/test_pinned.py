@@ -10,8 +10,7 @@ import pytest
 from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
-from asv_bench.fleet.host import opened
-from asv_bench.fleet.order import Order
+from asv_bench.fleet.host import Host, Order
 from asv_bench.process.samples import CommitUnusable
 from asv_bench.subjects.choose import declared_by
 from asv_bench.subjects.declared import DeclaredSubject
@@ -32,10 +31,12 @@ def lives_here(subject: DeclaredSubject, commit: str) -> None:
 
 def lives_on_a_host(subject: DeclaredSubject, commit: str) -> None:
     """One life, as on a host of a fleet."""
-    with opened(Order.of(subject, [commit]), 1, "here", lambda *_: ()) as host:
-        answer = host.prepare(0, False, commit)
-    if answer.error is not None:
-        raise answer.error
+    host = Host(Order.of(subject, [commit]), 1, "here", lambda *_: ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", None)
+        host.begin()
+    if error := host.measure("prepare", 0, False, commit).error:
+        raise error
 
 
 WAYS = pytest.mark.parametrize("live", [lives_here, lives_on_a_host])

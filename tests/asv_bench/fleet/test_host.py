@@ -1,0 +1,171 @@
+"""A host of a fleet, without the cluster that starts and asks it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from declared_repository import DeclaredRepository
+
+from asv_bench.compare.kept_pairs import RULER
+from asv_bench.fleet import host
+from asv_bench.fleet.host import Host, Order, bare_environment, disturbances
+from asv_bench.process.gpu import GpuUse
+from asv_bench.process.samples import CommitUnusable
+from asv_bench.process.surroundings import Surroundings
+from asv_bench.subjects.choose import declared_by
+from asv_bench.subjects.lives import Place
+
+TABLES = """
+[subject]
+name = "toy"
+measure = "sh pinned/life.sh"
+pinned = ["pinned"]
+setup = "cp bench.py $KVTRAIL_OUT/figure; echo x >> $LOG"
+
+[metrics.step]
+path = "step"
+"""
+LIFE = """
+test -z "$RAY_JOB_ID" || exit 1
+read figure < "$KVTRAIL_OUT/figure"
+if [ "$figure" = sleepy ]; then echo $$ > "$LOG.pid"; exec sleep 1000; fi
+printf '{"step": %s}' "$figure" > "$KVTRAIL_RESULT"
+"""
+ALONE = """
+import pickle, sys
+from asv_bench.fleet.host import Host
+order, commit = pickle.load(sys.stdin.buffer)
+host = Host(order, 1, "here", None)
+host.begin()
+host.measure("life", 0, False, commit)
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeclaredRepository:
+    """Two commits, of figures 5 and 6, and one whose lives do not end."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("RAY_JOB_ID", "1")
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "5\n", "6\n", "sleepy\n", "exit")
+    (made.root / "pinned").mkdir()
+    (made.root / "pinned" / "life.sh").write_text(LIFE)
+    return made
+
+
+def order(toy: DeclaredRepository) -> tuple[Order, list[str]]:
+    """What a host is told, as it is carried there, and the commits."""
+    commits = toy.toy.git("rev-list", "--reverse", "HEAD").split()
+    made = Order.of(declared_by(toy.root / "kvtrail.toml"), commits)
+    return pickle.loads(pickle.dumps(made)), commits
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def runs(pid: str) -> bool:
+    """Whether a process is there, and not only its exit code."""
+    stat = Path("/proc", pid, "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_it_measures_in_all_slots_with_files_of_its_own(
+    toy: DeclaredRepository, tmp_path: Path
+) -> None:
+    told, (five, six, _, lacking) = order(toy)
+    made = Host(told, 2, "here", lambda *_: ())
+    assert made.begin().cores == os.cpu_count()
+    with ThreadPoolExecutor(2) as pool:
+        pairs = list(
+            pool.map(
+                lambda slot: made.measure("pair", slot, True, five, six, head_first=bool(slot)),
+                (0, 1),
+            )
+        )
+    for slot, one in enumerate(pairs):
+        assert one.error is None
+        pair = one.value["step"]
+        assert (pair.base.value, pair.head.value, pair.head_first) == (5.0, 6.0, bool(slot))
+        assert {pair.base.device, pair.head.device} == {f"here/{slot}"}
+    # Both slots asked at once, and a commit is set up once on a machine.
+    assert (tmp_path / "log").read_text() == "x\n" * 2
+    assert set().union(*(one.cells for one in pairs)) == {five, six}
+    assert {name for one in pairs for name in one.others} == {"wall_s", "peak_rss_bytes"}
+    failed = pickle.loads(pickle.dumps(made.measure("life", 0, False, lacking).error))
+    assert isinstance(failed, CommitUnusable)
+    assert failed.commit == lacking
+
+
+def test_what_it_started_ends_with_it_however_it_ends(
+    toy: DeclaredRepository, tmp_path: Path
+) -> None:
+    told, commits = order(toy)
+    environment = os.environ | {
+        "PYTHONPATH": str(RULER.parent),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE], stdin=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps((told, commits[2])))
+        process.stdin.close()
+        noted = tmp_path / "log.pid"
+        wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"))
+        life = noted.read_text().strip()
+        assert runs(life)
+        process.kill()
+    wait_until(lambda: not runs(life))
+    wait_until(lambda: not list((tmp_path / "scratch").iterdir()))
+
+
+def seen(busy_cores: float, gpu_percent: int = 0) -> Surroundings:
+    gpus = (GpuUse("GPU-a", processes=(), busy_percent=gpu_percent),)
+    return Surroundings(16, busy_cores, 1.0, ("powersave",), gpus)
+
+
+def test_a_place_is_disturbed_by_what_lasts_and_is_not_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place(("GPU-a",), (0, 1), "here/0")
+    looks: list[Surroundings] = []
+    monkeypatch.setattr(host, "look_around", lambda devices: looks.pop(0))
+    monkeypatch.setattr(host, "PAUSE_SECONDS", 0.0)
+    # The GPU was busy with the life before.
+    looks += [seen(0.0, gpu_percent=90), seen(0.0)]
+    assert disturbances(place, lambda: True) == []
+    looks += [seen(9.0)] * host.LOOKS
+    [sentence] = disturbances(place, lambda: True)
+    assert "9.0 of 16 cores" in sentence
+    # Another slot's life is ours, also one that begins or ends while the host is looked at.
+    looks += [seen(9.0)]
+    assert disturbances(place, lambda: bool(looks)) == []
+    looks += [seen(9.0)]
+    assert disturbances(place, lambda: not looks) == []
+    looks += [seen(0.0, gpu_percent=90)] * host.LOOKS
+    [sentence] = disturbances(place, lambda: False)
+    assert "GPU-a is busy 90 %" in sentence
+    assert looks == []
+
+
+def test_only_what_ray_adds_is_taken_out_of_the_environment() -> None:
+    variables = {"RAY_X": "1", "PATH": "/bin", "SPT_NOENV": "1", "B": "ray.util.rpdb.x"}
+    assert bare_environment(variables) == {"PATH": "/bin"}
+    carried = str(RULER.parent)
+    assert bare_environment({"PYTHONPATH": carried}) == {}
+    assert bare_environment({"PYTHONPATH": f"{carried}:/own"}) == {"PYTHONPATH": "/own"}
