@@ -122,9 +122,8 @@ def peers(
         )
         for one in workloads_named(workloads)
     ]
-    found = find_peers(peer or ())
-    print_sentences(files.console, found.absent)
-    engines = found.interpreters
+    engines, absent = find_peers(peer or ())
+    print_sentences(files.console, absent)
     if len(engines) < 2:
         raise NothingMeasured(
             "none of these engines is here; name its Python with --peer NAME=PYTHON."
@@ -152,7 +151,7 @@ def peers(
         ):
             _require_this_kind(opened)
             record = record_of("peers", settings, opened)
-            record.notes += found.absent
+            record.notes += absent
             look_around(record, files.console, subject, opened, require_quiet=require_quiet)
             path = files.record or record.default_path()
             rows: list[dict[str, Any]] = []

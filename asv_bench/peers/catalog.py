@@ -15,45 +15,26 @@ KVTRAIL = "kvtrail"
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """An engine.
+    """An engine: what its interpreter must be able to import, and its class in `peers.lives`."""
 
-    Attributes
-    ----------
-    name
-        In tables and on the command line.
-    package
-        What its interpreter must be able to import.
-    driver
-        Its module in `peers.lives`.
-    """
-
-    name: str
     package: str
     driver: str
 
 
-KINDS = (
-    PeerKind(KVTRAIL, "torch", "drive_kvtrail"),
-    PeerKind("transformers-dynamic", "transformers", "drive_transformers"),
-    PeerKind("transformers-static", "transformers", "drive_transformers"),
-    PeerKind("torch", "torch", "drive_torch"),
-    PeerKind("vllm", "vllm", "drive_vllm"),
-    PeerKind("sglang", "sglang", "drive_sglang"),
-    PeerKind("nano-vllm", "nanovllm", "drive_nano_vllm"),
-    PeerKind("mini-sglang", "minisgl", "drive_mini_sglang"),
-)
+KINDS = {
+    KVTRAIL: PeerKind("torch", "drivers.Kvtrail"),
+    "transformers-dynamic": PeerKind("transformers", "drivers.Transformers"),
+    "transformers-static": PeerKind("transformers", "drivers.Transformers"),
+    "torch": PeerKind("torch", "drive_torch.PlainTorch"),
+    "vllm": PeerKind("vllm", "drivers.Vllm"),
+    "sglang": PeerKind("sglang", "drivers.Sglang"),
+    "nano-vllm": PeerKind("nanovllm", "drivers.NanoVllm"),
+    "mini-sglang": PeerKind("minisgl", "drivers.MiniSglang"),
+}
 """In the order of tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPeers:
-    """The interpreters of the engines that can run, by name, and a sentence for each other."""
-
-    interpreters: dict[str, str]
-    absent: list[str]
-
-
-def find_peers(wanted: Sequence[str]) -> FoundPeers:
+def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Where the engines are that are to be measured; kvtrail's is always among them.
 
     Parameters
@@ -61,6 +42,11 @@ def find_peers(wanted: Sequence[str]) -> FoundPeers:
     wanted
         Names, or NAME=INTERPRETER for one that another Python has. Empty: every engine that this
         interpreter can import.
+
+    Returns
+    -------
+    tuple
+        The interpreters of those that can run, by name, and a sentence for each other.
 
     Raises
     ------
@@ -71,24 +57,22 @@ def find_peers(wanted: Sequence[str]) -> FoundPeers:
     for word in wanted:
         name, _, path = word.partition("=")
         named[name] = path or sys.executable
-    known = {kind.name: kind for kind in KINDS}
     for name, path in named.items():
-        if name not in known:
-            raise Refused(f"there is no peer {name!r}; there are {', '.join(known)}.")
+        if name not in KINDS:
+            raise Refused(f"there is no peer {name!r}; there are {', '.join(KINDS)}.")
         if not Path(path).expanduser().is_file():
             raise Refused(f"{path}, which is to run {name}, is no file; name a Python interpreter.")
-    asked = named if wanted else dict.fromkeys(known, sys.executable)
-    found = FoundPeers({}, [])
-    for kind in KINDS:
-        if kind.name not in asked:
+    interpreters, absent = {}, []
+    for name, kind in KINDS.items():
+        if wanted and name not in named:
             continue
         # Not resolved: an environment is known by where its interpreter's link lies.
-        interpreter = str(Path(asked[kind.name]).expanduser().absolute())
-        if _can_import(interpreter, kind.package):
-            found.interpreters[kind.name] = interpreter
+        path = str(Path(named.get(name, sys.executable)).expanduser().absolute())
+        if _can_import(path, kind.package):
+            interpreters[name] = path
         else:
-            found.absent.append(f"{kind.name}: absent, its Python has no package {kind.package}")
-    return found
+            absent.append(f"{name}: absent, its Python has no package {kind.package}")
+    return interpreters, absent
 
 
 def _can_import(interpreter: str, package: str) -> bool:

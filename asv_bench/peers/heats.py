@@ -101,7 +101,7 @@ class Heat:
             "batch": max(one.batch_size for one in workloads),
             "max_length": max(one.max_length for one in workloads),
             "engine": _largest([one.engine_settings() for one in workloads]),
-            "drivers": {kind.name: kind.driver for kind in KINDS},
+            "drivers": {name: kind.driver for name, kind in KINDS.items()},
             "warmups": WARMUPS,
             "windows": windows,
             "facts": str(self.folder),

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from asv_bench.peers.lives.life import Task
+    from asv_bench.peers.lives.life import PeerTask
 
 
 class PlainDecoder:
@@ -123,13 +123,13 @@ class PlainDecoder:
 
 
 class PlainTorch:
-    """See `life.Peer`. Prompts of a batch are padded on the left to the longest."""
+    """See `drivers.Driver`. Prompts of a batch are padded on the left to the longest."""
 
     packages = ("safetensors",)
     unreported = 0
     choices: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, label: str, task: Task) -> None:
+    def __init__(self, label: str, task: PeerTask) -> None:
         self._task = task
         self._dtype = getattr(torch, task.dtype)
         self._model = PlainDecoder(Path(task.model), self._dtype, task.device)
@@ -147,7 +147,7 @@ class PlainTorch:
 
     @torch.inference_mode()
     def generate(self, prompts: list[list[int]], new_tokens: list[int]) -> list[list[int]]:
-        """See `life.Peer`; a batch runs until its longest request is over."""
+        """See `drivers.Driver`; a batch runs until its longest request is over."""
         ids: list[list[int]] = []
         for first in range(0, len(prompts), self._task.batch):
             batch = slice(first, first + self._task.batch)
@@ -205,6 +205,3 @@ def _turned(heads: Tensor, turn: Tensor | None) -> Tensor:
     first, second = heads.to(turn.dtype).chunk(2, -1)
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
     return turned.to(heads.dtype)
-
-
-load = PlainTorch

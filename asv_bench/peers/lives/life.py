@@ -15,25 +15,18 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asv_bench.peers.lives.drivers import Driver
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A workload.
-
-    Attributes
-    ----------
-    prompts
-        Token ids of each request.
-    new_tokens
-        Of each request; nothing ends it earlier.
-    steps
-        Tokens of a sequence, for every filling of the batch.
-    """
+class Demand:
+    """A workload: prompts as token ids, new tokens of each, which nothing ends earlier, and tokens
+    of a sequence, for every filling of the batch."""
 
     prompts: list[list[int]]
     new_tokens: list[int]
@@ -41,35 +34,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What every engine does.
+class PeerTask:
+    """What every engine does with the model in a folder of Hugging Face's format.
 
-    Attributes
-    ----------
-    model
-        A folder in Hugging Face's format.
-    dtype, device
-        Such as "bfloat16" and "cuda".
-    cells
-        The workloads by name.
-    batch
-        Requests that run at once.
-    max_length
-        Tokens of the longest request.
-    engine
-        What the workloads fix of kvtrail's own engine.
-    drivers
-        The module of each engine.
-    warmups, windows
-        Runs that do not count, and runs that do.
-    facts
-        A folder that gets what each life gave of each workload, and the engine's settings.
+    `cells` are workloads by name, with at most `batch` requests at once of at most `max_length`
+    tokens. `engine` is what they fix of kvtrail's own engine, `drivers` has the class of each
+    engine. The folder `facts` gets what each life gave.
     """
 
     model: str
     dtype: str
     device: str
-    cells: dict[str, Cell]
+    cells: dict[str, Demand]
     batch: int
     max_length: int
     engine: dict[str, Any]
@@ -79,35 +55,10 @@ class Task:
     facts: str
 
 
-class Peer(Protocol):
-    """An engine that has loaded the model.
-
-    Attributes
-    ----------
-    settings
-        What was asked of it, in words: what a reader needs to judge whether it is fair.
-    choices
-        What it chose itself, such as which CUDA graphs and how many tokens a batch holds: by the
-        name to print, attributes from this object on. Those that a version lacks are left out.
-    packages
-        Distributions whose versions matter.
-    unreported
-        Tokens of each request that it generates without telling which.
-    """
-
-    settings: str
-    choices: Mapping[str, str]
-    packages: tuple[str, ...]
-    unreported: int
-
-    def generate(self, prompts: list[list[int]], new_tokens: list[int]) -> list[list[int]]:
-        """Run all requests, greedily, to their last token; the new ids of each."""
-        ...
-
-
-def live(label: str, task: Task) -> dict[str, Any]:
+def live(label: str, task: PeerTask) -> dict[str, Any]:
     """What an engine gave: seconds to start, figures and tokens of each workload, settings."""
-    peer: Peer = importlib.import_module(task.drivers[label]).load(label, task)
+    module, _, name = task.drivers[label].partition(".")
+    peer: Driver = getattr(importlib.import_module(module), name)(label, task)
     startup_s = _seconds_since_start()
     cells: dict[str, dict[str, Any]] = {}
     for name, cell in task.cells.items():
@@ -124,10 +75,10 @@ def live(label: str, task: Task) -> dict[str, Any]:
     }
 
 
-def _chosen(peer: Peer) -> dict[str, str]:
+def _chosen(peer: Driver) -> dict[str, str]:
     found = {}
     for name, path in peer.choices.items():
-        value: object = peer
+        value: object = peer.engine
         for part in path.split("."):
             value = getattr(value, part, None)
         if value is not None:
@@ -135,7 +86,7 @@ def _chosen(peer: Peer) -> dict[str, str]:
     return found
 
 
-def _measured(peer: Peer, cell: Cell, task: Task) -> dict[str, Any]:
+def _measured(peer: Driver, cell: Demand, task: PeerTask) -> dict[str, Any]:
     """Windows of each metric on a workload, and the tokens of the last."""
     one_each = [1] * len(cell.prompts)
     for _ in range(task.warmups):
@@ -162,7 +113,7 @@ def _measured(peer: Peer, cell: Cell, task: Task) -> dict[str, Any]:
     return {"figures": figures, "token_ids": ids}
 
 
-def _timed(peer: Peer, cell: Cell, new_tokens: list[int]) -> tuple[float, list[list[int]]]:
+def _timed(peer: Driver, cell: Demand, new_tokens: list[int]) -> tuple[float, list[list[int]]]:
     started = time.perf_counter()
     ids = peer.generate(cell.prompts, new_tokens)
     seconds = time.perf_counter() - started
@@ -195,11 +146,11 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def read_task(path: str) -> Task:
+def read_task(path: str) -> PeerTask:
     """The task in a file."""
     told = json.loads(Path(path).read_text())
-    cells = {name: Cell(**cell) for name, cell in told.pop("cells").items()}
-    return Task(cells=cells, **told)
+    cells = {name: Demand(**cell) for name, cell in told.pop("cells").items()}
+    return PeerTask(cells=cells, **told)
 
 
 def main() -> None:

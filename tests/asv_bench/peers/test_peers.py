@@ -22,7 +22,7 @@ from asv_bench.peers import lives
 from asv_bench.peers.catalog import KINDS, find_peers
 from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask, write_checkpoint
 from asv_bench.peers.lives.drive_torch import PlainDecoder
-from asv_bench.peers.lives.life import Cell, Task, live
+from asv_bench.peers.lives.life import Demand, PeerTask, live
 from asv_bench.peers.parity import likelihood
 from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
@@ -39,13 +39,13 @@ def drivers_and_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVTRAIL_TREE", str(TREE))
 
 
-def task_of(checkpoint: Checkpoint, folder: Path, workload: Workload = MIXED) -> Task:
-    return Task(
+def task_of(checkpoint: Checkpoint, folder: Path, workload: Workload = MIXED) -> PeerTask:
+    return PeerTask(
         model=checkpoint.folder,
         dtype=checkpoint.dtype,
         device="cpu",
         cells={
-            "mixed": Cell(
+            "mixed": Demand(
                 workload.prompts(checkpoint.sizes["vocab_size"]),
                 [workload.new_tokens] * workload.num_requests,
                 workload.steps,
@@ -54,7 +54,7 @@ def task_of(checkpoint: Checkpoint, folder: Path, workload: Workload = MIXED) ->
         batch=workload.batch_size,
         max_length=workload.max_length,
         engine=workload.engine_settings(),
-        drivers={kind.name: kind.driver for kind in KINDS},
+        drivers={name: kind.driver for name, kind in KINDS.items()},
         warmups=0,
         windows=1,
         facts=str(folder),
@@ -232,13 +232,13 @@ def test_peers_are_found_by_name_or_by_their_interpreter(tmp_path: Path) -> None
     other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     other.chmod(0o755)
     (tmp_path / "vllm.py").write_text("raise RuntimeError('not to be imported')")
-    found = find_peers(["torch", f"vllm={other}", f"sglang={other}"])
-    assert found.interpreters == {
+    interpreters, absent = find_peers(["torch", f"vllm={other}", f"sglang={other}"])
+    assert interpreters == {
         "kvtrail": sys.executable,
         "torch": sys.executable,
         "vllm": str(other),
     }
-    assert found.absent == ["sglang: absent, its Python has no package sglang"]
+    assert absent == ["sglang: absent, its Python has no package sglang"]
     with pytest.raises(Refused, match="no peer 'vlm'; there are kvtrail, transformers-dynamic"):
         find_peers(["vlm"])
     with pytest.raises(Refused, match="nowhere, which is to run vllm, is no file"):
