@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Outputs, RequireQuiet
+from asv_bench.compare.kept_pairs import conditions
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
+from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record
 from asv_bench.packages import require_packages
 from asv_bench.peers.catalog import KVTRAIL, find_peers
-from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask
-from asv_bench.peers.heats import Heat, heats_of
-from asv_bench.peers.rounds import PeerRounds, peers_subject
+from asv_bench.peers.contest import Contest, contests_in, groups_of
+from asv_bench.peers.rounds import (
+    KeptRounds,
+    PeerRounds,
+    compare_tokens,
+    peers_subject,
+    write_task,
+)
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
+from asv_bench.process.doing import command_line
 from asv_bench.process.machine import chosen_device, machine_facts
-from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
 
 ROUNDS = 3
 WINDOWS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A workload, the model that it is measured with, and the type of its weights."""
-
-    workload: Workload
-    model: str
-    dtype: str
 
 
 @grouped
@@ -98,24 +91,15 @@ def peers(
     Every engine loads one checkpoint from disk and gets the same prompts as token ids; each
     generates greedily to fixed lengths, in processes of its own that take turns on one GPU. A
     process runs all workloads of one model. Exit codes: 0 peers were measured; 1 no peer gave a
-    figure; 2 refused; 5 there is none here; 130 interrupted, and rounds that were over are kept.
-
-    Raises
-    ------
-    Refused
-        If there is no such workload or engine.
-    NothingMeasured
-        If there is no engine to measure.
-    MeasurementFailed
-        If no peer gave a figure.
+    figure; 2 refused; 5 there is none here; 130 interrupted, and the same command goes on.
     """
     files = outputs.files()
     if svg is not None:
         require_packages("matplotlib")
         require_writable(svg)
     device = chosen_device("auto")
-    tasks = [
-        Task(
+    works = [
+        (
             _shaped(one.quick() if quick else one, batch, prompt_len, new_tokens),
             model or one.default_model(device, is_quick=quick),
             dtype if model or dtype != "auto" else one.default_dtype(device),
@@ -129,61 +113,71 @@ def peers(
             "none of these engines is here; name its Python with --peer NAME=PYTHON."
         )
     settings = {
-        "workloads": [asdict(task) for task in tasks],
+        "workloads": [
+            {"workload": asdict(one), "model": of_one, "dtype": its_dtype}
+            for one, of_one, its_dtype in works
+        ],
         "engines": list(engines),
         "rounds": rounds,
         "windows": windows,
     }
+    groups = groups_of(works)
+    names = [f"contest-{number}" for number in range(len(groups))]
+    contests: list[Contest] = []
+    notes: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="kvtrail-", dir=folder) as scratch,
         termination_as_interrupt(),
     ):
         place = Path(scratch).absolute()
-        groups = heats_of([(task.workload, task.model, task.dtype) for task in tasks])
-        lives = len(groups) * len(engines) * rounds
-        labels = [f"heat-{number}/{name}" for number in range(len(groups)) for name in engines]
-        subject = peers_subject(labels, place)
+        subject = peers_subject([f"{one}/{name}" for one in names for name in engines], place)
         with (
             opened_fleet(
                 hosts, subject, subject.labels, files.console, require_quiet=require_quiet
-            ) as opened,
+            ) as fleet,
             subject.pairs() as source,
         ):
-            _require_this_kind(opened)
-            record = record_of("peers", settings, opened)
+            _require_this_kind(fleet)
+            record = record_of("peers", settings, fleet)
             record.notes += absent
-            look_around(record, files.console, subject, opened, require_quiet=require_quiet)
+            look_around(record, files.console, subject, fleet, require_quiet=require_quiet)
+            meaning = {"engines": engines, "fixed": subject.fixed, **conditions(record)}
+            kept = KeptRounds.of_settings({**settings, **meaning}, "peers", "rounds")
+            print_sentences(files.console, kept.sentences())
             path = files.record or record.default_path()
-            rows: list[dict[str, Any]] = []
-
-            heats: list[Heat] = []
-            kept: list[Heat] = []
-
-            def keep(heat: Heat) -> None:
-                kept.append(heat)
-                notes = heat.compare_tokens()
-                for contest in heat.contests:
-                    rows.extend(contest.rows(subject.others))
-                    notes += contest.notes
-                    record.samples.append(contest.to_json(subject.cells))
-                record.notes += notes
-                record.results = {"rows": rows, **hosts_json(opened)}
-                if rows:
-                    # Lives take minutes: what is over stays where the rest is interrupted.
-                    record.write(path)
-                print_sentences(files.console, notes, "yellow")
-
             try:
-                heats += _heats(groups, engines, windows, place, device)
-                with Progress(files.console, "peers", lives, "lives") as progress:
-                    on_life = partial(_say, progress, count())
-                    PeerRounds(source, on_life, keep).measure(heats, rounds)
+                contests += contests_in(place, groups, names, engines, device)
+                for one in contests:
+                    write_task(one, engines, windows)
+                lives = len(engines) * rounds * len(contests)
+                with Progress(files.console, "peers", lives, "lives") as bar:
+                    numbers = count(len(kept.lives) * len(engines))
+                    own = PeerRounds(
+                        source, subject, contests, lambda what: bar.show(next(numbers), what)
+                    )
+                    kind = record.machine.name
+                    LifeRounds(
+                        source, names[::-1], rounds, {kind: own}, lambda _: kind, kept, own.live
+                    ).measure(lambda *_: None)
+                notes += [said for one in contests for said in compare_tokens(one)]
             except KeyboardInterrupt as error:
-                _keep_rest(record, [one for one in heats if one not in kept], keep)
-                where = f"what was over is in {path}" if rows else "nothing was over"
-                raise Interrupted(f"{where}.") from error
+                notes.append("The run was interrupted before its end.")
+                raise Interrupted(
+                    f"{len(kept.lives)} of {rounds * len(groups)} rounds are kept. The same "
+                    f"command goes on with them: {command_line()}"
+                ) from error
+            finally:
+                rows = [row for one in contests for row in one.rows()]
+                notes += [said for one in contests for said in one.notes]
+                print_sentences(files.console, notes, "yellow")
+                record.notes += notes
+                record.samples = [sample for one in contests for sample in one.samples()]
+                record.results = {"rows": rows, **hosts_json(fleet)}
+                if rows:
+                    record.write(path)
     record.notes += subject.remarks
     record.write(path)
+    kept.remove()
     title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
     if rows:
         files.show(speed_table(rows, title), rest_table(rows))
@@ -192,18 +186,6 @@ def peers(
     files.console.print(f"record: {path}")
     if not any(row["engine"] != KVTRAIL for row in rows):
         raise MeasurementFailed("no peer gave a figure: see the sentences above.")
-
-
-def _say(progress: Progress, numbers: Iterator[int], what: str) -> None:
-    progress.show(next(numbers), what)
-
-
-def _keep_rest(record: Record, heats: Sequence[Heat], keep: Callable[[Heat], None]) -> None:
-    """Keep the rounds that were over of heats that were not."""
-    for heat in heats:
-        if any(one.readings for one in heat.contests):
-            keep(heat)
-    record.notes.append("The run was interrupted before its end.")
 
 
 def _shaped(
@@ -219,26 +201,6 @@ def _shaped(
     )
 
 
-def _heats(
-    groups: Mapping[tuple[str, str, int], Sequence[Workload]],
-    engines: Mapping[str, str],
-    windows: int,
-    place: Path,
-    device: str,
-) -> list[Heat]:
-    """A heat for each group, in a folder of its own; each model is on disk once."""
-    checkpoints: dict[tuple[str, str], Checkpoint] = {}
-    heats = []
-    for number, ((model, dtype, _), workloads) in enumerate(groups.items()):
-        if (model, dtype) not in checkpoints:
-            folder = place / f"model-{number}"
-            checkpoints[model, dtype] = checkpoint_in(folder, model, dtype, device)
-        checkpoint, folder = checkpoints[model, dtype], place / f"heat-{number}"
-        heats.append(Heat.of(workloads, model, checkpoint, engines, folder))
-        heats[-1].write_task(windows)
-    return heats
-
-
 def _require_this_kind(fleet: Fleet | None) -> None:
     """Refuse hosts unlike this machine, which writes the models and measures the bandwidth."""
     here = machine_facts().name
@@ -247,20 +209,3 @@ def _require_this_kind(fleet: Fleet | None) -> None:
             f"peers measures the bandwidth of the hosts' memory on this machine, whose kind is "
             f"{here}, not {kind}: start it on one of the hosts."
         )
-
-
-def checkpoint_in(folder: Path, model: str, dtype: str, device: str) -> Checkpoint:
-    """The model in a folder that every engine can read: this one where it is written.
-
-    Raises
-    ------
-    MeasurementFailed
-        If there is no such model, or it cannot be written.
-    """
-    task = CheckpointTask(model=model, dtype=dtype, device=device, folder=str(folder))
-    told = folder.with_suffix(".json")
-    words = (sys.executable, "-m", "asv_bench.peers.checkpoint")
-    done = run_apart([*words, json.dumps(asdict(task)), str(told)])
-    if done.returncode:
-        raise MeasurementFailed(f"{model} cannot be put on disk: {last_words(done.stderr)}")
-    return Checkpoint(**json.loads(told.read_text()))

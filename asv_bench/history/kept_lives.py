@@ -1,11 +1,11 @@
-"""Lives on disk: a session of a history that was interrupted goes on with what it had measured."""
+"""Lives on disk: a session of rounds that was interrupted goes on with what it had measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from asv_bench.compare.kept_pairs import file_of, reading_from_json, ruler
 from asv_bench.output.line_file import LineFile
@@ -17,8 +17,11 @@ FOLDER = WORKPLACE / ".asv" / "lives"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A life to measure: on which kind of machine, of which commit or label, in which round."""
+class Due:
+    """What is to be measured: on which kind of machine, of which commit or label, in which round.
+
+    Of peers it is a life of each engine of the contest that `commit` names.
+    """
 
     kind: str
     commit: str
@@ -27,10 +30,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """What a life gave by metric, and why it did not give others that it should have given."""
+    """What a life gave by metric, and why it did not give others that it should have given.
+
+    Of peers all is by engine, and `facts` are what else its life told.
+    """
 
     readings: Mapping[str, Reading]
     failed: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -39,44 +46,44 @@ class Lived:
 
 
 class KeptLives:
-    """The lives of one session, each at most once.
+    """The lives of one session, each at most once; `noun` is what they are called."""
 
-    Attributes
-    ----------
-    lives
-        Those that were measured.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.lives: dict[Cell, Lived] = {}
+    def __init__(self, path: Path, noun: str = "lives") -> None:
+        self.lives: dict[Due, Lived] = {}
+        self._noun = noun
         self._lines = LineFile(path, "an entry of kept lives", self._take)
 
     @classmethod
-    def of_settings(cls, settings: Mapping[str, Any]) -> KeptLives:
+    def of_settings(
+        cls, settings: Mapping[str, Any], verb: str = "history", noun: str = "lives"
+    ) -> Self:
         """The file of a session's settings and of this ruler."""
-        return cls(file_of({**settings, "ruler": ruler()}, FOLDER, "history-{}.jsonl"))
+        path = file_of({**settings, "ruler": ruler()}, FOLDER, f"{verb}-{{}}.jsonl")
+        return cls(path, noun)
 
     def sentences(self) -> list[str]:
         """How many lives are reused, and which lines were left out."""
         found = (
-            f"going on with {len(self.lives)} lives of an interrupted session; to measure them "
-            f"again, remove {self._lines.path}"
+            f"going on with {len(self.lives)} {self._noun} of an interrupted session; to measure "
+            f"them again, remove {self._lines.path}"
         )
         return [found][: len(self.lives)] + self._lines.complaints
 
     def _take(self, entry: Mapping[str, Any]) -> None:
-        cell = Cell(text(entry["kind"]), text(entry["commit"]), int(entry["round"]))
-        self.lives[cell] = Lived(
+        due = Due(text(entry["kind"]), text(entry["commit"]), int(entry["round"]))
+        self.lives[due] = Lived(
             {name: reading_from_json(one) for name, one in entry["readings"].items()},
             {name: text(why) for name, why in entry["failed"].items()},
+            entry.get("facts", {}),
         )
 
-    def keep(self, cell: Cell, lived: Lived) -> None:
+    def keep(self, due: Due, lived: Lived) -> None:
         """Append a life."""
-        self.lives[cell] = lived
+        self.lives[due] = lived
         readings = {name: reading.to_json() for name, reading in lived.readings.items()}
-        cell_json = {"kind": cell.kind, "commit": cell.commit, "round": cell.round}
-        self._lines.append({**cell_json, "readings": readings, "failed": dict(lived.failed)})
+        facts = {"facts": lived.facts} if lived.facts else {}
+        entry = {**asdict(due), "readings": readings, "failed": dict(lived.failed), **facts}
+        self._lines.append(entry)
 
     def remove(self) -> None:
         """Forget them all: they are filed."""

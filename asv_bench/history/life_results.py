@@ -17,6 +17,7 @@ from asv_bench.history.asv_machine import describe_hardware, describe_machine
 from asv_bench.history.asv_results import Results
 from asv_bench.history.filing import file_results
 from asv_bench.history.histories import Histories, filed_under
+from asv_bench.history.kept_lives import Due, Lived
 from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.machine import MachineFacts
@@ -50,14 +51,16 @@ class LifeResults:
     readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def add(self, commit: str, readings: Mapping[str, Reading]) -> None:
-        """Keep what one life measured."""
-        for metric, reading in readings.items():
-            self.readings.setdefault(commit, {}).setdefault(metric, []).append(reading)
+    def take(self, due: Due, lived: Lived) -> None:
+        """Keep what one life measured, and why it gave no more."""
+        for metric, reading in lived.readings.items():
+            self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
+        self.failed.setdefault(due.commit, {}).update(lived.failed)
 
-    def fail(self, commit: str, reasons: Mapping[str, str]) -> None:
-        """Note that a life gave none of these metrics, and why."""
-        self.failed.setdefault(commit, {}).update(reasons)
+    def give_up(self, commit: str, reason: str) -> None:
+        """Note that lives of a commit give no metric, and why."""
+        metrics = [metric.name for metric in self.subject.metrics]
+        self.failed.setdefault(commit, {}).update(dict.fromkeys(metrics, reason))
 
     def reasons(self) -> dict[str, str]:
         """Why metrics that no life of some commit gave are missing there."""

@@ -1,4 +1,4 @@
-"""Measuring commits, or labels, of a subject in rounds: a life of each after the other."""
+"""Measuring commits, labels or contests in rounds: a life of each after the other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Protocol
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.repository import short
 from asv_bench.history.estimate import Estimate, counted
-from asv_bench.history.kept_lives import Cell, KeptLives, Lived
-from asv_bench.history.life_results import LifeResults
+from asv_bench.history.kept_lives import Due, KeptLives, Lived
 from asv_bench.process.device_pool import DevicePool
 from asv_bench.process.samples import CommitUnusable, LifeSource, SampleFailed
 
@@ -35,26 +35,41 @@ class Pace:
         return count * statistics.fmean(self.lives) if self.lives else 0.0
 
 
+class LivesTaken(Protocol):
+    """Where goes what was measured on one kind of machine."""
+
+    def take(self, due: Due, lived: Lived) -> None:
+        """Add what came of it."""
+        ...
+
+    def give_up(self, commit: str, reason: str) -> None:
+        """Note that there will be nothing of a commit."""
+        ...
+
+
 @dataclass(slots=True)
 class LifeRounds:
-    """A session of measuring.
+    """A session of measuring, in which each kind of machine measures all commits in all rounds.
 
-    Each kind of machine measures all commits in all rounds.
-
-    Attributes
+    Parameters
     ----------
     source
         Gives lives, on each of its devices at the same time; the first of a commit is not measured.
     commits
-        Full hashes, or labels, in their order.
+        Full hashes, labels or contests, in their order.
     rounds
-        So many lives of each commit are measured.
+        So many lives of each are measured.
     results
         Where figures go, by the kind of machine.
     kind_of
         The kind of the machine that a device belongs to.
     kept
         The lives of an interrupted session, which are not measured again; None: nothing is kept.
+    live
+        Measures one on a device; None: a life of the source.
+
+    Attributes
+    ----------
     unusable
         Why some commits cannot be measured.
     pace
@@ -64,17 +79,18 @@ class LifeRounds:
     source: LifeSource
     commits: Sequence[str]
     rounds: int
-    results: Mapping[str, LifeResults]
+    results: Mapping[str, LivesTaken]
     kind_of: Callable[[str], str]
     kept: KeptLives | None = None
-    unusable: dict[str, CommitUnusable] = field(default_factory=dict)
-    pace: Pace = field(default_factory=Pace)
-    _left: dict[str, deque[Cell]] = field(init=False)
+    live: Callable[[Due, str], Lived] | None = None
+    unusable: dict[str, CommitUnusable] = field(init=False, default_factory=dict)
+    pace: Pace = field(init=False, default_factory=Pace)
+    _left: dict[str, deque[Due]] = field(init=False)
     _given: set[tuple[str, str]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._left = {
-            kind: deque(cell for cell in self._cells(kind) if not self._restore(cell))
+            kind: deque(due for due in self._dues(kind) if not self._restore(due))
             for kind in self.results
         }
 
@@ -88,17 +104,17 @@ class LifeRounds:
         """
         begun: set[str] = set()
 
-        def next_cell(device: str, running: Sequence[Cell]) -> Cell | None:
+        def next_due(device: str, running: Sequence[Due]) -> Due | None:
             return None if device in begun else self._next(device)
 
-        def take(cell: Cell, future: Future[Lived]) -> None:
+        def take(due: Due, future: Future[Lived]) -> None:
             if isinstance(error := future.exception(), SampleFailed) and not error.readings:
                 raise MeasurementFailed(f"nothing was measured: {error}") from None
-            self._take(cell, future)
+            self._take(due, future)
             if error is None and (readings := future.result().readings):
                 begun.add(next(iter(readings.values())).device)
 
-        self._run(next_cell, take)
+        self._run(next_due, take)
         if self.pace.lives:
             return
         reasons = [str(error) for error in self.unusable.values()]
@@ -106,12 +122,12 @@ class LifeRounds:
         failure = NothingMeasured if is_lacking else MeasurementFailed
         raise failure(f"nothing was measured: {reasons[0]}")
 
-    def seconds_left(self, running: Sequence[Cell] = ()) -> float:
+    def seconds_left(self, running: Sequence[Due] = ()) -> float:
         """How long it takes to measure what is left, and what is running."""
-        cells = [*running, *(cell for cells in self._left.values() for cell in cells)]
-        cells = [cell for cell in cells if cell.commit not in self.unusable]
-        unprepared = {cell.commit for cell in cells} - self.pace.prepared.keys()
-        seconds = self.pace.of_commits(len(unprepared)) + self.pace.of_lives(len(cells))
+        dues = [*running, *(due for dues in self._left.values() for due in dues)]
+        dues = [due for due in dues if due.commit not in self.unusable]
+        unprepared = {due.commit for due in dues} - self.pace.prepared.keys()
+        seconds = self.pace.of_commits(len(unprepared)) + self.pace.of_lives(len(dues))
         return seconds / max(1, len(self.source.devices))
 
     def expected(self) -> Estimate:
@@ -140,92 +156,89 @@ class LifeRounds:
         """
         total = len(self.results) * self.rounds * len(self.commits)
 
-        def next_cell(device: str, running: Sequence[Cell]) -> Cell | None:
+        def next_due(device: str, running: Sequence[Due]) -> Due | None:
             unfinished = sum(map(len, self._left.values())) + len(running)
-            cell = self._next(device)
-            if cell is not None:
-                left = self.seconds_left([*running, cell])
-                on_life(total - unfinished, f"measuring {short(cell.commit)}", left)
-            return cell
+            due = self._next(device)
+            if due is not None:
+                left = self.seconds_left([*running, due])
+                on_life(total - unfinished, f"measuring {short(due.commit)}", left)
+            return due
 
-        self._run(next_cell, self._take)
-        for kind, cells in self._left.items():
-            if cells:
+        self._run(next_due, self._take)
+        for kind, dues in self._left.items():
+            if dues:
                 raise MeasurementFailed(
-                    f"{len(cells)} lives on {kind} are not measured, as its last host is lost."
+                    f"{len(dues)} lives on {kind} are not measured, as its last host is lost."
                 )
 
     def _run(
         self,
-        next_cell: Callable[[str, Sequence[Cell]], Cell | None],
-        take: Callable[[Cell, Future[Lived]], None],
+        next_due: Callable[[str, Sequence[Due]], Due | None],
+        take: Callable[[Due, Future[Lived]], None],
     ) -> None:
-        pool = DevicePool(self.source, self._measure)
-        pool.run(next_cell, take, lambda cell: self._left[cell.kind].appendleft(cell))
+        pool = DevicePool(self.source, self.live or self._measure)
+        pool.run(next_due, take, lambda due: self._left[due.kind].appendleft(due))
 
-    def _next(self, device: str) -> Cell | None:
+    def _next(self, device: str) -> Due | None:
         """What a device measures next; None where nothing is left for its kind."""
-        cells = self._left.get(self.kind_of(device), deque())
-        while cells and cells[0].commit in self.unusable:
-            cells.popleft()
-        if not cells:
+        dues = self._left.get(self.kind_of(device), deque())
+        while dues and dues[0].commit in self.unusable:
+            dues.popleft()
+        if not dues:
             return None
-        of_round = takewhile(lambda cell: cell.round == cells[0].round, cells)
+        of_round = takewhile(lambda due: due.round == dues[0].round, dues)
         is_new = (
-            cell
-            for cell in of_round
-            if (device, cell.commit) not in self._given and cell.commit not in self.unusable
+            due
+            for due in of_round
+            if (device, due.commit) not in self._given and due.commit not in self.unusable
         )
-        chosen = next(is_new, cells[0])
-        cells.remove(chosen)
+        chosen = next(is_new, dues[0])
+        dues.remove(chosen)
         self._given.add((device, chosen.commit))
         return chosen
 
-    def _cells(self, kind: str) -> Iterator[Cell]:
+    def _dues(self, kind: str) -> Iterator[Due]:
         """In their order: the newest commit first, which most likely can be measured."""
         for number in range(self.rounds):
             for commit in self.commits if number % 2 else reversed(self.commits):
-                yield Cell(kind, commit, number)
+                yield Due(kind, commit, number)
 
-    def _restore(self, cell: Cell) -> bool:
+    def _restore(self, due: Due) -> bool:
         """Take a life from those that were kept, if it is there."""
-        lived = None if self.kept is None else self.kept.lives.get(cell)
+        lived = None if self.kept is None else self.kept.lives.get(due)
         if lived is not None:
-            self._add(cell, lived)
-            self._given |= {(one.device, cell.commit) for one in lived.readings.values()}
+            self._add(due, lived)
+            self._given |= {(one.device, due.commit) for one in lived.readings.values()}
         return lived is not None
 
-    def _add(self, cell: Cell, lived: Lived) -> None:
+    def _add(self, due: Due, lived: Lived) -> None:
         if lived.readings:
             self.pace.lives.append(lived.seconds)
-        results = self.results[cell.kind]
-        results.add(cell.commit, lived.readings)
-        results.fail(cell.commit, lived.failed)
+        self.results[due.kind].take(due, lived)
 
     def _give_up(self, commit: str, error: CommitUnusable) -> None:
         self.unusable[commit] = error
         if not error.is_lacking:
             for results in self.results.values():
-                metrics = [metric.name for metric in results.subject.metrics]
-                results.fail(commit, dict.fromkeys(metrics, error.reason))
+                results.give_up(commit, error.reason)
 
-    def _measure(self, cell: Cell, device: str) -> Lived:
+    def _measure(self, due: Due, device: str) -> Lived:
         begun = time.monotonic()
-        absences = self.source.prepare(cell.commit, device)
-        self.pace.prepared.setdefault(cell.commit, time.monotonic() - begun)
-        readings = self.source.life(cell.commit, device=device)
+        absences = self.source.prepare(due.commit, device)
+        self.pace.prepared.setdefault(due.commit, time.monotonic() - begun)
+        readings = self.source.life(due.commit, device=device)
         failed = {name: one.reason for name, one in absences.items() if one.has_failed}
         return Lived(readings, failed)
 
-    def _take(self, cell: Cell, future: Future[Lived]) -> None:
+    def _take(self, due: Due, future: Future[Lived]) -> None:
         try:
             lived = future.result()
         except CommitUnusable as error:
-            self._give_up(cell.commit, error)
+            self._give_up(due.commit, error)
         except SampleFailed as error:
             failed = dict.fromkeys(error.benchmarks, error.reason)
-            self._add(cell, Lived(error.readings, failed))
+            self._add(due, Lived(error.readings, failed))
         else:
-            self._add(cell, lived)
+            self._add(due, lived)
             if self.kept is not None:
-                self.kept.keep(cell, lived)
+                self.kept.keep(due, lived)

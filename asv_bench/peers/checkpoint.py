@@ -1,6 +1,6 @@
 """A built-in model on disk in Hugging Face's format, so that every engine loads the same weights.
 
-Run as `python -m asv_bench.peers.checkpoint '{"model": ...}' RECORD`.
+Run as `python -m asv_bench.peers.checkpoint MODEL DTYPE DEVICE FOLDER RECORD`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from asv_bench.errors import BenchError, MeasurementFailed
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.memory.floor import describe, step_bytes
 from asv_bench.output.record import write_json
+from asv_bench.process.run_apart import last_words, run_apart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,45 +33,13 @@ _ARCHITECTURES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointTask:
-    """A model to put on disk.
-
-    Attributes
-    ----------
-    model
-        As `EngineConfig.model`.
-    dtype
-        Of the weights and of everything computed: "float32", "float16" or "bfloat16"; "auto" as
-        the engine chooses it.
-    device
-        "cpu" or a CUDA device: where it will run, and where random weights are drawn.
-    folder
-        Where a built-in model is written.
-    """
-
-    model: str
-    dtype: str
-    device: str
-    folder: str
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model on disk.
+    """A model in a folder of Hugging Face's format, and the type in which every engine runs it.
 
-    Attributes
-    ----------
-    folder
-        In Hugging Face's format.
-    dtype
-        The type in which every engine is to run it.
-    sizes
-        What decides how many bytes a step reads, by the names of `memory.floor.ModelConfig`.
-    step_bytes_alone, step_bytes_per_token
-        Bytes that a step reads of the weights, and of each token that it attends to.
-    bytes_per_second
-        The read bandwidth of the device; None on the CPU.
+    `sizes` decide how many bytes a step reads, by the names of `memory.floor.ModelConfig`: those of
+    the weights, and of each token that it attends to. `bytes_per_second` is the read bandwidth of
+    the device; None on the CPU.
     """
 
     folder: str
@@ -88,15 +57,11 @@ class Checkpoint:
         return 1e3 * read / self.bytes_per_second
 
 
-def write_checkpoint(task: CheckpointTask) -> Checkpoint:
+def write_checkpoint(model: str, dtype_name: str, device_name: str, folder: Path) -> Checkpoint:
     """Put a built-in model on disk, or find the folder of any other.
 
-    Raises
-    ------
-    MeasurementFailed
-        If it has parts that its family's config.json does not name.
-    ModelError
-        If there is no such model.
+    Random weights are drawn on the device. MeasurementFailed if the model has parts that its
+    family's config.json does not name.
     """
     import torch
 
@@ -104,17 +69,17 @@ def write_checkpoint(task: CheckpointTask) -> Checkpoint:
     from engine.models.random_weights import random_weights
     from engine.models.registry import RANDOM_PREFIX, default_dtype, find_directory, random_config
 
-    device = torch.device(task.device)
-    is_random = task.model.startswith(RANDOM_PREFIX)
-    folder = Path(task.folder) if is_random else find_directory(task.model)
-    spec = random_config(task.model) if is_random else read_config(folder)
-    dtype = default_dtype(spec, device) if task.dtype == "auto" else getattr(torch, task.dtype)
+    device = torch.device(device_name)
+    is_random = model.startswith(RANDOM_PREFIX)
+    folder = folder if is_random else find_directory(model)
+    spec = random_config(model) if is_random else read_config(folder)
+    dtype = default_dtype(spec, device) if dtype_name == "auto" else getattr(torch, dtype_name)
     word = str(dtype).removeprefix("torch.")
     if is_random:
         _write(spec, random_weights(spec, seed=0, device=device, dtype=dtype), word, folder)
     alone = step_bytes(spec, dtype=word, batch_size=0, mean_context=0)
     a_token = step_bytes(spec, dtype=word, batch_size=1, mean_context=1) - alone
-    bandwidth = read_bandwidth(task.device)
+    bandwidth = read_bandwidth(device_name)
     per_second = None if bandwidth is None else bandwidth.bytes_per_second
     return Checkpoint(str(folder), word, describe(spec), alone, a_token, per_second)
 
@@ -215,16 +180,29 @@ def _write_tokenizer(vocab_size: int, folder: Path) -> None:
     )
 
 
-def main(arguments: list[str]) -> None:
-    """Do the task given as JSON and write what came of it; failures are sentences."""
+def checkpoint_in(folder: Path, model: str, dtype: str, device: str) -> Checkpoint:
+    """The model in a folder that every engine can read, this one where it is written.
+
+    A process of its own does it. MeasurementFailed if there is no such model.
+    """
+    told = folder.with_suffix(".json")
+    words = (sys.executable, "-m", "asv_bench.peers.checkpoint")
+    done = run_apart([*words, model, dtype, device, str(folder), str(told)])
+    if done.returncode:
+        raise MeasurementFailed(f"{model} cannot be put on disk: {last_words(done.stderr)}")
+    return Checkpoint(**json.loads(told.read_text()))
+
+
+def main(model: str, dtype: str, device: str, folder: str, told: str) -> None:
+    """Write a checkpoint and what it is; failures are sentences."""
     from engine.errors import KvtrailError
 
     try:
-        checkpoint = write_checkpoint(CheckpointTask(**json.loads(arguments[0])))
+        checkpoint = write_checkpoint(model, dtype, device, Path(folder))
     except (BenchError, KvtrailError) as error:
         sys.exit(f"error: {error}")
-    write_json(Path(arguments[1]), asdict(checkpoint))
+    write_json(Path(told), asdict(checkpoint))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -1,9 +1,9 @@
-"""One workload and model with every engine: its figures by life, and a row of them each."""
+"""Workloads of one model with every engine: figures by life, and a row of each engine."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,139 +11,138 @@ from typing import Any
 import numpy as np
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.history.kept_lives import Lived
 from asv_bench.peers.catalog import KVTRAIL
-from asv_bench.peers.checkpoint import Checkpoint
+from asv_bench.peers.checkpoint import Checkpoint, checkpoint_in
 from asv_bench.process.samples import Reading
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
-from asv_bench.subjects.cell import Cell
 from asv_bench.workloads.named import Workload
 
 CONFIDENCE = 0.95
-METRICS = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms", "startup_s")
+STARTUP = "startup_s"
+METRICS = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms", STARTUP)
 
 
 @dataclass(slots=True)
 class Contest:
-    """A workload and model that engines run in turns.
+    """Engines that start once a round for all these workloads of a model.
 
-    Attributes
-    ----------
-    workload, model, checkpoint
-        What they run.
-    labels
-        What lives of each engine are asked for by.
-    readings
-        By engine and round, of each metric.
-    facts
-        Settings and versions of each engine, and the tokens that its last life generated.
-    tokens
-        How those of each engine compare with a model in double precision.
-    failed
-        Why an engine is left out.
+    Each life of an engine is known by the engine and its round: `facts` are what it told, and
+    `readings`, by workload first, are of each metric. `failed` says, by workload and engine, why
+    one is left out, and `tokens` how its tokens compare with a model in double precision.
     """
 
-    workload: Workload
+    folder: Path
+    workloads: Sequence[Workload]
     model: str
     checkpoint: Checkpoint
-    labels: Mapping[str, str]
-    readings: dict[str, dict[int, Mapping[str, Reading]]] = field(default_factory=dict)
-    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    tokens: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+    engines: Sequence[str]
+    facts: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
+    readings: dict[tuple[str, str], dict[int, dict[str, Reading]]] = field(default_factory=dict)
+    failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    tokens: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return self.folder.name
 
     @property
     def notes(self) -> list[str]:
         """Why engines are missing, in sentences."""
         return [
-            f"{name} on {self.workload.name} is left out: {reason}"
-            for name, reason in self.failed.items()
+            f"{engine} on {workload} is left out: {reason}"
+            for (workload, engine), reason in self.failed.items()
         ]
 
-    @property
-    def ran(self) -> list[str]:
-        """The engines that gave figures and never failed."""
-        return [name for name in self.labels if name in self.readings.keys() - self.failed]
+    def order(self, number: int) -> list[str]:
+        """The engines of a round, back or forth, that have not failed on all workloads."""
+        left = [
+            engine
+            for engine in self.engines
+            if not all((one.name, engine) in self.failed for one in self.workloads)
+        ]
+        return left if number % 2 == 0 else left[::-1]
 
-    def add(self, number: int, name: str, reading: Reading, lived: Mapping[str, Any]) -> None:
-        """Take what a life of a round gave; `reading` is of the time to load."""
-        cell = lived["cells"][self.workload.name]
-        readings = {"startup_s": reading}
-        try:
-            for metric, windows in cell.get("figures", {}).items():
-                value, samples = statistics.median(windows), tuple(windows)
-                readings[metric] = replace(reading, benchmark=metric, value=value, samples=samples)
-        except MeasurementFailed as error:
-            cell = {"failed": str(error)}
-        if "failed" in cell:
-            self.failed.setdefault(name, cell["failed"])
-            return
-        self.readings.setdefault(name, {})[number] = readings
-        self.facts[name] = {**lived, "token_ids": cell["token_ids"]}
+    def ran(self, workload: Workload) -> list[str]:
+        """The engines that gave figures of a workload and never failed."""
+        return [
+            engine
+            for engine in self.engines
+            if (workload.name, engine) in self.readings.keys() - self.failed
+        ]
 
-    def values(self, name: str, metric: str) -> list[float]:
-        """An engine's figures in the order of rounds: of each life, or of the windows of one."""
-        of_rounds = [of_round[metric] for _, of_round in sorted(self.readings[name].items())]
-        if len(of_rounds) == 1:
-            return list(of_rounds[0].samples)
-        return [reading.value for reading in of_rounds]
+    def take(self, number: int, lived: Lived) -> None:
+        """Take what the lives of a round gave, and why others gave nothing."""
+        for workload in self.workloads:
+            for engine, reason in lived.failed.items():
+                self.failed.setdefault((workload.name, engine), reason)
+            for engine, facts in lived.facts.items():
+                self.facts.setdefault(engine, {})[number] = facts
+                key = workload.name, engine
+                try:
+                    readings = _readings(lived.readings[engine], facts["cells"][workload.name])
+                except MeasurementFailed as error:
+                    self.failed.setdefault(key, str(error))
+                else:
+                    self.readings.setdefault(key, {})[number] = readings
 
-    def rows(self, others: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
-        """The figures of each engine that ran, medians over its lives.
+    def rows(self) -> list[dict[str, Any]]:
+        """The figures of each engine that ran, medians over its lives."""
+        return [self._row(one, engine) for one in self.workloads for engine in self.ran(one)]
 
-        `others` are figures besides those of readings, by metric and label.
-        """
-        return [self._row(name, others) for name in self.ran]
-
-    def _row(self, name: str, others: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
-        workload, checkpoint = self.workload, self.checkpoint
-        values = {metric: self.values(name, metric) for metric in METRICS}
-        step_ms = statistics.median(values["step_ms"])
-        floor = checkpoint.floor_ms(workload.resident, workload.mean_context)
-        label, facts = self.labels[name], self.facts[name]
-        peaks = {
-            metric: max(of_label[label]) for metric, of_label in others.items() if label in of_label
+    def _row(self, workload: Workload, engine: str) -> dict[str, Any]:
+        lives = [life for _, life in sorted(self.readings[workload.name, engine].items())]
+        # Of a single life its windows are what there is.
+        values = {
+            metric: [one[metric].value for one in lives] if lives[1:] else lives[0][metric].samples
+            for metric in METRICS
         }
+        medians = {metric: statistics.median(values[metric]) for metric in METRICS}
+        step_ms = medians.pop("step_ms")
+        floor = self.checkpoint.floor_ms(workload.resident, workload.mean_context)
+        told = self.facts[engine]
+        peaks = [one["peaks"] for one in told.values()]
+        last = told[max(told)]
         return {
             "workload": workload.name,
-            "engine": name,
+            "engine": engine,
             "model": self.model,
-            "dtype": checkpoint.dtype,
+            "dtype": self.checkpoint.dtype,
             "batch": workload.batch_size,
             "step_ms": step_ms,
             "step_ms_range": [min(values["step_ms"]), max(values["step_ms"])],
-            "times": self._times(name),
-            **{
-                metric: statistics.median(values[metric])
-                for metric in METRICS
-                if metric != "step_ms"
-            },
+            "times": self._times(workload, engine),
+            **medians,
             "floor_ms": floor,
             "fraction_of_floor": None if floor is None else floor / step_ms,
-            "peak_gpu_bytes": peaks.get("peak_gpu_bytes"),
-            "peak_rss_bytes": peaks.get("peak_rss_bytes"),
-            "lives": len(self.readings[name]),
-            **{key: facts[key] for key in ("settings", "chosen", "versions")},
-            "tokens": self.tokens.get(name),
+            **{
+                metric: max((one[metric] for one in peaks if metric in one), default=None)
+                for metric in ("peak_gpu_bytes", "peak_rss_bytes")
+            },
+            "lives": len(lives),
+            **{key: last[key] for key in ("settings", "chosen", "versions")},
+            "tokens": self.tokens.get((workload.name, engine)),
         }
 
-    def _times(self, name: str) -> dict[str, Any] | None:
+    def _times(self, workload: Workload, engine: str) -> dict[str, Any] | None:
         """Step time over kvtrail's of the same round, with an interval; None without those.
 
         Of one round it is the range over the windows of both lives, which has no confidence.
         """
-        if name == KVTRAIL or KVTRAIL not in self.ran:
+        if engine == KVTRAIL or KVTRAIL not in self.ran(workload):
             return None
-        both = self.readings[KVTRAIL].keys() & self.readings[name].keys()
-        ours, theirs = (
-            [self.readings[one][number]["step_ms"] for number in sorted(both)]
-            for one in (KVTRAIL, name)
-        )
+        ours, theirs = (self.readings[workload.name, one] for one in (KVTRAIL, engine))
+        both = [
+            (ours[number]["step_ms"], theirs[number]["step_ms"])
+            for number in sorted(ours.keys() & theirs.keys())
+        ]
         if not both:
             return None
-        ratios = np.log([their.value / our.value for our, their in zip(ours, theirs, strict=True)])
+        ratios = np.log([their.value / our.value for our, their in both])
         low, high, confidence = shift_interval(ratios, CONFIDENCE)
         if len(both) == 1:
-            windows = np.log(np.divide.outer(theirs[0].samples, ours[0].samples))
+            windows = np.log(np.divide.outer(both[0][1].samples, both[0][0].samples))
             low, high, confidence = windows.min(), windows.max(), 0.0
         return {
             "estimate": float(np.exp(hodges_lehmann(ratios))),
@@ -152,22 +151,68 @@ class Contest:
             "confidence": confidence,
         }
 
-    def to_json(self, cells: Mapping[str, Cell]) -> dict[str, Any]:
-        """What the record keeps beside the rows; `cells` are what each label ran with."""
-        return {
-            "workload": asdict(self.workload),
-            "model": self.model,
-            "checkpoint": {**asdict(self.checkpoint), "folder": Path(self.checkpoint.folder).name},
-            "cells": {
-                name: cells[label].to_json()
-                for name, label in self.labels.items()
-                if label in cells
-            },
-            "lives": {
-                name: [
-                    {metric: reading.to_json() for metric, reading in of_round.items()}
-                    for _, of_round in sorted(self.readings[name].items())
-                ]
-                for name in self.ran
-            },
-        }
+    def samples(self) -> list[dict[str, Any]]:
+        """What the record keeps of each workload beside the rows."""
+        checkpoint = {**asdict(self.checkpoint), "folder": Path(self.checkpoint.folder).name}
+        cells = {engine: told[max(told)]["cell"] for engine, told in self.facts.items()}
+        return [
+            {
+                "workload": asdict(workload),
+                "model": self.model,
+                "checkpoint": checkpoint,
+                "cells": cells,
+                "lives": {
+                    engine: [
+                        {metric: reading.to_json() for metric, reading in life.items()}
+                        for _, life in sorted(self.readings[workload.name, engine].items())
+                    ]
+                    for engine in self.ran(workload)
+                },
+            }
+            for workload in self.workloads
+        ]
+
+
+def _readings(startup: Reading, given: Mapping[str, Any]) -> dict[str, Reading]:
+    """Of each metric, from the reading of the time to load; MeasurementFailed without figures."""
+    if "failed" in given:
+        raise MeasurementFailed(given["failed"])
+    return {STARTUP: startup} | {
+        metric: replace(
+            startup, benchmark=metric, value=statistics.median(windows), samples=tuple(windows)
+        )
+        for metric, windows in given["figures"].items()
+    }
+
+
+def groups_of(
+    tasks: Sequence[tuple[Workload, str, str]],
+) -> dict[tuple[str, str, int], list[Workload]]:
+    """Workloads by what an engine is started with: model, dtype, and a batch that must be exact.
+
+    That is 0 where no request has to wait for another: a larger batch makes no difference then.
+    """
+    found: dict[tuple[str, str, int], list[Workload]] = {}
+    for workload, model, dtype in tasks:
+        batch = workload.batch_size if workload.waves > 1 else 0
+        found.setdefault((model, dtype, batch), []).append(workload)
+    return found
+
+
+def contests_in(
+    place: Path,
+    groups: Mapping[tuple[str, str, int], Sequence[Workload]],
+    names: Sequence[str],
+    engines: Iterable[str],
+    device: str,
+) -> list[Contest]:
+    """A contest for each group, in a folder of its own; each model is on disk once."""
+    checkpoints: dict[tuple[str, str], Checkpoint] = {}
+    contests = []
+    for number, ((model, dtype, _), workloads) in enumerate(groups.items()):
+        if (model, dtype) not in checkpoints:
+            folder = place / f"model-{number}"
+            checkpoints[model, dtype] = checkpoint_in(folder, model, dtype, device)
+        folder, checkpoint = place / names[number], checkpoints[model, dtype]
+        contests.append(Contest(folder, workloads, model, checkpoint, list(engines)))
+    return contests

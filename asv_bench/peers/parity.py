@@ -25,13 +25,9 @@ _MOST_TOKENS = {"cuda": 8192, "cpu": 256}
 def likelihood(
     model: PlainDecoder, prompts: Sequence[Sequence[int]], generated: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
-    """Of the tokens, each after the very ones before it: how many are the model's likeliest.
+    """Of `tokens`, each after the very ones before it, `argmax` is the share that are likeliest.
 
-    Returns
-    -------
-    dict
-        `tokens`, how many were looked at; `argmax`, the share of them; `largest_gap`, by how much
-        the score of a token was below the highest at most.
+    `largest_gap` is by how much the score of one was below the highest at most.
     """
     device = model.embedding.device
     distinct = dict.fromkeys((*map(tuple, pair),) for pair in zip(prompts, generated, strict=True))

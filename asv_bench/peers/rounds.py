@@ -1,24 +1,26 @@
-"""Rounds: a life of every engine on the workloads of a model, after each other on one device."""
+"""Rounds of peers: a life of every engine on the workloads of a model, one after another."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from asv_bench.history.kept_lives import Due, KeptLives, Lived
 from asv_bench.output.record import REPOSITORY
-from asv_bench.peers.heats import Heat
-from asv_bench.process.device_pool import DevicePool
+from asv_bench.peers.catalog import KINDS
+from asv_bench.peers.contest import STARTUP, Contest
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.process.samples import CommitUnusable, LifeSource, Reading, SampleFailed
+from asv_bench.process.run_apart import last_words, run_apart
+from asv_bench.process.samples import CommitUnusable, LifeSource, SampleFailed
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject_file import AxisTable, MetricTable, SubjectTable, SubjectText
 
+WARMUPS = 2
+"""On a workload: the first compiles, the second records what it replays."""
 _PLACE = "PEERS_FOLDER"
-STARTUP = "startup_s"
-_METRIC = MetricTable(path=STARTUP, unit="s")
 
 
 def peers_subject(labels: Sequence[str], folder: Path) -> DeclaredSubject:
@@ -27,9 +29,9 @@ def peers_subject(labels: Sequence[str], folder: Path) -> DeclaredSubject:
     Parameters
     ----------
     labels
-        A heat and an engine each, with a slash between.
+        A contest and an engine each, with a slash between.
     folder
-        That of each heat lies in it, under the heat's name.
+        That of each contest lies in it, under the contest's name.
     """
     life = '"$KVTRAIL_TREE/asv_bench/peers/lives/life.py"'
     task = f'"${_PLACE}/${{KVTRAIL_LABEL%/*}}/task.json"'
@@ -48,73 +50,125 @@ def peers_subject(labels: Sequence[str], folder: Path) -> DeclaredSubject:
         },
     )
     axis = AxisTable("labels", tuple(labels))
-    return DeclaredSubject(REPOSITORY, SubjectText(table, metrics={STARTUP: _METRIC}, axis=axis))
+    metrics = {STARTUP: MetricTable(path=STARTUP, unit="s")}
+    return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=metrics, axis=axis))
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """A life of every engine of a heat; rounds of a heat are numbered from 0 on."""
+class KeptRounds(KeptLives):
+    """Rounds of an interrupted session; one in which an engine failed is measured again."""
 
-    heat: Heat
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lived:
-    """What a round gave by engine, and why engines gave nothing."""
-
-    readings: dict[str, Reading] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
+    def keep(self, due: Due, lived: Lived) -> None:
+        """See `KeptLives`."""
+        if not lived.failed:
+            super().keep(due, lived)
 
 
-@dataclass(frozen=True, slots=True)
 class PeerRounds:
-    """Rounds on each device of a source at the same time; none leaves its device.
+    """What lives in rounds, and where it goes (`LifeRounds.live`, `LivesTaken`).
 
-    A round whose device is lost is done again as a whole.
-
-    Attributes
-    ----------
-    source
-        Gives lives.
-    on_life
-        Told, from the device's thread, which begins.
-    on_over
-        Told of each heat whose rounds are over.
+    A round of a contest never leaves its device, and is measured again as a whole where that is
+    lost. `on_life` is told, from the device's thread, which life begins.
     """
 
-    source: LifeSource
-    on_life: Callable[[str], None]
-    on_over: Callable[[Heat], None]
+    def __init__(
+        self,
+        source: LifeSource,
+        subject: DeclaredSubject,
+        contests: Sequence[Contest],
+        on_life: Callable[[str], None],
+    ) -> None:
+        self._source = source
+        self._subject = subject
+        self._contests = {one.name: one for one in contests}
+        self._on_life = on_life
 
-    def measure(self, heats: Sequence[Heat], rounds: int) -> None:
-        """Measure so many rounds of each heat. An engine that fails is left out from then on.
-
-        Raises
-        ------
-        MeasurementFailed
-            If the last device is lost.
-        """
-        unfinished = {id(one): rounds for one in heats}
-        left = deque(Round(one, number) for one in heats for number in range(rounds))
-
-        def take(one: Round, future: Future[Lived]) -> None:
-            lived = future.result()
-            one.heat.add(one.number, lived.readings, lived.failed)
-            unfinished[id(one.heat)] -= 1
-            if not unfinished[id(one.heat)]:
-                self.on_over(one.heat)
-
-        pool = DevicePool(self.source, self._live)
-        pool.run(lambda *_: left.popleft() if left else None, take, left.appendleft)
-
-    def _live(self, one: Round, device: str) -> Lived:
-        lived = Lived()
-        for name in one.heat.order(one.number):
-            self.on_life(f"{name} on {one.heat.contests[0].model}, round {one.number + 1}")
+    def live(self, due: Due, device: str) -> Lived:
+        """A life of each engine. One that fails is left out of the rounds that follow."""
+        contest, failed = self._contests[due.commit], {}
+        readings, facts = {}, {}
+        for name in contest.order(due.round):
+            self._on_life(f"{name} on {contest.model}, round {due.round + 1}")
+            label = f"{contest.name}/{name}"
             try:
-                label = f"{one.heat.folder.name}/{name}"
-                lived.readings[name] = self.source.life(label, device=device)[STARTUP]
+                readings[name] = self._source.life(label, device=device)[STARTUP]
             except (CommitUnusable, SampleFailed) as error:
-                lived.failed[name] = error.reason
-        return lived
+                failed[name] = error.reason
+                continue
+            # The life named its file so.
+            lived = contest.folder / f"{name}-{readings[name].value!r}.json"
+            facts[name] = {**json.loads(lived.read_text()), **self._conditions(label)}
+        return Lived(readings, failed, facts)
+
+    def _conditions(self, label: str) -> dict[str, Any]:
+        """What an engine ran with, and the most memory that it held until now."""
+        others = list(self._subject.others.items())
+        peaks = {metric: max(of_label[label]) for metric, of_label in others if label in of_label}
+        return {"cell": self._subject.cells[label].to_json(), "peaks": peaks}
+
+    def take(self, due: Due, lived: Lived) -> None:
+        """See `LivesTaken`."""
+        self._contests[due.commit].take(due.round, lived)
+
+    def give_up(self, commit: str, reason: str) -> None:
+        """See `LivesTaken`; engines fail one by one."""
+
+
+def write_task(contest: Contest, interpreters: Mapping[str, str], windows: int) -> None:
+    """Put into a contest's folder what lives read, and programs that are the interpreters."""
+    for name, interpreter in interpreters.items():
+        program = contest.folder / name / "python"
+        program.parent.mkdir(parents=True)
+        # Not a link: an environment is known by where its interpreter lies.
+        program.write_text(f'#!/bin/sh\nexec "{interpreter}" "$@"\n')
+        program.chmod(0o755)
+    checkpoint, workloads = contest.checkpoint, contest.workloads
+    task = {
+        "model": checkpoint.folder,
+        "dtype": checkpoint.dtype,
+        "device": "cuda" if has_cuda_gpu() else "cpu",
+        "cells": {
+            one.name: {
+                "prompts": one.prompts(checkpoint.sizes["vocab_size"]),
+                "new_tokens": [*map(one.new_length, range(one.num_requests))],
+                "steps": one.steps,
+            }
+            for one in workloads
+        },
+        "batch": max(one.batch_size for one in workloads),
+        "max_length": max(one.max_length for one in workloads),
+        "engine": _largest([one.engine_settings() for one in workloads]),
+        "drivers": {name: kind.driver for name, kind in KINDS.items()},
+        "warmups": WARMUPS,
+        "windows": windows,
+        "facts": str(contest.folder),
+    }
+    (contest.folder / "task.json").write_text(json.dumps(task))
+
+
+def _largest(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each number the largest; None, which limits nothing, where any has it."""
+    return {
+        key: None
+        if any(one[key] is None for one in settings)
+        else max(one[key] for one in settings)
+        for key in settings[0]
+    }
+
+
+def compare_tokens(contest: Contest) -> list[str]:
+    """Set the tokens of all engines beside a model in double precision, or say why not."""
+    task, asked, told = (contest.folder / f"{name}.json" for name in ("task", "tokens", "told"))
+    generated: dict[str, dict[str, Any]] = {}
+    for one in contest.workloads:
+        for name in contest.ran(one):
+            facts = contest.facts[name]
+            ids = facts[max(facts)]["cells"][one.name]["token_ids"]
+            generated.setdefault(one.name, {})[name] = ids
+    asked.write_text(json.dumps(generated))
+    words = (sys.executable, "-m", "asv_bench.peers.parity")
+    done = run_apart([*words, *map(str, (task, asked, told))])
+    if done.returncode:
+        return [f"tokens were not compared with a model in fp64: {last_words(done.stderr, 1)}"]
+    for workload, engines in json.loads(told.read_text()).items():
+        contest.tokens |= {(workload, name): one for name, one in engines.items()}
+    return []

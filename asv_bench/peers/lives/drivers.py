@@ -29,19 +29,14 @@ class Driver:
     unreported = 0
     engine: Any
     params: Callable[..., Any]
+    """Of a request, by its `max_tokens`."""
+    run: Callable[[Ids, list[Any]], list[Any]]
+    """The new ids of each request."""
 
     def generate(self, prompts: Ids, new_tokens: list[int]) -> Ids:
         """Run all requests, greedily, to their last token; the new ids of each."""
         params = [self.params(max_tokens=count) for count in new_tokens]
-        return [list(self.ids(one)) for one in self.run(prompts, params)]
-
-    def run(self, prompts: Ids, params: list[Any]) -> Any:
-        """What the engine gives of each request."""
-        return self.engine.generate(prompts, params)
-
-    def ids(self, one: Any) -> Any:
-        """The tokens in what it gives of a request."""
-        return one["token_ids"]
+        return [list(ids) for ids in self.run(prompts, params)]
 
 
 class Kvtrail(Driver):
@@ -62,12 +57,9 @@ class Kvtrail(Driver):
         self.params = lambda max_tokens: SamplingParams(max_new_tokens=max_tokens, ignore_eos=True)
         config = {"model": task.model, "device": task.device, "dtype": task.dtype, **task.engine}
         self.engine = Engine(EngineConfig(**config))
+        self.run = lambda *asked: [one.token_ids for one in self.engine.generate(*asked)]
         how = "eager" if task.device == "cpu" else "CUDA graphs"
         self.settings = f"{how}, no prefix cache"
-
-    def ids(self, one: Any) -> Any:
-        """See `Driver`."""
-        return one.token_ids
 
 
 class Transformers(Driver):
@@ -153,15 +145,12 @@ class Vllm(Driver):
             max_num_seqs=task.batch,
             seed=0,
         )
+        self.run = self._run
 
-    def run(self, prompts: Ids, params: list[Any]) -> Any:
-        """See `Driver`."""
+    def _run(self, prompts: Ids, params: list[Any]) -> list[Any]:
         asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-        return self.engine.generate(asked, params, use_tqdm=False)
-
-    def ids(self, one: Any) -> Any:
-        """See `Driver`."""
-        return one.outputs[0].token_ids
+        done = self.engine.generate(asked, params, use_tqdm=False)
+        return [one.outputs[0].token_ids for one in done]
 
 
 class Sglang(Driver):
@@ -196,14 +185,10 @@ class Sglang(Driver):
             random_seed=0,
             log_level="error",
         )
-
-    def run(self, prompts: Ids, params: list[Any]) -> Any:
-        """See `Driver`."""
-        return self.engine.generate(input_ids=prompts, sampling_params=params)
-
-    def ids(self, one: Any) -> Any:
-        """See `Driver`."""
-        return one["output_ids"]
+        self.run = lambda prompts, params: [
+            one["output_ids"]
+            for one in self.engine.generate(input_ids=prompts, sampling_params=params)
+        ]
 
 
 class NanoVllm(Driver):
@@ -226,10 +211,8 @@ class NanoVllm(Driver):
         self.params = partial(SamplingParams, temperature=1e-5, ignore_eos=True)
         limits = {"max_model_len": task.max_length, "max_num_seqs": task.batch}
         self.engine = LLM(task.model, enforce_eager=False, **limits)
-
-    def run(self, prompts: Ids, params: list[Any]) -> Any:
-        """See `Driver`."""
-        return self.engine.generate(prompts, params, use_tqdm=False)
+        generate = partial(self.engine.generate, use_tqdm=False)
+        self.run = lambda *asked: [one["token_ids"] for one in generate(*asked)]
 
 
 class MiniSglang(Driver):
@@ -257,3 +240,4 @@ class MiniSglang(Driver):
             cuda_graph_max_bs=task.batch,
             cache_type="naive",
         )
+        self.run = lambda *asked: [one["token_ids"] for one in self.engine.generate(*asked)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.history.kept_lives import Cell, KeptLives
+from asv_bench.history.kept_lives import Due, KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Reading, SampleFailed
@@ -70,6 +70,7 @@ def rounds_on(machines: Machines, kept: KeptLives | None = None) -> LifeRounds:
 
 def assert_complete(rounds: LifeRounds) -> None:
     for results in rounds.results.values():
+        assert isinstance(results, LifeResults)
         measured = {
             commit: [one.value for one in of_commit["step"]]
             for commit, of_commit in results.readings.items()
@@ -163,6 +164,6 @@ def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
     assert {kind_of(device) for device, _ in machines.lived} == {"b"}
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1) - 7
     assert len(KeptLives(path).lives) == 2 * ROUNDS * (len(COMMITS) - 1)
-    assert Cell("b", COMMITS[-1], 0) in before
+    assert Due("b", COMMITS[-1], 0) in before
     kept.remove()
     assert not path.exists()

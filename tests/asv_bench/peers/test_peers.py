@@ -20,7 +20,7 @@ from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Re
 from asv_bench.output.table import Table
 from asv_bench.peers import lives
 from asv_bench.peers.catalog import KINDS, find_peers
-from asv_bench.peers.checkpoint import Checkpoint, CheckpointTask, write_checkpoint
+from asv_bench.peers.checkpoint import Checkpoint, write_checkpoint
 from asv_bench.peers.lives.drive_torch import PlainDecoder
 from asv_bench.peers.lives.life import Demand, PeerTask, live
 from asv_bench.peers.parity import likelihood
@@ -33,8 +33,9 @@ TREE = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
-def drivers_and_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a life's own interpreter sees."""
+def drivers_and_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a life's own interpreter sees; rounds of an interrupted test are its own."""
+    monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", tmp_path / "kept")
     monkeypatch.syspath_prepend(LIVES)
     monkeypatch.setenv("KVTRAIL_TREE", str(TREE))
 
@@ -62,9 +63,7 @@ def task_of(checkpoint: Checkpoint, folder: Path, workload: Workload = MIXED) ->
 
 
 def on_disk(model: str, folder: Path) -> Checkpoint:
-    return write_checkpoint(
-        CheckpointTask(model=model, dtype="auto", device="cpu", folder=str(folder / "model"))
-    )
+    return write_checkpoint(model, "auto", "cpu", folder / "model")
 
 
 @pytest.mark.parametrize("model", ["gpt2-tiny", "llama-tiny", "qwen3-tiny"])
@@ -335,7 +334,7 @@ def test_an_engine_starts_once_for_all_workloads_of_a_model(tmp_path: Path) -> N
 
 
 @pytest.mark.thorough
-def test_rounds_that_are_over_stay_where_a_later_one_is_interrupted(tmp_path: Path) -> None:
+def test_an_interrupted_command_goes_on_with_the_rounds_that_were_over(tmp_path: Path) -> None:
     """As by Ctrl-C, in the second round of vLLM."""
     peer = """
         import os, signal, time
@@ -346,19 +345,33 @@ def test_rounds_that_are_over_stay_where_a_later_one_is_interrupted(tmp_path: Pa
         open(starts, "a").write("x")
         class LLM:
             def __init__(self, **options):
-                if len(open(starts).read()) > 1:
+                if len(open(starts).read()) == 2:
                     os.kill(PID, signal.SIGTERM)
+                    time.sleep(60)
             def generate(self, prompts, params, use_tqdm):
                 time.sleep(0.01 * params[0].max_tokens)
                 return [Any(outputs=[Any(token_ids=[1] * one.max_tokens)]) for one in params]
     """
-    arguments = ["--workloads", "single", "--rounds", "2", "--windows", "1"]
-    done, told = run_peers(
-        *arguments, folder=tmp_path, python=dedent(peer).replace("{pid}", str(os.getpid()))
-    )
+    python = dedent(peer).replace("{pid}", str(os.getpid()))
+    arguments = ["--workloads", "single", "--rounds", "3", "--windows", "1"]
+    done, told = run_peers(*arguments, folder=tmp_path, python=python)
     assert isinstance(done.exception, Interrupted)
-    assert str(done.exception) == f"what was over is in {tmp_path / 'peers.json'}."
-    assert [row["engine"] for row in told["results"]["rows"]] == ["kvtrail", "vllm"]
+    assert "1 of 3 rounds are kept. The same command goes on with them: " in str(done.exception)
+    rows = told["results"]["rows"]
+    assert [(row["engine"], row["lives"]) for row in rows] == [("kvtrail", 1), ("vllm", 1)]
+    assert "The run was interrupted before its end." in told["notes"]
+    [first] = told["samples"]
+    done, told = run_peers(*arguments, folder=tmp_path, python=python)
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert "going on with 1 rounds of an interrupted session" in done.output
+    assert (tmp_path / "starts").read_text() == "x" * 4
+    rows = told["results"]["rows"]
+    assert [(row["engine"], row["lives"]) for row in rows] == [("kvtrail", 3), ("vllm", 3)]
+    assert all(row["tokens"] and row["peak_rss_bytes"] for row in rows)
+    [sample] = told["samples"]
+    assert sample["lives"]["vllm"][0] == first["lives"]["vllm"][0]
+    assert sample["cells"]["vllm"]["variables"]["DO_NOT_TRACK"] == "1"
+    assert not list((tmp_path / "kept").iterdir())
 
 
 @pytest.mark.thorough

@@ -293,7 +293,7 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     toy = DeclaredRepository.make(tmp_path / "toy", TABLES, bench(5))
     monkeypatch.setattr("asv_bench.peers.rounds.REPOSITORY", toy.root)
     model = Checkpoint("model", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
-    monkeypatch.setattr("asv_bench.cli.peers.checkpoint_in", lambda *_: model)
+    monkeypatch.setattr("asv_bench.peers.contest.checkpoint_in", lambda *_: model)
     arguments = ["peers", "--fleet", cluster.address, "--kind", KIND, "--rounds", "12", "--quick"]
     arguments += ["--workloads", "single,wide"]
     for name in ("kvtrail", "torch"):
