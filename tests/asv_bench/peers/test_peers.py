@@ -304,93 +304,68 @@ def test_an_only_peer_that_fails_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_an_engine_starts_once_for_all_workloads_of_a_model(tmp_path: Path) -> None:
-    """One whose tokens are all 1; it has a single life, whose windows give the range."""
+def test_an_interrupted_command_goes_on_with_the_rounds_that_were_over(tmp_path: Path) -> None:
+    """As by Ctrl-C, in the second round of an engine whose tokens are all 1.
+
+    It starts once a round for all workloads of a model.
+    """
     peer = """
-        import os, time
+        import os, signal, time
         from types import SimpleNamespace as Any
-        open(os.environ["PEERS_FOLDER"] + "/../starts", "a").write("x")
         SamplingParams = Any
+        starts = os.environ["PEERS_FOLDER"] + "/../starts"
+        open(starts, "a").write("x")
         class LLM:
-            def __init__(self, **options): self.runs = 0
+            def __init__(self, **options):
+                self.runs = 0
+                if len(open(starts).read()) == 2:
+                    os.kill({pid}, signal.SIGTERM)
+                    time.sleep(60)
             def generate(self, prompts, params, use_tqdm):
                 self.runs += 1
                 time.sleep(0.01 * self.runs)
                 return [Any(outputs=[Any(token_ids=[1] * one.max_tokens)]) for one in params]
     """
-    arguments = ["--workloads", "single,wide", "--rounds", "1", "--windows", "2"]
-    done, told = run_peers(*arguments, folder=tmp_path, python=dedent(peer))
-    assert done.exit_code == 0, done.output + repr(done.exception)
-    assert (tmp_path / "starts").read_text() == "x"
+    python = dedent(peer).replace("{pid}", str(os.getpid()))
+    arguments = ["--workloads", "single,wide", "--rounds", "2", "--windows", "2"]
+    done, told = run_peers(*arguments, folder=tmp_path, python=python)
+    assert isinstance(done.exception, Interrupted)
+    assert "1 of 2 rounds are kept. The same command goes on with them: " in str(done.exception)
+    assert "The run was interrupted before its end." in told["notes"]
     rows = {(row["workload"], row["engine"]): row for row in told["results"]["rows"]}
-    assert len(rows) == 4
+    assert [row["lives"] for row in rows.values()] == [1] * 4
+    # A single life has its windows for a range.
     low, high = rows["wide-quick", "vllm"]["step_ms_range"]
     assert high > low
     times = rows["wide-quick", "vllm"]["times"]
     assert times["low"] < times["estimate"] < times["high"]
-    assert rows["wide-quick", "kvtrail"]["tokens"]["argmax"] == 1
-    assert rows["wide-quick", "vllm"]["tokens"]["argmax"] < 0.5
-    assert rows["wide-quick", "vllm"]["tokens"]["largest_gap"] > 0
+    before = told["samples"]
 
-
-@pytest.mark.thorough
-def test_an_interrupted_command_goes_on_with_the_rounds_that_were_over(tmp_path: Path) -> None:
-    """As by Ctrl-C, in the second round of vLLM."""
-    peer = """
-        import os, signal, time
-        from types import SimpleNamespace as Any
-        SamplingParams = Any
-        PID = {pid}
-        starts = os.environ["PEERS_FOLDER"] + "/../starts"
-        open(starts, "a").write("x")
-        class LLM:
-            def __init__(self, **options):
-                if len(open(starts).read()) == 2:
-                    os.kill(PID, signal.SIGTERM)
-                    time.sleep(60)
-            def generate(self, prompts, params, use_tqdm):
-                time.sleep(0.01 * params[0].max_tokens)
-                return [Any(outputs=[Any(token_ids=[1] * one.max_tokens)]) for one in params]
-    """
-    python = dedent(peer).replace("{pid}", str(os.getpid()))
-    arguments = ["--workloads", "single", "--rounds", "3", "--windows", "1"]
-    done, told = run_peers(*arguments, folder=tmp_path, python=python)
-    assert isinstance(done.exception, Interrupted)
-    assert "1 of 3 rounds are kept. The same command goes on with them: " in str(done.exception)
-    rows = told["results"]["rows"]
-    assert [(row["engine"], row["lives"]) for row in rows] == [("kvtrail", 1), ("vllm", 1)]
-    assert "The run was interrupted before its end." in told["notes"]
-    [first] = told["samples"]
     done, told = run_peers(*arguments, folder=tmp_path, python=python)
     assert done.exit_code == 0, done.output + repr(done.exception)
     assert "going on with 1 rounds of an interrupted session" in done.output
-    assert (tmp_path / "starts").read_text() == "x" * 4
-    rows = told["results"]["rows"]
-    assert [(row["engine"], row["lives"]) for row in rows] == [("kvtrail", 3), ("vllm", 3)]
-    assert all(row["tokens"] and row["peak_rss_bytes"] for row in rows)
-    [sample] = told["samples"]
-    assert sample["lives"]["vllm"][0] == first["lives"]["vllm"][0]
-    assert sample["cells"]["vllm"]["variables"]["DO_NOT_TRACK"] == "1"
+    assert (tmp_path / "starts").read_text() == "x" * 3
+    rows = {(row["workload"], row["engine"]): row for row in told["results"]["rows"]}
+    assert [row["lives"] for row in rows.values()] == [2] * 4
+    assert all(row["peak_rss_bytes"] for row in rows.values())
+    assert rows["wide-quick", "kvtrail"]["tokens"]["argmax"] == 1
+    assert rows["wide-quick", "vllm"]["tokens"]["argmax"] < 0.5
+    assert rows["wide-quick", "vllm"]["tokens"]["largest_gap"] > 0
+    for sample, first in zip(told["samples"], before, strict=True):
+        assert sample["lives"]["vllm"][0] == first["lives"]["vllm"][0]
+        assert sample["cells"]["vllm"]["variables"]["DO_NOT_TRACK"] == "1"
     assert not list((tmp_path / "kept").iterdir())
 
 
 @pytest.mark.thorough
-def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(tmp_path: Path) -> None:
     """Real processes of two engines, and of one that breaks while it loads."""
-    monkeypatch.setattr("asv_bench.output.record.RUNS", tmp_path / "runs")
-    broken = tmp_path / "python"
-    broken.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    broken.chmod(0o755)
-    (tmp_path / "vllm.py").write_text("raise RuntimeError('no such architecture')")
-    record, page, drawing = (tmp_path / f"peers.{kind}" for kind in ("json", "md", "svg"))
-    arguments = ["peers", "--quick", "--workloads", "single", "--model", "random:qwen3-tiny"]
-    arguments += ["--peer", "torch", "--peer", f"vllm={broken}", "--rounds", "2", "--windows", "2"]
-    arguments += ["--json", str(record), "--markdown", str(page), "--svg", str(drawing)]
-    done = CliRunner().invoke(build_app(), arguments)
+    page, drawing = tmp_path / "peers.md", tmp_path / "peers.svg"
+    arguments = ["--workloads", "single", "--peer", "torch", "--rounds", "2", "--windows", "2"]
+    arguments += ["--markdown", str(page), "--svg", str(drawing)]
+    broken = "raise RuntimeError('no such architecture')"
+    done, told = run_peers(*arguments, folder=tmp_path, python=broken)
     assert done.exit_code == 0, done.output + repr(done.exception)
-    told = json.loads(record.read_text())
     rows = {row["engine"]: row for row in told["results"]["rows"]}
     assert set(rows) == {"kvtrail", "torch"}
     assert rows["torch"]["tokens"] == rows["kvtrail"]["tokens"]
@@ -405,7 +380,6 @@ def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(
     assert [len(life["step_ms"]["samples"]) for life in sample["lives"]["torch"]] == [2, 2]
     cell = sample["cells"]["torch"]
     assert cell["packages"]["torch"]
-    assert cell["variables"]["DO_NOT_TRACK"] == "1"
     assert page.read_text().count("| single-quick | torch |") == 2
     assert ">torch<" in drawing.read_text()
     assert sample["checkpoint"]["folder"] == "model-0"
