@@ -24,13 +24,30 @@ if TYPE_CHECKING:
     from engine.models.rotary import Rotary
     from engine.models.spec import DecoderSpec
 
-_ARCHITECTURES = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
+_NAMES_OF_GPT2 = {
+    "n_positions": "max_positions",
+    "n_embd": "hidden_size",
+    "n_layer": "num_layers",
+    "n_head": "num_heads",
+    "n_inner": "inner_size",
+    "activation_function": "activation",
+    "layer_norm_epsilon": "norm_epsilon",
+    "scale_attn_weights": "scale_by_head_dim",
+    "scale_attn_by_inverse_layer_idx": "scale_by_layer",
 }
+_NAMES_LIKE_LLAMA = {
+    "max_position_embeddings": "max_positions",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "inner_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "hidden_act": "activation",
+    "rms_norm_eps": "norm_epsilon",
+    "attention_bias": "attention_out_bias",
+}
+"""Of a config.json, and of a spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,40 +125,17 @@ def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder:
 
 def _config(spec: DecoderSpec) -> dict[str, Any]:
     """The config.json by which transformers and every engine know a spec."""
-    common = {
-        "architectures": [_ARCHITECTURES[spec.family]],
+    names = _NAMES_LIKE_LLAMA if spec.rotary else _NAMES_OF_GPT2
+    family = f"{spec.family.capitalize()}ForCausalLM" if spec.rotary else "GPT2LMHeadModel"
+    return {
+        "architectures": [family],
         "model_type": spec.family,
         "vocab_size": spec.vocab_size,
         "tie_word_embeddings": spec.tied_head,
         "bos_token_id": None,
         "eos_token_id": next(iter(spec.eos_token_ids), None),
-    }
-    if spec.rotary is None:
-        return {
-            **common,
-            "n_positions": spec.max_positions,
-            "n_embd": spec.hidden_size,
-            "n_layer": spec.num_layers,
-            "n_head": spec.num_heads,
-            "n_inner": spec.inner_size,
-            "activation_function": spec.activation,
-            "layer_norm_epsilon": spec.norm_epsilon,
-            "scale_attn_weights": spec.scale_by_head_dim,
-            "scale_attn_by_inverse_layer_idx": spec.scale_by_layer,
-        }
-    return {
-        **common,
-        "max_position_embeddings": spec.max_positions,
-        "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.inner_size,
-        "num_hidden_layers": spec.num_layers,
-        "num_attention_heads": spec.num_heads,
-        "num_key_value_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
-        "hidden_act": spec.activation,
-        "rms_norm_eps": spec.norm_epsilon,
-        "attention_bias": spec.attention_out_bias,
-        **_rotary(spec.rotary),
+        **{name: getattr(spec, ours) for name, ours in names.items()},
+        **(_rotary(spec.rotary) if spec.rotary else {}),
     }
 
 
