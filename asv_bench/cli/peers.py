@@ -146,7 +146,7 @@ def peers(
             print_sentences(files.console, kept.sentences())
             path = files.record or record.default_path()
             try:
-                contests += contests_in(place, groups, names, engines, device)
+                contests += contests_in([place / one for one in names], groups, engines, device)
                 for one in contests:
                     write_task(one, engines, windows)
                 lives = len(engines) * rounds * len(contests)

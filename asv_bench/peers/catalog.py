@@ -35,23 +35,11 @@ KINDS = {
 
 
 def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Where the engines are that are to be measured; kvtrail's is always among them.
+    """The interpreters of the engines that can run, by name, and a sentence for each other.
 
-    Parameters
-    ----------
-    wanted
-        Names, or NAME=INTERPRETER for one that another Python has. Empty: every engine that this
-        interpreter can import.
-
-    Returns
-    -------
-    tuple
-        The interpreters of those that can run, by name, and a sentence for each other.
-
-    Raises
-    ------
-    Refused
-        If there is no such engine, or no such interpreter.
+    `wanted` are names, or NAME=INTERPRETER for one that another Python has; empty: every engine
+    that this interpreter can import. kvtrail's is always among them. Refused if there is no such
+    engine or interpreter.
     """
     named = {KVTRAIL: sys.executable}
     for word in wanted:
@@ -77,9 +65,7 @@ def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _can_import(interpreter: str, package: str) -> bool:
     """Whether the package is there; it is not imported, which takes many seconds."""
-    question = (
-        f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    )
+    question = f"import sys, importlib.util as u; sys.exit(u.find_spec({package!r}) is None)"
     # Outside of any folder whose packages could be taken for it.
     asked = subprocess.run([interpreter, "-P", "-c", question], capture_output=True, cwd="/")
     return asked.returncode == 0

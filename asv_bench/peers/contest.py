@@ -185,34 +185,33 @@ def _readings(startup: Reading, given: Mapping[str, Any]) -> dict[str, Reading]:
     }
 
 
-def groups_of(
-    tasks: Sequence[tuple[Workload, str, str]],
-) -> dict[tuple[str, str, int], list[Workload]]:
-    """Workloads by what an engine is started with: model, dtype, and a batch that must be exact.
+Start = tuple[str, str, int]
+"""What an engine is started with: model, dtype, and a batch that must be exact; 0 where no request
+has to wait for another, as a larger batch makes no difference then."""
 
-    That is 0 where no request has to wait for another: a larger batch makes no difference then.
-    """
-    found: dict[tuple[str, str, int], list[Workload]] = {}
-    for workload, model, dtype in tasks:
+
+def groups_of(works: Sequence[tuple[Workload, str, str]]) -> dict[Start, list[Workload]]:
+    """Workloads that can share a start, of those to be run with a model in a dtype."""
+    found: dict[Start, list[Workload]] = {}
+    for workload, model, dtype in works:
         batch = workload.batch_size if workload.waves > 1 else 0
         found.setdefault((model, dtype, batch), []).append(workload)
     return found
 
 
 def contests_in(
-    place: Path,
-    groups: Mapping[tuple[str, str, int], Sequence[Workload]],
-    names: Sequence[str],
+    folders: Sequence[Path],
+    groups: Mapping[Start, Sequence[Workload]],
     engines: Iterable[str],
     device: str,
 ) -> list[Contest]:
-    """A contest for each group, in a folder of its own; each model is on disk once."""
+    """A contest of each group in a folder of its own; each model is on disk once."""
     checkpoints: dict[tuple[str, str], Checkpoint] = {}
     contests = []
-    for number, ((model, dtype, _), workloads) in enumerate(groups.items()):
+    for folder, ((model, dtype, _), workloads) in zip(folders, groups.items(), strict=True):
         if (model, dtype) not in checkpoints:
-            folder = place / f"model-{number}"
-            checkpoints[model, dtype] = checkpoint_in(folder, model, dtype, device)
-        folder, checkpoint = place / names[number], checkpoints[model, dtype]
+            place = folder.with_name(f"model-{len(checkpoints)}")
+            checkpoints[model, dtype] = checkpoint_in(place, model, dtype, device)
+        checkpoint = checkpoints[model, dtype]
         contests.append(Contest(folder, workloads, model, checkpoint, list(engines)))
     return contests

@@ -26,12 +26,7 @@ _PLACE = "PEERS_FOLDER"
 def peers_subject(labels: Sequence[str], folder: Path) -> DeclaredSubject:
     """Engines on models as labels of one subject, whose life is `peers.lives.life`.
 
-    Parameters
-    ----------
-    labels
-        A contest and an engine each, with a slash between.
-    folder
-        That of each contest lies in it, under the contest's name.
+    A label is a contest and an engine, with a slash between, and so is a folder below `folder`.
     """
     life = '"$KVTRAIL_TREE/asv_bench/peers/lives/life.py"'
     task = f'"${_PLACE}/${{KVTRAIL_LABEL%/*}}/task.json"'
