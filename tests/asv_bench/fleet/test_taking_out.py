@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ def facts(name: str = "own-x", **more: Any) -> MachineFacts:
 
 
 class Scripted:
-    """A host that says what a test makes it say."""
+    """A host that measures, or fails, as a test says: given a commit and whether it may leave."""
 
     def __init__(self, host_name: str, says: Says, **more: Any) -> None:
         self.says = says
@@ -38,41 +38,51 @@ class Scripted:
 
     def ask(self, method: str, slot: int, may_leave: bool, commit: str, **_: Any) -> Told:
         self.asked.append(f"{method} {commit[0]}")
-        return self.says(method, commit, may_leave)
+        try:
+            return self.says(commit, may_leave)
+        except MeasurementFailed as error:
+            return Told(error=error)
 
 
-def reading(device: str, events: tuple[str, ...] = ()) -> Reading:
+def measures(device: str, *events: str, **learnt: Any) -> Says:
     gpu = GpuConditions(1.0, 1.0, 1.0, events, None, 1) if events else None
-    return Reading(GOOD, "step", 1.0, (1.0,), device, 0.0, 1.0, gpu)
-
-
-def measures(device: str, events: tuple[str, ...] = ()) -> Says:
-    def says(method: str, commit: str, may_leave: bool) -> Told:
-        return Told(value={} if method == "prepare" else {"step": reading(device, events)})
-
-    return says
+    reading = Reading(GOOD, "step", 1.0, (1.0,), device, 0.0, 1.0, gpu)
+    return lambda *_: Told({"step": reading}, **learnt)
 
 
 def cannot(commit: str, otherwise: Says) -> Says:
-    def says(method: str, asked: str, may_leave: bool) -> Told:
+    def says(asked: str, may_leave: bool) -> Told:
         if asked == commit:
-            return Told(error=CommitUnusable(asked, "the disk is full"))
-        return otherwise(method, asked, may_leave)
+            raise CommitUnusable(asked, "the disk is full")
+        return otherwise(asked, may_leave)
 
     return says
 
 
-def fleet_of(hosts: Mapping[str, Says], **options: Any) -> tuple[Fleet, list[str], list[Scripted]]:
+def disturbed(otherwise: Says) -> Says:
+    def says(asked: str, may_leave: bool) -> Told:
+        if may_leave:
+            raise Disturbed("other load")
+        return otherwise(asked, may_leave)
+
+    return says
+
+
+def gone(*_: Any) -> Told:
+    raise HostGone("no route")
+
+
+def fleet_of(one: Says, two: Says, **options: Any) -> tuple[Fleet, list[str], list[Scripted]]:
     said: list[str] = []
-    made = [Scripted(name, says) for name, says in hosts.items()]
-    return Fleet([one.host for one in made], said.append, **options), said, made
+    made = [Scripted("one", one), Scripted("two", two)]
+    return Fleet([host.host for host in made], said.append, **options), said, made
+
+
+ONE, TWO = measures("one/0"), measures("two/0")
 
 
 def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
-    def gone(*_: Any) -> Told:
-        raise HostGone("no route")
-
-    fleet, said, _ = fleet_of({"one": gone, "two": measures("two/0")})
+    fleet, said, _ = fleet_of(gone, TWO)
     for _ in range(2):
         with pytest.raises(DeviceLost, match="one is lost: no route"):
             fleet.life(GOOD, device="one/0")
@@ -83,13 +93,8 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
     hosts = msgspec.convert(json.loads(json.dumps(fleet.to_json())), dict[str, record_schema.Host])
     assert hosts["one"].taken_out == "is lost: no route"
     assert hosts["two"].taken_out is None
-
-
-def test_hosts_that_are_ended_are_not_lost() -> None:
-    def gone(*_: Any) -> Told:
-        raise HostGone("ended")
-
-    fleet, said, _ = fleet_of({"one": gone})
+    # Hosts that the command has ended are not lost.
+    fleet, said, _ = fleet_of(gone, TWO)
     fleet.stop()
     with pytest.raises(DeviceLost):
         fleet.life(GOOD, device="one/0")
@@ -98,76 +103,54 @@ def test_hosts_that_are_ended_are_not_lost() -> None:
 
 
 def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
-    fleet, said, hosts = fleet_of(
-        {"one": cannot(BAD, measures("one/0")), "two": cannot(BAD, measures("two/0"))}
-    )
+    fleet, said, hosts = fleet_of(cannot(BAD, ONE), cannot(BAD, TWO))
     for device in ("one/0", "two/0"):
         with pytest.raises(CommitUnusable, match="the disk is full"):
             fleet.life(BAD, device=device)
     assert said == []
     assert len(fleet.devices) == 2
-    asked = [host.asked for host in hosts]
-    assert asked == [["life b"], ["prepare b", "life b"]]
+    assert [host.asked for host in hosts] == [["life b"], ["prepare b", "life b"]]
 
 
-def test_a_host_that_alone_cannot_measure_a_commit_is_at_fault() -> None:
-    fleet, said, _ = fleet_of({"one": cannot(BAD, measures("one/0")), "two": measures("two/0")})
+def test_a_host_that_alone_cannot_measure_a_commit_is_at_fault_and_the_only_one_believed() -> None:
+    fleet, said, _ = fleet_of(cannot(BAD, ONE), cannot(GOOD, TWO))
     with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
         fleet.life(BAD, device="one/0")
     assert len(said) == 1
     assert fleet.devices == ["two/0"]
-
-
-def test_the_only_host_is_believed() -> None:
-    fleet, *_ = fleet_of({"one": cannot(BAD, measures("one/0"))})
     with pytest.raises(CommitUnusable):
-        fleet.life(BAD)
-    assert fleet.devices == ["one/0"]
-
-
-def disturbed(device: str) -> Says:
-    def says(method: str, commit: str, may_leave: bool) -> Told:
-        if may_leave:
-            return Told(error=Disturbed("other load"))
-        return Told(value={"step": reading(device)})
-
-    return says
+        fleet.life(GOOD)
+    assert fleet.devices == ["two/0"]
 
 
 def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
-    hosts = {"one": disturbed("one/0"), "two": disturbed("two/0")}
-    fleet, said, made = fleet_of(hosts)
+    fleet, said, hosts = fleet_of(disturbed(ONE), disturbed(TWO))
     with pytest.raises(DeviceLost, match="one is disturbed: other load"):
         fleet.life(GOOD, device="one/0")
     for _ in range(2):
         assert fleet.life(GOOD, device="two/0")["step"].value == 1.0
     assert said[1:] == ["two, the last host, is disturbed: other load"]
     # It is looked at before the first life alone, which is asked for again.
-    assert made[1].asked == ["life a"] * 3
-    fleet, *_ = fleet_of(hosts, spares_last=False)
+    assert hosts[1].asked == ["life a"] * 3
+    fleet, *_ = fleet_of(disturbed(ONE), disturbed(TWO), spares_last=False)
     with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
         fleet.life(GOOD)
 
 
 def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> None:
-    hot = measures("hot/0", ("hw_thermal_slowdown",))
-    fleet, said, _ = fleet_of({"hot": hot, "two": measures("two/0")})
+    fleet, said, _ = fleet_of(measures("one/0", "hw_thermal_slowdown"), TWO)
     for _ in range(MOST_THROTTLED):
-        assert fleet.life(GOOD, device="hot/0")["step"].value == 1.0
-    assert said == ["hot is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
+        assert fleet.life(GOOD, device="one/0")["step"].value == 1.0
+    assert said == ["one is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
     assert fleet.devices == ["two/0"]
 
 
 def test_hosts_with_other_packages_are_named() -> None:
     def with_torch(device: str, version: str) -> Says:
-        def says(method: str, commit: str, may_leave: bool) -> Told:
-            cells = {commit: Cell("python", {"torch": version}, {})}
-            others = {"peak": {commit: [float(version)]}}
-            return Told(value={"step": reading(device)}, cells=cells, others=others)
+        cells = {GOOD: Cell("python", {"torch": version}, {})}
+        return measures(device, cells=cells, others={"peak": {GOOD: [float(version)]}})
 
-        return says
-
-    fleet, *_ = fleet_of({"one": with_torch("one/0", "2.1"), "two": with_torch("two/0", "2.2")})
+    fleet, *_ = fleet_of(with_torch("one/0", "2.1"), with_torch("two/0", "2.2"))
     for device in fleet.devices:
         fleet.life(GOOD, device=device)
     [remark] = fleet.remarks
@@ -177,7 +160,7 @@ def test_hosts_with_other_packages_are_named() -> None:
 
 def test_hosts_are_chosen_by_their_kind() -> None:
     def host(host_name: str, **more: Any) -> FleetHost:
-        return Scripted(host_name, measures("x/0"), **more).host
+        return Scripted(host_name, ONE, **more).host
 
     one, two, other = host("one"), host("two"), host("other", name="own-y")
     hosts = [one, two, other]
