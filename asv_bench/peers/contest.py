@@ -154,7 +154,8 @@ class Contest:
     def samples(self) -> list[dict[str, Any]]:
         """What the record keeps of each workload beside the rows."""
         checkpoint = {**asdict(self.checkpoint), "folder": Path(self.checkpoint.folder).name}
-        cells = {engine: told[max(told)]["cell"] for engine, told in self.facts.items()}
+        last = {engine: told[max(told)]["cell"] for engine, told in self.facts.items()}
+        cells = {engine: cell for engine, cell in last.items() if cell}
         return [
             {
                 "workload": asdict(workload),

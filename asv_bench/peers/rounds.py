@@ -98,7 +98,8 @@ class PeerRounds:
         """What an engine ran with, and the most memory that it held until now."""
         others = list(self._subject.others.items())
         peaks = {metric: max(of_label[label]) for metric, of_label in others if label in of_label}
-        return {"cell": self._subject.cells[label].to_json(), "peaks": peaks}
+        cell = self._subject.cells.get(label)
+        return {"cell": cell and cell.to_json(), "peaks": peaks}
 
     def take(self, due: Due, lived: Lived) -> None:
         """See `LivesTaken`."""
