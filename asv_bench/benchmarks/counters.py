@@ -94,20 +94,18 @@ def _count(path: str, batch: int) -> dict[str, float]:
 
 
 def _compile() -> dict[str, float]:
-    from asv_bench.lab.codegen.check import fresh_compiler
-    from asv_bench.lab.codegen.compiled import compile_launched, figures_of
+    from asv_bench.lab.codegen.compiled import compile_kernels
     from asv_bench.lab.codegen.launched_kernels import launched_kernels
 
-    with fresh_compiler():
-        try:
-            launched = launched_kernels(batch_sizes=(KERNEL_BATCH,))
-        except MeasurementFailed as error:
-            # Engines of older commits launch kernels that today's rules do not name.
-            raise SkipNotImplemented(str(error)) from error
-        compiled = figures_of([compile_launched(kernel) for kernel in launched])
+    try:
+        launched = launched_kernels(batch_sizes=(KERNEL_BATCH,))
+    except MeasurementFailed as error:
+        # Engines of older commits launch kernels that today's ruler does not name.
+        raise SkipNotImplemented(str(error)) from error
+    compiled = [one.figures() for one in compile_kernels(launched)]
     return {
-        "instructions": sum(one.instructions for one in compiled),
-        "most_registers": max(one.registers for one in compiled),
-        "spills": sum(one.spill_instructions for one in compiled),
-        "most_shared_bytes": max(one.shared_bytes for one in compiled),
+        "instructions": sum(one["instructions"] for one in compiled),
+        "most_registers": max(one["registers"] for one in compiled),
+        "spills": sum(one["spill_instructions"] for one in compiled),
+        "most_shared_bytes": max(one["shared_bytes"] for one in compiled),
     }

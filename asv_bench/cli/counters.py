@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -28,12 +28,10 @@ from asv_bench.lab.counters.counter_baselines import (
 from asv_bench.lab.counters.step_counters import broken_rules, count_all
 from asv_bench.output.console import print_table
 from asv_bench.output.destinations import require_writable
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.table import Column, Table
 from asv_bench.output.table_files import TableFiles
-
-if TYPE_CHECKING:
-    from asv_bench.lab.codegen.compiled import KernelFigures
 
 NO_BASELINE = ExitCode.INCONCLUSIVE
 """The exit code where counters were made and there was nothing to compare them with."""
@@ -43,7 +41,6 @@ DIFFERENCE_COLUMNS = (
     Column("counter", "counter", kind="name"),
     *(Column(name, name) for name in ("before", "after", "change")),
 )
-KERNEL_FIGURES = ("registers", "spill_instructions", "stack_bytes", "shared_bytes", "instructions")
 
 
 def counters(
@@ -115,22 +112,16 @@ def difference_table(found: Sequence[CounterDifference]) -> Table:
     return Table(DIFFERENCE_COLUMNS, rows, "counters that changed")
 
 
-def kernel_counters(figures: Sequence[KernelFigures]) -> Counters:
-    """The counters of compiled kernels."""
-    return {
-        one.name: {name: getattr(one, name) for name in KERNEL_FIGURES}
-        | {"cubin": one.cubin_sha256[:16]}
-        for one in figures
-    }
-
-
 def _compiled(console: Console) -> Counters:
-    from asv_bench.lab.codegen.check import compile_all
+    from asv_bench.lab.codegen.compiled import compile_all
+    from asv_bench.lab.codegen.launched_kernels import every_kernel
 
-    figures, failures = compile_all((), console)
+    with Progress(console, "finding what the engine launches", unit="kernels", is_apart=False):
+        kernels = every_kernel()
+    compiled, failures = compile_all(kernels, console)
     if failures:
         raise MeasurementFailed("; ".join(failures))
-    return kernel_counters(figures)
+    return {one.name: one.figures() for one in compiled}
 
 
 def _when(acceptance: Acceptance) -> str:

@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -144,17 +143,15 @@ def engine_lines(folder: str) -> Iterator[Counter[str]]:
 
 
 def _add_kernels(counts: Counts, task: CountTask) -> None:
-    from asv_bench.lab.codegen.check import fresh_compiler
-    from asv_bench.lab.codegen.compiled import compile_launched, figures_of
+    from asv_bench.lab.codegen.compiled import compile_kernels
     from asv_bench.lab.codegen.launched_kernels import launched_kernels
 
-    with fresh_compiler():
-        for kernel in (kernels := launched_kernels(batch_sizes=(KERNEL_BATCH,))):
-            # All that decides what a kernel compiles to.
-            content = repr((kernel.source.hash(), sorted(kernel.options.items())))
-            counts.kernels[kernel.name] = hashlib.sha256(content.encode()).hexdigest()[:16]
-        wanted = [compile_launched(kernel) for kernel in kernels if kernel.name in task.compiled]
-        counts.figures |= {one.name: asdict(one) for one in figures_of(wanted)}
+    for kernel in (kernels := launched_kernels(batch_sizes=(KERNEL_BATCH,))):
+        # All that decides what a kernel compiles to.
+        content = repr((kernel.source.hash(), sorted(kernel.options.items())))
+        counts.kernels[kernel.name] = hashlib.sha256(content.encode()).hexdigest()[:16]
+    wanted = [kernel for kernel in kernels if kernel.name in task.compiled]
+    counts.figures |= {one.name: one.figures() for one in compile_kernels(wanted)}
 
 
 if __name__ == "__main__":

@@ -201,9 +201,10 @@ def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clu
     registers = _most_registers(base), _most_registers(head)
     instructions = ("instruction", "instructions")
     if spills[0] != spills[1]:
-        worst = max((*head.values(), *base.values()), key=lambda one: one["spill_instructions"])
+        every = (*head.items(), *base.items())
+        worst, _ = max(every, key=lambda one: one[1]["spill_instructions"])
         text = f"spills registers to local memory by {more_or_less(*spills, *instructions)}"
-        text = f"{text}, as in {worst['name']}"
+        text = f"{text}, as in {worst}"
         yield _compiled(function, "spill instructions", spills, text, _SPILL_US)
     if base.keys() != head.keys():
         gone = _listed(sorted(base.keys() - head.keys()))
@@ -216,7 +217,7 @@ def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clu
         text = f"takes {more_or_less(*registers, 'register', 'registers')} a thread"
         yield _compiled(function, "registers", registers, text, _REGISTER_US)
     both = base.keys() & head.keys()
-    other = [name for name in both if base[name]["cubin_sha256"] != head[name]["cubin_sha256"]]
+    other = [name for name in both if base[name]["cubin"] != head[name]["cubin"]]
     if other and spills[0] == spills[1] and registers[0] == registers[1]:
         text = f"compiles to other machine code in {len(other)} of its variants"
         if sizes[0] != sizes[1]:

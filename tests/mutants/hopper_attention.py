@@ -5,7 +5,7 @@ What their machine code shows is checked anywhere; the rest where there is such 
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import MACHINE_CODE, Mutant
 
 RING = "kernels/attention/hopper/ring_attention.py"
 SOFTMAX = "kernels/attention/hopper/softmax.py"
@@ -50,7 +50,8 @@ MUTANTS = (
         "        if PDL:\n            gdc_wait()\n",
         "",
         "queries are read before their producer has written them",
-        ("ring_attention-D64-G1-serial-append",),
+        MACHINE_CODE,
+        "ring_attention-D64-G1-serial-append",
         check="codegen",
     ),
     Mutant(
@@ -58,7 +59,8 @@ MUTANTS = (
         "        if PDL:\n            gdc_wait()\n",
         "        if PDL:\n            gdc_wait()\n            gl.atomic_add(partials, 1.0)\n",
         "a floating-point atomic makes results differ from run to run",
-        ("ring_attention-D64-G1-parallel-append",),
+        MACHINE_CODE,
+        "ring_attention-D64-G1-parallel-append",
         check="codegen",
     ),
     Mutant(

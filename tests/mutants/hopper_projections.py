@@ -5,7 +5,7 @@ What their machine code shows is checked anywhere; the rest where there is such 
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import MACHINE_CODE, Mutant
 
 LINEAR = "kernels/linear/hopper/projections.py"
 CLUSTER = "kernels/hopper/cluster.py"
@@ -36,7 +36,8 @@ MUTANTS = (
         "    gdc_wait()\n",
         "",
         "rows are read before their producer has written them",
-        ("linear_stream-N768-K768",),
+        MACHINE_CODE,
+        "linear_stream-N768-K768",
         check="codegen",
     ),
     Mutant(
@@ -44,7 +45,8 @@ MUTANTS = (
         "    gdc_wait()\n",
         "",
         "rows are read before their producer has written them",
-        ("head_stream",),
+        MACHINE_CODE,
+        "head_stream",
         check="codegen",
     ),
     Mutant(

@@ -5,7 +5,7 @@ What their machine code shows is checked anywhere; the rest where there is such 
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import MACHINE_CODE, Mutant
 
 ROW = "kernels/attention/hopper/row_attention.py"
 PARTS = "kernels/attention/hopper/row_parts.py"
@@ -18,7 +18,8 @@ MUTANTS = (
         "        gdc_wait()\n",
         "",
         "the row is read before its producer has written it",
-        ("row_attention",),
+        MACHINE_CODE,
+        "row_attention",
         check="codegen",
     ),
     Mutant(

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+MACHINE_CODE = ("tests/kernels/codegen/machine_code.py",)
+"""The test that compiles kernels for sm_90 and checks their rules."""
+
 
 class MutantError(Exception):
     """A mutant that cannot be planted or says nothing: a fault of the catalog."""
@@ -24,12 +27,12 @@ class Mutant:
     why
         What goes wrong with it, and so why a test must fail.
     tests
-        Files for pytest, the quickest to fail first; a kernel's name where `check` is "codegen".
+        Files for pytest, the quickest to fail first.
     only
         As pytest's ``-k``; empty for all tests of the files.
     check
-        "tests" runs them through Triton's interpreter, "gpu" compiled on a GPU; "codegen" compiles
-        the kernels whose names contain `tests` for sm_90 and checks their rules.
+        "tests" runs them through Triton's interpreter, "gpu" compiled on a GPU, and "codegen"
+        without either: those are `MACHINE_CODE`, and `only` is a part of kernels' names.
     """
 
     file: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import MACHINE_CODE, Mutant
 
 APPEND, APPEND_TESTS = "kernels/attention/append.py", ("tests/kernels/attention/test_append.py",)
 AWAITS = "    await_producers(PDL)\n"
@@ -104,7 +104,8 @@ MUTANTS = (
         AWAITS + READS_BLOCK,
         READS_BLOCK + AWAITS,
         "where a row goes to is read before the kernel ahead has written it",
-        ("append-generic-gpt2-fp16",),
+        MACHINE_CODE,
+        "append-generic-gpt2-fp16",
         check="codegen",
     ),
     Mutant(
@@ -112,7 +113,8 @@ MUTANTS = (
         "    release_consumers(PDL)\n" + AWAITS,
         "    release_consumers(PDL)\n",
         "rows and positions are read before the kernel ahead has written them",
-        ("append-identity-gpt2-fp16",),
+        MACHINE_CODE,
+        "append-identity-gpt2-fp16",
         check="codegen",
     ),
     Mutant(

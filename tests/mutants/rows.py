@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mutant import Mutant
+from .mutant import MACHINE_CODE, Mutant
 
 ROWS, ROWS_TESTS = "kernels/step/rows.py", ("tests/kernels/step/test_rows.py",)
 DEPENDENT = "kernels/dependent_launch.py"
@@ -133,7 +133,8 @@ MUTANTS = (
         "    if PDL:\n        gdc_wait()",
         "    if PDL:\n        pass",
         "kernels read what their producers have not written yet",
-        ("pick_tokens",),
+        MACHINE_CODE,
+        "pick_tokens",
         check="codegen",
     ),
     Mutant(
@@ -141,7 +142,8 @@ MUTANTS = (
         '{"PDL": True, "launch_pdl": True} if pdl',
         '{"PDL": False, "launch_pdl": True} if pdl',
         "kernels start early and do not wait",
-        ("linear_row",),
+        MACHINE_CODE,
+        "linear_row",
         check="codegen",
     ),
     Mutant(
@@ -149,7 +151,8 @@ MUTANTS = (
         "    if PDL:\n        gdc_launch_dependents()",
         "    if PDL:\n        pass",
         "the next kernel starts only when this one has ended",
-        ("pick_tokens",),
+        MACHINE_CODE,
+        "pick_tokens",
         check="codegen",
     ),
     Mutant(
@@ -165,7 +168,8 @@ MUTANTS = (
         "return replace(tile, num_stages=3) if element_bytes == 2 else tile",
         "return replace(tile, num_stages=1)",
         "keys are loaded without a pipeline of asynchronous copies",
-        ("decode-append-parallel-gpt2-fp16",),
+        MACHINE_CODE,
+        "decode-append-parallel-gpt2-fp16",
         check="codegen",
     ),
 )

@@ -1,1 +1,1 @@
-"""Every kernel compiled for sm_90 without a GPU, and held to rules."""
+"""The kernels that the engine launches, compiled for sm_90 without a GPU."""

@@ -8,7 +8,6 @@ launched by itself. Of other families fused steps of one layer are launched.
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.codegen.compiled import target
+from asv_bench.lab.codegen.compiled import require_compiler, target
 from asv_bench.lab.counters.pretend_cuda import HOPPER, Launch, Traffic, pretended_cuda
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class LaunchedKernel:
     """One compilation that some launch of the engine asks for."""
 
     name: str
-    family: str  # which rules it is held to, see `asv_bench.lab.codegen.rules`
+    family: str  # which rules it is held to, see `tests/kernels/codegen/rules.py`
     dtype: str
     # What `triton.compile` takes.
     source: Any
@@ -109,15 +108,15 @@ class LaunchedKernel:
     rows: list[int] = field(default_factory=list)
 
 
-def has_gluon() -> bool:
-    """Whether this Triton has Gluon, in which the Hopper kernels are written.
-
-    Without it the kernels for other GPUs are compiled instead.
-    """
-    try:
-        return importlib.util.find_spec("triton.experimental.gluon.nvidia.hopper") is not None
-    except ModuleNotFoundError:
-        return False
+def every_kernel() -> list[LaunchedKernel]:
+    """All that this project compiles for a GPU. Raises Refused under Triton's interpreter."""
+    return [
+        *launched_kernels(),
+        *plain_kernels(),
+        *wide_head_kernels(),
+        *family_kernels(),
+        *described_kernels(),
+    ]
 
 
 def launched_kernels(batch_sizes: Iterable[int] = BATCH_SIZES) -> list[LaunchedKernel]:
@@ -125,25 +124,18 @@ def launched_kernels(batch_sizes: Iterable[int] = BATCH_SIZES) -> list[LaunchedK
 
     Raises MeasurementFailed if the engine launches a kernel that no rules are written for.
     """
-    gpu = HOPPER if has_gluon() else AMPERE
-    return _distinct(chain.from_iterable(_launches(size, gpu) for size in batch_sizes))
+    return _distinct(chain.from_iterable(_launches(size, HOPPER) for size in batch_sizes))
 
 
 def plain_kernels() -> list[LaunchedKernel]:
-    """What other GPUs launch where Hopper has kernels of its own.
-
-    Empty without Gluon: then `launched_kernels` returns them.
-    """
-    launches = _launches(PLAIN_BATCH_SIZE, AMPERE) if has_gluon() else iter(())
+    """What other GPUs launch where Hopper has kernels of its own."""
+    launches = _launches(PLAIN_BATCH_SIZE, AMPERE)
     return _distinct((one, None) for one, _ in launches if one.name in _PLAIN)
 
 
 def wide_head_kernels() -> list[LaunchedKernel]:
-    """The ring of attention for 32/8 heads of 128, which GPT-2 has not: for 1 to 64 sequences.
-
-    Empty where this Triton cannot compile it.
-    """
-    return _distinct(_wide_head_launches()) if has_gluon() else []
+    """The ring of attention for 32/8 heads of 128, which GPT-2 has not: for 1 to 64 sequences."""
+    return _distinct(_wide_head_launches())
 
 
 def family_kernels(
@@ -151,10 +143,8 @@ def family_kernels(
 ) -> list[LaunchedKernel]:
     """What fused steps of so many rows of Llama-like models launch, on Hopper and on Ampere GPUs.
 
-    On the latter only those of the last model. Empty where this Triton cannot compile Hopper's.
+    On the latter only those of the last model.
     """
-    if not has_gluon():
-        return []
     models = tuple(models)
     kernels = _distinct(
         (launch, count)
@@ -216,6 +206,7 @@ def _pretended(gpu: tuple[int, int]) -> Iterator[Traffic]:
     """A pretended GPU of that capability, whatever the process knew of one before it."""
     from kernels.backend import capability
 
+    require_compiler()
     capability.cache_clear()
     with pretended_cuda(gpu) as traffic:
         yield traffic

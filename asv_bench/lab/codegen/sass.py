@@ -15,19 +15,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 _INSTRUCTION = re.compile(
     r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);", re.M
 )
-_TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
-_WIDTHS = ((".128", 16), (".64", 8), (".U16", 2), (".S16", 2), (".U8", 1), (".S8", 1))
-
-TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")
-ASYNC_COPY = re.compile(r"(LDGSTS|UTMALDG)\b")
-LOCAL_MEMORY = re.compile(r"(LDL|STL)\b")
-GLOBAL_LOAD = re.compile(r"LDG\b")
-GLOBAL_STORE = re.compile(r"STG\b")
-# What `griddepcontrol.wait` becomes: the kernel waits until its producers' writes are visible.
-DEPENDENCY_WAIT = re.compile(r"ACQBULK\b")
-# What `griddepcontrol.launch_dependents` becomes: the next kernel may start.
-CONSUMER_RELEASE = re.compile(r"PREEXIT\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +26,6 @@ class Instruction:
     name: str
     operands: str
 
-    @property
-    def access_bytes(self) -> int:
-        """Bytes a thread moves with this load or store."""
-        return next((width for suffix, width in _WIDTHS if suffix in self.name), 4)
-
 
 @dataclass(frozen=True, slots=True)
 class Disassembly:
@@ -52,32 +35,9 @@ class Disassembly:
     registers: int = 0
     local_bytes: int = 0  # of stack and local memory
 
-    def count(self, pattern: re.Pattern[str]) -> int:
-        """How many instructions have a name that begins with `pattern`."""
-        return len(self.widths(pattern))
-
-    def widths(self, pattern: re.Pattern[str]) -> list[int]:
-        """Bytes a thread moves with each matching load or store."""
-        return [one.access_bytes for one in self.instructions if pattern.match(one.name)]
-
-    def in_loops(self) -> Disassembly:
-        """Only the instructions within loops: those that a backward branch repeats."""
-        loops = [
-            range(target, one.address + 1)
-            for one in self.instructions
-            if one.name.split(".")[0] == "BRA"
-            and (found := _TARGET.search(one.operands))
-            # A branch to itself ends a kernel; it repeats nothing.
-            and (target := int(found[1], 16)) < one.address
-        ]
-        return Disassembly(
-            tuple(one for one in self.instructions if any(one.address in loop for loop in loops))
-        )
-
-    def before(self, pattern: re.Pattern[str]) -> Disassembly:
-        """Only the instructions before the first match; none without a match."""
-        matches = [place for place, one in enumerate(self.instructions) if pattern.match(one.name)]
-        return Disassembly(self.instructions[: matches[0] if matches else 0])
+    def count(self, *mnemonics: str) -> int:
+        """How many instructions have one of these names, whatever their modifiers."""
+        return sum(one.name.partition(".")[0] in mnemonics for one in self.instructions)
 
 
 def disassemble(cubins: Sequence[bytes]) -> list[Disassembly]:

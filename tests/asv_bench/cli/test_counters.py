@@ -12,9 +12,8 @@ import pytest
 import typer
 
 from asv_bench.cli import counters as command
-from asv_bench.cli.counters import NO_BASELINE, counters, kernel_counters
+from asv_bench.cli.counters import NO_BASELINE, counters
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.codegen.compiled import KernelFigures
 from asv_bench.lab.counters import counter_baselines
 from asv_bench.lab.counters.counter_baselines import (
     FOLDER,
@@ -27,32 +26,14 @@ from asv_bench.lab.counters.counter_baselines import (
 from asv_bench.lab.counters.step_counters import BATCHES, COUNTERS, PATHS, step_name
 
 ROOT = Path(__file__).resolve().parents[3]
-KERNEL = KernelFigures(
-    name="linear-x",
-    dtype="fp16",
-    family="linear",
-    is_dependent=True,
-    rows=(4,),
-    registers=64,
-    stack_bytes=0,
-    spill_instructions=0,
-    shared_bytes=1024,
-    instructions=500,
-    tensor_core=8,
-    async_copies=4,
-    loop_tensor_core=0,
-    loop_async_copies=0,
-    loop_narrowest_load=0,
-    widest_load=16,
-    narrowest_store=16,
-    dependency_waits=1,
-    accesses_before_wait=0,
-    consumer_releases=1,
-    float_atomics=0,
-    stores_on_barriers=0,
-    cubin_sha256="ab" * 32,
-    compile_s=0.5,
-)
+KERNEL = {
+    "registers": 64,
+    "spill_instructions": 0,
+    "stack_bytes": 0,
+    "shared_bytes": 1024,
+    "instructions": 500,
+    "cubin": "ab" * 8,
+}
 
 
 def make_steps(**changes: int) -> dict[str, dict[str, Any]]:
@@ -71,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where baselines go meanwhile; the tree's own are left alone."""
     monkeypatch.setattr(counter_baselines, "FOLDER", tmp_path)
     monkeypatch.setattr(command, "count_all", lambda console: make_steps())
-    monkeypatch.setattr(command, "_compiled", lambda console: kernel_counters([KERNEL]))
+    monkeypatch.setattr(command, "_compiled", lambda console: {"linear-x": KERNEL})
     return tmp_path
 
 
@@ -124,9 +105,8 @@ def test_kernels_are_compared_by_their_figures_and_their_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counters(accept="the first")
-    spilling = kernel_counters([KERNEL])
-    spilling["linear-x"] |= {"spill_instructions": 2, "cubin": "cd" * 8}
-    spilling["linear-y"] = spilling["linear-x"]
+    other = {**KERNEL, "spill_instructions": 2, "cubin": "cd" * 8}
+    spilling = {"linear-x": other, "linear-y": other}
     monkeypatch.setattr(command, "_compiled", lambda console: spilling)
     with pytest.raises(MeasurementFailed, match="8 counters differ"):
         counters()
@@ -203,17 +183,13 @@ def test_the_locked_versions_have_a_baseline() -> None:
 
 SPILLING = """
 import dataclasses, json
-from asv_bench.lab.codegen.check import fresh_compiler
-from asv_bench.lab.codegen.compiled import compile_launched, figures_of
+from asv_bench.lab.codegen.compiled import compile_kernels
 from asv_bench.lab.codegen.launched_kernels import described_kernel
-from asv_bench.cli.counters import kernel_counters
 from kernels.tiles.variants import kernel_variants
-with fresh_compiler():
-    good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")
-    huge = {**good.constants, "BLOCK_N": 256}
-    bad = dataclasses.replace(good, constants=huge, num_warps=1)
-    figures = figures_of([compile_launched(described_kernel(one)) for one in (good, bad)])
-    print(json.dumps([kernel_counters([one]) for one in figures]))
+good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")
+bad = dataclasses.replace(good, constants={**good.constants, "BLOCK_N": 256}, num_warps=1)
+compiled = compile_kernels([described_kernel(one) for one in (good, bad)])
+print(json.dumps([{one.name: one.figures()} for one in compiled]))
 """
 
 

@@ -128,15 +128,15 @@ def test_the_same_engine_differs_in_nothing(counted: dict[str, Counts]) -> None:
 
 def figures(name: str, **changed: object) -> dict[str, dict[str, object]]:
     content = {"registers": 96, "spill_instructions": 0, "instructions": 500}
-    return {name: {"name": name, "cubin_sha256": "a", **content, **changed}}
+    return {name: {"cubin": "a", **content, **changed}}
 
 
 def test_machine_code_is_told_by_what_costs_the_most() -> None:
     base = figures("gemm-M32") | figures("norm-E8")
     same = list(figure_clues(base, base))
-    other = [one.what for one in figure_clues(base, base | figures("norm-E8", cubin_sha256="b"))]
+    other = [one.what for one in figure_clues(base, base | figures("norm-E8", cubin="b"))]
     tiles = [one.what for one in figure_clues(base, figures("gemm-M64") | figures("norm-E8"))]
-    spills = {"spill_instructions": 40, "registers": 255, "cubin_sha256": "b"}
+    spills = {"spill_instructions": 40, "registers": 255, "cubin": "b"}
     found = list(figure_clues(base, base | figures("gemm-M32", **spills)))
     assert (same, other, tiles) == ([], ["machine code"], ["tiles"])
     assert first(found, gpu=True).sentence == (

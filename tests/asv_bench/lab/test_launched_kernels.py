@@ -165,24 +165,3 @@ def test_a_kernel_without_rules_is_refused() -> None:
     done = forked_python(UNKNOWN)
     assert done.returncode == 1
     assert "the engine launches the kernel pick_tokens, which" in done.stderr
-
-
-PLAIN_ONLY = """
-from asv_bench.lab.codegen import launched_kernels
-launched_kernels.has_gluon = lambda: False
-found = launched_kernels.launched_kernels(batch_sizes=(64,))
-names = {one.name.split("-")[0] for one in found}
-assert not names & {"linear_stream", "ring_attention", "head_stream"}, names
-assert {"linear_tiles", "decode_attention_append", "head_tiles"} <= names, names
-launched_kernels.launched_kernels = lambda: found
-launched_kernels.family_kernels = lambda: []
-from asv_bench.lab.codegen.check import run
-run(["pick_tokens"])
-"""
-
-
-@pytest.mark.thorough
-def test_without_gluon_the_plain_kernels_are_compiled_and_it_is_said() -> None:
-    done = forked_python(PLAIN_ONLY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "has no Gluon for Hopper" in done.stdout

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from dataclasses import fields
-from functools import partial
 
 import pytest
 from rich.console import Console
@@ -24,8 +22,6 @@ from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTim
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.table import history_tables
-from asv_bench.lab.codegen.check import figure_table as kernel_table
-from asv_bench.lab.codegen.compiled import KernelFigures
 from asv_bench.lab.counters.counter_baselines import CounterDifference
 from asv_bench.output.console import LEAST_WIDTH, print_table
 from asv_bench.output.figure_rows import figure_rows, figure_table
@@ -190,15 +186,6 @@ def claimed() -> Made:
     return claim_table([claim], plan, "claims"), ["not resolved", "+280 %"]
 
 
-def compiled() -> Made:
-    none = {one.name: 0 for one in fields(KernelFigures)} | {"is_dependent": False}
-    texts = {"name": "append-identity-llama-1b-fp16", "dtype": "fp16", "family": "append"}
-    counts = {"registers": 255, "shared_bytes": 232448, "instructions": 12345, "tensor_core": 1234}
-    rest = {"async_copies": 123, "widest_load": 16, "narrowest_store": 16, "compile_s": 12.34}
-    shown = {**none, **texts, **counts, **rest, "rows": (144, 256), "cubin_sha256": 8 * "0f"}
-    return kernel_table([KernelFigures(**shown)]), [texts["name"]]
-
-
 OPERATOR = "aten::native_layer_norm_backward_of_something_long"
 MAKERS: dict[str, Callable[[], Made]] = {
     **{make.__name__: make for make in (compared, bisected, benchmarked, past, headlines)},
@@ -228,10 +215,9 @@ def test_a_table_fits(name: str, width: int) -> None:
         assert set(SUBJECT.split()) <= set(re.findall(r"[A-Za-z]+", shown))
 
 
-@pytest.mark.parametrize("make", [partial(headlines, "kvtrail"), compiled])
-def test_the_widest_tables_fit_a_file_a_line_a_row(make: Callable[[], Made]) -> None:
+def test_the_widest_table_fits_a_file_a_line_a_row() -> None:
     file = io.StringIO()
-    print_table(Console(width=LEAST_WIDTH, file=file), make()[0])
+    print_table(Console(width=LEAST_WIDTH, file=file), headlines("kvtrail")[0])
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= LEAST_WIDTH
     assert "…" not in file.getvalue()

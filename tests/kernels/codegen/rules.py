@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from asv_bench.lab.codegen.compiled import KernelFigures
+from tests.kernels.codegen.figures import KernelFigures
 
 MAX_COMPILE_S = 20.0
 HALF_PRECISION = frozenset({"fp16", "bf16"})
