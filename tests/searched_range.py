@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from asv_bench.bisect.finding import Finding, Probe
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
-from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.process.samples import Pair
+from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
+from tests.simulations.noise import Noise
 
 GOOD = "good"
 COMMITS = [f"commit {number:02d}" for number in range(32)]

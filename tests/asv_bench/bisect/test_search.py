@@ -17,10 +17,10 @@ from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import EARLY_LOOKS
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
-from asv_bench.lab.calibration.simulate_bisect import Scenario, bisect_often
-from asv_bench.lab.calibration.simulated_commits import SimulatedCommits
-from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.process.samples import CommitUnusable, Pair
+from tests.simulations.bisect import Scenario, bisect_often
+from tests.simulations.commits import SimulatedCommits
+from tests.simulations.noise import Noise
 
 
 @pytest.mark.parametrize("place", [0, 13, 31])

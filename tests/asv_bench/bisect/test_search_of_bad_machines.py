@@ -13,8 +13,8 @@ from asv_bench.bisect.finding import Outcome
 from asv_bench.compare.comparison import MOST_FAILURES
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
 from asv_bench.process.samples import DeviceLost, Pair, SampleFailed
+from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 
 
 class Misleading(SimulatedCommits):

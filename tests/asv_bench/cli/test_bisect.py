@@ -16,12 +16,12 @@ from asv_bench.cli import session
 from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
-from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
-from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.process.samples import CommitUnusable, Pair, SampleFailed
 from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Metric
+from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
+from tests.simulations.noise import Noise
 
 QUIET = Noise(process=0.002, drift=0.002, outliers=0.0)
 

@@ -17,9 +17,9 @@ from asv_bench.compare.judging import within_commit
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many, own_differences
-from asv_bench.lab.calibration.replayed_noise import BLOCK, ReplayedNoise, replayed
-from asv_bench.lab.calibration.simulated_noise import SITUATIONS, places
 from asv_bench.process.samples import Pair
+from tests.simulations.noise import SITUATIONS, places
+from tests.simulations.replayed_noise import BLOCK, ReplayedNoise, replayed
 
 CAP = ComparisonPlan().cap
 

@@ -10,11 +10,11 @@ from simulated_pairs import BASE
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.lab.calibration.reach import LEAST_PAIRS, MetricNoise, noise_of
-from asv_bench.lab.calibration.simulate_compare import simulate
-from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
-from asv_bench.lab.calibration.simulated_noise import Noise as Made
-from asv_bench.lab.calibration.simulated_noise import Situation
 from asv_bench.process.samples import Pair
+from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
+from tests.simulations.compare import simulate
+from tests.simulations.noise import Noise as Made
+from tests.simulations.noise import Situation
 
 PLAN = ComparisonPlan()
 METRIC = "a metric"

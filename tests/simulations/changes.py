@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -125,17 +124,13 @@ class Rates:
 
 
 def judge(kind: HistoryKind, runs: int, seed: int = 0) -> Rates:
-    """Judge so many histories of a kind; each of `changes` and asv sees the same ones."""
-    return Rates.of(kind, [part() for part in parts(kind, runs, seed)])
+    """Judge so many histories of a kind."""
+    return Rates.of(kind, [judge_once(kind, seed + run) for run in range(runs)])
 
 
-def parts(kind: HistoryKind, runs: int, seed: int) -> list[partial[_Hits]]:
-    """The histories of a kind."""
-    return [partial(_judged, kind, seed + run) for run in range(runs)]
-
-
-def _judged(kind: HistoryKind, seed: int) -> _Hits:
-    from asv.step_detect import detect_steps  # an extra's, and tests of the rest go without
+def judge_once(kind: HistoryKind, seed: int) -> _Hits:
+    """Judge one history; `changes` and asv see the same one."""
+    from asv.step_detect import detect_steps
 
     history = simulated_history(kind, seed)
     # Numbers of the commits after which, and up to which, a change lies; asv's steps are granted a

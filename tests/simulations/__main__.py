@@ -1,6 +1,6 @@
 """How often the commands err, on figures whose truth is known.
 
-`python -m asv_bench.lab.calibration.simulate compare` applies the rule that compares real commits,
+`python -m tests.simulations compare` applies the rule that compares real commits,
 `bisect` the search among them, and `changes` the judgement of histories. Every draw follows from a
 seed, so that a simulation repeats figure by figure, however many processes share it. Only a
 bisection on several devices does not, whose pairs are given to whichever device is free.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -20,13 +21,16 @@ from asv_bench.bisect.plan import SearchPlan
 from asv_bench.cli.grouped import grouped
 from asv_bench.cli.options import Outputs
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.lab.calibration import simulate_bisect, simulate_changes, simulate_compare
-from asv_bench.lab.calibration.replayed_noise import replayed
-from asv_bench.lab.calibration.simulated_noise import SITUATIONS
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
+
+from . import bisect as of_bisect
+from . import changes as of_changes
+from . import compare as of_compare
+from .noise import SITUATIONS
+from .replayed_noise import replayed
 
 CaseT = TypeVar("CaseT")
 PartT = TypeVar("PartT")
@@ -58,21 +62,21 @@ def compare(
 ) -> None:
     """Simulate every effect under every noise, and several benchmarks at once."""
     files, plan = outputs.files(), ComparisonPlan()
-    noises: dict[str, simulate_compare.NoiseSource] = dict(SITUATIONS)
+    noises: dict[str, of_compare.NoiseSource] = dict(SITUATIONS)
     for path in replay or []:
         noises.update(replayed(path, plan.cap))
     tallies = _simulated(
         files,
-        simulate_compare.cases(noises, plan),
-        lambda case: simulate_compare.parts(case, runs, plan),
-        simulate_compare.Tally.of,
+        of_compare.cases(noises, plan),
+        lambda case: of_compare.parts(case, runs, plan),
+        of_compare.Tally.of,
         workers,
     )
     results = {
         "noises": {name: str(noise) for name, noise in noises.items()},
         "tallies": [{**asdict(tally), "broken": tally.broken(plan)} for tally in tallies],
     }
-    table = simulate_compare.tally_table(tallies, noises, plan)
+    table = of_compare.tally_table(tallies, noises, plan)
     _write(files, "simulate", {"runs": runs, "plan": plan.to_json()}, results, table)
 
 
@@ -83,13 +87,13 @@ def bisect(runs: Runs = 1000, seed: Seed = 0, workers: Workers = 1, *, outputs: 
     files = outputs.files()
     rows = _simulated(
         files,
-        simulate_bisect.SCENARIOS,
-        lambda scenario: simulate_bisect.parts(scenario, runs, seed),
-        simulate_bisect.row_of,
+        of_bisect.SCENARIOS,
+        _each(of_bisect.bisect_once, runs, seed),
+        of_bisect.row_of,
         workers,
     )
     settings = {"runs": runs, "seed": seed, "plan": SearchPlan().to_json()}
-    table = simulate_bisect.bisect_table(rows)
+    table = of_bisect.bisect_table(rows)
     _write(files, "simulate_bisect", settings, {"rows": rows}, table)
 
 
@@ -100,14 +104,21 @@ def changes(runs: Runs = 1000, seed: Seed = 0, workers: Workers = 1, *, outputs:
     files = outputs.files()
     rates = _simulated(
         files,
-        simulate_changes.KINDS,
-        lambda kind: simulate_changes.parts(kind, runs, seed),
-        simulate_changes.Rates.of,
+        of_changes.KINDS,
+        _each(of_changes.judge_once, runs, seed),
+        of_changes.Rates.of,
         workers,
     )
-    table = simulate_changes.rates_table(rates, runs)
+    table = of_changes.rates_table(rates, runs)
     results = {"rates": [asdict(one) for one in rates]}
     _write(files, "simulate_changes", {"runs": runs, "seed": seed}, results, table)
+
+
+def _each(
+    once: Callable[[CaseT, int], PartT], runs: int, seed: int
+) -> Callable[[CaseT], Sequence[Callable[[], PartT]]]:
+    """A part for each run, with a seed of its own."""
+    return lambda case: [partial(once, case, seed + run) for run in range(runs)]
 
 
 def _simulated(

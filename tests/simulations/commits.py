@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from asv_bench.lab.calibration.simulated_noise import Noise
 from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading
+
+from .noise import Noise
 
 SIMULATED_BENCHMARK = "simulated.Workload.track_step_time"
 

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ import numpy as np
 from asv_bench.bisect.finding import Finding, Outcome, Probe, Shape, Stage
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
-from asv_bench.lab.calibration.simulated_noise import NOISES, Noise
 from asv_bench.output.table import Column, Table, digits
+
+from .commits import SIMULATED_BENCHMARK, SimulatedCommits
+from .noise import NOISES, Noise
 
 GOOD = "good"
 _STEPS = 1_000
@@ -139,12 +139,7 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
 
 def bisect_often(scenario: Scenario, runs: int, seed: int) -> dict[str, Any]:
     """Bisect `runs` ranges, and count."""
-    return row_of(scenario, [part() for part in parts(scenario, runs, seed)])
-
-
-def parts(scenario: Scenario, runs: int, seed: int) -> list[partial[Bisected]]:
-    """The bisections of a scenario."""
-    return [partial(bisect_once, scenario, seed + run) for run in range(runs)]
+    return row_of(scenario, [bisect_once(scenario, seed + run) for run in range(runs)])
 
 
 def row_of(scenario: Scenario, trials: Sequence[Bisected]) -> dict[str, Any]:

@@ -18,14 +18,16 @@ from typer.testing import CliRunner
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Verdict
-from asv_bench.lab.calibration import simulate as command
-from asv_bench.lab.calibration import simulate_bisect, simulate_changes, simulate_compare
-from asv_bench.lab.calibration.simulate_bisect import Scenario, bisect_often, bisect_once
-from asv_bench.lab.calibration.simulate_changes import KINDS, judge
-from asv_bench.lab.calibration.simulate_compare import Case, Tally, simulate
-from asv_bench.lab.calibration.simulated_commits import SIMULATED_BENCHMARK, SimulatedCommits
-from asv_bench.lab.calibration.simulated_noise import SITUATIONS, Noise, Situation
 from asv_bench.output.record import REPOSITORY
+from tests.simulations import __main__ as command
+from tests.simulations import bisect as simulate_bisect
+from tests.simulations import changes as simulate_changes
+from tests.simulations import compare as simulate_compare
+from tests.simulations.bisect import Scenario, bisect_often, bisect_once
+from tests.simulations.changes import KINDS, judge
+from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
+from tests.simulations.compare import Case, Tally, simulate
+from tests.simulations.noise import SITUATIONS, Noise, Situation
 
 RUNS = 2000
 VERDICTS = REPOSITORY / "reports" / "verdicts"

@@ -15,9 +15,10 @@ import scipy
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many
-from asv_bench.lab.calibration.replayed_noise import ReplayedNoise
-from asv_bench.lab.calibration.simulated_noise import Situation
 from asv_bench.output.table import Column, Table, digits, percent
+
+from .noise import Situation
+from .replayed_noise import ReplayedNoise
 
 NoiseSource: TypeAlias = Situation | ReplayedNoise
 EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.3)

@@ -14,9 +14,10 @@ import numpy as np
 
 from asv_bench.errors import Refused
 from asv_bench.lab.calibration.many_comparisons import Drawn
-from asv_bench.lab.calibration.simulated_noise import places
 from asv_bench.output.stored_json import count, positive, read_stored, text
 from asv_bench.stats.few_pairs import POOL_SIZE, Floats
+
+from .noise import places
 
 BLOCK = 5
 """Pairs that stay together and in their order: the first looks, whose levels are the smallest and

@@ -1,0 +1,1 @@
+"""How often the commands err, on figures whose truth is known."""
