@@ -14,7 +14,7 @@ from asv_bench.cli.options import Outputs
 from asv_bench.errors import Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profile_tables import contradictions, window_tables
-from asv_bench.explain.profilers import ToolReport, nsight_compute, nsight_systems, torch_traces
+from asv_bench.explain.traced import torch_traces
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
@@ -72,15 +72,6 @@ def run(
     files.show(*window_tables(windows))
     for traced in windows:
         record.warn(console, contradictions(traced))
-    reports = [ToolReport("torch", (traced.path,)) for traced in windows]
-    for tool, look in (("Nsight Systems", nsight_systems), ("Nsight Compute", nsight_compute)):
-        with Progress(console, tool, unit="windows"):
-            reports.append(look(window, directory))
-    for report in reports:
-        if report.sentence:
-            console.print(report.sentence)
-        for path in report.files:
-            console.print(f"{report.tool}: {path}")
-    seen = [one.to_json() for one in windows]
-    record.results["tools"] = seen + [one.to_json() for one in reports[len(windows) :]]
+        console.print(f"trace: {traced.path}")
+    record.results["windows"] = [one.to_json() for one in windows]
     console.print(f"record: {record.write(files.record)}")

@@ -12,8 +12,8 @@ import typer
 from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.profile_child import Window
-from asv_bench.explain.profilers import torch_trace
 from asv_bench.explain.trace import read_events
+from asv_bench.explain.traced import torch_trace
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import timed_steps
 from asv_bench.lab.roofline.step_traffic import Role, step_traffic

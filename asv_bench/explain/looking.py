@@ -14,9 +14,9 @@ from asv_bench.explain.effect import Effect
 from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, GPU_PATHS, count_ends
 from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.profile_child import Window
-from asv_bench.explain.profilers import torch_trace
 from asv_bench.explain.trace import read_traces, require_work
 from asv_bench.explain.trace_pair import Trace, TracePair
+from asv_bench.explain.traced import torch_trace
 from asv_bench.git.repository import Commit
 from asv_bench.lab.counters.step_counters import MODEL
 from asv_bench.output.progress import Progress

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-call"
-"""The process that profilers look into: a warm engine that decodes a window of steps.
+"""The process that the torch profiler looks into: a warm engine that decodes a window of steps.
 
 Run as `python -m asv_bench.explain.profile_child '{"workload": ...}'`; it prints what it decoded as
 JSON. KVTRAIL_NVTX=1 turns the ranges on.
@@ -34,9 +34,7 @@ class Window(WorkloadTask):
 
     decode: str
     steps: int
-    # Where torch's trace goes; None leaves the window to a profiler around the process, which sees
-    # it between cudaProfilerStart and cudaProfilerStop.
-    trace: str | None = None
+    trace: str = ""  # where the trace goes
     skip: int = 0  # steps of the full batch before the window, so that its contexts are longer
 
 
@@ -46,8 +44,7 @@ class Decoded:
 
     steps: int
     decode: str
-    # Of a step without a profiler, on as many steps before the window; None: there is no trace.
-    step_us: float | None
+    step_us: float  # of a step without a profiler, on as many steps before the window
     # Mean tokens attended to in the last step; None: the requests ended with the window.
     last_context: float | None = None
 
@@ -71,20 +68,18 @@ def decode_window(window: Window) -> Decoded:
 
     steps = min(window.steps, max(1, workload.new_tokens // 2))
     skip = max(0, min(window.skip, workload.new_tokens - steps - _MARGIN))
-    step_us = None
-    if window.trace is not None:
-        requests = _submit(engine, workload, prompts)
-        _decode(engine, skip)
-        started = time.perf_counter()
-        _decode(engine, steps)
-        step_us = 1e6 * (time.perf_counter() - started) / steps
-        for request in requests:
-            engine.abort(request)
-        while engine.has_unfinished:
-            engine.step()
     requests = _submit(engine, workload, prompts)
     _decode(engine, skip)
-    with _profiled(engine, window):
+    started = time.perf_counter()
+    _decode(engine, steps)
+    step_us = 1e6 * (time.perf_counter() - started) / steps
+    for request in requests:
+        engine.abort(request)
+    while engine.has_unfinished:
+        engine.step()
+    requests = _submit(engine, workload, prompts)
+    _decode(engine, skip)
+    with _traced(engine, window.trace):
         _decode(engine, steps)
     prompt_lengths = dict(zip(requests, map(len, prompts), strict=True))
     return Decoded(steps, engine.decode_mode, step_us, _last_context(engine, prompt_lengths))
@@ -139,20 +134,15 @@ def _wait_for_device(engine: Engine) -> None:
 
 
 @contextmanager
-def _profiled(engine: Engine, window: Window) -> Iterator[None]:
+def _traced(engine: Engine, path: str) -> Iterator[None]:
     import torch
 
-    if window.trace is None:
-        torch.cuda.profiler.start()
-        yield
-        torch.cuda.profiler.stop()
-        return
     activities = [torch.profiler.ProfilerActivity.CPU]
     if engine.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as profiler:
         yield
-    profiler.export_chrome_trace(window.trace)
+    profiler.export_chrome_trace(path)
 
 
 if __name__ == "__main__":

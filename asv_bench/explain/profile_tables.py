@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import DeviceTime
+from asv_bench.explain.traced import Traced
 from asv_bench.output.contradictions import ADVICE
 from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
 
@@ -47,7 +47,7 @@ def contradictions(window: Traced) -> list[str]:
     if summary.device is not None:
         parts = [("a kernel or copy is running", summary.device.busy_us / steps)]
     part, part_us = max(parts, key=lambda one: one[1], default=("", 0.0))
-    if step_us is None or part_us <= PLAUSIBLE_TRACE * step_us:
+    if part_us <= PLAUSIBLE_TRACE * step_us:
         return []
     return [
         f"Warning: {part} takes {part_us:,.1f} µs of a traced step, and a whole step without a "
@@ -64,9 +64,8 @@ def _table(
     caption: str = "",
 ) -> Table:
     """A table of a window; with a caption it also says what a step takes without a profiler."""
-    step_us = window.decoded.step_us
-    if caption and step_us is not None:
-        caption = f"{caption} Without a profiler a step takes {step_us:,.1f} µs."
+    if caption:
+        caption += f" Without a profiler a step takes {window.decoded.step_us:,.1f} µs."
     title = f"{what}: decode={window.decoded.decode}, {note} ({window.decoded.steps} steps)"
     return Table(columns, rows, title, caption)
 

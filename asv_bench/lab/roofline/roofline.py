@@ -51,7 +51,7 @@ class Roofline:
     idle_between_us: float
     work_between_us: float
     step_us: float
-    unprofiled_us: float | None
+    unprofiled_us: float
     bytes: float
     floor_us: float
     fraction: float
@@ -64,7 +64,7 @@ def roofline(
     steps: Sequence[TimedStep],
     traffic: Mapping[Role, RoleTraffic],
     bytes_per_second: float,
-    unprofiled_us: float | None,
+    unprofiled_us: float,
 ) -> Roofline:
     """Put the timed steps of one workload against the bytes that each role must move."""
 
@@ -151,13 +151,12 @@ def roofline_table(result: Roofline) -> Table:
         (),
         ("step", None, calls, result.bytes, traced, step, 1.0, rate, result.fraction),
     ]
-    plain = result.unprofiled_us
     return Table(
         COLUMNS,
         rows,
         f"{result.workload}: B={result.batch}, context {result.context:.0f}, {result.steps} steps",
         "Traced times include waiting for the kernel before (dependent launch); own times do not, "
         "and with the gaps add up to the step. Medians over steps, each line its own. "
-        f"Measured read bandwidth {result.bytes_per_second / 1e12:.2f} TB/s."
-        + ("" if plain is None else f" Without a profiler a step takes {plain:,.1f} µs."),
+        f"Measured read bandwidth {result.bytes_per_second / 1e12:.2f} TB/s. "
+        f"Without a profiler a step takes {result.unprofiled_us:,.1f} µs.",
     )

@@ -17,8 +17,8 @@ from asv_bench.__main__ import build_app
 from asv_bench.cli.roofline import trace_roofline, window_context
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.profile_child import Decoded, Window, decode_window
-from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import Event, EventArguments, summarize_trace
+from asv_bench.explain.traced import Traced
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
 from asv_bench.lab.roofline.step_traffic import Role, step_traffic

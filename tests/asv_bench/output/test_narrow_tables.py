@@ -17,8 +17,8 @@ from asv_bench.compare.tables import comparison_table
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.profile_child import Decoded
 from asv_bench.explain.profile_tables import window_tables
-from asv_bench.explain.profilers import Traced
 from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTime
+from asv_bench.explain.traced import Traced
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.table import history_tables
