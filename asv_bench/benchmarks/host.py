@@ -6,9 +6,9 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,7 +30,7 @@ from .engine_runs import (
     warm_engine,
     windowed,
 )
-from .sharing import Benchmark, Run, SharesRuns, Windowed, shared, tracked
+from .sharing import Benchmark, Run, SharesRuns, Windowed, median_s, shared, tracked
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import RunSample
@@ -63,7 +63,7 @@ class AppendBookkeeping(Benchmark):
             for _ in range(BLOCK_SIZE):
                 self._append()
 
-        return _median_s(fill_a_block) / BLOCK_SIZE
+        return median_s(fill_a_block, CYCLES) / BLOCK_SIZE
 
 
 class BlockMetadata(Benchmark):
@@ -89,7 +89,7 @@ class BlockMetadata(Benchmark):
             for block_ids in held:
                 blocks.free_blocks(block_ids)
 
-        return _median_s(hold_and_release) / batch
+        return median_s(hold_and_release, CYCLES) / batch
 
 
 class BlockTables(Benchmark):
@@ -108,7 +108,8 @@ class BlockTables(Benchmark):
     @tracked()
     def track_build(self, batch: int) -> float:
         """Seconds per sequence: the table of a prompt that ends within its 8th block."""
-        return _median_s(lambda: self._build(batch, 8 * BLOCK_SIZE - 1), before=self._free) / batch
+        build = partial(self._build, batch, 8 * BLOCK_SIZE - 1)
+        return median_s(build, CYCLES, before=self._free) / batch
 
     @tracked()
     def track_copy_on_write(self, batch: int) -> float:
@@ -126,7 +127,7 @@ class BlockTables(Benchmark):
             if len(copies) != batch:
                 raise RuntimeError(f"{len(copies)} of {batch} shared blocks were copied.")
 
-        return _median_s(append, before=share) / batch
+        return median_s(append, CYCLES, before=share) / batch
 
     def _build(self, batch: int, tokens: int) -> None:
         self._tables = [[] for _ in range(batch)]
@@ -209,17 +210,6 @@ class GpuStartup(SharesRuns):
         "cold", "Seconds from the imported engine to the first token; no kernel is compiled yet."
     )
     track_warm = shared("warm", "The same once an engine like it has run before.")
-
-
-def _median_s(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
-    """The median of some calls after a warm-up call; `before` each, something untimed."""
-    readings = []
-    for _ in range(CYCLES + 1):
-        before()
-        started = time.perf_counter()
-        call()
-        readings.append(time.perf_counter() - started)
-    return statistics.median(readings[1:])
 
 
 def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[], object]:

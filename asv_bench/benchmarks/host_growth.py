@@ -6,14 +6,13 @@ that the host's work counts.
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from .engine_runs import CPU_MODEL, engine_part
-from .sharing import Benchmark, tracked
+from .sharing import Benchmark, median_s, tracked
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -53,7 +52,7 @@ class ManyStreams(Benchmark):
         """Seconds of a step of all requests, whose events wait in their streams."""
         for stream in self._streams:
             next(stream)
-        return _step_s(self._engine)
+        return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
 class StopIdsOfOthers(Benchmark):
@@ -74,7 +73,7 @@ class StopIdsOfOthers(Benchmark):
         """Seconds of a step of requests that have one stop id each."""
         for place in range(BATCH):
             self._engine.submit([1 + place], _params(LONG_OUTPUT, stop_token_ids=(0,)))
-        return _step_s(self._engine)
+        return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
 class AbortOfWaiting(Benchmark):
@@ -114,7 +113,7 @@ class LateRequest(Benchmark):
     @tracked()
     def track_step(self, rows: int) -> float:
         """Seconds of a step of that request."""
-        return _step_s(self._engine)
+        return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
 class BlockedPrompt(Benchmark):
@@ -140,7 +139,7 @@ class BlockedPrompt(Benchmark):
     @tracked()
     def track_step(self, prompt: int) -> float:
         """Seconds of a step of the running request."""
-        seconds = _step_s(self._engine, STEPS // 2)
+        seconds = median_s(self._engine.step, STEPS // 2, warmups=STEPS // 8)
         if self._engine.num_unfinished != 2:
             raise RuntimeError(f"{self._engine.num_unfinished} requests are left, not 2.")
         return seconds
@@ -158,13 +157,3 @@ def _params(new_tokens: int, **others: Any) -> Any:
     from engine import SamplingParams
 
     return SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, **others)
-
-
-def _step_s(engine: Engine, steps: int = STEPS) -> float:
-    """The median time of some steps after a few warm-up steps."""
-    readings = []
-    for _ in range(steps // 4 + steps):
-        started = time.perf_counter()
-        engine.step()
-        readings.append(time.perf_counter() - started)
-    return statistics.median(readings[-steps:])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from .sharing import Benchmark, tracked
+from .sharing import Benchmark, median_s, tracked
 
 if TYPE_CHECKING:
     from engine import Tokenizer
@@ -41,15 +39,16 @@ class TextStreams(Benchmark):
     @tracked()
     def track_time(self, content: str, tokens: int) -> float:
         """Seconds per token, the end of the stream included."""
-        readings = []
-        for _ in range(READINGS + 1):
-            stream = self._stream(self._tokenizer)
-            started = time.perf_counter()
+
+        def begin() -> None:
+            self._begun = self._stream(self._tokenizer)
+
+        def stream_all() -> None:
             for token_id in self._token_ids:
-                stream.push(token_id)
-            stream.finish()
-            readings.append((time.perf_counter() - started) / tokens)
-        return statistics.median(readings[1:])
+                self._begun.push(token_id)
+            self._begun.finish()
+
+        return median_s(stream_all, READINGS, before=begin) / tokens
 
 
 def _byte_tokenizer(directory: Path) -> Tokenizer:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.memory.bandwidth import require_bandwidth
+from asv_bench.memory.bandwidth import device_ms, require_bandwidth
 from asv_bench.process.machine import has_cuda_gpu
 
-from .sharing import Run, SharesRuns, shared
+from .sharing import Run, SharesRuns, median_s, shared
 
 if TYPE_CHECKING:
     import torch
@@ -223,21 +222,15 @@ def measure_call(call: Callable[[], object], shape: Shape, bytes_moved: int) -> 
     import torch
 
     with torch.inference_mode():
-        seconds = _seconds_on_gpu(call) if shape.on_gpu else _seconds_on_cpu(call)
+        if shape.on_gpu:
+            seconds = _seconds_on_gpu(call)
+        else:
+            seconds = median_s(call, 4 * REPEATS, warmups=WARMUPS)
     figures = {"time": seconds}
     if shape.on_gpu:
         floor = bytes_moved / require_bandwidth("cuda").bytes_per_second
         figures["time_over_floor"] = seconds / floor
     return figures
-
-
-def _seconds_on_cpu(call: Callable[[], object]) -> float:
-    readings = []
-    for _ in range(WARMUPS + 4 * REPEATS):
-        started = time.perf_counter()
-        call()
-        readings.append(time.perf_counter() - started)
-    return statistics.median(readings[WARMUPS:])
 
 
 def _seconds_on_gpu(call: Callable[[], object]) -> float:
@@ -252,15 +245,6 @@ def _seconds_on_gpu(call: Callable[[], object]) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    readings: list[float] = []
-    for _ in range(WARMUPS + REPEATS):
-        before = torch.cuda.Event(enable_timing=True)
-        after = torch.cuda.Event(enable_timing=True)
-        # Long enough that the replay is queued before the device comes to it.
-        flush.zero_()
-        before.record()
-        graph.replay()
-        after.record()
-        after.synchronize()
-        readings.append(1e-3 * before.elapsed_time(after))
-    return statistics.median(readings[WARMUPS:])
+    # To flush takes so long that the replay is queued before the device comes to it.
+    times_ms = device_ms(graph.replay, REPEATS, warmups=WARMUPS, before=flush.zero_)
+    return 1e-3 * statistics.median(times_ms)

@@ -15,7 +15,9 @@ import importlib.util
 import json
 import math
 import os
+import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +134,23 @@ def shared(
     source = f"# {what}\nshared({figure!r})"
     track.__dict__.update(unit=unit, version="1", rounds=rounds, pretty_source=source)
     return track
+
+
+def median_s(
+    call: Callable[[], object],
+    readings: int,
+    *,
+    warmups: int = 1,
+    before: Callable[[], object] = lambda: None,
+) -> float:
+    """The median seconds of some calls after warm-up calls; `before` each, something untimed."""
+    seconds = []
+    for _ in range(warmups + readings):
+        before()
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[warmups:])
 
 
 def one_sample(figure: float | Windowed) -> Samples:

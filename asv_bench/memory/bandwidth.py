@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from asv_bench.errors import MeasurementFailed
@@ -50,16 +51,32 @@ def read_bandwidth(device: str) -> Bandwidth | None:
     programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
     sums = torch.empty(programs, dtype=torch.float32, device=device)
 
-    pass_ms: list[float] = []
+    def read() -> None:
+        read_kernel[(programs,)](data, sums, tiles, TILE_SIZE=TILE, num_warps=8)
+
     with torch.cuda.device(data.device):
-        for repeat in range(WARMUPS + REPEATS):
-            before = torch.cuda.Event(enable_timing=True)
-            after = torch.cuda.Event(enable_timing=True)
-            before.record()
-            read_kernel[(programs,)](data, sums, tiles, TILE_SIZE=TILE, num_warps=8)
-            after.record()
-            after.synchronize()
-            if repeat >= WARMUPS:
-                pass_ms.append(before.elapsed_time(after))
+        pass_ms = device_ms(read, REPEATS, warmups=WARMUPS)
     size = data.numel() * data.element_size()
     return Bandwidth(1e3 * size / statistics.median(pass_ms), size, pass_ms)
+
+
+def device_ms(
+    call: Callable[[], object],
+    readings: int,
+    *,
+    warmups: int,
+    before: Callable[[], object] = lambda: None,
+) -> list[float]:
+    """Milliseconds of some calls on the device's clock, after others; `before` each, something."""
+    import torch
+
+    times: list[float] = []
+    for _ in range(warmups + readings):
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before()
+        begun.record()
+        call()
+        ended.record()
+        ended.synchronize()
+        times.append(begun.elapsed_time(ended))
+    return times[warmups:]

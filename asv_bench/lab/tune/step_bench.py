@@ -16,6 +16,7 @@ import torch
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.lab.tune.candidates import Rejected, StepPoint, Timer
+from asv_bench.memory.bandwidth import device_ms
 from engine.kv.memory import KVCache
 from engine.requests.params import SamplingParams
 from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
@@ -243,16 +244,15 @@ def _step_us(rows: StepRows, graph: torch.cuda.CUDAGraph, fused: FusedDecode) ->
     The caller holds `fused`, whose scratch memory the graph writes. Each replay attends to one
     token more than the one before.
     """
+
+    def replay(count: int) -> None:
+        for _ in range(count):
+            graph.replay()
+
     rows.reset()
-    for _ in range(WARM_REPLAYS):
-        graph.replay()
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    for _ in range(REPLAYS):
-        graph.replay()
-    after.record()
-    after.synchronize()
-    return 1e3 * float(before.elapsed_time(after)) / REPLAYS
+    replay(WARM_REPLAYS)
+    [step_ms] = device_ms(partial(replay, REPLAYS), 1, warmups=0)
+    return 1e3 * step_ms / REPLAYS
 
 
 def _require_working_device(error: Exception) -> None:
