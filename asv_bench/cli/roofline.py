@@ -16,9 +16,8 @@ from asv_bench.explain.trace import read_events
 from asv_bench.explain.traced import torch_trace
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import timed_steps
-from asv_bench.lab.roofline.step_traffic import Role, step_traffic
 from asv_bench.memory.bandwidth import Bandwidth, require_bandwidth
-from asv_bench.memory.floor import ModelConfig
+from asv_bench.memory.floor import ModelConfig, Role, step_traffic
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places

@@ -1,8 +1,12 @@
-"""The floor of a decode step: the bytes it must read, at the bandwidth this machine reads."""
+"""The floor of a decode step: the bytes that each of its kernels must move, from the sizes alone.
+
+Bytes that only an implementation needs, such as partial products, are not counted.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
 from asv_bench.errors import Refused
@@ -59,42 +63,120 @@ def model_parts(config: ModelConfig) -> dict[str, Any]:
     return {name: getattr(config, name, part) for name, part in _GPT2_PARTS.items()}
 
 
-def weight_elements(config: ModelConfig) -> int:
-    """Weights that one decode step reads: every layer, the last norm, the head.
+class Role(StrEnum):
+    """What a kernel of a step does, in the order in which a layer needs them.
 
-    The head is read whole. Of the embeddings only one row a sequence is read, which is left out,
-    and a tied head is not counted twice.
+    Where one kernel does the second and the third, as for a single row, it is `WHOLE_ATTENTION`.
     """
+
+    EMBED = "embedding"
+    ATTENTION_IN = "attention in"
+    ATTENTION = "attention, append"
+    WHOLE_ATTENTION = "attention in, append"
+    ATTENTION_OUT = "attention out"
+    FEED_FORWARD_IN = "feed-forward in"
+    FEED_FORWARD_OUT = "feed-forward out"
+    HEAD = "head"
+    PICK = "pick tokens"
+
+
+_ROW_STATE_BYTES = 4 * 4  # last token, position, remaining budget, ring slot: int32 each
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTraffic:
+    """Bytes of one role in one step, all layers: weights, cached K and V, and everything else."""
+
+    weights: float
+    kv: float = 0.0
+    activations: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return self.weights + self.kv + self.activations
+
+
+def step_traffic(
+    config: ModelConfig,  # the model's sizes
+    *,
+    dtype: str,  # "float32", "float16" or "bfloat16", of weights, activations and cache alike
+    batch_size: int,  # sequences in the step
+    # Mean tokens that a sequence attends to, the new one included, which is written.
+    context: float,
+    # One kernel makes queries, keys and values and attends to them, so that they are never in
+    # memory by themselves.
+    joins_attention: bool = False,
+) -> dict[Role, RoleTraffic]:
+    """Bytes that each role must move in a decode step of a decoder, in the order of `Role`."""
     parts = model_parts(config)
+    norm = 2 if parts["norm"] == "layer" else 1
+    size, rows, layers = element_bytes(dtype), batch_size, config.num_layers
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
-    attention_in = query + 2 * config.num_kv_heads * config.head_dim
-    feed_forward_in = 2 * inner if parts["is_gated"] else inner
-    maps = hidden * (attention_in + query + feed_forward_in + inner)
-    biases = (
-        parts["attention_in_bias"] * attention_in
-        + parts["attention_out_bias"] * hidden
-        + parts["feed_forward_bias"] * (feed_forward_in + hidden)
+    key_value = 2 * config.num_kv_heads * config.head_dim
+
+    def linear(
+        n: int, k: int, *, bias: bool, has_norm: bool, adds_residual: bool, gates: int = 1
+    ) -> RoleTraffic:
+        weights = gates * n * (k + bias) + (norm * k if has_norm else 0)
+        activations = rows * (k + n + (n if adds_residual else 0))
+        return RoleTraffic(size * layers * weights, 0.0, size * layers * activations)
+
+    cached = size * layers * rows * context * key_value
+    head_norms = size * layers * parts["qk_norm"] * 2 * config.head_dim
+    project = linear(
+        query + key_value,
+        hidden,
+        bias=parts["attention_in_bias"],
+        has_norm=True,
+        adds_residual=False,
     )
-    norm = 2 * hidden if parts["norm"] == "layer" else hidden
-    per_layer = maps + biases + 2 * norm + parts["qk_norm"] * 2 * config.head_dim
-    elements: int = config.num_layers * per_layer + norm + config.vocab_size * hidden
-    return elements
-
-
-def kv_elements_per_token(config: ModelConfig) -> int:
-    """Elements of K and V that the cache holds for one token of one sequence, all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    if joins_attention:
+        activations = size * layers * rows * (hidden + query)
+        weights = project.weights + head_norms
+        attention = {Role.WHOLE_ATTENTION: RoleTraffic(weights, cached, activations)}
+    else:
+        activations = size * layers * rows * (2 * query + key_value)
+        attention = {
+            Role.ATTENTION_IN: project,
+            Role.ATTENTION: RoleTraffic(head_norms, cached, activations),
+        }
+    # Of each embedding, also that of learned positions, a row; and one of the residual stream.
+    embedded = 3 if parts["rotary"] is None else 2
+    feed_forward_bias = parts["feed_forward_bias"]
+    return {
+        Role.EMBED: RoleTraffic(0.0, 0.0, size * rows * embedded * hidden),
+        **attention,
+        Role.ATTENTION_OUT: linear(
+            hidden, query, bias=parts["attention_out_bias"], has_norm=False, adds_residual=True
+        ),
+        Role.FEED_FORWARD_IN: linear(
+            inner,
+            hidden,
+            bias=feed_forward_bias,
+            has_norm=True,
+            adds_residual=False,
+            gates=2 if parts["is_gated"] else 1,
+        ),
+        Role.FEED_FORWARD_OUT: linear(
+            hidden, inner, bias=feed_forward_bias, has_norm=False, adds_residual=True
+        ),
+        Role.HEAD: RoleTraffic(
+            size * (config.vocab_size * hidden + norm * hidden), 0.0, size * rows * hidden
+        ),
+        Role.PICK: RoleTraffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
+    }
 
 
 def step_bytes(config: ModelConfig, *, dtype: str, batch_size: int, mean_context: float) -> float:
     """Bytes that one decode step must read: the weights once, and each sequence's K and V.
 
-    `dtype` is "float32", "float16" or "bfloat16", of weights and cache alike. `mean_context` is how
-    many tokens a sequence attends to.
+    Arguments are as those of `step_traffic`. The head is read whole. Of the embeddings only one row
+    a sequence is read, which is left out, and a tied head is not counted twice.
     """
-    kv = batch_size * mean_context * kv_elements_per_token(config)
-    return element_bytes(dtype) * (weight_elements(config) + kv)
+    traffic = step_traffic(config, dtype=dtype, batch_size=batch_size, context=mean_context)
+    return sum(one.weights + one.kv for one in traffic.values())
 
 
 def element_bytes(dtype: str) -> int:
@@ -102,16 +184,6 @@ def element_bytes(dtype: str) -> int:
     if dtype not in BYTES_PER_ELEMENT:
         raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
     return BYTES_PER_ELEMENT[dtype]
-
-
-def floor_ms(bytes_read: float, bytes_per_second: float) -> float:
-    """Milliseconds that reading `bytes_read` takes at the measured bandwidth."""
-    return 1e3 * bytes_read / bytes_per_second
-
-
-def fraction_of_floor(floor: float, step: float) -> float:
-    """Bytes that the step must read over (time x bandwidth): 1 is the floor, smaller is slower."""
-    return floor / step
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
-from asv_bench.memory.floor import describe, fraction_of_floor
+from asv_bench.memory.floor import describe
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.drive import (
@@ -42,7 +42,7 @@ class ModeResult:
     @property
     def fraction_of_floor(self) -> float | None:
         """The floor over the step time; None without a floor."""
-        return None if self.floor_ms is None else fraction_of_floor(self.floor_ms, self.step_ms)
+        return None if self.floor_ms is None else self.floor_ms / self.step_ms
 
     def over_runs(self) -> dict[str, Summary]:
         """Times and throughputs of whole runs."""

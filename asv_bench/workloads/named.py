@@ -11,7 +11,7 @@ import numpy as np
 
 from asv_bench.errors import Refused
 from asv_bench.memory.bandwidth import Bandwidth
-from asv_bench.memory.floor import ModelConfig, floor_ms, step_bytes
+from asv_bench.memory.floor import ModelConfig, step_bytes
 
 if TYPE_CHECKING:
     from engine import EngineConfig, SamplingParams
@@ -125,7 +125,7 @@ class Workload:
         bytes_read = step_bytes(
             config, dtype=dtype, batch_size=self.resident, mean_context=self.mean_context
         )
-        return floor_ms(bytes_read, bandwidth.bytes_per_second)
+        return 1e3 * bytes_read / bandwidth.bytes_per_second
 
     def engine_settings(self, block_size: int = BLOCK_SIZE) -> dict[str, Any]:
         """`EngineConfig` fields that this workload fixes.

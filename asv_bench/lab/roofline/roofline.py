@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from asv_bench.lab.roofline.step_timeline import StepKernel, TimedStep
-from asv_bench.lab.roofline.step_traffic import Role, RoleTraffic
+from asv_bench.memory.floor import Role, RoleTraffic
 from asv_bench.output.table import Column, Row, Table, digits, percent
 
 

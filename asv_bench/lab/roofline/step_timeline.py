@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import DEVICE_CATEGORIES, Event
-from asv_bench.lab.roofline.step_traffic import Role
+from asv_bench.memory.floor import Role
 
 KERNEL_ROLES = {
     "embed_rows": Role.EMBED,

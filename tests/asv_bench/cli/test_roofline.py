@@ -21,9 +21,8 @@ from asv_bench.explain.trace import Event, EventArguments, summarize_trace
 from asv_bench.explain.traced import Traced
 from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import KERNEL_ROLES, LINEAR_KERNELS, timed_steps
-from asv_bench.lab.roofline.step_traffic import Role, step_traffic
 from asv_bench.memory.bandwidth import Bandwidth
-from asv_bench.memory.floor import GPT2Shape, step_bytes
+from asv_bench.memory.floor import GPT2Shape, Role, step_bytes, step_traffic
 from asv_bench.workloads.named import WORKLOADS
 from engine.models.registry import RANDOM_CONFIGS
 
@@ -73,12 +72,9 @@ def test_weights_and_cache_add_up_to_the_steps_floor(
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen3-0.6b", "qwen3-8b"])
-def test_those_of_families_do_too(name: str) -> None:
+def test_families_read_what_they_have_more_and_no_learned_positions(name: str) -> None:
     spec = RANDOM_CONFIGS[name]
     traffic = step_traffic(spec, dtype="bfloat16", batch_size=64, context=256.0)
-    owed = sum(one.weights + one.kv for one in traffic.values())
-    floor = step_bytes(spec, dtype="bfloat16", batch_size=64, mean_context=256.0)
-    assert owed == pytest.approx(floor, rel=1e-12)
     # Gated: two maps are read, one result is written.
     into = traffic[Role.FEED_FORWARD_IN]
     hidden, inner = spec.hidden_size, spec.inner_size

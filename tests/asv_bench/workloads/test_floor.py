@@ -10,24 +10,25 @@ import torch
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth, require_bandwidth
-from asv_bench.memory.floor import (
-    GPT2Shape,
-    fraction_of_floor,
-    kv_elements_per_token,
-    step_bytes,
-    weight_elements,
-)
+from asv_bench.memory.floor import GPT2Shape, ModelConfig, step_bytes
 from asv_bench.workloads.named import WORKLOADS
 from engine.models.registry import RANDOM_CONFIGS
 from engine.models.spec import DecoderSpec
 from engine.models.weights import parameter_shapes
 
 
+def read_bytes(config: ModelConfig, tokens: float = 0.0) -> float:
+    """Of a step of one sequence in half precision: the weights, and those of cached tokens."""
+    return step_bytes(config, dtype="float16", batch_size=1, mean_context=tokens)
+
+
 def test_bytes_of_gpt2_in_half_precision() -> None:
-    assert 2 * weight_elements(GPT2Shape()) == pytest.approx(247e6, rel=0.002)
-    assert 2 * kv_elements_per_token(GPT2Shape()) == 36_864
+    weights = read_bytes(GPT2Shape())
+    assert weights == pytest.approx(247e6, rel=0.002)
+    assert read_bytes(GPT2Shape(), 1.0) - weights == 36_864
     # Of heads that queries share, the cache holds one.
-    assert kv_elements_per_token(RANDOM_CONFIGS["qwen3-8b"]) == 36 * 2 * 8 * 128
+    qwen = RANDOM_CONFIGS["qwen3-8b"]
+    assert read_bytes(qwen, 1.0) - read_bytes(qwen) == 2 * 36 * 2 * 8 * 128
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_weights_are_those_of_a_model_without_its_embedding_lookups(config: Deco
     if not config.tied_head:
         lookups.add("token_embedding.weight")
     read = [shape for name, shape in parameter_shapes(config).items() if name not in lookups]
-    assert weight_elements(config) == sum(map(math.prod, read))
+    assert read_bytes(config) == 2 * sum(map(math.prod, read))
 
 
 H200, H100 = 4.42e12, 3.06e12
@@ -83,10 +84,6 @@ def test_type_doubles_the_bytes_and_an_unknown_one_is_refused() -> None:
     assert read("float32") == 2 * read("bfloat16")
     with pytest.raises(Refused, match="float32, float16, bfloat16"):
         read("int8")
-
-
-def test_fraction_of_floor_is_one_at_the_floor() -> None:
-    assert (fraction_of_floor(0.2, 0.2), fraction_of_floor(0.2, 0.8)) == (1.0, 0.25)
 
 
 def test_no_bandwidth_is_claimed_on_a_cpu() -> None:
