@@ -15,7 +15,7 @@ import msgspec
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import Clue, Source, leaning, more_or_less, number
 from asv_bench.explain.count_child import Counts, CountTask
-from asv_bench.explain.engine_process import ask_engine
+from asv_bench.explain.traced import ask_engine
 from asv_bench.lab.counters.step_counters import MODEL
 
 CPU_PATHS, GPU_PATHS = ("cpu",), ("graph", "fused", "plain")

@@ -186,7 +186,7 @@ def test_graphs_are_traced_beside_a_window_with_ranges(
         decoded = Decoded(steps=4, decode=window["decode"], step_us=1.0)
         return subprocess.CompletedProcess(command, 0, json.dumps(asdict(decoded)), "")
 
-    monkeypatch.setattr("asv_bench.explain.engine_process.run_apart", run_apart)
+    monkeypatch.setattr("asv_bench.explain.traced.run_apart", run_apart)
     traces = torch_traces(replace(WINDOW, device=device, decode=decode), tmp_path)
     assert ran == windows
     assert len({one.path for one in traces}) == len(windows)

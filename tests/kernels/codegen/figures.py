@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from asv_bench.lab.codegen.compiled import CompiledKernel
+from asv_bench.lab.codegen.compiled import CompiledKernel, Instruction
 from asv_bench.lab.codegen.launched_kernels import LaunchedKernel
-from asv_bench.lab.codegen.sass import Instruction
 
 TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")
 ASYNC_COPY = re.compile(r"(LDGSTS|UTMALDG)\b")

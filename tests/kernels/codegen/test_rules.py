@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asv_bench.lab.codegen.sass import parse_sass
+from asv_bench.lab.codegen.compiled import parse_sass
 from tests.fresh_python import forked_python, fresh_python
 from tests.kernels.codegen.figures import (
     ASYNC_COPY,
