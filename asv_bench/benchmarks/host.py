@@ -30,7 +30,7 @@ from .engine_runs import (
     warm_engine,
     windowed,
 )
-from .sharing import Benchmark, Run, SharesRuns, Windowed, median_s, shared, tracked
+from .sharing import CommitBenchmark, Run, SharesRuns, Windowed, median_s, shared, tracked
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import RunSample
@@ -42,7 +42,7 @@ BATCHES = [8, 64, 256]
 SMALL_BLOCK = 16
 
 
-class AppendBookkeeping(Benchmark):
+class AppendBookkeeping(CommitBenchmark):
     """Finding the block and slot of one new token for each of `batch` sequences.
 
     A reading spans as many appends as a block has tokens, so that each holds one block boundary.
@@ -66,7 +66,7 @@ class AppendBookkeeping(Benchmark):
         return median_s(fill_a_block, CYCLES) / BLOCK_SIZE
 
 
-class BlockMetadata(Benchmark):
+class BlockMetadata(CommitBenchmark):
     """Allocating, sharing and freeing blocks: reference counts."""
 
     params = (BATCHES,)
@@ -92,7 +92,7 @@ class BlockMetadata(Benchmark):
         return median_s(hold_and_release, CYCLES) / batch
 
 
-class BlockTables(Benchmark):
+class BlockTables(CommitBenchmark):
     """Block tables: building one for a prompt, and copy-on-write of its last block."""
 
     params = (BATCHES,)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from .engine_runs import CPU_MODEL, engine_part
-from .sharing import Benchmark, median_s, tracked
+from .sharing import CommitBenchmark, median_s, tracked
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -24,7 +24,7 @@ LONG_OUTPUT = 100
 MANY_STREAMS = 128
 
 
-class ManyStreams(Benchmark):
+class ManyStreams(CommitBenchmark):
     """A step whose tokens go to a number of streams, which share the requests of the batch."""
 
     params = ([1, MANY_STREAMS],)
@@ -55,7 +55,7 @@ class ManyStreams(Benchmark):
         return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
-class StopIdsOfOthers(Benchmark):
+class StopIdsOfOthers(CommitBenchmark):
     """A step after the end of a request that had many stop ids, nearly all of them equal."""
 
     params = ([1, MANY_STOP_IDS],)
@@ -76,7 +76,7 @@ class StopIdsOfOthers(Benchmark):
         return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
-class AbortOfWaiting(Benchmark):
+class AbortOfWaiting(CommitBenchmark):
     """Aborting waiting requests, the newest first."""
 
     params = ([500, 16_000],)
@@ -95,7 +95,7 @@ class AbortOfWaiting(Benchmark):
         return (time.perf_counter() - started) / waiting
 
 
-class LateRequest(Benchmark):
+class LateRequest(CommitBenchmark):
     """A single request in the last row, after the requests in all other rows have ended."""
 
     params = ([1, BATCH],)
@@ -116,7 +116,7 @@ class LateRequest(Benchmark):
         return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
-class BlockedPrompt(Benchmark):
+class BlockedPrompt(CommitBenchmark):
     """A step of a request while another waits for room in the KV cache."""
 
     params = ([80, 960],)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from .sharing import Benchmark, median_s, tracked
+from .sharing import CommitBenchmark, median_s, tracked
 
 if TYPE_CHECKING:
     from engine import Tokenizer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 READINGS = 5
 
 
-class TextStreams(Benchmark):
+class TextStreams(CommitBenchmark):
     """A `TextStream` of `tokens` tokens, of text or of bytes that never become a character.
 
     Seconds per token must be the same for each length.

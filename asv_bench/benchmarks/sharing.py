@@ -215,7 +215,7 @@ def _write(path: Path, kept: dict[str, Any]) -> None:
     unfinished.replace(path)
 
 
-class Benchmark:
+class CommitBenchmark:
     """Base of all benchmarks: measures the commit under test, or skips."""
 
     timeout = 120.0
@@ -229,7 +229,7 @@ class Benchmark:
         """Skip parameters that are not measured here; build what the others need."""
 
 
-class SharesRuns(Benchmark):
+class SharesRuns(CommitBenchmark):
     """Base of benchmarks whose figures come from a shared run."""
 
     timeout = 600.0

@@ -19,7 +19,7 @@ from kernels import kv_append
 Slots = TypeVar("Slots")
 
 
-class Append(Protocol, Generic[Slots]):
+class RungAppend(Protocol, Generic[Slots]):
     """How tokens are appended."""
 
     def reserve(self, blocks: TupleBlocks, layer: int, sequences: Sequence[list[int]]) -> Slots: ...

@@ -40,7 +40,7 @@ class TableShape:
     max_blocks: int
 
 
-class BlockTables(Protocol):
+class RungTables(Protocol):
     """How the tables of a step are made."""
 
     def __init__(self, shape: TableShape, device: torch.device) -> None: ...
@@ -58,7 +58,7 @@ class RebuiltTables:
         self._device = device
 
     def build(self, sequences: Sequence[LadderSequence]) -> list[Tensor]:
-        """See `BlockTables`."""
+        """See `RungTables`."""
         return [self._layer(layer, sequences) for layer in range(self._shape.num_layers)]
 
     def _layer(self, layer: int, sequences: Sequence[LadderSequence]) -> Tensor:
@@ -85,7 +85,7 @@ class CachedRows:
         )
 
     def build(self, sequences: Sequence[LadderSequence]) -> Tensor:
-        """See `BlockTables`."""
+        """See `RungTables`."""
         layers, width = self._shape.num_layers, self._shape.width
         used = self._buffer[: layers * len(sequences) * width]
         tables = used.view(layers, len(sequences), width)

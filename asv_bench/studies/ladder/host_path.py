@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asv_bench.studies.ladder.appends import Append
+from asv_bench.studies.ladder.appends import RungAppend
 from asv_bench.studies.ladder.block_managers import Slot, TupleBlocks
 from asv_bench.studies.ladder.block_tables import (
-    BlockTables,
     LadderSequence,
     LayerTables,
+    RungTables,
     TableShape,
 )
 
@@ -24,8 +24,8 @@ class Parts:
     """What a rung is made of: one of each."""
 
     blocks: type[TupleBlocks]
-    append: type[Append[Any]]
-    tables: type[BlockTables]
+    append: type[RungAppend[Any]]
+    tables: type[RungTables]
 
 
 @dataclass(frozen=True, slots=True)
