@@ -83,7 +83,7 @@ def counters(
         today = datetime.now(UTC).date().isoformat()
         acceptance = Acceptance(accept.strip(), working_tree(REPOSITORY).label, today)
         accepted = known.accepted if known else ()
-        baseline = Baseline(versions, (*accepted, acceptance), steps, kernels)
+        baseline = Baseline(1, versions, (*accepted, acceptance), steps, kernels)
         write_baseline(versions.path, baseline)
         console.print(f"accepted: {versions.path}")
         return

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY, write_json
-from asv_bench.output.stored_json import UnreadableFile, read_stored, require_schema, text
+from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
 from asv_bench.output.table import Column, Table
 
-SCHEMA = 1
 FOLDER = REPOSITORY / "reports" / "counters"
 STEP_COLUMNS = (
     Column("what", "path, batch, span", kind="name"),
@@ -38,8 +39,7 @@ Counters: TypeAlias = Mapping[str, Mapping[str, Any]]
 """By what was counted ("cpu, batch 8, step", or a kernel), then by the counter's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(msgspec.Struct, frozen=True):
     """What counters depend on beside the code."""
 
     python: str
@@ -57,21 +57,20 @@ class Versions:
         return FOLDER / f"{self.key}.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
+class Acceptance(msgspec.Struct, frozen=True):
     """Why the counters are what they are, since which commit."""
 
-    why: str
+    why: Text
     commit: str | None
-    date: str
+    date: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """What one file holds; the last acceptance is the newest."""
 
+    schema: Literal[1]
     versions: Versions
-    accepted: tuple[Acceptance, ...]
+    accepted: Annotated[tuple[Acceptance, ...], msgspec.Meta(min_length=1)]
     steps: Counters
     kernels: Counters
 
@@ -111,7 +110,7 @@ def read_baseline(path: Path) -> Baseline | None:
     if not path.exists():
         return None
     try:
-        return read_stored(path, "a baseline", _baseline)
+        return read_stored(path, "a baseline", Baseline)
     except UnreadableFile as error:
         raise Refused(
             f"{path} holds no baseline of counters ({error}) Restore it from git, or take it away "
@@ -119,23 +118,9 @@ def read_baseline(path: Path) -> Baseline | None:
         ) from error
 
 
-def _baseline(content: dict[str, Any]) -> Baseline:
-    require_schema(content, SCHEMA)
-    accepted = tuple(Acceptance(**one) for one in content["accepted"])
-    if not accepted:
-        raise ValueError("it says of no acceptance")
-    for one in accepted:
-        text(one.why)
-        text(one.date)
-    steps, kernels = ({**content[name]} for name in ("steps", "kernels"))
-    for counters in (*steps.values(), *kernels.values()):
-        counters.keys()
-    return Baseline(Versions(**content["versions"]), accepted, steps, kernels)
-
-
 def write_baseline(path: Path, baseline: Baseline) -> None:
     """Write it in one piece, one counter a line, so that git shows what changed."""
-    write_json(path, {"schema": SCHEMA, **asdict(baseline)}, indent=1)
+    write_json(path, msgspec.to_builtins(baseline), indent=1)
 
 
 def differences(before: Counters, after: Counters) -> Iterator[CounterDifference]:
