@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.explain.clue import Clue, Source, leaning, more_or_less, number
+from asv_bench.explain.clue import Clue, Source, first_of, leaning, more_or_less, number
 from asv_bench.explain.count_child import Counts, CountTask
 from asv_bench.explain.traced import ask_engine
 from asv_bench.lab.counters.step_counters import MODEL
@@ -207,8 +207,8 @@ def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clu
         text = f"{text}, as in {worst}"
         yield _compiled(function, "spill instructions", spills, text, _SPILL_US)
     if base.keys() != head.keys():
-        gone = _listed(sorted(base.keys() - head.keys()))
-        new = _listed(sorted(head.keys() - base.keys()))
+        gone = first_of(sorted(base.keys() - head.keys()), _SHOWN)
+        new = first_of(sorted(head.keys() - base.keys()), _SHOWN)
         text = f"{new or gone} is {'new' if new else 'no longer run'}"
         text = f"runs with other tiles: {f'{new} in place of {gone}' if gone and new else text}"
         found = _compiled(function, "tiles", (0, 1), text, _TILES_US, leaning=0)
@@ -232,11 +232,6 @@ def _sum(side: Kernels, figure: str) -> int:
 
 def _most_registers(side: Kernels) -> int:
     return max((one["registers"] for one in side.values()), default=0)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _compiled(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from asv_bench.explain.clue import Clue, Source, number
+from asv_bench.explain.clue import Clue, Source, first_of, number
 from asv_bench.explain.commit_files import CommitFiles
 from asv_bench.explain.effect import Effect
 from asv_bench.explain.profile_tables import short_kernel_name
@@ -264,10 +264,8 @@ def _told_once(clues: Sequence[Clue]) -> list[Clue]:
 def _as_one(packages: Sequence[Clue]) -> list[Clue]:
     if len(packages) < 2:
         return [replace(one, sentence=f"another version of {one.sentence}") for one in packages]
-    shown = ", ".join(one.sentence for one in packages[:_PACKAGES])
-    more = len(packages) - _PACKAGES
-    rest = f" and {more} more" if more > 0 else ""
-    text = f"other versions of {len(packages)} packages: {shown}{rest}"
+    shown = first_of([one.sentence for one in packages], _PACKAGES)
+    text = f"other versions of {len(packages)} packages: {shown}"
     return [replace(packages[0], sentence=text, also=tuple(one.name for one in packages[1:]))]
 
 

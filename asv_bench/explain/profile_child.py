@@ -79,7 +79,7 @@ def decode_window(window: Window) -> Decoded:
         engine.step()
     requests = _submit(engine, workload, prompts)
     _decode(engine, skip)
-    with _traced(engine, window.trace):
+    with traced(window.device, window.trace):
         _decode(engine, steps)
     prompt_lengths = dict(zip(requests, map(len, prompts), strict=True))
     return Decoded(steps, engine.decode_mode, step_us, _last_context(engine, prompt_lengths))
@@ -134,13 +134,14 @@ def _wait_for_device(engine: Engine) -> None:
 
 
 @contextmanager
-def _traced(engine: Engine, path: str) -> Iterator[None]:
-    import torch
+def traced(device: str, path: str) -> Iterator[None]:
+    """Leave a trace by the torch profiler of what runs inside."""
+    from torch.profiler import ProfilerActivity, profile
 
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if engine.device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profiler:
+    activities = [ProfilerActivity.CPU]
+    if device.startswith("cuda"):
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as profiler:
         yield
     profiler.export_chrome_trace(path)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.explain.clue import Clue, Source, more_or_less
+from asv_bench.explain.clue import Clue, Source, first_of, more_or_less
 from asv_bench.explain.trace import TraceSummary
 
 BEYOND_NOISE = 5.0
@@ -281,7 +281,7 @@ def _with_callees(called: Sequence[Clue]) -> Iterator[Clue]:
         groups.setdefault(one.change, []).append(one)
     for first, *others in groups.values():
         names = tuple(one.name for one in others)
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        shown = first_of(names, 3)
         group = (first, *others)
         yield replace(
             first,

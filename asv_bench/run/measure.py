@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asv_bench.explain.profile_child import traced
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe
 from asv_bench.run.settings import PROFILE_DIR, Settings
@@ -155,17 +156,11 @@ class Measurement:
 
     def trace(self, mode: Mode) -> Path:
         """Run once more under the torch profiler and return the file with its trace."""
-        from torch.profiler import ProfilerActivity, profile
-
-        activities = [ProfilerActivity.CPU]
-        if self._settings.device.startswith("cuda"):
-            activities.append(ProfilerActivity.CUDA)
         directory = self._settings.flags.profile_dir or PROFILE_DIR
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self._settings.command}-{mode}-{os.getpid()}.trace.json.gz"
-        with profile(activities=activities) as profiler:
+        with traced(self._settings.device, str(path)):
             self.run_once(mode)
-        profiler.export_chrome_trace(str(path))
         return path
 
     def _build(self) -> Engine:
