@@ -1,4 +1,4 @@
-"""The tables that `profile` prints: ranges, the device's time, kernels; all per step."""
+"""The tables that `profile` prints: ranges, and kernels with the device's time; per step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asv_bench.explain.trace import DeviceTime
 from asv_bench.explain.traced import Traced
 from asv_bench.output.contradictions import ADVICE
 from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
@@ -21,7 +20,7 @@ _LAMBDA = re.compile(r"::\{lambda[^{}]*\}|::operator\b| const\b|\{lambda[^{}]*\}
 
 
 def window_tables(windows: Sequence[Traced]) -> list[Table]:
-    """Tables of the traced windows: ranges of the first, device and kernels of the last.
+    """The ranges of the first traced window, and the kernels or operators of the last.
 
     The last window is decoded as the engine really runs. If that is by graphs, the first window is
     the same steps decoded kernel by kernel, which shows each kernel's range; else both are one.
@@ -29,12 +28,8 @@ def window_tables(windows: Sequence[Traced]) -> list[Table]:
     first, last = windows[0], windows[-1]
     as_it_runs = "as it really runs"
     note = as_it_runs if len(windows) == 1 else "kernel by kernel, to see the ranges"
-    tables = [_range_table(first, note)]
-    device, ranges = last.summary.device, None
-    if device is not None:
-        tables.append(_device_table(last, device, as_it_runs))
-        ranges = {entry.name: entry.ranges for entry in first.summary.kernels}
-    return [*tables, _work_table(last, as_it_runs, ranges)]
+    ranges = {entry.name: entry.ranges for entry in first.summary.kernels}
+    return [_range_table(first, note), _work_table(last, as_it_runs, ranges)]
 
 
 def contradictions(window: Traced) -> list[str]:
@@ -61,12 +56,11 @@ def _table(
     note: str,
     columns: Sequence[Column],
     rows: Sequence[Row],
-    caption: str = "",
+    caption: str,
 ) -> Table:
-    """A table of a window; with a caption it also says what a step takes without a profiler."""
-    if caption:
-        caption += f" Without a profiler a step takes {window.decoded.step_us:,.1f} µs."
-    title = f"{what}: decode={window.decoded.decode}, {note} ({window.decoded.steps} steps)"
+    decoded = window.decoded
+    caption = f"{caption} Without a profiler a step takes {decoded.step_us:,.1f} µs.".strip()
+    title = f"{what}: decode={decoded.decode}, {note} ({decoded.steps} steps)"
     return Table(columns, rows, title, caption)
 
 
@@ -90,37 +84,13 @@ def _range_table(window: Traced, note: str) -> Table:
     return _table("Time per range", window, note, columns, each, "A range holds those within it.")
 
 
-def _device_table(window: Traced, device: DeviceTime, note: str) -> Table:
-    """How much of a step the device is busy, and how much lies between kernels."""
-    steps, span = window.decoded.steps, device.span_us
-    columns = (
-        Column("part", "of a step", kind="text"),
-        Column("number", "number", "", digits(1)),
-        Column("us", "µs a step", "", digits(1)),
-        Column("share", "share", "", percent(1)),
-    )
-    rows = [
-        [name, _over(number, steps), us / steps, _over(us, span)]
-        for name, number, us in (
-            ("step, first kernel to last", None, span),
-            ("a kernel or copy is running", device.kernels, device.busy_us),
-            ("gaps between them", device.gaps, span - device.busy_us),
-        )
-    ]
-    caption = (
-        "Tracing lengthens the gaps, and a kernel launched before its producer ends counts its "
-        "wait as its own time."
-    )
-    return _table("Device time", window, note, columns, rows, caption)
-
-
-def _work_table(window: Traced, note: str, ranges: Mapping[str, tuple[str, ...]] | None) -> Table:
-    """Kernels by their time and the range that launches them, or operators where that is None."""
-    work, steps = window.summary.work, window.decoded.steps
-    kind = "operator" if ranges is None else "kernel"
+def _work_table(window: Traced, note: str, ranges: Mapping[str, tuple[str, ...]]) -> Table:
+    """Kernels by their time and the ranges that launch them; operators where no device worked."""
+    work, steps, device = window.summary.work, window.decoded.steps, window.summary.device
+    kind = "operator" if device is None else "kernel"
     columns = [
         Column(kind, kind, kind="name"),
-        *([] if ranges is None else [Column("range", "range", kind="text")]),
+        *([] if device is None else [Column("range", "range", kind="text")]),
         Column("calls", "calls", "a step", digits(2)),
         Column("us_a_call", "µs", "a call", digits(2)),
         Column("us_a_step", "µs", "a step", digits(2)),
@@ -131,14 +101,29 @@ def _work_table(window: Traced, note: str, ranges: Mapping[str, tuple[str, ...]]
     if rest:
         more = sum(calls for _, calls, _ in rest), sum(us for _, _, us in rest)
         figures[SHOWN:] = [(f"{len(rest)} more", *more)]
-    rows: list[list[Any]] = []
+    rows: list[Row] = []
     for name, calls, us in figures:
         # Operators have short names; shortening C++ would drop their library.
-        text = name if ranges is None else short_kernel_name(name, NAME_WIDTH)
-        where = [] if ranges is None else [", ".join(ranges.get(name, ())) or None]
+        text = name if device is None else short_kernel_name(name, NAME_WIDTH)
+        where = [] if device is None else [", ".join(ranges.get(name, ())) or None]
         times = (calls / steps, _over(us, calls), us / steps, _over(us, total))
         rows.append([Cell(name, text=text), *where, *times])
-    return _table(f"Time per {kind}", window, note, columns, rows)
+    if device is None:
+        return _table("Time per operator", window, note, columns, rows, "")
+    span = device.span_us
+    rows.append(())
+    rows += [
+        [name, None, number / steps, None, us / steps, _over(us, span)]
+        for name, number, us in (
+            ("a kernel or copy is running", device.kernels, device.busy_us),
+            ("gaps between them", device.gaps, span - device.busy_us),
+        )
+    ]
+    caption = (
+        f"Below the line: of {span / steps:,.1f} µs a step, first kernel to last. Tracing makes "
+        "gaps longer, and a kernel launched before its producer ends counts its wait as its own."
+    )
+    return _table("Time per kernel", window, note, columns, rows, caption)
 
 
 def _over(part: float | None, whole: float) -> float | None:
