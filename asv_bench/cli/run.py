@@ -51,11 +51,11 @@ def _measuring(name: str) -> Callable[..., None]:
 @with_flags(PRESET_PANELS)
 def scheduler(given: RunFlags) -> None:
     """`run scheduler`, with older names of some flags: throughput and latencies."""
-    measure_and_report(settle(given.workload or "scheduler", plain_flags(given), "scheduler"))
+    measure_and_report(settle("scheduler", plain_flags(given), "scheduler"))
 
 
 @with_flags(PRESET_PANELS)
 def streaming(given: RunFlags) -> None:
     """`run streaming`, with older names of some flags: latency percentiles."""
     given.stream_interval = given.stream_interval or 1
-    measure_and_report(settle(given.workload or "streaming", plain_flags(given), "streaming"))
+    measure_and_report(settle("streaming", plain_flags(given), "streaming"))

@@ -19,7 +19,7 @@ _MOST = 1_000_000_000
 """No count of anything is larger; a number of 400 digits is no count."""
 _KINDS = {"bool": bool, "int": int, "float": float, "str": str, "Literal": str}
 _NAMES = {
-    "model": "--hf-model-id",
+    "model": "--hf-model-id --checkpoint-path",
     "admission": "--prefill-admission-policy",
     "admission_lookahead": "--prefill-admission-lookahead",
     "force_fifo_every": "--prefill-force-fifo-every",
@@ -148,8 +148,6 @@ PANELS: dict[str, dict[str, Flag]] = {
 }
 PRESET_PANELS = PANELS | {
     "Other names": {
-        "workload": Flag(str, None, "Named workload that the other flags change."),
-        "checkpoint_path": Flag(Path, None, "--model: a local directory."),
         "bf16": Flag(bool, False, "--dtype bfloat16."),
         "do_sample": Flag(bool, False, "Sample, at --temperature or 1; otherwise greedy."),
         "paged_attn": Flag(bool, True, "Attention over KV blocks; there is no other."),
@@ -178,7 +176,6 @@ def plain_flags(given: RunFlags) -> RunFlags:
     Raises Refused if a flag cannot be honoured, or contradicts another one.
     """
     flags = RunFlags(**vars(given))
-    path, samples = flags.checkpoint_path, flags.do_sample
     if not flags.paged_attn:
         raise Refused(
             "--no-paged-attn cannot be had: the engine keeps K and V in blocks and has no other "
@@ -186,19 +183,13 @@ def plain_flags(given: RunFlags) -> RunFlags:
         )
     if flags.bf16 and flags.dtype not in ("auto", "bfloat16"):
         raise Refused(f"--bf16 and --dtype {flags.dtype} contradict each other; give one.")
-    if flags.model and path:
-        raise Refused("--hf-model-id and --checkpoint-path both name a model; give one.")
-    if path and not path.is_dir():
-        raise Refused(f"--checkpoint-path {path} is not a directory.")
-    if flags.temperature is not None and not samples:
+    if flags.temperature is not None and not flags.do_sample:
         raise Refused("--temperature has no effect on greedy decoding; add --do-sample.")
     if flags.temperature == 0:
         raise Refused("--temperature must be above 0 to sample; leave out --do-sample.")
-    if path:
-        flags.model = str(path)
     if flags.bf16:
         flags.dtype = "bfloat16"
-    if samples:
+    if flags.do_sample:
         flags.temperature = flags.temperature or 1.0
     if flags.cuda_graph is not None:
         flags.decode = "graph" if flags.cuda_graph else "eager"

@@ -95,8 +95,6 @@ def test_a_preset_is_the_workload_that_it_is_called_after(tmp_path: Path) -> Non
     assert (preset["command"], run["command"]) == ("scheduler", "run")
     for part in ("workload", "engine", "sampling", "modes", "flags"):
         assert preset["settings"][part] == run["settings"][part]
-    wide = measured(tmp_path, "--workload=wide", "--quick")
-    assert wide["settings"]["workload"]["prompt_lengths"] == [16]
 
 
 def test_flags_are_shown_with_the_panel_of_what_they_fill() -> None:

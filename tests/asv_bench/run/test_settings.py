@@ -165,7 +165,6 @@ def test_flags_are_those_of_whatever_engine_is_measured(
 @pytest.mark.parametrize(
     ("given", "plain"),
     [
-        ({"checkpoint_path": Path("/")}, {"model": "/"}),
         ({"bf16": True}, {"dtype": "bfloat16"}),
         ({"do_sample": True}, {"temperature": 1.0}),
         ({"do_sample": True, "temperature": 0.5, "top_k": 3}, {"temperature": 0.5, "top_k": 3}),
@@ -188,8 +187,6 @@ def preset(**given: Any) -> RunFlags:
     [
         ({"paged_attn": False}, "--no-paged-attn cannot be had"),
         ({"bf16": True, "dtype": "float16"}, "contradict"),
-        ({"model": "gpt2", "checkpoint_path": Path("/")}, "both name a model"),
-        ({"checkpoint_path": Path("/nowhere")}, "/nowhere is not a directory"),
         ({"temperature": 0.7}, "--temperature has no effect on greedy decoding"),
         ({"do_sample": True, "temperature": 0.0}, "must be above 0"),
     ],
