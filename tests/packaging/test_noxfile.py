@@ -147,6 +147,23 @@ def test_kernel_tests_run_in_several_processes_on_a_gpu_too(noxfile, monkeypatch
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])
+def test_machine_code_is_checked_with_a_gpu_or_without_one(noxfile, monkeypatch, has_gpu):
+    ran: list[tuple[tuple[str, ...], dict[str, str | None]]] = []
+    session = SimpleNamespace(
+        posargs=["-k", "draw"], run=lambda *command, env: ran.append((command, env))
+    )
+    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=has_gpu))
+    for name in ("_provide", "_choose_triton"):
+        monkeypatch.setattr(noxfile, name, lambda *_: None)
+    noxfile.codegen.func(session, None)
+    [(command, env)] = ran
+    [path] = [word for word in command if word.endswith(".py")]
+    assert (ROOT / path).is_file()
+    assert command[-2:] == ("-k", "draw")
+    assert env == {"TRITON_INTERPRET": None, "KVTRAIL_REQUIRE": None}
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
 def test_the_rulers_tests_have_a_gpu_for_themselves(noxfile, monkeypatch, has_gpu):
     ran: list[tuple[str, ...]] = []
     session = SimpleNamespace(posargs=[], run=lambda *command, env: ran.append(command))
