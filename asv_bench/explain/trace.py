@@ -10,7 +10,7 @@ import gzip
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -161,17 +161,17 @@ def read_events(path: Path) -> list[Event]:
         events = content.get("traceEvents") if isinstance(content, dict) else content
         if not isinstance(events, list):
             raise ValueError("it holds no list of events")
-        timed = [one for one in events if not isinstance(one, dict) or _is_timed(one)]
+        timed = [
+            one
+            for one in events
+            if not isinstance(one, dict) or (one.get("ph") == "X" and "dur" in one)
+        ]
         return msgspec.convert(timed, list[Event])
     except msgspec.ValidationError as error:
         why = f"of its events with a duration: {error}"
     except (OSError, EOFError, zlib.error, ValueError) as error:
         why = str(error)
     raise MeasurementFailed(f"{path.name} is no Chrome trace: {why}.")
-
-
-def _is_timed(event: Mapping[str, object]) -> bool:
-    return event.get("ph") == "X" and "dur" in event
 
 
 def summarize_trace(events: Iterable[Event]) -> TraceSummary:

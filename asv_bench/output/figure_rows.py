@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from asv_bench.history.asv_results import Figure, Series
-from asv_bench.output.table import MISSING, Cell, Column, Table, digits, percent
+from asv_bench.output.table import MISSING, Cell, Column, Table, digits, percent, percentage
 from asv_bench.workloads.named import WORKLOADS
 
 CPU_MODEL = "gpt2-tiny"
@@ -46,6 +46,11 @@ def figure_text(value: float | None, unit: str) -> str:
     if unit == "bytes":
         return f"{value / 2**20:,.1f} MiB"
     return duration(value) if unit == "seconds" else f"{value:.4g} {unit}".rstrip()
+
+
+def spread_text(spread: float) -> str:
+    """A spread as a percentage, empty where there is none."""
+    return "" if math.isnan(spread) else f"±{percentage(spread, 1)}"
 
 
 def unit_of(seconds: float) -> tuple[str, float]:
@@ -85,11 +90,6 @@ class Reading:
     spread: float
     processes: int
     unit: str = ""
-
-    @property
-    def spread_text(self) -> str:
-        """The spread as a percentage, empty where there is none."""
-        return "" if math.isnan(self.spread) else f"±{100 * self.spread:.1f} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _cell(reading: Reading | None, column: Column) -> Cell:
     if reading is None:
         return Cell(None)
     values = reading.value, reading.spread
-    return Cell(values, note=reading.spread_text, text=column.show(reading.value))
+    return Cell(values, note=spread_text(reading.spread), text=column.show(reading.value))
 
 
 def _workload_of(series: Series) -> str:

@@ -127,7 +127,7 @@ class Graph:
     def pattern(self) -> str:
         """A regular expression for `--metric` that finds it alone."""
         values = ", ".join(
-            value if _is_number(value) else f".?{_escaped(value)}.?"
+            value if re.fullmatch(r"-?\d+(\.\d+)?", value) else f".?{_escaped(value)}.?"
             for _, value in self.series.params
         )
         name = _escaped(self.series.benchmark)
@@ -196,10 +196,6 @@ def order_of(graph: Graph) -> tuple[int, str, tuple[tuple[int, str], ...]]:
         (int(value) if value.isdecimal() else 0, value) for _, value in graph.series.params
     )
     return place, graph.series.benchmark, values
-
-
-def _is_number(value: str) -> bool:
-    return bool(re.fullmatch(r"-?\d+(\.\d+)?", value))
 
 
 def _escaped(text: str) -> str:

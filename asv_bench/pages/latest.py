@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import groupby
 from urllib.parse import quote
 
 from asv_bench.git.repository import kind_of
-from asv_bench.history.asv_results import Figure
-from asv_bench.output.table import percentage
+from asv_bench.output.figure_rows import spread_text
 from asv_bench.pages.graph import Graph, MarkedChange, change_between, is_base
 from asv_bench.pages.machine_view import MachineView
 
@@ -53,17 +51,13 @@ def _row(number: int, graph: Graph, view: MachineView) -> LatestRow:
         number=number,
         graph=graph,
         value=graph.text_of(figure),
-        spread="" if figure is None else _spread(figure),
+        spread="" if figure is None else spread_text(figure.spread),
         step=change_between(figure, before[-1] if before else None),
         measured="" if figure is None else _measured(place, view),
         is_stale=figure is not None and place < len(view.commits) - 1,
         draft=graph.text_of(graph.draft) + (f" ({drafted})" if drafted else ""),
         change=lately[-1] if lately else None,
     )
-
-
-def _spread(figure: Figure) -> str:
-    return "" if math.isnan(figure.spread) else f"±{percentage(figure.spread, 1)}"
 
 
 def _measured(place: int, view: MachineView) -> str:

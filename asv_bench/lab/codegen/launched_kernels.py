@@ -110,12 +110,15 @@ class LaunchedKernel:
 
 def every_kernel() -> list[LaunchedKernel]:
     """All that this project compiles for a GPU. Raises Refused under Triton's interpreter."""
+    from kernels.tiles.variants import kernel_variants
+
     return [
         *launched_kernels(),
         *plain_kernels(),
         *wide_head_kernels(),
         *family_kernels(),
-        *described_kernels(),
+        # The plain kernels for the heads of other models, which are described and not launched.
+        *map(described_kernel, kernel_variants()),
     ]
 
 
@@ -157,13 +160,6 @@ def family_kernels(
         # The types' name tells them from GPT-2's, which may have the same sizes.
         kernel.name, kernel.dtype = f"{kernel.name}-bf16", "bf16"
     return kernels
-
-
-def described_kernels() -> list[LaunchedKernel]:
-    """The plain kernels for the heads of other models, which are described and not launched."""
-    from kernels.tiles.variants import kernel_variants
-
-    return [described_kernel(variant) for variant in kernel_variants()]
 
 
 def described_kernel(variant: KernelVariant) -> LaunchedKernel:

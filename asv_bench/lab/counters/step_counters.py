@@ -120,7 +120,8 @@ def count_steps(path: StepPath, batch: int) -> CountedSteps:
         of_torch | of_python
         for of_torch, of_python in zip(seen_by_torch, seen_by_python, strict=True)
     )
-    return CountedSteps(first, {name: _sum(first[name], rest[name]) for name in COUNTERS})
+    block = {name: None if one is None else one + (rest[name] or 0) for name, one in first.items()}
+    return CountedSteps(first, block)
 
 
 def step_name(path: str, batch: int, part: str) -> str:
@@ -234,10 +235,6 @@ def _python_counters(engine: Engine, batch: int, steps: int, path: StepPath) -> 
         run_steps(engine, batch, steps)
     total = None if path.is_pretended else calls.total
     return {"engine_python_calls": calls.engine, "python_calls": total}
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
 
 
 def refuse_what_changes_the_path() -> None:
