@@ -60,45 +60,23 @@ class Conf(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class AsvConf:
-    """A file that was read and checked.
-
-    Attributes
-    ----------
-    path
-        The file.
-    conf
-        What it says.
-    root
-        The folder of the repository.
-    python
-        The version of the environment's interpreter, as the file names it.
-    interpreter
-        Where that lies.
-    requirements
-        What the matrix asks pip for.
-    variables
-        What it sets in a life.
-    only_in_lives
-        Those of them that a setup does not see.
-    """
+    """An `asv.conf.json` that was read and checked."""
 
     path: Path
     conf: Conf
-    root: Path
-    python: str
-    interpreter: str
-    requirements: tuple[str, ...]
-    variables: dict[str, str]
-    only_in_lives: tuple[str, ...]
+    root: Path  # the folder of the repository
+    python: str  # the interpreter's version, as the file names it
+    interpreter: str  # its path
+    requirements: tuple[str, ...]  # what the matrix asks pip for
+    variables: dict[str, str]  # what the matrix sets in a life
+    only_in_lives: tuple[str, ...]  # names of variables that a setup does not see
 
     @classmethod
     def read(cls, path: Path) -> AsvConf:
         """Read and check a file.
 
-        Raises
-        ------
-        Refused
-            If asv is missing, the file is none of asv's, or it asks for what is not here.
+        Raises Refused where asv is missing, the file is none of asv's, or it asks for what is not
+        here.
         """
         require_packages("asv", "asv_runner", "virtualenv")
         from asv.config import Config

@@ -49,17 +49,9 @@ _NAMES_MODULE = re.compile(r"\^?\w+\\?\.(?![*+?{])")
 
 
 class AsvSuite(DeclaredSubject):
-    """The benchmarks of an asv suite, in the commits of its repository.
+    """The benchmarks of an `asv.conf.json`, in the commits of its repository.
 
-    Parameters
-    ----------
-    path
-        An asv.conf.json.
-
-    Raises
-    ------
-    Refused
-        If asv is missing, or the file is none of asv's or of another repository.
+    Raises Refused where asv is missing, or the file is none of asv's or of another repository.
     """
 
     is_portable = False
@@ -85,12 +77,8 @@ class AsvSuite(DeclaredSubject):
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """See `DeclaredSubject`: patterns are looked for in names with parameters.
 
-        Raises
-        ------
-        NothingSelected
-            If no benchmark is called so.
-        MeasurementFailed
-            If no commit that is measured can be installed, or imports the benchmarks.
+        Raises NothingSelected where no benchmark is called so, and MeasurementFailed where no
+        commit that is measured can be installed or imports the benchmarks.
         """
         selection = Selection((".",), rounds=1).changed(patterns, None)
         self._kept = kept = self._kept_suite()
@@ -237,28 +225,16 @@ class AsvSuite(DeclaredSubject):
 
 @dataclass(frozen=True)
 class SuiteLife(Life):
-    """The chosen benchmarks of a suite, which a command runs one by one.
-
-    Attributes
-    ----------
-    command
-        The command.
-    wanted
-        What it is told of each: more than a command line holds.
-    is_imported_once
-        Whether the benchmarks are forks of a process that has imported them.
-    kept
-        The folder of the suite, which is used as long as this lives.
-    absent
-        By the folder of a variant, what gave no figure in its first life. It is not run again: a
-        benchmark that does not end would take its whole limit each time.
-    """
+    """The chosen benchmarks of a suite, which a command runs one by one."""
 
     command: CommandLife
     wanted: Sequence[Mapping[str, Any]]
-    is_imported_once: bool
-    kept: Path
+    """What the command is told of each benchmark; too much for its line."""
+    is_imported_once: bool  # whether benchmarks are forks of a process that has imported them
+    kept: Path  # the folder of the suite, in use as long as this lives
     absent: dict[Path, dict[str, Absence]] = field(default_factory=dict)
+    """By the folder of a variant, what gave no figure in its first life. It is not run again: a
+    benchmark that does not end would take its whole limit each time."""
 
     def live(
         self,

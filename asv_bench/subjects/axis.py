@@ -183,13 +183,7 @@ class Labels:
 
 
 def require_repository(root: Path) -> None:
-    """Refuse a folder that is no git repository.
-
-    Raises
-    ------
-    Refused
-        If it is none.
-    """
+    """Raise Refused where a folder is no git repository."""
     try:
         Repository(root).line("rev-parse", "--git-dir")
     except NoRepository as error:
@@ -207,12 +201,8 @@ def repository_around(folder: Path) -> Path | None:
 def place_of(folder: Path) -> tuple[Path, str]:
     """The repository that a folder lies in, and the folder's place in it; "": it is the top.
 
-    A folder stands for itself where no repository is around, or the one around ignores it.
-
-    Raises
-    ------
-    Refused
-        If it is no folder.
+    A folder stands for itself where no repository is around, or the one around ignores it. Raises
+    Refused where it is no folder.
     """
     if not folder.is_dir():
         raise Refused(f"{folder} is no folder; [subject] repository names the one to measure.")

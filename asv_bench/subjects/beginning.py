@@ -69,12 +69,7 @@ timeout_s = 600
 def beginning(folder: Path, *, has_gpu: bool) -> str:
     """The text of a `kvtrail.toml` that measures what a repository seems to measure itself.
 
-    Parameters
-    ----------
-    folder
-        The repository's.
-    has_gpu
-        Whether there is a GPU here.
+    `folder` is the repository's; `has_gpu` says whether there is a GPU here.
     """
     setup, env = _setup(folder)
     measure, pinned = _measure(folder)

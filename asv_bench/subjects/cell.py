@@ -43,27 +43,19 @@ _FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one variant ran with.
-
-    Attributes
-    ----------
-    interpreter
-        The Python that ran, if one was seen and answers. Folders of the commit are named by their
-        variables, as in `$KVTRAIL_OUT/env/bin/python`: they differ between any two commits.
-    packages
-        Its distributions and their versions, as `pip freeze` has them, without those that setup
-        made of the commit's own files: these are what is measured.
-    variables
-        Those of the environment that change how such programs run, and those that the subject's
-        file sets; none that hold secrets.
-    elsewhere
-        Modules of the variant's files that its lives import from elsewhere, and from where.
-    """
+    """What one variant ran with."""
 
     interpreter: str | None
+    """The Python that ran, if one was seen and answers. Folders of the commit are named by their
+    variables, as in `$KVTRAIL_OUT/env/bin/python`: they differ between any two commits."""
     packages: Mapping[str, str]
+    """The interpreter's distributions and their versions, as `pip freeze` has them, without those
+    that setup made of the commit's own files: these are what is measured."""
     variables: Mapping[str, str]
+    """Those of the environment that change how such programs run, and those that the subject's file
+    sets; none that hold secrets."""
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Modules of the variant's files that its lives import from elsewhere, and from where."""
 
     def to_json(self) -> dict[str, Any]:
         """The cell as JSON-ready values; of the interpreter only its name, of paths nothing."""

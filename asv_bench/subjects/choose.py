@@ -25,35 +25,17 @@ WITH_COMMAND = ("compare", "fixed", "bisect", "calibrate")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user says of the subject.
+    """What the user says of the subject."""
 
-    Attributes
-    ----------
-    command
-        What stands behind `--`.
-    file
-        `--subject`; None: the nearest `kvtrail.toml`, or the nearest asv suite.
-    patterns
-        Regular expressions for names of metrics, or of kvtrail's benchmarks.
-    devices, axis, require_gpu
-        The options of these names.
-    workload
-        Of kvtrail's own engine; None: kvtrail's benchmarks.
-    is_elsewhere
-        Whether the hosts of a fleet run lives.
-    near
-        Revisions that are measured.
-    """
-
-    command: Sequence[str] = ()
-    file: Path | None = None
-    patterns: Sequence[str] = ()
+    command: Sequence[str] = ()  # what stands behind `--`
+    file: Path | None = None  # `--subject`; None: the nearest `kvtrail.toml`, or asv suite
+    patterns: Sequence[str] = ()  # regular expressions for names of metrics, or of benchmarks
     devices: str | None = None
     axis: str | None = None
     require_gpu: bool = False
-    workload: EngineWorkload | None = None
-    is_elsewhere: bool = False
-    near: Sequence[str] = ()
+    workload: EngineWorkload | None = None  # of kvtrail's own engine; None: kvtrail's benchmarks
+    is_elsewhere: bool = False  # whether the hosts of a fleet run lives
+    near: Sequence[str] = ()  # revisions that are measured
 
     def __post_init__(self) -> None:
         require_patterns("--metric", self.patterns)
@@ -61,12 +43,8 @@ class Choice:
     def subject(self, verb: str) -> DeclaredSubject:
         """The subject, in this order: the command, the file, a file around, kvtrail itself.
 
-        Raises
-        ------
-        Refused
-            If there is none, or the options do not fit it.
-        MeasurementFailed
-            If a GPU is required and none is measured.
+        Raises Refused where there is none or the options do not fit it, and MeasurementFailed where
+        a GPU is required and none is measured.
         """
         subject = self.declared(verb)
         subject.near = self.near

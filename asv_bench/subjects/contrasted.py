@@ -13,27 +13,15 @@ from asv_bench.subjects.rounds import named
 class Contrasted:
     """What such subjects have in common: their metrics are the contrasts of each metric of another.
 
-    Parameters
-    ----------
-    subject
-        The other one, which is measured.
-    contrasts
-        Their names.
-    of_lives
-        Of these the one between single lives of two cells, if there is one. Its seams tell the
-        noise of the machine; a mean over cells is less noisy.
-
-    Attributes
-    ----------
-    metric_of
-        The name of the metric that a contrast is of, by the contrast's.
+    `of_lives` names the contrast between single lives of two cells, if there is one. Its seams tell
+    the noise of the machine; a mean over cells is less noisy.
     """
 
     def __init__(
         self, subject: DeclaredSubject, contrasts: Sequence[str], of_lives: str = ""
     ) -> None:
         self._subject = subject
-        self.metric_of = {
+        self.metric_of = {  # by the name of a contrast, the metric that it is of
             named(metric.name, contrast): metric.name
             for metric in subject.metrics
             for contrast in contrasts

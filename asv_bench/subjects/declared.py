@@ -61,29 +61,9 @@ class DeclaredSubject:
     The repository is only read. Files of commits are laid out in a temporary folder that goes with
     `pairs`, or in the cache of setups.
 
-    Parameters
-    ----------
-    root
-        The repository's folder.
-    text
-        The tables; pinned paths are from `root`.
-    command
-        What a life runs, where that is not the line of `[subject] measure`.
-    source
-        The file's text, for the record.
-    folder
-        Where in the repository commands run; "": at its top.
-
-    Attributes
-    ----------
-    cells
-        What variants ran with, by hash or label.
-    others
-        Figures that are not compared: by metric, and by hash or label.
-    remarks
-        See `Subject`.
-    near
-        Revisions that are measured; an asv suite lists its benchmarks with one of them.
+    Pinned paths of `text` are from `root`, the repository's folder. `command` is what a life runs
+    where that is not the line of `[subject] measure`, `source` the file's text for the record, and
+    `folder` where in the repository commands run; "": at its top.
     """
 
     is_portable = True
@@ -113,9 +93,13 @@ class DeclaredSubject:
         self._elsewhere: LivesElsewhere | None = None
         self._declare(text)
         self.cells: dict[str, Cell] = {}
+        """What variants ran with, by hash or label."""
         self.others: dict[str, dict[str, list[float]]] = {}
+        """Figures that are not compared: by metric, and by hash or label."""
         self.remarks: list[str] = []
+        """See `Subject`."""
         self.near: Sequence[str] = ()
+        """Revisions that are measured; an asv suite lists its benchmarks with one of them."""
 
     @classmethod
     def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
@@ -134,10 +118,7 @@ class DeclaredSubject:
     def of_command(cls, root: Path, command: Sequence[str]) -> DeclaredSubject:
         """The wall time of a command; one word that a shell reads as more is a line for it.
 
-        Raises
-        ------
-        Refused
-            If the command is empty.
+        Raises Refused where the command is empty.
         """
         if not command or not command[0].strip():
             raise Refused("the command to measure is empty; give it behind --.")
@@ -257,17 +238,9 @@ class DeclaredSubject:
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """Compare other metrics than the declared ones, on this machine or on other GPUs of it.
 
-        Parameters
-        ----------
-        patterns
-            Regular expressions, looked for in names of metrics.
-        devices
-            GPUs by number or UUID with commas between, or "all".
-
-        Raises
-        ------
-        Refused
-            If there is no such metric or device.
+        `patterns` are regular expressions, looked for in names of metrics; `devices` are GPUs by
+        number or UUID with commas between, or "all". Raises Refused where there is no such metric
+        or device.
         """
         self.choose_metrics(patterns)
         self._devices, self._places = devices, None
@@ -312,10 +285,7 @@ class DeclaredSubject:
     def add(self, commit: str, repository: Repository) -> None:
         """Know a commit, given by its full hash, that lies in another repository.
 
-        Raises
-        ------
-        Refused
-            If labels are compared, not commits.
+        Raises Refused where labels are compared, not commits.
         """
         if not isinstance(self._axis, Commits):
             raise Refused("labels have no files of their own; take commits, by --axis commits.")

@@ -11,17 +11,12 @@ _LEAST_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Seconds that a life waits beyond its work; 0 for the lives it is compared with.
-
-    Attributes
-    ----------
-    is_told
-        Whether the benchmark is told by a variable, to wait within what it times itself. If not,
-        a wait follows its command, which lengthens the wall time only.
-    """
+    """Seconds that a life waits beyond its work; 0 for the lives it is compared with."""
 
     seconds: float
     is_told: bool
+    """Whether the benchmark is told by a variable, to wait within what it times itself. If not, a
+    wait follows its command, which lengthens the wall time only."""
 
     def variables(self) -> dict[str, str]:
         """What the life is told."""

@@ -24,38 +24,19 @@ TRACE = "KVTRAIL_TRACE"
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Variants of a subject, laid out with their setups made.
+    """Variants of a subject, laid out with their setups made."""
 
-    Attributes
-    ----------
-    trees
-        Lays them out.
-    processes
-        Runs their commands.
-    table
-        `[subject]`.
-    command
-        What a life runs, whose interpreter is asked for its packages.
-    place
-        Where lives run.
-    traced
-        A life that leaves a trace; None: the subject has no `[trace]`.
-    """
-
-    trees: Trees
-    processes: Processes
-    table: SubjectTable
-    command: str | tuple[str, ...]
-    place: Place
-    traced: Life | None
+    trees: Trees  # lays variants out
+    processes: Processes  # runs their commands
+    table: SubjectTable  # `[subject]`
+    command: str | tuple[str, ...]  # what a life runs, whose interpreter is asked for its packages
+    place: Place  # where lives run
+    traced: Life | None  # a life that leaves a trace; None: the subject has no `[trace]`
 
     def tree(self, name: str) -> Path:
         """The folder with the files of a variant.
 
-        Raises
-        ------
-        CommitUnusable
-            If it cannot be laid out, or its setup fails.
+        Raises CommitUnusable where it cannot be laid out, or its setup fails.
         """
         return self.trees.lay_out(name).top
 
@@ -80,10 +61,7 @@ class Ends:
     def trace(self, name: str, target: Path) -> None:
         """Run the traced life of a variant, which leaves its trace at `target`.
 
-        Raises
-        ------
-        LifeFailed
-            If it does not end well.
+        Raises LifeFailed where it does not end well.
         """
         assert self.traced is not None
         laid = self.trees.lay_out(name)

@@ -25,20 +25,14 @@ class NoFigure(MeasurementFailed):
 
 @dataclass(slots=True)
 class Figures:
-    """Values by metric, one for each window, and why other metrics have none.
-
-    Attributes
-    ----------
-    taken
-        What counts of a metric, where it is not made of its windows.
-    span
-        When the life measured, in seconds of the monotonic clock; None: all the time.
-    """
+    """Values by metric, one for each window, and why other metrics have none."""
 
     values: dict[str, tuple[float, ...]] = field(default_factory=dict)
     absences: dict[str, Absence] = field(default_factory=dict)
     taken: dict[str, float] = field(default_factory=dict)
+    """What counts of a metric, where it is not made of its windows."""
     span: tuple[float, float] | None = None
+    """When the life measured, in seconds of the monotonic clock; None: all the time."""
 
     @classmethod
     def of_windows(cls, windows: Sequence[Figures]) -> Figures:
@@ -70,18 +64,12 @@ class _Nothing(NoFigure):
 
 @dataclass(frozen=True)
 class Left:
-    """What one life left, or one run of a client.
-
-    Parameters
-    ----------
-    result
-        Where it was to leave its JSON: one value, or one on each line, of which the last is taken.
-    said
-        What it printed.
-    """
+    """What one life left, or one run of a client."""
 
     result: Path
-    said: str
+    """Where it was to leave its JSON: one value, or one on each line, of which the last is
+    taken."""
+    said: str  # what it printed
 
     def figures(self, metrics: Mapping[str, MetricTable]) -> Figures:
         """The declared metrics, by name."""
@@ -102,10 +90,7 @@ class Left:
     def served(self, requests: Requests) -> Served:
         """The requests of a client, as far as it says what became of them.
 
-        Raises
-        ------
-        NoFigure
-            If it gives a count that is none.
+        Raises NoFigure where it gives a count that is none.
         """
         try:
             errors = self._at(requests.errors)

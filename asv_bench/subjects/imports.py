@@ -44,13 +44,7 @@ def imported_elsewhere(
     """Modules of a variant's files that its lives would import from elsewhere, and from where.
 
     A copy among an interpreter's packages counts where the files are packaged under that name.
-
-    Parameters
-    ----------
-    interpreter
-        The Python that runs `command`.
-    job
-        Says where lives run and with what.
+    `interpreter` is the Python that runs `command`; `job` says where lives run and with what.
     """
     names = _modules(laid.top)
     asked = json.dumps([sorted(names), _first_on_path(command, job)])

@@ -31,11 +31,8 @@ class Python:
 class Watched(Processes):
     """Starts the commands of one life as others do, and sees which Python the first of them runs.
 
-    Attributes
-    ----------
-    python
-        Of several that run in turns or in each other, the one that worked most; None: none was
-        seen so far.
+    `python` is the one that worked most, of several that run in turns or in each other; None where
+    none was seen so far.
     """
 
     def __init__(self, processes: Processes) -> None:

@@ -44,10 +44,7 @@ class Life(ABC):
     ) -> Figures:
         """Run it once, in the folder of a variant, for these metrics at least.
 
-        Raises
-        ------
-        LifeFailed
-            If it does not end well.
+        Raises LifeFailed where it does not end well.
         """
 
     def groups(self, metrics: Collection[str]) -> list[tuple[str, ...]]:

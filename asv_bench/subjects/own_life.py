@@ -41,12 +41,9 @@ def main() -> None:
 def measure(folder: str, name: str) -> dict[str, Any]:
     """Run one benchmark, named as asv's runner does: with the number of its parameters.
 
-    Returns
-    -------
-    dict
-        "name", "status" ("measured", "skipped" or "failed"), "samples", "windows" (what each sample
-        was made of, where it says so), "reason", "seconds", and as "run" the name of the run of the
-        engine that the figure was taken from, where it says so.
+    Gives "name", "status" ("measured", "skipped" or "failed"), "samples", "windows" (what each
+    sample was made of, where it says so), "reason", "seconds", and as "run" the name of the run of
+    the engine that the figure was taken from, where it says so.
     """
     outcome: dict[str, Any] = {
         "name": name,

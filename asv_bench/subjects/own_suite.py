@@ -69,18 +69,13 @@ class OwnSuite(DeclaredSubject):
     """The benchmarks of the checkout at `root`, whose ruler measures, in commits of it.
 
     Without patterns the step time of the workload `scheduler` is compared.
-
-    Attributes
-    ----------
-    entries
-        The chosen benchmarks.
     """
 
     is_portable = False
     is_own = True
     has_engine = True
     pathspecs = MEASURED_PACKAGES
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Entry, ...] = ()  # the chosen benchmarks
 
     def __init__(self, root: Path) -> None:
         self._environment = environment = environment_of(root)
@@ -116,12 +111,8 @@ class OwnSuite(DeclaredSubject):
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """See `DeclaredSubject`: `patterns` are looked for in names with parameters.
 
-        Raises
-        ------
-        Refused
-            If there is no such benchmark or device.
-        LifeFailed
-            If the benchmarks cannot be imported.
+        Raises Refused where there is no such benchmark or device, and LifeFailed where the
+        benchmarks cannot be imported.
         """
         require_packages("asv_runner", "torch", "msgspec")
         self._own_devices = devices_named(devices)
@@ -173,11 +164,8 @@ class OwnSuite(DeclaredSubject):
     def in_range(self, text: str) -> list[Commit]:
         """See `DeclaredSubject`.
 
-        Raises
-        ------
-        Refused
-            If the range is unknown or empty, or the checkout has uncommitted changes that bear on
-            figures: benchmarks are those of today.
+        Raises Refused where the range is unknown or empty, or the checkout has uncommitted changes
+        that bear on figures: benchmarks are those of today.
         """
         refuse_unfit(working_tree(self.repository), self.repository)
         return super().in_range(text)
@@ -268,18 +256,12 @@ class BenchmarkLife(Life):
     The figures of one run of the engine are taken from that run, those of different runs in
     different lives: the first life of a commit shows which share a run. On a CPU a short run is
     repeated, of which the least figure counts.
-
-    Attributes
-    ----------
-    identifiers
-        The benchmarks' names in asv's runner, by name.
-    is_compared
-        Whether figures are compared: then only positive ones count, and short runs are repeated.
     """
 
     suite: Path
-    identifiers: Mapping[str, str]
+    identifiers: Mapping[str, str]  # the benchmarks' names in asv's runner, by name
     is_compared: bool
+    """Whether figures are compared: then only positive ones count, and short runs are repeated."""
     is_on_gpu: bool
     _runs: dict[str, str] = field(default_factory=dict)
     _repeats: dict[str, int] = field(default_factory=dict)
@@ -392,10 +374,7 @@ def environment_of(root: Path) -> Path:
 def laid_out(variant: Variant, environment: Path) -> Path:
     """The folder with the measured packages of a commit; it is made on first use.
 
-    Raises
-    ------
-    CommitUnusable
-        If the commit has none of them, or git does not have the commit.
+    Raises CommitUnusable where the commit has none of them, or git does not have the commit.
     """
     try:
         directory = lay_out(variant.commit, variant.repository, environment / "commits")
@@ -421,10 +400,7 @@ def same_engine(base: Variant, head: Variant) -> bool:
 def devices_named(devices: str | None) -> tuple[str, ...]:
     """The devices to measure on: UUIDs of GPUs, or "cpu" where there is none.
 
-    Parameters
-    ----------
-    devices
-        As in `chosen_gpus`, by which they are refused if there are no such devices.
+    `devices` is as in `chosen_gpus`, which refuses those that there are not.
     """
     if has_cuda_gpu():
         return chosen_gpus(devices)

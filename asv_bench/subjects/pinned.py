@@ -16,28 +16,18 @@ _LEFT_OUT = {"__pycache__", ".git"}
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """Pinned paths with their content, so that both ends get the same, on any host.
-
-    Attributes
-    ----------
-    digests
-        By path, a hash of the file, or of all files below a folder with their names.
-    """
+    """Pinned paths with their content, so that both ends get the same, on any host."""
 
     entries: tuple[TreeEntry, ...]
     digests: dict[str, str]
+    """By path, a hash of the file, or of all files below a folder with their names."""
 
     @classmethod
     def read(cls, root: Path, paths: Sequence[str]) -> Pinned:
         """Read paths below a folder.
 
         A path that is a link, or lies behind one, gives what the link leads to; links within a
-        pinned folder stay links.
-
-        Raises
-        ------
-        Refused
-            If one is not there, or cannot be read.
+        pinned folder stay links. Raises Refused where one is not there, or cannot be read.
         """
         entries: list[TreeEntry] = []
         digests: dict[str, str] = {}

@@ -31,10 +31,7 @@ def shared_out(devices: Sequence[str]) -> list[Place]:
 def places(table: SubjectTable, devices: str | None) -> list[Place]:
     """Where lives may run, a place for each group of GPUs that one life needs.
 
-    Raises
-    ------
-    Refused
-        If there are too few GPUs or cores.
+    Raises Refused where there are too few GPUs or cores.
     """
     cores = sorted(os.sched_getaffinity(0))
     needed = table.devices

@@ -17,21 +17,14 @@ class Place(NamedTuple):
 class Requests(NamedTuple):
     """Where a client's JSON says what became of its requests; of several paths the first counts.
 
-    Attributes
-    ----------
-    completed, failed, asked
-        Paths of numbers of requests.
-    errors
-        The path of a list with a text, or an object, for each failure.
-    printed
-        A regular expression for the number of requests that the client prints.
+    `completed`, `failed` and `asked` are paths of numbers of requests.
     """
 
     completed: tuple[str, ...]
     failed: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
-    errors: str = ""
-    printed: str = ""
+    errors: str = ""  # the path of a list with a text, or an object, for each failure
+    printed: str = ""  # a regular expression for the number of requests that the client prints
 
 
 _VLLM = {

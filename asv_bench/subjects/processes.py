@@ -29,10 +29,7 @@ _LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.
 class LifeFailed(MeasurementFailed):
     """A command did not end well; the message is a clause with what it said last.
 
-    Attributes
-    ----------
-    code
-        The exit code; negative where a signal ended it, None where it did not start or end.
+    `code` is the exit code; negative where a signal ended it, None where it did not start or end.
     """
 
     def __init__(self, reason: str, code: int | None = None) -> None:
@@ -225,10 +222,7 @@ class Processes:
     def started(self, job: Job) -> Iterator[Started]:
         """A process that runs meanwhile; on leaving all of it is ended.
 
-        Raises
-        ------
-        LifeFailed
-            If it cannot be started, or nothing may be started any more.
+        Raises LifeFailed where it cannot be started, or nothing may be started any more.
         """
         command = PythonCommand.of(job.command, job.variables) if job.preload else None
         fork = None if command is None else (self._server(command.program, job), command)
@@ -262,10 +256,7 @@ class Processes:
     def run(self, job: Job, timeout_s: float) -> Ended:
         """Run a command to its end.
 
-        Raises
-        ------
-        LifeFailed
-            If it ends with another code than 0, not in time, or not at all.
+        Raises LifeFailed where it ends with another code than 0, not in time, or not at all.
         """
         with self.started(job) as process:
             is_late = threading.Event()

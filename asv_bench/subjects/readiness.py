@@ -65,22 +65,12 @@ def listens(host: str, port: int) -> bool:
 
 
 def stranger(host: str, port: int, server: int, own: Collection[int]) -> int | None:
-    """Who listens at a port of this machine in the place of a server.
+    """The process that listens at a port of this machine in the place of a server, if one does.
 
-    Parameters
-    ----------
-    host, port
-        What the server was to listen at, where nobody did when it was started.
-    server
-        Its process.
-    own
-        That and all processes that it started.
-
-    Returns
-    -------
-    int | None
-        A process that is older than the server; None where there is none, or it cannot be told. A
-        younger one may be of another's making on behalf of the server, as a container's is.
+    Nobody listened there when the server was started; `own` are its process and all that it
+    started. Only a process that is older than the server counts: a younger one may be of another's
+    making on behalf of the server, as a container's is. None where there is none, or it cannot be
+    told.
     """
     if host not in _LOOPBACK:
         return None

@@ -39,18 +39,12 @@ class RoundSource(PairSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a round of a base and a head consists of.
-
-    Attributes
-    ----------
-    orders
-        Orders of all cells. Two rounds follow the first, one of them backwards, two the next.
-    contrasts
-        By name, the cells that a contrast takes as its base and those that it takes as its head.
-    """
+    """What a round of a base and a head consists of."""
 
     orders: tuple[tuple[str, ...], ...]
+    """Orders of all cells. Two rounds follow the first, one of them backwards, two the next."""
     contrasts: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    """By name, the cells that a contrast takes as its base and those that it takes as its head."""
 
 
 class Rounds:
@@ -60,16 +54,8 @@ class Rounds:
     as one of the contrasts is asked for. A drift of the machine favours no cell: each round is
     followed by one in the opposite order.
 
-    Parameters
-    ----------
-    lives
-        Measures cells.
-    layout
-        Of full hashes of a base and a head.
-    cells_of
-        The cells that must be ready before a base, or a head, can be measured.
-    contrasts
-        Names of the contrasts.
+    `lives` measures cells. `layout` takes full hashes of a base and a head, and `cells_of` gives
+    the cells that must be ready before one of these can be measured.
     """
 
     prepares_together = False

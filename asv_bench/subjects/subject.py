@@ -20,24 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure that a subject has.
-
-    Attributes
-    ----------
-    name
-        As results name it.
-    unit
-        "seconds", or another word to print behind values.
-    better
-        Which of two values is better.
-    margin
-        The difference that matters, as a fraction; None: the command's.
-    """
+    """A figure that a subject has."""
 
     name: str
-    unit: str
+    unit: str  # "seconds", or another word to print behind values
     better: Literal["lower", "higher"] = "lower"
-    margin: float | None = None
+    margin: float | None = None  # the difference that matters, as a fraction; None: the command's
 
 
 class Subject(Protocol):
@@ -89,10 +77,7 @@ class Subject(Protocol):
     def resolve(self, revision: str) -> Commit:
         """The commit that a revision names; "." is the working tree as it stands.
 
-        Raises
-        ------
-        Refused
-            If there is no such commit.
+        Raises Refused where there is no such commit.
         """
         ...
 
@@ -103,10 +88,7 @@ class Subject(Protocol):
     def between(self, base: str, head: str) -> list[Commit]:
         """The commits after `base` up to and with `head`, given by full hashes, in their order.
 
-        Raises
-        ------
-        Refused
-            If there is no way from one to the other.
+        Raises Refused where there is no way from one to the other.
         """
         ...
 

@@ -291,10 +291,7 @@ class SubjectFile:
     def read(cls, path: Path) -> SubjectFile:
         """Read and check a file.
 
-        Raises
-        ------
-        Refused
-            If it cannot be read or is no such file; the sentence names the place.
+        Raises Refused where it cannot be read or is no such file; the sentence names the place.
         """
         try:
             # Some editors put a mark of the encoding before the text.

@@ -54,12 +54,7 @@ class Cells:
 class SwapSubject(Contrasted):
     """A subject that is measured at two commits under two labels in every round.
 
-    Parameters
-    ----------
-    subject
-        With commits as its axis, and labels in its file.
-    labels
-        The old one and the new one.
+    Its axis is commits; `labels`, of its file, are the old one and the new one.
     """
 
     def __init__(self, subject: DeclaredSubject, labels: tuple[str, str]) -> None:

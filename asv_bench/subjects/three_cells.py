@@ -49,16 +49,8 @@ class Roles:
 class ThreeCells(Contrasted):
     """A subject that is measured at three commits in every round.
 
-    Parameters
-    ----------
-    subject
-        What is measured.
-    between
-        The commit, or label, between base and head.
-    roles
-        What the three are called.
-    is_head
-        Whether the one between is the head: then a round is a life of it and one of the base.
+    `between` is the commit, or label, between base and head. With `is_head` it is the head itself:
+    a round is then a life of it and one of the base.
     """
 
     def __init__(

@@ -35,21 +35,11 @@ _DONE, _LOCKS = "done", "locks"
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A variant as it lies on disk.
+    """A variant as it lies on disk."""
 
-    Attributes
-    ----------
-    top
-        The folder of its files.
-    tree
-        That of the subject in it, where its commands run.
-    out
-        The folder for what its setup makes.
-    """
-
-    top: Path
-    tree: Path
-    out: Path
+    top: Path  # the folder of its files
+    tree: Path  # that of the subject in it, where its commands run
+    out: Path  # the folder for what its setup makes
     label: str
     delay: Delay | None = None
 
@@ -104,10 +94,8 @@ class Trees:
     def lay_out(self, name: str) -> Laid:
         """The folder of a variant, with its setup made.
 
-        Raises
-        ------
-        CommitUnusable
-            If git cannot write its files, it lacks the subject's folder, or its setup fails.
+        Raises CommitUnusable where git cannot write its files, it lacks the subject's folder, or
+        its setup fails.
         """
         variant = self._variant_of(name)
         if not self._table.setup:

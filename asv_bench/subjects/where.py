@@ -14,35 +14,22 @@ from asv_bench.subjects.subject_file import SubjectTable
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is measured, apart from the variants.
-
-    Attributes
-    ----------
-    command
-        That whose interpreter runs, for the record of the cell.
-    metrics
-        Those to be compared.
-    folder
-        Where in the files of a variant its commands run; "": at their top.
-    lists_packages
-        Whether variants may run with other packages, so that it is looked which.
-    """
+    """What is measured, apart from the variants."""
 
     life: Life
     command: str | tuple[str, ...]
+    """Whose interpreter runs, for the record of what variants ran with."""
     table: SubjectTable
-    metrics: tuple[Metric, ...]
-    folder: str = ""
+    metrics: tuple[Metric, ...]  # those to be compared
+    folder: str = ""  # where in a variant's files its commands run; "": at their top
     lists_packages: bool = True
+    """Whether variants may run with other packages, so that it is looked which."""
 
 
 class LivesElsewhere(LifeSource, PairSource, Protocol):
     """What runs lives on other machines; they end with `stop`.
 
-    Attributes
-    ----------
-    cells, others, remarks
-        As those of `DeclaredSubject`; they grow while lives are measured.
+    The fields are as those of `DeclaredSubject`; they grow while lives are measured.
     """
 
     cells: dict[str, Cell]
