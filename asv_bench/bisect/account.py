@@ -42,14 +42,7 @@ _COLUMNS = (
 class ProbeLines:
     """Shows each probe of the search in a line as it comes, and how long each stage takes.
 
-    Parameters
-    ----------
-    console
-        Where to.
-    commits
-        By hash.
-    most
-        Pairs of a comparison, at most.
+    `commits` are by hash; a comparison takes `most` pairs at most.
     """
 
     def __init__(self, console: Console, commits: Mapping[str, Commit], most: int) -> None:

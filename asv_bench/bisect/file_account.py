@@ -26,12 +26,7 @@ _COLUMNS = (
 class FileWords:
     """What is said of a search among the changes of a commit.
 
-    Parameters
-    ----------
-    changes
-        Those of the commit, in the order in which they are numbered.
-    commit
-        The whole.
+    `changes` are in the order in which the search numbers them.
     """
 
     def __init__(self, changes: Sequence[FileChange], commit: Commit) -> None:

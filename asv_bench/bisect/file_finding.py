@@ -12,83 +12,42 @@ from asv_bench.stats.share import Share
 
 @dataclass(frozen=True, slots=True)
 class FileTry:
-    """A part of the change that was compared, or could not be.
+    """A part of the change that was compared, or could not be."""
 
-    Attributes
-    ----------
-    before
-        Changes that its base already has, beside the parent, by number.
-    changes
-        Those that it adds, by number.
-    commit
-        Its full hash; "" where git could not make it.
-    comparison
-        With its base; None where it cannot be measured.
-    why_not
-        Why it cannot be tried; "" where it was.
-    """
-
-    before: tuple[int, ...]
-    changes: tuple[int, ...]
-    commit: str
-    comparison: Comparison | None
-    why_not: str = ""
+    before: tuple[int, ...]  # changes that its base has beside the parent, by number
+    changes: tuple[int, ...]  # those that it adds, by number
+    commit: str  # its full hash; "" where git could not make it
+    comparison: Comparison | None  # with its base; None where it cannot be measured
+    why_not: str = ""  # why it cannot be tried; "" where it was
 
 
 @dataclass(frozen=True, slots=True)
 class Guilty:
-    """The smallest set of changes that was found to have an effect.
+    """The smallest set of changes that was found to have an effect."""
 
-    Attributes
-    ----------
-    before, changes
-        As in `FileTry`.
-    comparison
-        The set against its base, by pairs of their own.
-    against_whole
-        The set against the whole change, in the same rounds; None where it is all that was left.
-    share
-        How much it is of what the whole change does to that base; None where it is all of that.
-    is_confirmed
-        Whether the comparison shows the effect that is looked for.
-    alpha
-        The error that the rounds were allowed.
-    """
-
-    before: tuple[int, ...]
+    before: tuple[int, ...]  # this and `changes` are as in `FileTry`
     changes: tuple[int, ...]
-    comparison: Comparison
+    comparison: Comparison  # the set against its base, by pairs of their own
     against_whole: Comparison | None
+    """The set against the whole change, in the same rounds; None where it is all that was left."""
     share: Share | None
-    is_confirmed: bool
-    alpha: float
+    """How much it is of what the whole change does to that base; None where it is all of that."""
+    is_confirmed: bool  # whether the comparison shows the effect that is looked for
+    alpha: float  # the error that the rounds were allowed
 
 
 @dataclass(frozen=True, slots=True)
 class FileFinding:
-    """The answer.
-
-    Attributes
-    ----------
-    reason
-        A clause that says why the outcome is what it is.
-    gate
-        The whole change against its parent.
-    guilty
-        Sets of changes in the order they were found; the last may not be confirmed.
-    tries
-        Every part that was compared, in order.
-    is_cut
-        Whether the search ended because it had taken as many pairs as it may.
-    """
+    """The answer."""
 
     outcome: Outcome
     direction: Direction
-    reason: str
-    gate: Comparison
+    reason: str  # a clause that says why the outcome is what it is
+    gate: Comparison  # the whole change against its parent
     guilty: tuple[Guilty, ...] = ()
-    tries: tuple[FileTry, ...] = ()
-    is_cut: bool = False
+    """Sets of changes in the order they were found; the last may not be confirmed."""
+    tries: tuple[FileTry, ...] = ()  # every part that was compared, in order
+    is_cut: bool = False  # whether the search ended because it had taken as many pairs as it may
 
     @property
     def named(self) -> list[Guilty]:

@@ -43,30 +43,15 @@ Changes = tuple[int, ...]
 class FileSearch:
     """The search for the changes of a commit that make its effect.
 
-    Parameters
-    ----------
-    source_of
-        Measures pairs, for a part of the search by its name; each has pairs of its own.
-    rounds_of
-        The same for rounds of a base, the whole change and a part of it.
-    commit_of
-        Makes the parent with these changes made, given by number; its full hash.
-    parent, whole
-        Full hashes.
-    count
-        Of changes.
-    likely
-        The first so many are tried before all others; None: all are alike.
-    benchmark
-        Name with parameters.
-    pool
-        Differences within one commit that this machine showed before (`judging.within_commit`).
-    unit
-        Of the benchmark's figures, by which answers are worded.
-    on_pair
-        Told of every pair.
-    on_try
-        Told of every part that was compared, or could not be.
+    `source_of` gives what measures pairs, for a part of the search by its name; each part has pairs
+    of its own. `rounds_of` is the same for rounds of a base, the whole change and a part of it.
+    `commit_of` makes the parent with changes made that are given by number, and returns its full
+    hash.
+
+    Of `count` changes the first `likely` are tried before all others; None: all are alike. `pool`
+    has differences within one commit that this machine showed before (`judging.within_commit`).
+    Answers are worded by `unit`, which the benchmark's figures have. `on_pair` is told of every
+    pair, `on_try` of every part that was compared or could not be.
     """
 
     def __init__(
@@ -105,12 +90,8 @@ class FileSearch:
     def run(self) -> FileFinding:
         """Compare the whole change with its parent, search, and confirm.
 
-        Raises
-        ------
-        CommitUnusable
-            If one of the two cannot be measured.
-        MeasurementFailed
-            If their processes fail.
+        Raises CommitUnusable where one of the two cannot be measured, and MeasurementFailed where
+        their processes fail.
         """
         alpha = self._plan.comparison.alpha
         gate = self._compare("gate", self._parent, self._whole, alpha)

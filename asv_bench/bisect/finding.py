@@ -61,26 +61,16 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change between one commit and the next that can be measured.
-
-    Attributes
-    ----------
-    commits
-        Full hashes, oldest first: one of them made it. Several where those before the last cannot
-        be measured.
-    effect, interval
-        Of its confirmation, where there was one; else of the curve, without an interval.
-    probability
-        That there is a step, by the search alone.
-    confirmed
-        Whether the comparison with the commit before it shows it, of at least the margin.
-    """
+    """A change between one commit and the next that can be measured."""
 
     commits: tuple[str, ...]
-    effect: float
-    interval: tuple[float, float] | None
-    probability: float
+    """Full hashes, oldest first: one of them made it. Several where those before the last cannot be
+    measured."""
+    effect: float  # of its confirmation, where there was one; else of the curve
+    interval: tuple[float, float] | None  # as the effect; of the curve there is none
+    probability: float  # that there is a step, by the search alone
     confirmed: bool
+    """Whether the comparison with the commit before it shows it, of at least the margin."""
 
     @property
     def commit(self) -> str:
@@ -116,46 +106,27 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Where a step is most probable after a pair.
-
-    Attributes
-    ----------
-    commits
-        Full hashes, oldest first: the commits between two measured ones, the later included; the
-        range in which the change of the ends must lie; or none.
-    probability
-        Of a step among them, or that there is none.
-    pairs_left
-        How many more pairs the search is expected to take; None where that is unknown.
-    """
+    """Where a step is most probable after a pair."""
 
     commits: tuple[str, ...]
-    probability: float
+    """Full hashes, oldest first: the commits between two measured ones, the later included; the
+    range in which the change of the ends must lie; or none."""
+    probability: float  # of a step among them, or that there is none
     pairs_left: int | None = None
+    """How many more pairs the search is expected to take, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One pair of a bisection.
-
-    Attributes
-    ----------
-    reference, commit
-        Full hashes of the pair's base and head.
-    pair
-        None where a process failed.
-    failure
-        A sentence where a process failed or the commit cannot be measured at all; else "".
-    guess
-        What was most probable then; None before the search.
-    """
+    """One pair of a bisection."""
 
     stage: Stage
-    reference: str
-    commit: str
-    pair: Pair | None
+    reference: str  # full hash of the pair's base
+    commit: str  # full hash of its head
+    pair: Pair | None  # None where a process failed
     failure: str = ""
-    guess: Guess | None = None
+    """A sentence where a process failed or the commit cannot be measured at all; else ""."""
+    guess: Guess | None = None  # what was most probable then; None before the search
 
     def to_json(self) -> dict[str, Any]:
         """The probe as JSON-ready values."""
@@ -164,51 +135,33 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a bisection came to.
-
-    Attributes
-    ----------
-    reason
-        A sentence that says why the outcome is what it is.
-    gate
-        The comparison of the two ends.
-    suspects
-        The commit of the largest step in this direction; several, oldest first, if those before the
-        last cannot be measured. Where the search gave up, the commits among which a step is most
-        probable, or must lie. Else empty.
-    probability
-        Of a step among them, by the search alone; None where there are none.
-    posterior
-        By hash of every candidate: how probable a step of it was at the end of the search.
-    confirmations
-        Comparisons of steps with the commit before them, in the order they were made.
-    unmeasurable
-        By hash of the candidates that were left out: why.
-    remark
-        A sentence where steps do not explain the range or something was not looked for, else "".
-    shape, steps
-        What the range is, and its steps, oldest first: the confirmed ones and those that were
-        suspected and not confirmed.
-    curve
-        The commits that were measured, oldest first.
-    """
+    """What a bisection came to."""
 
     outcome: Outcome
     direction: Direction
     benchmark: str
     good: str
     bad: str
-    reason: str
-    gate: Comparison
+    reason: str  # a sentence that says why the outcome is what it is
+    gate: Comparison  # the comparison of the two ends
     suspects: tuple[str, ...] = ()
+    """The commit of the largest step in this direction; several, oldest first, if those before the
+    last cannot be measured. Where the search gave up, the commits among which a step is most
+    probable, or must lie. Else empty."""
     probability: float | None = None
+    """Of a step among them, by the search alone; None where there are none."""
     posterior: dict[str, float] = field(default_factory=dict)
+    """By hash of every candidate: how probable a step of it was at the end of the search."""
     confirmations: tuple[Comparison, ...] = ()
+    """Comparisons of steps with the commit before them, in the order they were made."""
     unmeasurable: dict[str, str] = field(default_factory=dict)
+    """By hash of the candidates that were left out: why."""
     remark: str = ""
-    shape: Shape = Shape.NOTHING
+    """A sentence where steps do not explain the range or something was not looked for, else ""."""
+    shape: Shape = Shape.NOTHING  # what the range is
     steps: tuple[Step, ...] = ()
-    curve: tuple[CurvePoint, ...] = ()
+    """Oldest first: the confirmed ones, and those that were suspected and not confirmed."""
+    curve: tuple[CurvePoint, ...] = ()  # the commits that were measured, oldest first
 
     @property
     def confirmed_steps(self) -> list[Step]:

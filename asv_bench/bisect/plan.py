@@ -19,24 +19,15 @@ to be right together. A clear case is decided at the first looks all the same.""
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """What is settled before the first pair of a bisection.
-
-    Attributes
-    ----------
-    comparison
-        Of the two ends, before the search, and of the culprit with its parent, after it.
-    certain
-        Probability of a step at one commit at which that is compared with the commit before it.
-    most_pairs
-        Pairs of the search, after which it gives up; the comparisons' own do not count.
-    is_inside
-        Whether to look at commits between the ends also where those do not differ.
-    """
+    """What is settled before the first pair of a bisection."""
 
     comparison: ComparisonPlan = THOROUGH
+    """Of the two ends, before the search, and of the culprit with its parent, after it."""
     certain: float = 0.8
+    """Probability of a step at one commit at which that is compared with the commit before it."""
     most_pairs: int = 200
-    is_inside: bool = False
+    """Pairs of the search, after which it gives up; the comparisons' own do not count."""
+    is_inside: bool = False  # whether to look between the ends also where those do not differ
 
     def __post_init__(self) -> None:
         if not 0.5 < self.certain < 1.0:

@@ -39,22 +39,10 @@ class Search:
     until each step lies at one commit or no commit is suspect. Each such commit is then compared
     with the one before it, by new pairs.
 
-    Parameters
-    ----------
-    source_of
-        Measures pairs.
-    good
-        Full hash of the commit before the candidates.
-    candidates
-        Full hashes, oldest first; the last is the bad end.
-    benchmark
-        Name with parameters.
-    pool
-        Differences within one commit that this machine showed before (`judging.within_commit`).
-    unit
-        Of the benchmark's figures, by which answers are worded.
-    on_probe
-        Told of every pair.
+    `good` is the full hash of the commit before the `candidates`, which are full hashes, oldest
+    first; the last is the bad end. `pool` has differences within one commit that this machine
+    showed before (`judging.within_commit`). Answers are worded by `unit`, which the benchmark's
+    figures have. `on_probe` is told of every pair.
     """
 
     def __init__(

@@ -26,10 +26,7 @@ class AsvError(MeasurementFailed):
 def publish(histories: Histories, branch: str) -> None:
     """Build asv's pages of what `read_results` reads, of the commits on a branch.
 
-    Raises
-    ------
-    AsvError
-        With asv's own words, or where its configuration is missing.
+    Raises AsvError with asv's own words, or where its configuration is missing.
     """
     source = histories.configured / "asv.conf.json"
     if not source.is_file():

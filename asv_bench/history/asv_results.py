@@ -90,33 +90,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of one commit on one machine.
-
-    Attributes
-    ----------
-    unit
-        "seconds", or what it counts.
-    commit, committed_ms
-        The full hash, and the commit's date in milliseconds since 1970.
-    samples
-        One value per process; empty where the benchmark failed.
-    started_ms
-        When it was measured, in milliseconds since 1970.
-    environment
-        With what. Figures of different environments are of different series.
-    better
-        Which of two is better, of a metric.
-    """
+    """One figure of one commit on one machine."""
 
     series: Series
-    unit: str
+    unit: str  # "seconds", or what it counts
     machine: str
-    commit: str
-    committed_ms: int
-    samples: tuple[float, ...]
-    started_ms: int
+    commit: str  # its full hash
+    committed_ms: int  # the commit's date, in milliseconds since 1970
+    samples: tuple[float, ...]  # one value per process; empty where the benchmark failed
+    started_ms: int  # when it was measured, in milliseconds since 1970
     environment: EnvironmentFacts = ()
-    better: Better = ""
+    """With what; those of different environments are of different series."""
+    better: Better = ""  # of a metric
 
     @property
     def is_metric(self) -> bool:
@@ -144,27 +129,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything in a results directory, oldest commit first.
-
-    Attributes
-    ----------
-    figures
-        One for each series, commit, machine and environment. Where several sessions measured it,
-        that of the session with the most samples, and of equal ones the newest.
-    complaints
-        A sentence for each file of which something was left out.
-    files
-        What was read of each result file.
-    faulty
-        The files of which something was left out.
-    """
+    """Everything in a results directory, oldest commit first."""
 
     benchmarks: Mapping[str, Benchmark]
     machines: Mapping[str, Mapping[str, str]]
     figures: tuple[Figure, ...]
-    complaints: tuple[str, ...] = ()
+    """One for each series, commit, machine and environment. Where several sessions measured it,
+    that of the session with the most samples, and of equal ones the newest."""
+    complaints: tuple[str, ...] = ()  # a sentence for each file of which something was left out
     files: Mapping[Path, tuple[Figure, ...]] = field(default_factory=dict)
-    faulty: frozenset[Path] = frozenset()
+    """What was read of each result file."""
+    faulty: frozenset[Path] = frozenset()  # those of which something was left out
 
     def environments_of(self, machine: str) -> list[EnvironmentFacts]:
         """The environments in which a machine measured, the newest first."""

@@ -60,45 +60,26 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A place where a series moved.
-
-    Attributes
-    ----------
-    before, commit
-        The last measured commit before the change, and the first one after it, where it most
-        probably is.
-    since, until
-        Measured commits on both sides of every place where it may be.
-    effect
-        after / before - 1, from the levels of the segments on both sides.
-    interval
-        Of 95 % confidence, if the segments' commits are alike but for noise.
-    before_value, after_value
-        Medians of the segments, in `unit`.
-    commits_before, commits_after
-        Measured commits of the two segments.
-    reference
-        The commit whose ratio was judged; None where the figures themselves were.
-    better
-        Which of two figures is better, as in `Figure`.
-    """
+    """A place where a series moved."""
 
     series: Series
     machine: str
     unit: str
-    before: Commit
-    commit: Commit
+    before: Commit  # the last measured commit before the change
+    commit: Commit  # the first one after it, where it most probably is
     since: Commit
     until: Commit
-    effect: float
+    """`since` and this are the measured commits around every place where the change may be."""
+    effect: float  # after / before - 1, from the levels of the segments on both sides
     interval: tuple[float, float]
-    before_value: float
-    after_value: float
-    commits_before: int
-    commits_after: int
-    reference: str | None
+    """Of 95 % confidence, if the segments' commits are alike but for noise."""
+    before_value: float  # median of its segment, in `unit`
+    after_value: float  # the same
+    commits_before: int  # measured commits of the segment
+    commits_after: int  # the same
+    reference: str | None  # the commit whose ratio was judged; None where figures themselves were
     environment: EnvironmentFacts = ()
-    better: Better = ""
+    better: Better = ""  # as in `Figure`
 
     @property
     def is_worse(self) -> bool:

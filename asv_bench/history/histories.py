@@ -20,28 +20,15 @@ OWN = "kvtrail"
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The stored histories of one subject.
+    """The stored histories of one subject."""
 
-    Attributes
-    ----------
-    subject
-        Its name.
-    folder
-        Holds asv's results of commits, those of the working tree, sessions and pages.
-    configured
-        Holds asv.conf.json.
-    repository
-        Has the commits.
-    labels
-        In their order, where they are measured in place of commits. Results are filed under a hash
-        of the label, as asv's are of commits.
-    """
-
-    subject: str
-    folder: Path
-    configured: Path
-    repository: Path
+    subject: str  # its name
+    folder: Path  # holds asv's results of commits, those of the working tree, sessions and pages
+    configured: Path  # holds asv.conf.json
+    repository: Path  # has the commits
     labels: tuple[str, ...] = ()
+    """In their order, where they are measured in place of commits. Results are filed under a hash
+    of the label, as asv's are of commits."""
 
     @classmethod
     def of_checkout(cls, root: Path) -> Histories:
@@ -52,10 +39,7 @@ class Histories:
     def of_subject(cls, subject: DeclaredSubject, folder: Path | None = None) -> Histories:
         """Those of a subject, by default at a place of its own; kvtrail's own in its checkout.
 
-        Raises
-        ------
-        Refused
-            If another place is named for kvtrail's own.
+        Raises Refused where another place is named for kvtrail's own.
         """
         if subject.is_own:
             if folder is not None:

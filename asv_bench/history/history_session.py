@@ -35,23 +35,10 @@ KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
 
 
 class HistorySession:
-    """A session of measuring.
+    """A session of measuring: `rounds` lives of each commit or label.
 
-    Parameters
-    ----------
-    rounds
-        Lives of each commit or label.
-    results
-        asv's results directory; None: that of `histories`.
-    command
-        What measures, for the record.
-
-    Attributes
-    ----------
-    record
-        Of the session, once it is measured.
-    reasons
-        Why commits gave no figure, where that is known.
+    `results` is asv's results directory; None: that of `histories`. `command` is what measures, for
+    the record.
     """
 
     def __init__(
@@ -72,8 +59,8 @@ class HistorySession:
         self._results = results or histories.results
         self._command = command
         self.noun = "labels" if self.histories.labels else "commits"
-        self.reasons: dict[str, str] = {}
-        self.record: Record
+        self.reasons: dict[str, str] = {}  # why commits gave no figure, where that is known
+        self.record: Record  # of the session, once it is measured
         self._subject = subject
         self._fleet = fleet or FleetOptions()
 

@@ -32,24 +32,16 @@ _BENCHMARKS, _MACHINE = 2, 1
 
 @dataclass(slots=True)
 class LifeResults:
-    """What lives of a subject have measured so far.
-
-    Attributes
-    ----------
-    readings
-        By commit, or label, and by metric.
-    results
-        asv's results directory.
-    failed
-        By commit: why a life did not give metrics that it should have given.
-    """
+    """What lives of a subject have measured so far."""
 
     subject: DeclaredSubject
     histories: Histories
     machine: MachineFacts
-    results: Path
+    results: Path  # asv's results directory
     readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
+    """By commit, or label, and by metric."""
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By commit: why a life did not give metrics that it should have given."""
 
     def take(self, due: Due, lived: Lived) -> None:
         """Keep what one life measured, and why it gave no more."""

@@ -47,18 +47,13 @@ def spread_of(
 ) -> Spread:
     """How the figures of a series vary, apart from a few changes.
 
-    Both are estimated from differences of neighbours, of which changes are outliers: the noise of
-    a commit from those in one session, that of sessions from those in two.
+    Both are estimated from differences of neighbours, of which changes are outliers: the noise of a
+    commit from those in one session, that of sessions from those in two.
 
-    Parameters
-    ----------
-    levels, sessions
-        [commits]: logs of figures, and when they were measured.
-    samples
-        The processes of each commit.
-    are_ratios
-        Whether figures were divided by a reference of their session. Then sessions differ by the
-        reference's own noise at least; else by `SESSION_NOISE`, until differences tell.
+    `levels` are logs of figures, `sessions` when they were measured, `samples` the processes; each
+    is by commit. With `are_ratios` figures were divided by a reference of their session: then
+    sessions differ by the reference's own noise at least; else by `SESSION_NOISE`, until
+    differences tell.
     """
     differences = np.diff(levels)
     crosses = np.diff(sessions) != 0

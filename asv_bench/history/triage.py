@@ -37,25 +37,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Triaged:
-    """A change and its result.
-
-    Attributes
-    ----------
-    change, points
-        The change, and the series that it is in.
-    answer
-        The comparison of its commits; None if nothing was compared.
-    environment
-        How the change's environment differs from others of its machine that changed; else "".
-    acknowledged
-        Why somebody lives with the change; else "".
-    """
+    """A change and its result."""
 
     change: Change
-    points: tuple[Point, ...]
-    answer: Comparison | None
+    points: tuple[Point, ...]  # the series that the change is in
+    answer: Comparison | None  # the comparison of its commits; None if nothing was compared
     environment: str = ""
-    acknowledged: str = ""
+    """How the change's environment differs from others of its machine that changed; else ""."""
+    acknowledged: str = ""  # why somebody lives with the change; else ""
 
     @property
     def standing(self) -> Standing:

@@ -16,16 +16,8 @@ def undisturbed(base: Sequence[float], head: Sequence[float]) -> tuple[float, fl
     A window of the base is compared with the window of the head beside it, which met the same load
     of the machine. What disturbed one of the two shows in their ratio.
 
-    Parameters
-    ----------
-    base, head
-        Figures above 0, at least one of each, in the order of their windows. Windows that only one
-        of them has are left out.
-
-    Returns
-    -------
-    tuple of float
-        Geometric means of base and head: their ratio is the mean ratio of those windows.
+    Figures are above 0, at least one of each, in the order of their windows; windows that only one
+    of them has are left out. The means are geometric: their ratio is the mean ratio of the windows.
     """
     logs = np.log(list(zip(base, head, strict=False)))
     logs = logs[np.argsort(logs[:, 1] - logs[:, 0])]

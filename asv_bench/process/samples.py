@@ -81,37 +81,20 @@ class GpuConditions:
 class Reading:
     """What one process measured of one benchmark, or of one metric of a subject.
 
-    Attributes
-    ----------
-    commit
-        The full hash of the commit whose engine ran.
-    benchmark
-        asv's name with parameters, such as "scheduler.Scheduler.track_step_time('gpt2')".
-    value
-        The process' figure, its least disturbed sample: seconds or another positive number.
-    samples
-        The raw values.
-    device
-        "cpu" or the GPU's UUID.
-    started_at, process_s
-        When the process began, in seconds since 1970, and how many seconds it ran.
-    gpu
-        The GPU meanwhile; None on a CPU.
-
-    Raises
-    ------
-    MeasurementFailed
-        If the value is no number, or negative.
+    Raises MeasurementFailed where the value is no number, or negative.
     """
 
-    commit: str
+    commit: str  # the full hash of the commit whose engine ran, or a label
     benchmark: str
+    """The metric, or asv's name with parameters, such as
+    "scheduler.Scheduler.track_step_time('gpt2')"."""
     value: float
-    samples: tuple[float, ...]
-    device: str
-    started_at: float
-    process_s: float
-    gpu: GpuConditions | None = None
+    """The process's figure, its least disturbed sample: seconds, or another positive number."""
+    samples: tuple[float, ...]  # the raw values
+    device: str  # GPUs by UUID, "cpu" or "host", or a slot of a fleet
+    started_at: float  # in seconds since 1970
+    process_s: float  # how many seconds the process ran
+    gpu: GpuConditions | None = None  # the GPU meanwhile; None on a CPU
 
     def __post_init__(self) -> None:
         # A count may be 0; a pair of readings may not.
@@ -240,14 +223,8 @@ class PairSource(Protocol):
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """Make a commit ready to be measured; return the benchmarks that it has no figure of.
 
-        What that takes runs on a device, by default the first.
-
-        Raises
-        ------
-        CommitUnusable
-            If it can give a figure of none.
-        DeviceLost
-            As from `pair`.
+        What that takes runs on a device, by default the first. Raises CommitUnusable where the
+        commit can give a figure of none, and DeviceLost as `pair` does.
         """
         ...
 
@@ -262,26 +239,14 @@ class PairSource(Protocol):
     ) -> Mapping[str, Pair]:
         """Measure one pair, and return it for each benchmark.
 
-        Parameters
-        ----------
-        base, head
-            Full hashes, which may be equal: the processes are two all the same. A commit that was
-            not prepared is prepared first.
-        head_first
-            Which of the two runs first.
-        benchmarks
-            Names with parameters; None: all that the source was made for.
-        device
-            One of `devices`; None: the first. May be called from a thread for each device.
+        `base` and `head` are full hashes, which may be equal: the processes are two all the same. A
+        commit that was not prepared is prepared first. `benchmarks` are names with parameters;
+        None: all that the source was made for. `device` is one of `devices`; None: the first. A
+        thread for each device may call this.
 
-        Raises
-        ------
-        CommitUnusable
-            If one of the commits cannot be measured.
-        SampleFailed
-            If a process failed although its commit can be measured.
-        DeviceLost
-            If the device went out of use before the pair was measured.
+        Raises CommitUnusable where one of the commits cannot be measured, SampleFailed where a
+        process failed although its commit can be measured, and DeviceLost where the device went out
+        of use before the pair was measured.
         """
         ...
 

@@ -26,10 +26,8 @@ _GO, _GONE = b"+", b"!"
 class Turns:
     """One process's turns. Alone, it never waits.
 
-    Parameters
-    ----------
-    pipes
-        Its own, which says when it may work, and that of the other; None: there is no other.
+    `pipes` are its own, which says when it may work, and that of the other; None: there is no
+    other.
     """
 
     def __init__(self, pipes: tuple[str, str] | None) -> None:
@@ -58,10 +56,7 @@ def own_turns() -> Turns:
 class SharedTurns:
     """The pipes between two processes, for whoever starts them.
 
-    Attributes
-    ----------
-    variables
-        For the process that works first, and for the other.
+    `variables` are those of the process that works first, and those of the other.
     """
 
     def __init__(self, folder: Path) -> None:
