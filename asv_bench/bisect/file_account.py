@@ -11,8 +11,8 @@ from asv_bench.compare.verdict import word_of
 from asv_bench.git.file_changes import FileChange
 from asv_bench.git.repository import Commit, short
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
+from asv_bench.words import first_of
 
-_SHOWN = 3
 _COLUMNS = (
     Column("files", "files changed", kind="text"),
     Column("count", "files"),
@@ -113,7 +113,4 @@ class FileWords:
     def _names(self, changes: Sequence[int]) -> str:
         if len(changes) == len(self._changes):
             return f"all {len(changes)} files"
-        names = [self._changes[number].label for number in changes]
-        if len(names) > _SHOWN + 1:
-            return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
-        return ", ".join(names)
+        return first_of([self._changes[number].label for number in changes], 3)

@@ -16,4 +16,4 @@ COMMIT_MARKER = "COMMIT"
 """A file beside the measured packages that names their commit; the identity guard reads it."""
 
 TRIAL_VARIABLE = "KVTRAIL_TRIAL"
-"""Set for a process that only tries whether a commit can be measured; its figures are not kept."""
+"""Set for the first life of a variant, which shows what it can give; its figures are not kept."""

@@ -87,14 +87,14 @@ class LevelCurve:
     is the bad end, which must not be among the `unmeasurable`. `margin` is what matters, as a log.
     """
 
-    def __init__(self, count: int, margin: float, jumps: float = JUMPS) -> None:
+    def __init__(self, count: int, margin: float) -> None:
         if count < 1:
             raise ValueError(f"{count} commits cannot hold a step; there must be 1.")
         self.count = count
         self.margin = margin
         self.unmeasurable: set[int] = set()
         self._prior = CURVE_PRIOR
-        self._chance = min(0.25, jumps / count)
+        self._chance = min(0.25, JUMPS / count)
         self._ratios: dict[int, list[float]] = {count - 1: []}
         self._across: dict[tuple[int, int], list[float]] = {}
         self._grid = LevelGrid(0.0, 0.0, margin, self._chance)

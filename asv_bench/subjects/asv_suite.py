@@ -38,6 +38,7 @@ from asv_bench.subjects.pinned import digest_of
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
 from asv_bench.subjects.trees import SUBJECT, Laid
+from asv_bench.words import first_of
 
 _SCRIPT = Path(__file__).with_name("asv_life.py")
 _RUNNER = ("asv_runner", "pympler")
@@ -141,10 +142,8 @@ class AsvSuite(DeclaredSubject):
 
     def sentence(self) -> str:
         """See `Subject`."""
-        names = ", ".join(metric.name for metric in self.metrics[:4])
-        more = len(self.metrics) - 4
-        also = f" and {more} more" if more > 0 else ""
-        return f"measuring {names}{also} of the asv suite of {self.name}, {self._conf.sentence()}"
+        names = first_of([metric.name for metric in self.metrics], 4)
+        return f"measuring {names} of the asv suite of {self.name}, {self._conf.sentence()}"
 
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from asv_bench.output.redaction import is_secret
 from asv_bench.subjects.interpreter import Python
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
+from asv_bench.words import first_of
 
 _LISTING = """
 import sys
@@ -108,8 +109,7 @@ def differences(base: Cell, head: Cell) -> list[str]:
     ]
     if not moved:
         return []
-    shown = ", ".join(moved[:8]) + (f" and {len(moved) - 8} more" if moved[8:] else "")
-    return [f"Base and head ran with other packages: {shown}."]
+    return [f"Base and head ran with other packages: {first_of(moved, 8)}."]
 
 
 def _named(value: str, folders: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from asv_bench.git.repository import short
+from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import GpuWatch, why_discarded
 from asv_bench.process.paired_windows import undisturbed
@@ -37,8 +38,6 @@ from asv_bench.subjects.where import Work
 HOST = "host"
 """The device of lives that are given no GPU of their own."""
 WALL = "wall_s"
-TRIAL = "KVTRAIL_TRIAL"
-"""Set for the first life of a variant, whose figures are not kept."""
 _MEASURED_SECONDS = 2.0
 """What is shorter is repeated, as the least of several figures is steadier than one."""
 _MOST_REPEATS = 7
@@ -280,7 +279,7 @@ class Lives:
         processes, names = watched or self._processes, tuple(self._metrics)
         try:
             with doing(f"warming up {short(commit)}"):
-                figures, _ = self._live(laid, place, processes, names, {TRIAL: "1"})
+                figures, _ = self._live(laid, place, processes, names, {TRIAL_VARIABLE: "1"})
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None

@@ -24,7 +24,7 @@ from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
-from asv_bench.process.contract import ENVIRONMENT_TYPE, MEASURED_PACKAGES
+from asv_bench.process.contract import ENVIRONMENT_TYPE, MEASURED_PACKAGES, TRIAL_VARIABLE
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.process.samples import Absence, CommitUnusable
@@ -39,7 +39,7 @@ from asv_bench.subjects.axis import Axis, Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.figures import Figures
 from asv_bench.subjects.life import Life
-from asv_bench.subjects.lives import TRIAL, Lives, repeats_for
+from asv_bench.subjects.lives import Lives, repeats_for
 from asv_bench.subjects.places import CPU, shared_out
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.rounds import RoundSource
@@ -47,6 +47,7 @@ from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import SubjectTable, SubjectText
 from asv_bench.subjects.trees import Laid
 from asv_bench.subjects.where import Work
+from asv_bench.words import first_of
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
@@ -62,7 +63,6 @@ ENGINE_NEEDS = (
 PRELOAD = (*ENGINE_NEEDS, "asv_runner.discovery", "asv_runner.benchmarks")
 TIMEOUT_SECONDS = 900.0
 _SCRIPT = Path(__file__).with_name("own_life.py")
-_SHOWN = 4
 
 
 class OwnSuite(DeclaredSubject):
@@ -238,11 +238,9 @@ class OwnSuite(DeclaredSubject):
     def sentence(self) -> str:
         """See `Subject`."""
         names = [entry.name for entry in self.entries]
-        listed = ", ".join(names[:_SHOWN])
-        more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
         where = "the CPU" if self.devices == (CPU,) else f"GPU {', '.join(self.devices)}"
         threads = threads_text(measured_threads())
-        return f"measuring {listed}{more} on {where}, {threads} a process"
+        return f"measuring {first_of(names, 4)} on {where}, {threads} a process"
 
     def to_json(self) -> dict[str, Any]:
         """See `Subject`."""
@@ -291,7 +289,7 @@ class BenchmarkLife(Life):
         metrics: Collection[str],
     ) -> Figures:
         """See `Life`."""
-        is_trial = TRIAL in variables
+        is_trial = TRIAL_VARIABLE in variables
         is_repeated = not (is_trial or TURNS_VARIABLE in variables)
         repeats = self._repeats[self._runs[next(iter(metrics))]] if is_repeated else 1
         wanted = {self.identifiers[name]: name for name in metrics}
@@ -359,10 +357,10 @@ def refuse_unfit(tree: WorkingTree, repository: Path) -> None:
         )
     changes = tree.measured_changes
     if changes:
-        shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if changes[5:] else "")
         raise Refused(
-            f"there are uncommitted changes in {shown}. history measures commits, and with today's "
-            f"benchmarks: commit or stash them first. bench measures them as they stand."
+            f"there are uncommitted changes in {first_of(changes, 5)}. history measures commits, "
+            f"and with today's benchmarks: commit or stash them first. bench measures them as they "
+            f"stand."
         )
 
 

@@ -15,11 +15,12 @@ import pytest
 from toy_project import ToyProject, make_project
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
 from asv_bench.process.turns import TURNS_VARIABLE
 from asv_bench.subjects import lives as lives_module
 from asv_bench.subjects import own_suite
-from asv_bench.subjects.lives import TRIAL, Lives, Place, repeats_for
+from asv_bench.subjects.lives import Lives, Place, repeats_for
 from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
 from asv_bench.subjects.places import shared_out
 from asv_bench.subjects.processes import Ended, Job, LifeFailed, Processes
@@ -173,7 +174,7 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
 
         def run(self, job: Job, timeout_s: float) -> Ended:
             turns = job.variables.get(TURNS_VARIABLE)
-            if TRIAL not in job.variables:
+            if TRIAL_VARIABLE not in job.variables:
                 self.turns.append(turns)
             if turns is not None:
                 together.wait(30)  # never met by processes that run one after the other
