@@ -8,7 +8,7 @@ import numpy as np
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, Series
-from asv_bench.history.sessions import Sessions
+from asv_bench.history.sessions import SessionStarts
 from asv_bench.pages.graph import Graph, Line
 from asv_bench.pages.machine_view import MachineView
 from asv_bench.pages.site import Site
@@ -43,7 +43,7 @@ def made_up_site(*, benchmarks: int, commits: int) -> Site:
         commits=made,
         dates={name: DAY_MS * (20_000 + place) for place, name in enumerate(hashes)},
         behind={name: commits - 1 - place for place, name in enumerate(hashes)},
-        sessions=Sessions((DAY_MS,)),
+        sessions=SessionStarts((DAY_MS,)),
         environments=((("python", "3.11"),),),
         graphs=tuple(graphs),
     )

@@ -13,7 +13,7 @@ from asv_bench.bisect.finding import (
     Finding,
     Outcome,
     Probe,
-    Shape,
+    RangeShape,
     Stage,
     Step,
 )
@@ -158,7 +158,7 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
         lines = [_found(finding, commits)]
     elif finding.outcome is Outcome.NONE:
         lines = [f"no {changed}: {finding.reason}."]
-    elif finding.shape is Shape.SLOPE:
+    elif finding.shape is RangeShape.SLOPE:
         lines = [f"{finding.reason}."]
     else:
         lines = [f"inconclusive: {finding.reason}."]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from asv_bench.bisect.finding import (
+    ComparedGap,
     CurvePoint,
     Direction,
     Finding,
     Outcome,
-    Shape,
+    RangeShape,
     Step,
-    Suspicion,
 )
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -44,7 +44,7 @@ class Searched:
     gate: Comparison
     plan: SearchPlan
     curve: LevelCurve
-    suspicions: tuple[Suspicion, ...]
+    suspicions: tuple[ComparedGap, ...]
     unmeasurable: Mapping[str, str]
     pairs: int
     higher_is_better: bool
@@ -78,7 +78,7 @@ def answer(searched: Searched) -> Finding:
     suspects, probability = range(0), None
     if main is not None:
         suspects, probability = main.gap.commits, main.gap.probability
-    elif gaps and shape is Shape.UNRESOLVED:
+    elif gaps and shape is RangeShape.UNRESOLVED:
         is_proven = searched.is_changed and not confirmed
         suspects, probability = most_suspect(gaps, is_proven=is_proven)
     return Finding(
@@ -124,18 +124,18 @@ def most_suspect(gaps: Sequence[Gap], *, is_proven: bool) -> tuple[range, float]
 
 
 def _outcome(
-    searched: Searched, confirmed: list[Step], main: Suspicion | None
-) -> tuple[Outcome, Shape, str]:
+    searched: Searched, confirmed: list[Step], main: ComparedGap | None
+) -> tuple[Outcome, RangeShape, str]:
     plan = searched.plan
-    several = Shape.SEVERAL_STEPS if len(confirmed) > 1 else Shape.ONE_STEP
+    several = RangeShape.SEVERAL_STEPS if len(confirmed) > 1 else RangeShape.ONE_STEP
     if main is not None and main.is_confirmed:
         reason = "compared with the commit before it by pairs of their own"
         return Outcome.FOUND, several, reason
     if not searched.is_changed:
-        return _without_change(searched, several if confirmed else Shape.NOTHING)
+        return _without_change(searched, several if confirmed else RangeShape.NOTHING)
     if searched.pairs >= plan.most_pairs:
         reason = f"after {searched.pairs} pairs of the search no commit is certain enough"
-        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
     undecided = [
         one.comparison
         for one in searched.suspicions
@@ -147,28 +147,28 @@ def _outcome(
             f"compared with the commit before it, {short(last.head)} is {last.word}, and the "
             f"commits around it do not show a step that lasts"
         )
-        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
     if abs(searched.curve.levels()[-1].mean) < math.log1p(plan.comparison.margin):
         reason = "the ends differed when they were compared, but by less in the search"
-        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
-    return Outcome.INCONCLUSIVE, Shape.SLOPE, _slope(searched)
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
+    return Outcome.INCONCLUSIVE, RangeShape.SLOPE, _slope(searched)
 
 
-def _without_change(searched: Searched, shape: Shape) -> tuple[Outcome, Shape, str]:
+def _without_change(searched: Searched, shape: RangeShape) -> tuple[Outcome, RangeShape, str]:
     gate, margin = searched.gate, 100 * searched.plan.comparison.margin
     if gate.verdict is Verdict.INCONCLUSIVE:
         reason = gate.reason or (
             f"no {searched.direction} of the range was shown, nor that there is none of "
             f"{margin:g} %"
         )
-        return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
     if gate.verdict is not Verdict.EQUIVALENT:
         return Outcome.NONE, shape, f"the last commit is {gate.word} than the first"
     reason = f"the last commit is {gate.verdict} to the first"
     if searched.plan.is_inside:
         if searched.pairs >= searched.plan.most_pairs:
             reason += f", and {searched.pairs} pairs were too few to say that of those between"
-            return Outcome.INCONCLUSIVE, Shape.UNRESOLVED, reason
+            return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
         looked = len(searched.curve.levels()) - 1
         commits = "1 commit" if looked == 1 else f"{looked} commits"
         reason += f", and no change was found at {commits} measured between them"
@@ -196,7 +196,7 @@ def _slope(searched: Searched) -> str:
     )
 
 
-def _main(searched: Searched) -> Suspicion | None:
+def _main(searched: Searched) -> ComparedGap | None:
     """The largest confirmed step in the direction, else the most probable one that was not."""
     sign = searched.direction.sign
     fitting = [one for one in searched.suspicions if sign * one.gap.effect > 0]

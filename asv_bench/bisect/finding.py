@@ -49,7 +49,7 @@ class Stage(StrEnum):
     CONFIRMATION = "confirmation"
 
 
-class Shape(StrEnum):
+class RangeShape(StrEnum):
     """How the range goes from its good end to its bad one; `SLOPE`: with no step at any commit."""
 
     NOTHING = "nothing"
@@ -83,7 +83,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class ComparedGap:
     """Commits at which a step seemed certain, and what comparing them came to."""
 
     gap: Gap
@@ -158,7 +158,7 @@ class Finding:
     """By hash of the candidates that were left out: why."""
     remark: str = ""
     """A sentence where steps do not explain the range or something was not looked for, else ""."""
-    shape: Shape = Shape.NOTHING  # what the range is
+    shape: RangeShape = RangeShape.NOTHING  # what the range is
     steps: tuple[Step, ...] = ()
     """Oldest first: the confirmed ones, and those that were suspected and not confirmed."""
     curve: tuple[CurvePoint, ...] = ()  # the commits that were measured, oldest first

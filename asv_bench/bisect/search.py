@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from asv_bench.bisect.answer import SUSPECT, Searched, answer, most_suspect
-from asv_bench.bisect.finding import Direction, Finding, Guess, Probe, Stage, Suspicion
+from asv_bench.bisect.finding import ComparedGap, Direction, Finding, Guess, Probe, Stage
 from asv_bench.bisect.plan import MOST_CONFIRMATIONS, SearchPlan
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Progress
 from asv_bench.compare.pair_pool import PairPool, PairRequest
@@ -72,7 +72,7 @@ class Search:
         self._unmeasurable: dict[str, str] = {}
         self._failures: dict[str, int] = {}
         self._pairs = 0
-        self._suspicions: dict[range, Suspicion] = {}
+        self._suspicions: dict[range, ComparedGap] = {}
         self._higher_is_better = False
         self._is_proven = False
 
@@ -105,7 +105,7 @@ class Search:
             )
         )
 
-    def _reviewed(self) -> list[Suspicion]:
+    def _reviewed(self) -> list[ComparedGap]:
         """The suspicions as they are at the end, when more is known of the commits around."""
         now = {gap.commits: gap for gap in self._curve.gaps()}
         return [
@@ -157,7 +157,7 @@ class Search:
             self._plan.comparison.alpha / share,
         )
         expected = Verdict.SLOWER if gap.effect > 0 else Verdict.FASTER
-        self._suspicions[gap.commits] = Suspicion(gap, comparison, comparison.verdict is expected)
+        self._suspicions[gap.commits] = ComparedGap(gap, comparison, comparison.verdict is expected)
 
     def _probe_until_settled(self, places: Sequence[int]) -> None:
         def next_pair(running: Sequence[PairRequest]) -> PairRequest | None:

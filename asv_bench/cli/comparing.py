@@ -39,7 +39,7 @@ from asv_bench.output.issue_text import (
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.samples import CommitUnusable, Pair, PairSource
-from asv_bench.subjects.cell import Cell, differences
+from asv_bench.subjects.software import Software, differences
 from asv_bench.subjects.subject import Subject
 
 
@@ -246,7 +246,7 @@ class Comparing(Session[Subject]):
     def _ends(self) -> tuple[str, str]:
         return self._base.hash, self._head.hash
 
-    def _cells(self) -> Mapping[str, Cell]:
+    def _cells(self) -> Mapping[str, Software]:
         return self._subject.measured.cells
 
     def _apart(self) -> list[str]:

@@ -20,7 +20,7 @@ from asv_bench.cli.searching import Searching
 from asv_bench.compare.comparison import Progress
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.errors import Refused
-from asv_bench.git.file_changes import FileChange, Parts, changes_between
+from asv_bench.git.file_changes import FileChange, PartCommits, changes_between
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import (
@@ -76,7 +76,7 @@ class SearchingFiles(Searching):
         repository = subject.repository_of(self._good.hash)
         all_changes = changes_between(self._good.hash, self._bad.hash, repository)
         scratch = self._scratch.enter_context(tempfile.TemporaryDirectory(prefix="kvtrail-"))
-        self._parts = Parts(self._good.hash, repository, Path(scratch))
+        self._parts = PartCommits(self._good.hash, repository, Path(scratch))
         found = []
         for change in all_changes:
             commit = self._parts.commit([change])

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from asv_bench.subjects.cell import Cell, other_packages
+from asv_bench.subjects.software import Software, other_packages
 
 
 class Source(StrEnum):
@@ -74,7 +74,7 @@ class Clue:
         return {**asdict(self), "source": str(self.source)}
 
 
-def cell_clues(base: Cell, head: Cell) -> Iterator[Clue]:
+def cell_clues(base: Software, head: Software) -> Iterator[Clue]:
     """Each variable, the interpreter and each package that differs."""
     for name in sorted({*base.variables, *head.variables}):
         before, after = base.variables.get(name), head.variables.get(name)

@@ -14,9 +14,9 @@ from asv_bench.explain.explanation import Explanation
 from asv_bench.git.repository import Commit
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
-from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import engine_of
+from asv_bench.subjects.software import Software
 
 _FILES, _COUNTED = 3, 2
 
@@ -26,7 +26,7 @@ def why(
     base: Commit,
     head: Commit,
     options: Sequence[str],
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, Software],
     *,
     sign: int = 1,
     has_commits: bool = True,

@@ -20,7 +20,7 @@ from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import throttling
 from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Pair, Reading
-from asv_bench.subjects.cell import Cell, differences
+from asv_bench.subjects.software import Software, differences
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
@@ -84,7 +84,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._is_over = False
         self._unusable: dict[str, CommitUnusable] = {}
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, Software] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
         self.remarks: list[str] = []
         self._ran_on: dict[str, str] = {}
@@ -197,7 +197,7 @@ class Fleet:
                 self._note_cell(host, commit, cell)
         return told
 
-    def _note_cell(self, host: FleetHost, commit: str, cell: Cell) -> None:
+    def _note_cell(self, host: FleetHost, commit: str, cell: Software) -> None:
         first = self.cells.setdefault(commit, cell)
         if cell.elsewhere:
             self.cells[commit] = cell

@@ -23,11 +23,11 @@ from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.surroundings import look_around
 from asv_bench.subjects.axis import Variant
-from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.lives import Lives, Place
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.processes import Processes
+from asv_bench.subjects.software import Software
 from asv_bench.subjects.trees import Trees
 from asv_bench.subjects.where import Work
 
@@ -101,7 +101,7 @@ class Told:
 
     value: Any = None
     error: MeasurementFailed | None = None
-    cells: dict[str, Cell] = field(default_factory=dict)
+    cells: dict[str, Software] = field(default_factory=dict)
     others: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 

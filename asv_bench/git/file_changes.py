@@ -29,7 +29,7 @@ _PERSON = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A file, link or submodule that a change puts at a path; mode 0 takes it away."""
 
     path: str
@@ -44,7 +44,7 @@ class FileChange:
     A renamed file is one change, that takes the old path away and puts the new one there.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexEntry, ...]
     label: str
 
     @property
@@ -75,14 +75,14 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
         path = next(fields)
         if kind[0] == "R":
             new = next(fields)
-            entries = (Entry(path, _NOTHING, "0" * len(name)), Entry(new, mode, name))
+            entries = (IndexEntry(path, _NOTHING, "0" * len(name)), IndexEntry(new, mode, name))
             changes.append(FileChange(entries, f"{path} → {new}"))
         else:
-            changes.append(FileChange((Entry(path, mode, name),), path))
+            changes.append(FileChange((IndexEntry(path, mode, name),), path))
     return _without_clashes(changes)
 
 
-class Parts:
+class PartCommits:
     """Commits of a base with some of the changes that lead to another commit.
 
     The base is a full hash in the repository that is given. `repository` is one of this class's

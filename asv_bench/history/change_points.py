@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Better, EnvironmentFacts, Figure, Series
-from asv_bench.history.sessions import Ratios, Sessions
+from asv_bench.history.sessions import Ratios, SessionStarts
 from asv_bench.history.spread import REPEATED, Spread, spread_of
 from asv_bench.stats.segments import (
     PENALTY,
@@ -197,7 +197,7 @@ def points_of(
     figures: Sequence[Figure],
     commits: Sequence[Commit],
     ratios: Ratios,
-    sessions: Sessions,
+    sessions: SessionStarts,
 ) -> list[Point]:
     """One series on one machine, in one environment, as points in the order of `commits`.
 

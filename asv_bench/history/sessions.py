@@ -37,7 +37,7 @@ APART_MS = 15 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class SessionStarts:
     """When the sessions of a machine began, in milliseconds since 1970, ascending."""
 
     begun_ms: tuple[int, ...]
@@ -47,7 +47,7 @@ class Sessions:
         return bisect_right(self.begun_ms, figure.started_ms)
 
 
-def sessions_of(figures: Iterable[Figure]) -> Sessions:
+def sessions_of(figures: Iterable[Figure]) -> SessionStarts:
     """The sessions in which a machine measured some figures, whatever their series.
 
     asv stores when the last round of a figure started, and the last rounds of a session follow one
@@ -55,7 +55,7 @@ def sessions_of(figures: Iterable[Figure]) -> Sessions:
     """
     starts = sorted({figure.started_ms for figure in figures})
     later = [second for first, second in pairwise(starts) if second - first > APART_MS]
-    return Sessions((*starts[:1], *later))
+    return SessionStarts((*starts[:1], *later))
 
 
 def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Path | None:

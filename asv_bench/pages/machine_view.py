@@ -21,7 +21,7 @@ from asv_bench.history.asv_results import (
 from asv_bench.history.change_points import Change, changes_in, points_of
 from asv_bench.history.histories import Histories
 from asv_bench.history.kept_answers import ANSWERS, KeptAnswer, key_of, read_answers
-from asv_bench.history.sessions import Sessions, read_ratios, sessions_of
+from asv_bench.history.sessions import SessionStarts, read_ratios, sessions_of
 from asv_bench.pages.graph import Graph, Line, MarkedChange, MarkedVerdict, order_of
 from asv_bench.pages.records import StoredVerdict
 
@@ -60,7 +60,7 @@ class MachineView:
     dates: Mapping[str, int]  # when commits were made, in milliseconds since 1970, by full hash
     # How many commits of the line are newer, by full hash; empty where nobody can tell.
     behind: Mapping[str, int]
-    sessions: Sessions  # those of its figures
+    sessions: SessionStarts  # those of its figures
     # The last one measured is the first; `environment_names` says what sets each apart.
     environments: tuple[EnvironmentFacts, ...]
     graphs: tuple[Graph, ...]

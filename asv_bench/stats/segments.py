@@ -156,7 +156,7 @@ class _Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepEstimate:
     """The step between two segments."""
 
     height: float  # after minus before
@@ -165,7 +165,7 @@ class Step:
     values: Floats
 
 
-def step_between(values: Floats, sessions: Labels, session_sd: float, before: int) -> Step:
+def step_between(values: Floats, sessions: Labels, session_sd: float, before: int) -> StepEstimate:
     """The step after the first `before` of the values, by generalized least squares.
 
     What a session adds is the same on both sides of the step.
@@ -179,4 +179,4 @@ def step_between(values: Floats, sessions: Labels, session_sd: float, before: in
     levels = spread @ (of_sides.T @ solved[:, 2])
     errors = solved[:, 2] - solved[:, :2] @ levels
     variance = spread[0, 0] + spread[1, 1] - 2 * spread[0, 1]
-    return Step(float(levels[1] - levels[0]), math.sqrt(variance), values - same @ errors)
+    return StepEstimate(float(levels[1] - levels[0]), math.sqrt(variance), values - same @ errors)

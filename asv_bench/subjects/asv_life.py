@@ -47,7 +47,7 @@ def main() -> None:
         return
     if DELAY in os.environ:
         _plant(float(os.environ[DELAY]))
-    Lives(suite, Path(place)).run()
+    SuiteRun(suite, Path(place)).run()
 
 
 def _listed(suite: str, modules: Sequence[str]) -> tuple[list[Any], dict[str, str]]:
@@ -111,7 +111,7 @@ class Failed(Exception):
     """A process of a benchmark did not do what it should; the message is a sentence's end."""
 
 
-class Lives:
+class SuiteRun:
     """The chosen benchmarks of a suite, each a fork of this process.
 
     Forks that measure memory come first: this process then has imported nothing of the suite.

@@ -19,7 +19,6 @@ from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, place_of, require_repository
-from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.ends import Ends
 from asv_bench.subjects.life import CommandLife, Life, ServerLife
 from asv_bench.subjects.lives import HOST, WALL, Lives, Place
@@ -28,6 +27,7 @@ from asv_bench.subjects.places import places
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.processes import Processes
 from asv_bench.subjects.rounds import RoundSource
+from asv_bench.subjects.software import Software
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import (
     ClientTable,
@@ -92,7 +92,7 @@ class DeclaredSubject:
         self._places: list[Place] | None = None
         self._elsewhere: LivesElsewhere | None = None
         self._declare(text)
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, Software] = {}
         """What variants ran with, by hash or label."""
         self.others: dict[str, dict[str, list[float]]] = {}
         """Figures that are not compared: by metric, and by hash or label."""

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.subjects.cell import Cell, cell_of
 from asv_bench.subjects.interpreter import Watched
 from asv_bench.subjects.life import Life
 from asv_bench.subjects.lives import Place
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
+from asv_bench.subjects.software import Software, software_of
 from asv_bench.subjects.subject_file import SubjectTable
 from asv_bench.subjects.trees import Laid, Trees
 
@@ -40,7 +40,7 @@ class Ends:
         """
         return self.trees.lay_out(name).top
 
-    def cell(self, name: str) -> Cell:
+    def cell(self, name: str) -> Software:
         """What a variant runs with, as a life of it shows, which is ended once that is known."""
         laid = self.trees.lay_out(name)
         watched = Watched(self.processes)
@@ -56,7 +56,7 @@ class Ends:
                     time.sleep(_POLL_S)
                     seconds = time.perf_counter() - life.begun
         job = Job(self.command, laid.tree, self._variables(laid))
-        return cell_of(watched.python, job, self.processes, self.table.env)
+        return software_of(watched.python, job, self.processes, self.table.env)
 
     def trace(self, name: str, target: Path) -> None:
         """Run the traced life of a variant, which leaves its trace at `target`.

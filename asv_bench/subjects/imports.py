@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asv_bench.git.repository import short
-from asv_bench.subjects.cell import Cell, project_names
 from asv_bench.subjects.command_line import filled
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
+from asv_bench.subjects.software import Software, project_names
 from asv_bench.subjects.trees import Laid
 
 _PROBE = """
@@ -64,12 +64,12 @@ def imported_elsewhere(
     }
 
 
-def same_code(cells: Mapping[str, Cell]) -> list[str]:
+def same_code(cells: Mapping[str, Software]) -> list[str]:
     """A sentence for each place outside their own files from which commits import a module."""
     users: dict[str, dict[str, None]] = {}
-    for name, cell in cells.items():
+    for name, software in cells.items():
         if commit := _COMMIT.match(name):
-            for module, place in cell.elsewhere.items():
+            for module, place in software.elsewhere.items():
                 users.setdefault(f"{module} from {place}", {})[short(commit[0])] = None
     return [
         f"The Python of {' and '.join(commits)} imports {what}, not from the commit's own files: "

@@ -113,20 +113,20 @@ class ServerLife(Life):
         port = _free_port()
         told = {**variables, "KVTRAIL_PORT": str(port)}
         job = Job(self.server.start, laid.tree, told, cores)
-        place = self._place(port)
+        address = self._address(port)
         # Such as a tunnel, at whose end nobody may listen yet.
-        is_open = listens(place.host, place.port)
-        if is_open and (place.address is None or code_of(place.address) is not None):
+        is_open = listens(address.host, address.port)
+        if is_open and (address.url is None or code_of(address.url) is not None):
             raise LifeFailed(
-                f"{place} answers already, and no server was started yet; end {_WHOSE}"
+                f"{address} answers already, and no server was started yet; end {_WHOSE}"
             )
         windows = []
         with processes.started(job) as server:
-            ready_s = self._until_ready(server, place)
+            ready_s = self._until_ready(server, address)
             own = {server.process, *descendants(server.process)}
-            other = not is_open and stranger(place.host, place.port, server.process, own)
+            other = not is_open and stranger(address.host, address.port, server.process, own)
             if other:
-                raise LifeFailed(f"{place} is process {other}'s, not the server's; end {_WHOSE}")
+                raise LifeFailed(f"{address} is process {other}'s, not the server's; end {_WHOSE}")
             for number in range(-self.client.warmup, self.client.windows):
                 asking = Job(laid.follow(self.client.run), laid.tree, told)
                 window = self._ask(number, server, asking, processes)
@@ -185,11 +185,11 @@ class ServerLife(Life):
             before = f", and {most} in another" if most else ""
             raise LifeFailed(f"{completed} requests were completed in {what}{before}: {words}")
 
-    def _until_ready(self, server: Started, place: _Place) -> float:
+    def _until_ready(self, server: Started, address: _Address) -> float:
         """Seconds from the server's start until it is ready."""
         deadline = server.begun + self.server.ready_timeout_s
         while True:
-            is_ready, now = self._is_ready(server, place), time.perf_counter()
+            is_ready, now = self._is_ready(server, address), time.perf_counter()
             # Asked afterwards: another may have answered in its place.
             if server.has_ended():
                 raise LifeFailed(f"the server: {server.failure()}", server.code)
@@ -202,32 +202,32 @@ class ServerLife(Life):
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _is_ready(self, server: Started, place: _Place) -> bool:
+    def _is_ready(self, server: Started, address: _Address) -> bool:
         if isinstance(self.server.ready, ReadyTable):
             return re.search(self.server.ready.regex, server.text(), re.MULTILINE) is not None
-        code = code_of(str(place))
+        code = code_of(str(address))
         return code is not None and code < 400
 
-    def _place(self, port: int) -> _Place:
+    def _address(self, port: int) -> _Address:
         if isinstance(self.server.ready, ReadyTable):
             fixed = _FIXED_PORT.search(self.server.start)
-            return _Place("127.0.0.1", int(fixed[1]) if fixed else port)
-        address = address_at(self.server.ready, port)
-        parts = urlsplit(address)
+            return _Address("127.0.0.1", int(fixed[1]) if fixed else port)
+        url = address_at(self.server.ready, port)
+        parts = urlsplit(url)
         default = 443 if parts.scheme == "https" else 80
-        return _Place(parts.hostname or "", parts.port or default, address)
+        return _Address(parts.hostname or "", parts.port or default, url)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a server is to listen; `address`, if any, is asked whether it is ready."""
+class _Address:
+    """Where a server is to listen; `url`, if any, is asked whether it is ready."""
 
     host: str
     port: int
-    address: str | None = None
+    url: str | None = None
 
     def __str__(self) -> str:
-        return self.address or f"{self.host}:{self.port}"
+        return self.url or f"{self.host}:{self.port}"
 
 
 def _free_port() -> int:

@@ -26,12 +26,12 @@ from asv_bench.process.samples import (
 )
 from asv_bench.process.threads import measured_threads
 from asv_bench.process.turns import in_turns
-from asv_bench.subjects.cell import Cell, cell_of
 from asv_bench.subjects.command_line import filled
 from asv_bench.subjects.figures import Figures
 from asv_bench.subjects.imports import imported_elsewhere
 from asv_bench.subjects.interpreter import Watched
 from asv_bench.subjects.processes import Job, LifeFailed, Processes
+from asv_bench.subjects.software import Software, software_of
 from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.subjects.where import Work
 
@@ -110,9 +110,9 @@ class Lives:
         self._trying: dict[str, threading.Lock] = {}
         self._repeats: int | None = None
         self._lock = threading.Lock()
-        self._known: dict[str, Cell] = {}
+        self._known: dict[str, Software] = {}
         self._looked: dict[str, int] = {}
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, Software] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
 
     @property
@@ -265,7 +265,7 @@ class Lives:
             for name in names
         }
 
-    def take_account(self) -> tuple[dict[str, Cell], dict[str, dict[str, list[float]]]]:
+    def take_account(self) -> tuple[dict[str, Software], dict[str, dict[str, list[float]]]]:
         """Cells and others since this was asked last."""
         with self._lock:
             taken = dict(self.cells), dict(self.others)
@@ -285,8 +285,8 @@ class Lives:
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
         if watched is not None:
             job = Job(self._work.command, laid.tree, self._variables(laid, place))
-            cell = cell_of(watched.python, job, self._processes, self._work.table.env)
-            self.cells[commit] = self._known[commit] = cell
+            software = software_of(watched.python, job, self._processes, self._work.table.env)
+            self.cells[commit] = self._known[commit] = software
         with self._lock:
             if self._repeats is None and WALL in figures.values:
                 # Settled by the first commit and kept: both halves of a pair are measured alike.
@@ -306,17 +306,17 @@ class Lives:
     def _look_at_imports(self, commit: str, place: Place) -> None:
         """Note what a variant imports from elsewhere; any setup since may have changed that."""
         setups = len(self._tried) if self._work.table.setup else 1
-        cell = self._known.get(commit)
-        if cell is None or cell.interpreter is None or self._looked.get(commit) == setups:
+        software = self._known.get(commit)
+        if software is None or software.interpreter is None or self._looked.get(commit) == setups:
             return
         self._looked[commit] = setups
         laid = self._laid(commit)
         command = self._work.command
         job = Job(command, laid.tree, self._variables(laid, place))
-        python = filled(cell.interpreter, job.variables)
+        python = filled(software.interpreter, job.variables)
         if found := imported_elsewhere(python, command, laid, job, self._processes):
-            cell = replace(cell, elsewhere={**cell.elsewhere, **found})
-            self.cells[commit] = self._known[commit] = cell
+            software = replace(software, elsewhere={**software.elsewhere, **found})
+            self.cells[commit] = self._known[commit] = software
 
     def _live(
         self,

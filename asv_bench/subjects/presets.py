@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 
-class Place(NamedTuple):
+class ClientFigure(NamedTuple):
     """A figure in a client's JSON: keys with dots between, as in `[metrics.NAME]`."""
 
     path: str
@@ -28,12 +28,12 @@ class Requests(NamedTuple):
 
 
 _VLLM = {
-    "ttft_ms": Place("median_ttft_ms", "ms"),
-    "tpot_ms": Place("median_tpot_ms", "ms"),
-    "itl_ms": Place("median_itl_ms", "ms"),
-    "itl_p99_ms": Place("p99_itl_ms", "ms"),
-    "request_throughput": Place("request_throughput", "requests/s", "higher"),
-    "output_throughput": Place("output_throughput", "tokens/s", "higher"),
+    "ttft_ms": ClientFigure("median_ttft_ms", "ms"),
+    "tpot_ms": ClientFigure("median_tpot_ms", "ms"),
+    "itl_ms": ClientFigure("median_itl_ms", "ms"),
+    "itl_p99_ms": ClientFigure("p99_itl_ms", "ms"),
+    "request_throughput": ClientFigure("request_throughput", "requests/s", "higher"),
+    "output_throughput": ClientFigure("output_throughput", "tokens/s", "higher"),
 }
 _GUIDELLM = "benchmarks.0.metrics"
 PRESETS = MappingProxyType(
@@ -41,21 +41,23 @@ PRESETS = MappingProxyType(
         "vllm-bench": _VLLM,
         "sglang-bench": _VLLM,
         "guidellm": {
-            "ttft_ms": Place(f"{_GUIDELLM}.time_to_first_token_ms.successful.median", "ms"),
-            "tpot_ms": Place(f"{_GUIDELLM}.time_per_output_token_ms.successful.median", "ms"),
-            "itl_ms": Place(f"{_GUIDELLM}.inter_token_latency_ms.successful.median", "ms"),
-            "request_throughput": Place(
+            "ttft_ms": ClientFigure(f"{_GUIDELLM}.time_to_first_token_ms.successful.median", "ms"),
+            "tpot_ms": ClientFigure(
+                f"{_GUIDELLM}.time_per_output_token_ms.successful.median", "ms"
+            ),
+            "itl_ms": ClientFigure(f"{_GUIDELLM}.inter_token_latency_ms.successful.median", "ms"),
+            "request_throughput": ClientFigure(
                 f"{_GUIDELLM}.requests_per_second.successful.mean", "requests/s", "higher"
             ),
-            "output_throughput": Place(
+            "output_throughput": ClientFigure(
                 f"{_GUIDELLM}.output_tokens_per_second.successful.mean", "tokens/s", "higher"
             ),
         },
         "aiperf": {
-            "ttft_ms": Place("time_to_first_token.p50", "ms"),
-            "itl_ms": Place("inter_token_latency.p50", "ms"),
-            "request_throughput": Place("request_throughput.avg", "requests/s", "higher"),
-            "output_throughput": Place("output_token_throughput.avg", "tokens/s", "higher"),
+            "ttft_ms": ClientFigure("time_to_first_token.p50", "ms"),
+            "itl_ms": ClientFigure("inter_token_latency.p50", "ms"),
+            "request_throughput": ClientFigure("request_throughput.avg", "requests/s", "higher"),
+            "output_throughput": ClientFigure("output_token_throughput.avg", "tokens/s", "higher"),
         },
     }
 )

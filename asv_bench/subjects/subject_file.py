@@ -46,11 +46,11 @@ Module: TypeAlias = Annotated[str, msgspec.Meta(pattern=_MODULE)]
 Variable: TypeAlias = Annotated[str, msgspec.Meta(pattern=_VARIABLE)]
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TomlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of the file; a key that it does not know is an error."""
 
 
-class SubjectTable(Table, frozen=True):
+class SubjectTable(TomlTable, frozen=True):
     """`[subject]`: the repository, and the command that is one life.
 
     Attributes
@@ -124,7 +124,7 @@ def _normal(paths: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-class MetricTable(Table, frozen=True):
+class MetricTable(TomlTable, frozen=True):
     """`[metrics.NAME]`: where a life leaves a figure, as a number or as one for each window.
 
     Attributes
@@ -161,7 +161,7 @@ def _compiled(regex: str) -> re.Pattern[str]:
         raise ValueError(f"{regex!r} is no regular expression: {error}") from None
 
 
-class ReadyTable(Table, frozen=True):
+class ReadyTable(TomlTable, frozen=True):
     """`ready = { regex = "..." }`: what the server prints when it is ready."""
 
     regex: Line
@@ -170,7 +170,7 @@ class ReadyTable(Table, frozen=True):
         _compiled(self.regex)
 
 
-class ServerTable(Table, frozen=True):
+class ServerTable(TomlTable, frozen=True):
     """`[server]`: a program that is started for each life, and asked by a client.
 
     Attributes
@@ -192,7 +192,7 @@ class ServerTable(Table, frozen=True):
             check_address(self.ready)
 
 
-class ClientTable(Table, frozen=True):
+class ClientTable(TomlTable, frozen=True):
     """`[client]`: what asks the server, `windows` times in a life after `warmup` unmeasured runs.
 
     Attributes
@@ -217,7 +217,7 @@ class ClientTable(Table, frozen=True):
             raise ValueError(f"preset is {self.preset!r}; there are {', '.join(PRESETS)}")
 
 
-class AxisTable(Table, frozen=True):
+class AxisTable(TomlTable, frozen=True):
     """`[axis]`: along what is compared.
 
     Attributes
@@ -238,7 +238,7 @@ class AxisTable(Table, frozen=True):
             raise ValueError('kind = "labels" needs labels, at least two, in their order')
 
 
-class TraceTable(Table, frozen=True):
+class TraceTable(TomlTable, frozen=True):
     """`[trace]`: a command that leaves a trace of what is measured, which `explain` reads.
 
     Attributes
@@ -252,7 +252,7 @@ class TraceTable(Table, frozen=True):
     run: Line
 
 
-class SubjectText(Table, frozen=True):
+class SubjectText(TomlTable, frozen=True):
     """All tables of a file."""
 
     subject: SubjectTable

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asv_bench.process.samples import LifeSource, PairSource
-from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.life import Life
+from asv_bench.subjects.software import Software
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import SubjectTable
 
@@ -32,6 +32,6 @@ class LivesElsewhere(LifeSource, PairSource, Protocol):
     The fields are as those of `DeclaredSubject`; they grow while lives are measured.
     """
 
-    cells: dict[str, Cell]
+    cells: dict[str, Software]
     others: dict[str, dict[str, list[float]]]
     remarks: list[str]

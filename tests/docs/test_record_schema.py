@@ -15,7 +15,7 @@ import record_schema
 from asv_bench.compare.comparison import summarize_pairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.record import Record
-from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.software import Software
 
 
 def test_a_record_of_today_has_the_documented_fields_and_no_others() -> None:
@@ -45,7 +45,7 @@ def test_a_pair_and_a_cell_of_today_have_documented_fields_only() -> None:
     pair = replace(pair_of(1.0, 1.01), higher_is_better=True)
     content = json.loads(json.dumps(pair.to_json()))
     assert msgspec.convert(content, record_schema.Pair).higher_is_better
-    cell = Cell("python", {"numpy": "2.1"}, {"OMP_NUM_THREADS": "1"}).to_json()
+    cell = Software("python", {"numpy": "2.1"}, {"OMP_NUM_THREADS": "1"}).to_json()
     assert msgspec.convert(cell, record_schema.Cell).packages == {"numpy": "2.1"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from asv_bench.bisect.finding import Finding, Outcome, Probe, Shape, Stage
+from asv_bench.bisect.finding import Finding, Outcome, Probe, RangeShape, Stage
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
 from asv_bench.output.table import Column, Table, digits
@@ -129,7 +129,7 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
     is_wrong = any(not one & culprits for one in named)
     are_all_named = len(named) == len(culprits) and not is_wrong
     if scenario.slope:
-        right = not named and finding.shape is Shape.SLOPE
+        right = not named and finding.shape is RangeShape.SLOPE
     elif not scenario.effects:
         right = finding.outcome is Outcome.NONE
     else:
@@ -152,8 +152,8 @@ def row_of(scenario: Scenario, trials: Sequence[Bisected]) -> dict[str, Any]:
         "runs": len(trials),
         "right": sum(trial.right for trial in trials),
         "wrong_commit": sum(trial.is_wrong for trial in trials),
-        "said_slope": shapes[str(Shape.SLOPE)],
-        "inconclusive": shapes[str(Shape.UNRESOLVED)],
+        "said_slope": shapes[str(RangeShape.SLOPE)],
+        "inconclusive": shapes[str(RangeShape.UNRESOLVED)],
         "shapes": dict(shapes),
         "pairs_mean": round(float(np.mean(pairs)), 1),
         "pairs_p50": float(np.median(pairs)),

@@ -10,7 +10,7 @@ from searched_range import COMMITS, GOOD, INSIDE, QUIET, named, search, times
 from simulated_pairs import FIRST_LOOK
 
 from asv_bench.bisect import search as module
-from asv_bench.bisect.finding import Direction, Outcome, Shape, Stage
+from asv_bench.bisect.finding import Direction, Outcome, RangeShape, Stage
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import LASTING, LOOKED_AT
 from asv_bench.compare.comparison import CommitComparison
@@ -118,7 +118,7 @@ def test_an_end_that_cannot_be_measured_ends_it(end: str) -> None:
 def test_several_steps_are_all_named() -> None:
     finding, _, asked = search({8: 0.03, 21: 0.05})
     assert finding.outcome is Outcome.FOUND
-    assert finding.shape is Shape.SEVERAL_STEPS
+    assert finding.shape is RangeShape.SEVERAL_STEPS
     assert named(finding) == pytest.approx({COMMITS[8]: 0.03, COMMITS[21]: 0.05}, abs=0.005)
     assert finding.suspects == (COMMITS[21],)
     pairs = {frozenset(asked[f"confirmation {number}"]) for number in (1, 2)}
@@ -167,7 +167,7 @@ def test_a_change_that_is_taken_back_is_found_inside() -> None:
 def test_nothing_is_found_inside_where_there_is_nothing() -> None:
     finding, _, asked = search({}, plan=INSIDE)
     assert finding.outcome is Outcome.NONE
-    assert finding.shape is Shape.NOTHING
+    assert finding.shape is RangeShape.NOTHING
     looked_at = {head for _, head in asked["search"]}
     assert len(looked_at) == LOOKED_AT
     assert f"{LOOKED_AT} commits measured between" in finding.reason
@@ -258,7 +258,7 @@ def test_a_slow_creep_names_nobody() -> None:
     finding, _, _ = search(dict.fromkeys(range(32), 0.0015))
     assert finding.gate.verdict is Verdict.SLOWER
     assert finding.outcome is Outcome.INCONCLUSIVE
-    assert finding.shape is Shape.SLOPE
+    assert finding.shape is RangeShape.SLOPE
     assert "no single commit: +" in finding.reason
     assert named(finding) == {}
 

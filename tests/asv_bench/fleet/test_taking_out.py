@@ -16,7 +16,7 @@ from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.fleet.opening import FleetOptions, of_kind
 from asv_bench.process.machine import MachineFacts
 from asv_bench.process.samples import CommitUnusable, DeviceLost, GpuConditions, Reading
-from asv_bench.subjects.cell import Cell
+from asv_bench.subjects.software import Software
 
 Says = Callable[..., Told]
 GOOD, BAD = "a" * 40, "b" * 40
@@ -147,7 +147,7 @@ def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> Non
 
 def test_hosts_with_other_packages_are_named() -> None:
     def with_torch(device: str, version: str) -> Says:
-        cells = {GOOD: Cell("python", {"torch": version}, {})}
+        cells = {GOOD: Software("python", {"torch": version}, {})}
         return measures(device, cells=cells, others={"peak": {GOOD: [float(version)]}})
 
     fleet, *_ = fleet_of(with_torch("one/0", "2.1"), with_torch("two/0", "2.2"))

@@ -10,9 +10,9 @@ import pytest
 from declared_repository import DeclaredRepository, noisy
 from toy_repository import ToyRepository
 
-from asv_bench.subjects.cell import Cell
 from asv_bench.subjects.choose import declared_by
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.software import Software
 
 BENCH = "import time\ntime.sleep(0.05)\n"
 
@@ -42,7 +42,7 @@ def environment(tmp_path: Path) -> Path:
     return home
 
 
-def cell(toy: ToyRepository, *command: str) -> Cell:
+def cell(toy: ToyRepository, *command: str) -> Software:
     """What the command of HEAD ran with."""
     subject = DeclaredSubject.of_command(toy.root, command)
     commit = subject.resolve("HEAD").hash

@@ -1,4 +1,4 @@
-"""The cell of a measurement: what else, beside its files, a life ran with."""
+"""The software of a variant: what else, beside its files, its lives ran with."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Software:
     """What one variant ran with."""
 
     interpreter: str | None
@@ -59,16 +59,16 @@ class Cell:
     """Modules of the variant's files that its lives import from elsewhere, and from where."""
 
     def to_json(self) -> dict[str, Any]:
-        """The cell as JSON-ready values; of the interpreter only its name, of paths nothing."""
+        """The software as JSON-ready values; of the interpreter only its name, of paths nothing."""
         content = {**asdict(self), "interpreter": self.interpreter and Path(self.interpreter).name}
         del content["elsewhere"]
         return content
 
 
-def cell_of(
+def software_of(
     python: Python | None, job: Job, processes: Processes, own: Collection[str] = ()
-) -> Cell:
-    """The cell of a life that ran this Python; `job` says where it ran and with what.
+) -> Software:
+    """The software of a life that ran this Python; `job` says where it ran and with what.
 
     `own` are the variables that the subject's file sets.
     """
@@ -82,14 +82,14 @@ def cell_of(
         and not is_secret(name, value)
     }
     if python is None:
-        return Cell(None, {}, variables)
+        return Software(None, {}, variables)
     packages = _packages(python, job.folder, processes, folders)
     if packages is None:
-        return Cell(None, {}, variables)
-    return Cell(_named(python.program, folders), packages, variables)
+        return Software(None, {}, variables)
+    return Software(_named(python.program, folders), packages, variables)
 
 
-def other_packages(base: Cell, head: Cell) -> Iterator[tuple[str, str | None, str | None]]:
+def other_packages(base: Software, head: Software) -> Iterator[tuple[str, str | None, str | None]]:
     """Each package of which two variants have other versions; None: it is not there.
 
     There is none where no Python was seen at one of them.
@@ -101,7 +101,7 @@ def other_packages(base: Cell, head: Cell) -> Iterator[tuple[str, str | None, st
                 yield name, before, after
 
 
-def differences(base: Cell, head: Cell) -> list[str]:
+def differences(base: Software, head: Software) -> list[str]:
     """A sentence where two variants ran with other packages."""
     moved = [
         f"{name} {before or 'none'} → {after or 'none'}"
