@@ -73,7 +73,6 @@ class Watched(Processes):
         begun = time.monotonic()
         own, others = {launcher}, set[int]()
         with suppress(OSError):
-            before = Path(f"/proc/{launcher}/cmdline").read_bytes()
             while not ended.wait(
                 min(_LEAST_PAUSE_S + 0.01 * (time.monotonic() - begun), _MOST_PAUSE_S)
             ):
@@ -84,9 +83,9 @@ class Watched(Processes):
                         parent, ticks = _state(number)
                         (own if number in own or parent in own else others).add(number)
                         if number in own:
-                            self._note(number, ticks, before)
+                            self._note(number, ticks, launcher)
 
-    def _note(self, number: int, ticks: int, launcher: bytes) -> None:
+    def _note(self, number: int, ticks: int, launcher: int) -> None:
         """See what a process runs; what the launcher starts is for a moment the launcher's."""
         folder = Path(f"/proc/{number}")
         executable = os.readlink(folder / "exe")
@@ -94,7 +93,9 @@ class Watched(Processes):
             return
         line = (folder / "cmdline").read_bytes()
         environment = os.fsdecode((folder / "environ").read_bytes()).split("\0")
-        if line in (b"", launcher) or os.readlink(folder / "exe") != executable:
+        # Read no sooner: a launcher that has just been started has no line yet.
+        of_launcher = Path(f"/proc/{launcher}/cmdline").read_bytes()
+        if line in (b"", of_launcher) or os.readlink(folder / "exe") != executable:
             return
         variables = dict(one.split("=", 1) for one in environment if "=" in one)
         word = os.fsdecode(line).split("\0")[0]

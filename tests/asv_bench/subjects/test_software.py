@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,8 @@ from toy_repository import ToyRepository
 
 from asv_bench.subjects.choose import declared_by
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.interpreter import Watched
+from asv_bench.subjects.processes import Processes
 from asv_bench.subjects.software import Software
 
 BENCH = "import time\ntime.sleep(0.05)\n"
@@ -97,6 +103,40 @@ def test_without_a_python_there_are_no_packages(
     toy.git("commit", "-q", "-m", "a program")
     found = cell(toy, "./run here")
     assert (found.interpreter, found.packages) == (None, {})
+
+
+def test_what_a_launcher_has_just_begun_is_not_the_python_of_a_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A launcher that was just started may have no command line yet; what it starts has one."""
+    code = "import os, time; print(os.fork() or '', flush=True); time.sleep(60)"
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert launcher.stdout is not None
+    child = max(launcher.stdout.readline(), launcher.stdout.readline()).decode().strip()
+    read_bytes, of_child = Path.read_bytes, list[Path]()
+
+    def read(path: Path) -> bytes:
+        of_child.extend([path] if path.parent.name == child else [])
+        is_early = path == Path(f"/proc/{launcher.pid}/cmdline") and not of_child
+        return b"" if is_early else read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    watched, ended = Watched(Processes()), threading.Event()
+    watching = threading.Thread(target=watched._watch, args=(launcher.pid, ended))
+    watching.start()
+    try:
+        deadline = time.monotonic() + 20
+        while len(of_child) < 8 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        ended.set()
+        watching.join()
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.communicate()
+    assert len(of_child) >= 8
+    assert watched.python is None
 
 
 TABLES = """
