@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from asv_bench.subjects.launcher import stat_of
 from asv_bench.subjects.processes import Job, Processes, Started
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*[a-z]*")
@@ -109,8 +110,7 @@ class Watched(Processes):
 
 def _state(number: int) -> tuple[int, int]:
     """The parent of a process, and the clock ticks that it worked."""
-    # Behind the program's name, which is in parentheses and may hold some.
-    fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+    fields = stat_of(number)
     return int(fields[1]), int(fields[11]) + int(fields[12])
 
 

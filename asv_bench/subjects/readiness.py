@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from asv_bench.subjects.launcher import stat_of
+
 _ANSWER_SECONDS = 5.0
 _PORT = re.compile(r"\$(?:\{KVTRAIL_PORT\}|KVTRAIL_PORT\b)")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -100,5 +102,5 @@ def _listening(port: int) -> Iterator[int]:
 def _begun(process: int) -> int:
     """When a process began, in ticks of the kernel."""
     with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[19])
+        return int(stat_of(process)[19])
     return 0
