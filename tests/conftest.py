@@ -9,6 +9,7 @@ import platform
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -58,6 +59,24 @@ def pytest_sessionstart() -> None:
                 "KVTRAIL_REQUIRE=gpu, but torch finds no GPU that it can use; unset it, or repair "
                 "the driver or torch"
             )
+
+
+def pytest_collection_finish() -> None:
+    """Hide modules and tests from the collector, or each full collection looks through them."""
+    _hide()
+
+
+@pytest.fixture
+def nothing_hidden() -> Iterator[None]:
+    """For a test of what is hidden from the garbage collector."""
+    gc.unfreeze()
+    yield
+    _hide()
+
+
+def _hide() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

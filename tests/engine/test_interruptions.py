@@ -208,7 +208,6 @@ def test_streams_that_the_collector_closes_leave_everything_right(prompts, greed
             assert [event.token_id for event in events] == greedy_alone[2][:4]
     finally:
         gc.enable()
-        gc.unfreeze()
     assert dropped
 
 

@@ -281,11 +281,11 @@ def test_settings_of_the_engine_change_no_token(arguments: list[str], tmp_path: 
     assert measured_stream(tmp_path, *arguments)["samples"][-1]["token_digest"] == plain
 
 
+@pytest.mark.usefixtures("nothing_hidden")
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_what_runs_share_is_hidden_from_the_collector_but_no_engine_of_one_run(
     prefix_cache: bool,
 ) -> None:
-    gc.unfreeze()  # what another test of this process has hidden
     hidden: list[bool] = []
     made = measurement(prefix_cache=prefix_cache, repeat_runs=2)
     made.run_mode("offline", lambda _: hidden.append(gc.get_freeze_count() > 0))

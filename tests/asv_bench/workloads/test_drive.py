@@ -175,17 +175,14 @@ def test_workers_encode_in_other_threads_and_keep_the_order() -> None:
     assert threading.get_ident() not in threads
 
 
+@pytest.mark.usefixtures("nothing_hidden")
 def test_what_was_hidden_from_the_collector_stays_so(clock: FakeClock) -> None:
-    gc.unfreeze()  # what a life that another test ran in this process has hidden
     run(FakeEngine(clock), 1)
     assert gc.get_freeze_count() == 0
     gc.freeze()
-    try:
-        hidden = gc.get_freeze_count()
-        run(FakeEngine(clock), 1)
-        assert gc.get_freeze_count() >= hidden
-    finally:
-        gc.unfreeze()
+    hidden = gc.get_freeze_count()
+    run(FakeEngine(clock), 1)
+    assert gc.get_freeze_count() >= hidden
 
 
 @pytest.mark.parametrize("mode", ["naive", "online", "offline"])
