@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.testing
 
+from asv_bench.output import record
+from asv_bench.process.surroundings import Surroundings
+
 # Else each of the hundreds of command lines that tests try makes every command with its options.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_machine() -> Iterator[None]:
+    """Commands in a test's own process find the machine quiet, and need not watch it to know."""
+    quiet = Surroundings(os.cpu_count() or 1, busy_cores=0.0, load=0.0, governors=(), gpus=())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "look_around", lambda devices: quiet)
+        yield
 
 
 @pytest.fixture
