@@ -8,6 +8,7 @@ from __future__ import annotations
 import compileall
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,19 +91,26 @@ class ToyProject:
         (self.root / "engine" / "__init__.py").write_text(f"STEP = {number}\n")
 
 
-def make_project(root: Path, commits: int = 3) -> ToyProject:
-    """A toy project at `root` with so many commits, all of the same second."""
+def make_project(root: Path, commits: int = 3, *, measures: bool = True) -> ToyProject:
+    """A toy project at `root` with so many commits, all of the same second.
+
+    Where nothing `measures` it, it needs no ruler of its own.
+    """
     root.mkdir(parents=True)
     git(root, "init", "--quiet", "--initial-branch=main")
-    _compile_ruler()
-    shutil.copytree(ROOT / "asv_bench", root / "asv_bench")
-    benchmarks = root / "asv_bench" / "benchmarks"
-    for path in benchmarks.glob("*.py"):
-        if path.name not in ("__init__.py", "sharing.py"):
-            path.unlink()
-    (benchmarks / "toy.py").write_text(TOY_BENCHMARK)
-    # Today's ruler says 7; the commits' own rulers say other things, and must not be asked.
     ruler = root / "asv_bench" / "__init__.py"
+    if measures:
+        _compile_ruler()
+        shutil.copytree(ROOT / "asv_bench", ruler.parent, ignore=_other_benchmarks)
+        (ruler.parent / "benchmarks" / "toy.py").write_text(TOY_BENCHMARK)
+        # Its engine needs no torch, which takes longer to import than all else.
+        sharing = ruler.parent / "subjects" / "own_suite.py"
+        sharing.write_text(re.sub(r' +"(torch|triton).*",\n', "", sharing.read_text()))
+        counting = ruler.parent / "explain" / "count_child.py"
+        ended = "if __name__ == '__main__':\n    raise SystemExit('a toy runs no operators')\n"
+        counting.write_text(counting.read_text().replace("import sys\n", f"import sys\n{ended}", 1))
+    else:
+        ruler.parent.mkdir()
     shutil.copy(ROOT / "asv.conf.json", root)
     (root / ".gitignore").write_text(".asv/\nreports/\n__pycache__/\n")
     (root / "kernels").mkdir()
@@ -111,10 +119,18 @@ def make_project(root: Path, commits: int = 3) -> ToyProject:
     project = ToyProject(root, [])
     for number in range(1, commits + 1):
         project.set_engine(number)
+        # Today's ruler says 7; the commits' own rulers say other things, and must not be asked.
         told = 7 if number == commits else 100 + number
         ruler.write_text(f"__version__ = '0'\nRULER = {told}\n")
         project.commits.append(project.commit(f"step {number} <b>"))
     return project
+
+
+def _other_benchmarks(folder: str, names: list[str]) -> list[str]:
+    """The benchmarks of the engine, which a toy has not."""
+    if Path(folder).name != "benchmarks":
+        return []
+    return [name for name in names if name not in ("__init__.py", "sharing.py", "__pycache__")]
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from asv_bench.history.history_session import HistorySession
 from asv_bench.history.sessions import read_ratios
 from asv_bench.history.table import history_tables
 from asv_bench.output.table import Table
-from asv_bench.subjects import choose
+from asv_bench.subjects import choose, own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 
 
@@ -35,9 +35,20 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
     """A checkout of kvtrail, as the commands see it, on a machine of its own."""
     project = make_project(tmp_path / "project", commits=3)
     monkeypatch.setenv("KVTRAIL_MACHINE", "toy")
+    monkeypatch.setattr(own_suite, "PRELOAD", ("asv_runner.benchmarks",))
+    return as_seen(project, monkeypatch)
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
+    """One of which nothing is measured."""
+    return as_seen(make_project(tmp_path / "project", commits=3, measures=False), monkeypatch)
+
+
+def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
     monkeypatch.setattr(choose, "REPOSITORY", project.root)
     monkeypatch.setattr(history_module, "WORKPLACE", project.root)
-    monkeypatch.setattr(kept_lives, "FOLDER", tmp_path / "lives")
+    monkeypatch.setattr(kept_lives, "FOLDER", project.root.parent / "lives")
     monkeypatch.chdir(project.root)
     return project
 
@@ -132,15 +143,19 @@ def test_commits_with_the_engine_of_the_one_before_are_not_measured(
     assert len(measured) == 2
 
 
-def test_single_commits_are_measured_once_each_in_the_same_rounds(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_single_commits_are_measured_once_each_in_the_same_rounds_on_a_detached_head(
+    toy: ToyProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     oldest, _, newest = toy.commits
+    toy.git("checkout", "--quiet", "--detach")
+    toy.git("branch", "--quiet", "-D", "main")
     # Git would take these as one range, of what is in the newest and in no parent of any.
     ranges = [f"{newest}^!", f"{oldest}^!", "HEAD~1..HEAD"]
     history_module.history(ranges, benchmark=["track_step"], rounds=1)
-    measured = {figure.commit for figure in read_results(toy.root / "reports" / "asv").figures}
-    assert measured == {oldest, newest}
+    figures = read_results(toy.root / "reports" / "asv").figures
+    samples = {figure.commit: figure.samples for figure in figures}
+    assert samples == {oldest: (1.0,), newest: (3.0,)}
+    assert (toy.root / "reports" / "html" / "index.html").is_file()
     assert "measuring 2 commits" in capsys.readouterr().out
 
 
@@ -165,15 +180,15 @@ def test_a_second_measurement_stands_beside_the_first_and_asvs_pages_show_one(
     assert figure.samples == (3.0, 3.0)
 
 
-def test_commits_are_first_parents_newest_first(toy: ToyProject) -> None:
-    toy.git("checkout", "--quiet", "-b", "side", "HEAD~1")
-    (toy.root / "kernels" / "side.py").write_text("")
-    toy.commit("on the side")
-    toy.git("checkout", "--quiet", "main")
-    toy.git("merge", "--quiet", "--no-ff", "--message", "merge", "side")
-    merge = toy.git("rev-parse", "HEAD").strip()
-    assert commits_of("HEAD~2..HEAD", toy.root) == [merge, toy.commits[2]]
-    assert commits_of("HEAD", toy.root) == [merge, *reversed(toy.commits)]
+def test_commits_are_first_parents_newest_first(bare: ToyProject) -> None:
+    bare.git("checkout", "--quiet", "-b", "side", "HEAD~1")
+    (bare.root / "kernels" / "side.py").write_text("")
+    bare.commit("on the side")
+    bare.git("checkout", "--quiet", "main")
+    bare.git("merge", "--quiet", "--no-ff", "--message", "merge", "side")
+    merge = bare.git("rev-parse", "HEAD").strip()
+    assert commits_of("HEAD~2..HEAD", bare.root) == [merge, bare.commits[2]]
+    assert commits_of("HEAD", bare.root) == [merge, *reversed(bare.commits)]
 
 
 @pytest.mark.parametrize(
@@ -187,26 +202,26 @@ def test_commits_are_first_parents_newest_first(toy: ToyProject) -> None:
     ],
 )
 def test_a_range_without_commits_is_refused(
-    toy: ToyProject, commit_range: str, complaint: str
+    bare: ToyProject, commit_range: str, complaint: str
 ) -> None:
     with pytest.raises(Refused, match=complaint):
-        commits_of(commit_range, toy.root)
+        commits_of(commit_range, bare.root)
 
 
 @pytest.mark.parametrize("changed", ["engine/__init__.py", "asv_bench/new.py", "asv.conf.json"])
-def test_a_dirty_tree_is_refused_and_left_alone(toy: ToyProject, changed: str) -> None:
-    with (toy.root / changed).open("a") as file:
+def test_a_dirty_tree_is_refused_and_left_alone(bare: ToyProject, changed: str) -> None:
+    with (bare.root / changed).open("a") as file:
         file.write("\n")
-    before = toy.git("status", "--porcelain")
+    before = bare.git("status", "--porcelain")
     with pytest.raises(Refused, match=f"uncommitted changes in {changed}"):
-        commits_of("HEAD~1..HEAD", toy.root)
-    assert toy.git("status", "--porcelain") == before
-    assert not (toy.root / ".asv").exists()
+        commits_of("HEAD~1..HEAD", bare.root)
+    assert bare.git("status", "--porcelain") == before
+    assert not (bare.root / ".asv").exists()
 
 
-def test_a_shallow_repository_is_refused(toy: ToyProject, tmp_path: Path) -> None:
+def test_a_shallow_repository_is_refused(bare: ToyProject, tmp_path: Path) -> None:
     clone = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{toy.root}", str(clone))
+    git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{bare.root}", str(clone))
     with pytest.raises(Refused, match="shallow"):
         commits_of("HEAD~1..HEAD", clone)
 
@@ -220,17 +235,6 @@ def test_a_repository_without_commits_is_refused(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     with pytest.raises(Refused, match="not a git repository with commits"):
         commits_of("HEAD", tmp_path)
-
-
-def test_a_detached_head_is_measured_like_any_other(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toy.git("checkout", "--quiet", "--detach", "HEAD~1")
-    toy.git("branch", "--quiet", "-D", "main")
-    history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=1)
-    (figure,) = read_results(toy.root / "reports" / "asv").figures
-    assert (figure.commit, figure.samples) == (toy.commits[1], (2.0,))
-    assert (toy.root / "reports" / "html" / "index.html").is_file()
 
 
 def test_commits_that_cannot_be_measured_are_a_failure(

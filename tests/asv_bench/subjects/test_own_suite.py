@@ -23,7 +23,7 @@ from asv_bench.subjects.own_suite import OwnSuite
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
-    return make_project(tmp_path_factory.mktemp("toy") / "project", commits=3)
+    return make_project(tmp_path_factory.mktemp("toy") / "project", commits=3, measures=False)
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "HEAD~99", "f" * 40, "--all", "", "HEAD:engine"])
-def test_a_name_of_no_commit_is_refused(toy: ToyProject, name: str) -> None:
+def test_a_name_of_no_commit_is_refused(original: ToyProject, name: str) -> None:
     with pytest.raises(Refused, match=r"names no commit|no commit called"):
-        OwnSuite(toy.root).resolve(name)
+        OwnSuite(original.root).resolve(name)
 
 
 def test_a_shallow_repository_says_that_it_may_lack_the_commit(
