@@ -54,11 +54,22 @@ def test_a_clean_tree_is_filed_as_head_and_a_changed_one_never(toy: ToyProject) 
     head = toy.commits[0]
     arguments = ("--rounds", "2", "--benchmark", "track_step")
 
-    clean = run_bench(toy.root, *arguments)
+    clean = run_bench(toy.root, *arguments, "--benchmark", "track_threads")
     assert clean.returncode == 0, clean.stderr
     assert f"measuring HEAD, {head[:8]}" in clean.stdout
     assert "result: reports/asv/own-toy/" in clean.stdout
     assert steps(toy.root / "reports" / "asv") == {head: (1.0, 1.0)}
+    # Lines where there is no terminal, from the beginning on.
+    assert "expected to take about" in clean.stdout
+
+    (path,) = (toy.root / "reports" / "runs").glob("bench-*.json")
+    assert str(path) in clean.stdout
+    record = json.loads(path.read_text())
+    [threads] = [one for one in record["samples"] if "track_threads" in str(one)]
+    assert threads["samples"] == [record["threads"]] * 2
+    assert record["commit"] == head
+    assert record["surroundings"]["cores"] == os.cpu_count()
+    assert record["settings"]["results"] == "reports/asv"
 
     toy.set_engine(5)
     dirty = run_bench(toy.root, *arguments)
@@ -238,20 +249,3 @@ def test_a_selection_leaves_out_what_the_machine_would_skip_and_an_anchor_still_
     (pattern,) = QUICK.changed(("^decode",), None).on(has_gpu=False).patterns
     assert re.search(pattern, "decode.Decode.track_tpot('gpt2-tiny', 8, 128)")
     assert not re.search(pattern, "host.decode.track_tpot('gpt2-tiny', 8, 128)")
-
-
-def test_a_record_beside_the_results_has_threads_samples_and_what_else_ran(
-    toy: ToyProject,
-) -> None:
-    done = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_threads")
-    assert done.returncode == 0, done.stderr
-    (path,) = (toy.root / "reports" / "runs").glob("bench-*.json")
-    assert str(path) in done.stdout
-    record = json.loads(path.read_text())
-    (sample,) = record["samples"]
-    assert sample["samples"] == [record["threads"]]
-    assert record["commit"] == toy.commits[0]
-    assert record["surroundings"]["cores"] == os.cpu_count()
-    assert record["settings"]["results"] == "reports/asv"
-    # Lines where there is no terminal, from the beginning on.
-    assert "expected to take about" in done.stdout

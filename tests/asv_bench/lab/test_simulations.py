@@ -6,8 +6,10 @@ import itertools
 import json
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from tests.simulations import bisect as simulate_bisect
 from tests.simulations import changes as simulate_changes
 from tests.simulations import compare as simulate_compare
 from tests.simulations.bisect import Scenario, bisect_often, bisect_once
-from tests.simulations.changes import KINDS, judge
+from tests.simulations.changes import KINDS, HistoryKind, judge
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.compare import Case, Tally, simulate
 from tests.simulations.noise import SITUATIONS, Noise, Situation
@@ -45,7 +47,18 @@ KEPT = [
 """Where all that is promised is kept."""
 
 
-@pytest.mark.parametrize("noise", KEPT)
+def some(every: Iterable[Any], is_quick: Callable[[Any], bool]) -> list[Any]:
+    """All of them as parameters; what is not quick is thorough."""
+    return [
+        one if is_quick(one) else pytest.param(one, marks=pytest.mark.thorough) for one in every
+    ]
+
+
+QUICK = ("ordinary", "two modes", "head 10 times noisier", "pool 4 times too tight")
+EACH_NOISE = pytest.mark.parametrize("noise", some(KEPT, QUICK.__contains__))
+
+
+@EACH_NOISE
 def test_a_commit_is_hardly_ever_different_from_itself(noise: str) -> None:
     found = tally(0.0, noise)
     # Of 2,000, 4 are promised; 11 would be rarer than 1 in 1,000.
@@ -84,7 +97,7 @@ def test_clear_answers_come_early() -> None:
     assert tally(0.015, "ordinary", runs=100).mean_pairs > 18
 
 
-@pytest.mark.parametrize("noise", KEPT)
+@EACH_NOISE
 def test_what_differs_by_the_margin_is_hardly_ever_called_equivalent(noise: str) -> None:
     found = tally(0.01, noise)
     assert found.rate(Verdict.EQUIVALENT) <= 0.018
@@ -151,7 +164,14 @@ def test_a_simulated_effect_is_the_heads_in_both_orders() -> None:
         assert pair.log_ratio == pytest.approx(math.log(1.02))
 
 
-@pytest.mark.parametrize(("effect", "pairs"), [(0.02, 120), (0.03, 80), (0.05, 60)])
+@pytest.mark.parametrize(
+    ("effect", "pairs"),
+    [
+        pytest.param(0.02, 120, marks=pytest.mark.thorough),
+        pytest.param(0.03, 80, marks=pytest.mark.thorough),
+        (0.05, 60),
+    ],
+)
 def test_simulated_searches_are_right_on_a_noisy_machine(effect: float, pairs: int) -> None:
     row = bisect_often(Scenario("", (effect,)), runs=40, seed=1000)
     assert row["right"] >= 39
@@ -170,18 +190,21 @@ def test_a_simulated_search_can_be_wrong() -> None:
     assert not any(bisect_once(Scenario("", (0.03,)), seed, plan).right for seed in range(5))
 
 
-def test_a_commit_with_an_offset_is_neither_asked_for_ever_nor_named() -> None:
+@pytest.mark.parametrize("seed", some((1, 4, 8), lambda seed: seed == 1))
+def test_a_commit_with_an_offset_is_neither_asked_for_ever_nor_named(seed: int) -> None:
     """Its pairs all have the same offset: more of them say nothing new of the curve."""
-    scenario = Scenario("", (0.02,), jitter=0.005)
-    for seed in (1, 4, 8):
-        trial = bisect_once(scenario, seed)
-        assert not trial.is_wrong
-        assert max(point.pairs for point in trial.finding.curve[:-1]) < 100
+    trial = bisect_once(Scenario("", (0.02,), jitter=0.005), seed)
+    assert not trial.is_wrong
+    assert max(point.pairs for point in trial.finding.curve[:-1]) < 100
 
 
 HISTORIES = 30
 FLAT = [kind for kind in KINDS if not kind.step]
 STEPS = [kind for kind in KINDS if kind.step]
+
+
+def is_quick(kind: HistoryKind) -> bool:
+    return kind.commits <= 20 or kind in (STEPS[0], FLAT[0])
 
 
 def test_what_is_judged_covers_noise_modes_and_sessions() -> None:
@@ -190,14 +213,14 @@ def test_what_is_judged_covers_noise_modes_and_sessions() -> None:
     assert {kind.step for kind in STEPS} == {0.03, 0.05}
 
 
-@pytest.mark.parametrize("kind", FLAT, ids=str)
+@pytest.mark.parametrize("kind", some(FLAT, is_quick), ids=str)
 def test_a_flat_series_shows_no_more_changes_than_in_asv(kind) -> None:
     rates = judge(kind, HISTORIES, seed=4_000)
     assert rates.found is None
     assert rates.false <= rates.asv_false + 2 / HISTORIES
 
 
-@pytest.mark.parametrize("kind", STEPS, ids=str)
+@pytest.mark.parametrize("kind", some(STEPS, is_quick), ids=str)
 def test_a_step_is_found_more_often_than_by_asv(kind) -> None:
     rates = judge(kind, HISTORIES, seed=4_000)
     assert rates.found is not None
