@@ -162,6 +162,7 @@ def test_a_users_own_package_called_engine_is_measured(without_torch: Path, tmp_
     assert run(python, "-c", code, cwd=toy.root) == "{}\n"
 
 
+@pytest.mark.thorough
 def test_installs_into_a_clean_environment(wheel, tmp_path):
     environment = tmp_path / "clean"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)

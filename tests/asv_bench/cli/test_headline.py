@@ -231,6 +231,7 @@ def test_only_the_same_run_is_resumed(
     assert ran == []
 
 
+@pytest.mark.thorough
 def test_a_real_process_end_to_end(tmp_path: Path, runs: Path) -> None:
     output = tmp_path / "own.json"
     arguments = ["--quick", "--workloads", "single", "--processes", "1", "--device", "cpu"]

@@ -222,6 +222,7 @@ def test_warm_up_runs_are_run_and_not_measured() -> None:
     assert len(result.samples) == 3
 
 
+@pytest.mark.thorough
 def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) -> None:
     # With text, whose tokenizer is the engine's: it is imported with its ranges all the same.
     words = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'

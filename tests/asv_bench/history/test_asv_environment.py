@@ -109,6 +109,7 @@ def test_each_sample_is_a_process_of_its_own(measured: ToyProject) -> None:
     assert len(set(processes)) == 4
 
 
+@pytest.mark.thorough
 def test_without_interleaving_samples_are_still_of_different_processes(
     tmp_path: Path,
 ) -> None:
@@ -157,6 +158,7 @@ def test_measuring_the_existing_environment_is_refused(tmp_path: Path) -> None:
     assert all(figure.failed for figure in figures(project, "step").values())
 
 
+@pytest.mark.thorough
 def test_asv_runs_from_an_environment_that_itself_borrows(tmp_path: Path) -> None:
     """As under nox on a GPU host: a venv that reaches the host's packages by a .pth file."""
     project = make_project(tmp_path / "project", commits=1)

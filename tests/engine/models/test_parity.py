@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from engine import Engine, EngineConfig, SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
 
 NEW_TOKENS = 64
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, ignore_eos=True)
@@ -18,6 +21,8 @@ PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, ignore_eos=True)
 @pytest.fixture(scope="module")
 def reference() -> GPT2LMHeadModel:
     """A model whose greedy output varies: a default-initialised one repeats a token for ever."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(5)
     config = GPT2Config(
         vocab_size=211, n_positions=320, n_embd=64, n_layer=3, n_head=4, eos_token_id=210

@@ -243,6 +243,7 @@ def real() -> RungProcesses:
     return RungProcesses(RungSettings.on(CPU, "random:gpt2-tiny", quick=True))
 
 
+@pytest.mark.thorough
 def test_a_real_process_checks_and_measures(real):
     answer = real.measure(RUNGS[2], ["streaming-small"], Place(), check=True)
     assert answer.check["parted"] == 0

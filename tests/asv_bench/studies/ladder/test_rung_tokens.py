@@ -116,6 +116,7 @@ print("equal")
 @pytest.mark.skipif(
     torch.cuda.is_available(), reason="on a GPU test_rungs_on_gpu runs the kernels themselves"
 )
+@pytest.mark.thorough
 def test_rungs_of_kernels_agree_through_the_interpreter():
     # Triton decides when a kernel is defined whether to interpret it: another process.
     variables = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
