@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository, alive, noisy, own_seconds
+from declared_repository import DeclaredRepository, alive, noisy, own_seconds, seen
 
 from asv_bench.errors import Refused
 from asv_bench.output.issue_text import repeating
@@ -175,7 +175,11 @@ def test_several_metrics_with_a_direction_and_a_margin_of_their_own(
     [
         ("print('hello')", 5, "it left no file at $KVTRAIL_RESULT"),
         (noisy("other", 1.0), 5, "its JSON has no tpot_ms"),
-        (noisy("tpot_ms", float("nan")).replace("nan *", "float('nan') *"), 1, "nan"),
+        (
+            "open(__import__('os').environ['KVTRAIL_RESULT'], 'w').write('{\"tpot_ms\": NaN}')",
+            1,
+            "nan",
+        ),
         (noisy("tpot_ms", 0.0), 1, "only positive figures can be compared"),
         ("open(__import__('os').environ['KVTRAIL_RESULT'], 'w').write('{')", 1, "is no JSON"),
         ("import sys; print('last words'); sys.exit(7)", 1, "exit code 7: last words"),
@@ -245,11 +249,7 @@ SETUP = """
     [metrics.tpot_ms]
     path = "tpot_ms"
     """
-READS = """
-    import json, os, random
-    value = float(open(os.environ["VALUE"]).read()) * (1 + random.uniform(-0.001, 0.001))
-    json.dump({"tpot_ms": value}, open(os.environ["KVTRAIL_RESULT"], "w"))
-    """
+READS = noisy("tpot_ms", 'float(open(os.environ["VALUE"]).read())')
 ALSO_READS = READS.replace("import", "import sys,")
 
 
@@ -313,12 +313,7 @@ LABELS = """
 
 
 def test_labels_are_compared_in_the_working_trees_files(kvtrail, tmp_path: Path) -> None:
-    bench = """
-        import json, os, random
-        slower = os.environ["KVTRAIL_LABEL"].endswith("7")
-        value = (5.5 if slower else 5.0) * (1 + random.uniform(-0.001, 0.001))
-        json.dump({"tpot_ms": value}, open(os.environ["KVTRAIL_RESULT"], "w"))
-        """
+    bench = noisy("tpot_ms", '(5.5 if os.environ["KVTRAIL_LABEL"].endswith("7") else 5.0)')
     made = DeclaredRepository.make(tmp_path / "toy", LABELS, "committed = 'not this one'")
     (made.root / "bench.py").write_text(bench.replace("\n        ", "\n"))
     said = kvtrail(made.toy, "compare", "transformers-4.55", "transformers-4.57")
@@ -336,7 +331,7 @@ def test_labels_are_compared_in_the_working_trees_files(kvtrail, tmp_path: Path)
 def test_packages_that_differ_between_the_ends_are_named(kvtrail, tmp_path: Path) -> None:
     own = 'setup = "sh setup.sh"\n    env = { PYTHONPATH = "$KVTRAIL_OUT" }'
     tables = LABELS.replace("[metrics", f"{own}\n    [metrics", 1)
-    made = DeclaredRepository.make(tmp_path / "toy", tables, noisy("tpot_ms", 5.0))
+    made = DeclaredRepository.make(tmp_path / "toy", tables, seen(noisy("tpot_ms", 5.0)))
     (made.root / "setup.sh").write_text(
         'folder="$KVTRAIL_OUT/toylib-1.dist-info"; mkdir "$folder"\n'
         'printf "Metadata-Version: 2.1\\nName: toylib\\nVersion: ${KVTRAIL_LABEL#*-}\\n" '
@@ -442,17 +437,10 @@ def test_the_file_is_found_from_a_folder_below_and_by_its_name(kvtrail, tmp_path
     assert said.verdicts == {"tpot_ms": "equivalent"}
 
 
-STEPS = """
-    import json, os, random
-    value = {value} * (1 + random.uniform(-0.001, 0.001))
-    json.dump({{"tpot_ms": value}}, open(os.environ["KVTRAIL_RESULT"], "w"))
-    """
-
-
 @pytest.mark.thorough
 def test_the_commit_is_found(kvtrail, tmp_path: Path) -> None:
     values = (5.0, 5.001, 5.002, 5.3, 5.301, 5.302)
-    benches = [STEPS.format(value=value) for value in values]
+    benches = [noisy("tpot_ms", value) for value in values]
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
     said = kvtrail(made.toy, "bisect", "HEAD~5", "HEAD")
     assert said.code == 3, said.text
@@ -464,7 +452,7 @@ def test_the_commit_is_found(kvtrail, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_label_is_found(kvtrail, tmp_path: Path) -> None:
-    bench = STEPS.format(value='(5.3 if "6" in os.environ["KVTRAIL_LABEL"][-2:] else 5.0)')
+    bench = noisy("tpot_ms", '(5.3 if "6" in os.environ["KVTRAIL_LABEL"][-2:] else 5.0)')
     tables = LABELS.replace('["transformers-4.55", ', '["transformers-4.54", "transformers-4.55", ')
     made = DeclaredRepository.make(
         tmp_path / "toy", tables.replace(', "transformers-4.57"', ""), bench

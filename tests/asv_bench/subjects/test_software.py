@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository, noisy
+from declared_repository import DeclaredRepository, noisy, seen
 from toy_repository import ToyRepository
 
 from asv_bench.subjects.choose import declared_by
@@ -169,7 +169,7 @@ def tinytext(folder: Path, own: str, files: dict[str, str]) -> DeclaredRepositor
         for name, text in texts.items():
             (made.root / name).write_text(text)
         made.toy.git("add", *texts)
-        made.commit(noisy("step_ms", figure), f"version {version}")
+        made.commit(seen(noisy("step_ms", figure)), f"version {version}")
     return made
 
 
