@@ -154,7 +154,7 @@ def git(root: Path, *arguments: str) -> str:
         "GIT_COMMITTER_DATE": moment,
     }
     done = subprocess.run(
-        ["git", *arguments],
+        ["git", "-c", "maintenance.auto=false", *arguments],
         cwd=root,
         env=os.environ | identity,
         capture_output=True,

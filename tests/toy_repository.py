@@ -8,6 +8,11 @@ from pathlib import Path
 
 SCRIPT = "bench.sh"
 COMMAND = ("sh", SCRIPT)
+SETTINGS = (
+    *("-c", "user.name=Test", "-c", "user.email=test@example.invalid"),
+    # A commit would start a process that finds nothing to tidy up.
+    *("-c", "maintenance.auto=false"),
+)
 
 
 @dataclass(frozen=True)
@@ -35,20 +40,14 @@ class ToyRepository:
         return self.git("rev-parse", "HEAD")
 
     def git(self, *arguments: str) -> str:
-        identity = ("-c", "user.name=Test", "-c", "user.email=test@example.invalid")
-        command = ["git", *identity, "-C", str(self.root), *arguments]
+        command = ["git", *SETTINGS, "-C", str(self.root), *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    def state(self) -> tuple[str, ...]:
-        """All that a measurement must leave as it is."""
-        files = sorted(
+    def state(self) -> list[str]:
+        """All that a measurement must leave as it is: files, and with git's own the references,
+        the index and the list of worktrees."""
+        return sorted(
             f"{path.relative_to(self.root)} {path.stat().st_mtime_ns}"
             for path in self.root.rglob("*")
             if path.is_file()
-        )
-        return (
-            *files,
-            self.git("--no-optional-locks", "status", "--porcelain"),
-            self.git("for-each-ref"),
-            self.git("worktree", "list"),
         )

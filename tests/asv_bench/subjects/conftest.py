@@ -14,6 +14,7 @@ from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
+from asv_bench.subjects import software
 from asv_bench.subjects.figures import Figures
 from asv_bench.subjects.life import CommandLife
 from asv_bench.subjects.processes import LifeFailed
@@ -59,8 +60,17 @@ def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def kvtrail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def asks_for_packages() -> None:
+    """For a test of `kvtrail` whose Pythons are asked for theirs; the others save the time."""
+
+
+@pytest.fixture
+def kvtrail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Command:
     """Run a command in a repository; a refusal is raised, and nothing of the repository moves."""
+    if "asks_for_packages" not in request.fixturenames:
+        monkeypatch.setattr(software, "_packages", lambda *_: {})
     work, scratch = tmp_path / "work", tmp_path / "scratch"
     for place in ("cli.session", "cli.history", "history.histories"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)

@@ -328,6 +328,7 @@ def test_labels_are_compared_in_the_working_trees_files(kvtrail, tmp_path: Path)
         kvtrail(made.toy, "compare", "transformers-4.55", "4.58")
 
 
+@pytest.mark.usefixtures("asks_for_packages")
 def test_packages_that_differ_between_the_ends_are_named(kvtrail, tmp_path: Path) -> None:
     own = 'setup = "sh setup.sh"\n    env = { PYTHONPATH = "$KVTRAIL_OUT" }'
     tables = LABELS.replace("[metrics", f"{own}\n    [metrics", 1)

@@ -198,6 +198,7 @@ def test_what_is_made_of_the_commit_is_no_package_that_it_ran_with(
     assert not [name for name in packages if "tiny" in name.lower()]
 
 
+@pytest.mark.usefixtures("asks_for_packages")
 def test_compare_and_explain_name_the_dependency_and_not_the_package_under_test(
     kvtrail, tmp_path: Path
 ) -> None:
