@@ -23,8 +23,8 @@ from asv_bench.subjects.where import Work
 from asv_bench.workloads.named import WORKLOADS
 
 RULER = "asv_bench"
-RUNS_ON_GPU, RUNS_ON_CPU = 12, 5
-"""Windows of a life, after a warm-up."""
+RUNS = 5
+"""Windows of a life, after a warm-up; processes differ more than these do."""
 _METRICS = {
     "step_ms": MetricTable(path="results.runs.step_ms", unit="ms"),
     "tpot_ms": MetricTable(path="results.runs.tpot_ms", unit="ms"),
@@ -60,9 +60,8 @@ class EngineWorkload:
         """The command that measures it."""
         if self.name not in WORKLOADS:
             raise Refused(f"no workload is called {self.name!r}; there are {', '.join(WORKLOADS)}.")
-        runs = RUNS_ON_GPU if has_cuda_gpu() else RUNS_ON_CPU
         words = [sys.executable, "-P", "-m", RULER, "--quiet", "run", self.name]
-        words += ["--repeat-runs", str(runs), *([] if has_cuda_gpu() else ["--quick"])]
+        words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
         words += chain.from_iterable(self._changes())
         return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
 
@@ -80,7 +79,8 @@ class EngineRuns(DeclaredSubject):
             name=f"kvtrail-{workload.name}",
             measure=workload.line(),
             devices=1 if has_cuda_gpu() else None,
-            env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            # Lives of a commit share its folder, and what is compiled there.
+            env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""},
             pinned=(RULER,),
             preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
