@@ -348,7 +348,7 @@ def test_the_page_has_room_for_every_stored_figure(
     words = ("history", "HEAD~2..HEAD", "--rounds", "1", "-b", "throughput", "--results")
     kvtrail(toy, *words, str(tmp_path / "k"))
     for path in (tmp_path / "k" / "asv").glob("*/????????-*.json"):
-        path.write_text(re.sub(r"1[02][05]\.0\d", value, path.read_text()))
+        path.write_text(re.sub(r"1[02][05]\.0\d*", value, path.read_text()))
     done = CliRunner().invoke(build_app(), ["report", "--results", str(tmp_path / "k")])
     assert (done.exception, done.exit_code) == (None, 0)
     is_none = value not in ("1e-99", "0")
