@@ -17,12 +17,12 @@ try:
         from rich.text import Text
 
         from asv_bench.cli.commands import Sessions, build_app, command_of
-        from asv_bench.cli.exit_codes import ExitCode
         from asv_bench.errors import BenchError, Interrupted, NothingMeasured, Refused
         from asv_bench.output.console import make_console
         from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
         from asv_bench.process.checkout_lock import checkout_lock, other_session
         from asv_bench.process.threads import measured_environment
+        from asv_bench.session.exit_codes import ExitCode
     except ModuleNotFoundError as error:
         sentence = missing_sentence(error)
         if sentence is None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asv_bench.process.samples import GpuConditions
-from asv_bench.process.turns import TURNS_VARIABLE
+from asv_bench.measure.lives import Place
+from asv_bench.measure.processes import LifeFailed
+from asv_bench.measure.samples import GpuConditions
+from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.studies.ladder.claims import FIGURES
 from asv_bench.studies.ladder.rung_counters import COUNTERS
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.subjects.lives import Place
-from asv_bench.subjects.processes import LifeFailed
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from asv_bench.bisect.finding import Finding, Probe
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.process.samples import Pair
+from asv_bench.measure.samples import Pair
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.noise import Noise
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from asv_bench.process.samples import (
+from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
     Pair,

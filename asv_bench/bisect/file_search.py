@@ -29,9 +29,9 @@ from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import GitError
-from asv_bench.process.samples import CommitUnusable, Pair, PairSource
+from asv_bench.measure.rounds import named
+from asv_bench.measure.samples import CommitUnusable, Pair, PairSource
 from asv_bench.stats.share import Share, share_of
-from asv_bench.subjects.rounds import named
 from asv_bench.subjects.three_cells import Roles
 
 ROLES = Roles("base", "whole", "files")

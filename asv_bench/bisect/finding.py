@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.process.samples import Pair
+from asv_bench.measure.samples import Pair
 from asv_bench.stats.level_curve import Gap
 
 

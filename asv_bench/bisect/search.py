@@ -14,7 +14,7 @@ from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Progre
 from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.samples import CommitUnusable, Pair, PairSource, SampleFailed
+from asv_bench.measure.samples import CommitUnusable, Pair, PairSource, SampleFailed
 from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
 
 SourceOf = Callable[[str], PairSource]

@@ -8,21 +8,20 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import MOST, Full, ListBenchmarks, Outputs, Patterns, Yes
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.working_tree import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import HistorySession
-from asv_bench.history.measured import Measured
+from asv_bench.history.history_session import HistorySession, Measured
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu
 from asv_bench.process.threads import measured_threads, threads_text
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import MOST, Full, ListBenchmarks, Outputs, Patterns, Yes
 from asv_bench.subjects.own_suite import OwnSuite
 
 

@@ -9,10 +9,14 @@ from rich.console import Console
 
 from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import THOROUGH, SearchPlan
-from asv_bench.cli.bisecting import Bisecting
-from asv_bench.cli.files import SearchingFiles
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import (
+from asv_bench.errors import Refused
+from asv_bench.fleet.opening import FleetOptions
+from asv_bench.git.commits import WORKING_TREE
+from asv_bench.git.repository import Commit
+from asv_bench.session.bisecting import Bisecting
+from asv_bench.session.files import SearchingFiles
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import (
     MOST,
     EngineOptions,
     ListBenchmarks,
@@ -21,10 +25,6 @@ from asv_bench.cli.options import (
     parent_of,
     say_unmeasured,
 )
-from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
-from asv_bench.git.commits import WORKING_TREE
-from asv_bench.git.repository import Commit
 from asv_bench.subjects.subject import Metric, Subject
 
 HELP = (

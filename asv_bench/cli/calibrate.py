@@ -12,9 +12,6 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import MOST, Margin, Outputs, SubjectOptions
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
@@ -23,15 +20,18 @@ from asv_bench.lab.calibration.grounds import DeclaredGround, Delays, EngineGrou
 from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.lab.calibration.reach import MetricNoise, noise_of
 from asv_bench.lab.calibration.trials import PlantedTrial, Trials, are_sound, trial_table
+from asv_bench.measure.places import shared_out
+from asv_bench.measure.samples import CommitUnusable, Pair
 from asv_bench.output.console import print_sentences
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import CommitUnusable, Pair
 from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import MOST, Margin, Outputs, SubjectOptions
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.subjects.places import shared_out
 
 HELP = (
     "Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine, "

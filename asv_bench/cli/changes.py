@@ -13,18 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from asv_bench.cli.comparing import margins_of
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import (
-    MOST,
-    MeasuringOptions,
-    Outputs,
-    ResultsFolder,
-    SubjectOptions,
-)
 from asv_bench.cli.report import branch_to_show
-from asv_bench.cli.session import Session
 from asv_bench.compare.comparison import Progress
 from asv_bench.compare.confirmation import Standing, Suspicion, confirm
 from asv_bench.compare.kept_pairs import KeptPairs
@@ -40,6 +29,7 @@ from asv_bench.history.histories import Histories
 from asv_bench.history.kept_answers import ANSWERS, keep_answers
 from asv_bench.history.stored_changes import StoredChanges, is_of, stored_changes
 from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
+from asv_bench.measure.samples import Pair, PairSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import IssueText, repeating
 from asv_bench.output.markdown import inline
@@ -48,7 +38,17 @@ from asv_bench.output.record import require_places
 from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
 from asv_bench.process.machine import machine_facts
-from asv_bench.process.samples import Pair, PairSource
+from asv_bench.session.comparing import margins_of
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import (
+    MOST,
+    MeasuringOptions,
+    Outputs,
+    ResultsFolder,
+    SubjectOptions,
+)
+from asv_bench.session.session import Session
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 

@@ -33,12 +33,12 @@ from asv_bench.cli import (
     tune,
 )
 from asv_bench.cli.examples import EXAMPLES, examples_text
-from asv_bench.cli.exit_codes import exit_codes_text
 from asv_bench.cli.headline import headline
 from asv_bench.errors import Interrupted
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import REPOSITORY
+from asv_bench.session.exit_codes import exit_codes_text
 from asv_bench.studies.ladder import command as ladder
 
 HELP = "Tells, with evidence, which commit made a program slower or faster."

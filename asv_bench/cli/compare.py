@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import GATES, gate_text, parse_gate
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import (
+from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
+from asv_bench.errors import Refused
+from asv_bench.fleet.opening import FleetOptions
+from asv_bench.session.comparing import Comparing
+from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import (
     MOST,
     EngineOptions,
     ListBenchmarks,
@@ -19,9 +22,6 @@ from asv_bench.cli.options import (
     ends_of,
     say_unmeasured,
 )
-from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
-from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
 
 HELP = (
     "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"

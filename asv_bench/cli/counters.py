@@ -10,8 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import CsvPath, MarkdownPath
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import working_tree
 from asv_bench.lab.counters.counter_baselines import (
@@ -32,6 +30,8 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.table import Column, Table
 from asv_bench.output.table_files import TableFiles
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import CsvPath, MarkdownPath
 
 NO_BASELINE = ExitCode.INCONCLUSIVE
 """The exit code where counters were made and there was nothing to compare them with."""

@@ -12,18 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import (
-    EngineOptions,
-    MeasuringOptions,
-    Metrics,
-    Outputs,
-    ends_of,
-    say_unmeasured,
-)
-from asv_bench.cli.session import Session
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.explain.effect import effect_in, stored_effect
@@ -37,6 +25,18 @@ from asv_bench.output.issue_text import lasting_names, repeating
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS
 from asv_bench.output.table_files import TableFiles
+from asv_bench.session.comparing import Comparing
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import (
+    EngineOptions,
+    MeasuringOptions,
+    Metrics,
+    Outputs,
+    ends_of,
+    say_unmeasured,
+)
+from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 
 HELP = (

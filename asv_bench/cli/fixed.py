@@ -10,10 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from asv_bench.cli.compare import plan_of, refuse_hopeless
-from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import (
+from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
+from asv_bench.compare.repair import Repair, State, repair_of
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import Refused
+from asv_bench.fleet.opening import FleetOptions
+from asv_bench.git.repository import Commit
+from asv_bench.measure.rounds import named
+from asv_bench.output.table_files import TableFiles
+from asv_bench.session.comparing import Comparing
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import (
     MOST,
     EngineOptions,
     ListBenchmarks,
@@ -23,15 +31,7 @@ from asv_bench.cli.options import (
     parent_of,
     say_unmeasured,
 )
-from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
-from asv_bench.compare.repair import Repair, State, repair_of
-from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
-from asv_bench.git.repository import Commit
-from asv_bench.output.table_files import TableFiles
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.rounds import named
 from asv_bench.subjects.three_cells import Roles, ThreeCells
 
 HELP = (

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import make_console, print_sentences, print_table
@@ -25,6 +24,7 @@ from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.process.threads import threads_text
 from asv_bench.run.tables import HEADLINE_COLUMNS, headline_table
+from asv_bench.session.options import place_of_figures
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"

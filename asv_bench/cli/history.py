@@ -6,19 +6,6 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import (
-    MOST,
-    Anyway,
-    AxisKind,
-    Full,
-    ListBenchmarks,
-    Metrics,
-    Outputs,
-    ResultsFolder,
-    SubjectPath,
-    Yes,
-)
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions
@@ -32,6 +19,19 @@ from asv_bench.history.table import history_tables
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.threads import measured_threads, threads_text
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import (
+    MOST,
+    Anyway,
+    AxisKind,
+    Full,
+    ListBenchmarks,
+    Metrics,
+    Outputs,
+    ResultsFolder,
+    SubjectPath,
+    Yes,
+)
 from asv_bench.subjects.choose import Choice
 
 SELECTION = Selection(

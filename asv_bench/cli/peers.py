@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Outputs, RequireQuiet
 from asv_bench.compare.kept_pairs import conditions
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.fleet.fleet import Fleet
@@ -35,6 +33,8 @@ from asv_bench.peers.tables import draw_peers, rest_table, speed_table
 from asv_bench.process.doing import command_line
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import Outputs, RequireQuiet
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
 
 ROUNDS = 3

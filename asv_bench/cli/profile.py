@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Outputs
 from asv_bench.errors import Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.profile_tables import contradictions, window_tables
@@ -21,6 +19,8 @@ from asv_bench.output.record import Record
 from asv_bench.process.machine import chosen_device
 from asv_bench.process.threads import threads_text
 from asv_bench.run.settings import PROFILE_DIR
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import Outputs
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
 

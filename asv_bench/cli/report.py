@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asv_bench.cli.options import AxisKind, ResultsFolder, SubjectPath
 from asv_bench.errors import NothingMeasured
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.asv_pages import AsvError, publish
@@ -15,6 +14,7 @@ from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
+from asv_bench.session.options import AxisKind, ResultsFolder, SubjectPath
 from asv_bench.subjects.choose import Choice
 
 

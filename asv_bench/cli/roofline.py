@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.profile_child import Window
 from asv_bench.explain.trace import read_events
@@ -22,6 +21,7 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.process.machine import chosen_device, machine_facts
+from asv_bench.session.options import place_of_figures
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
 
 RECORD = REPOSITORY / "reports" / "roofline.json"

@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.compare import plan_of, refuse_hopeless
-from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.exit_codes import GATES
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import (
+from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import Refused
+from asv_bench.fleet.opening import FleetOptions
+from asv_bench.session.comparing import Comparing
+from asv_bench.session.exit_codes import GATES
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import (
     MOST,
     Devices,
     MeasuringOptions,
@@ -21,9 +24,6 @@ from asv_bench.cli.options import (
     ends_of,
     say_unmeasured,
 )
-from asv_bench.compare.verdict import Verdict
-from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
 from asv_bench.subjects.swap import CONTRASTS, SwapSubject, belonging
 
 

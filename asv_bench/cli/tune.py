@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asv_bench.cli.options import place_of_figures
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.machine import chosen_device, machine_facts
+from asv_bench.session.options import place_of_figures
 
 if TYPE_CHECKING:
     from asv_bench.lab.tune.candidates import TableSlot, Workbench

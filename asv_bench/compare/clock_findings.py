@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from asv_bench.measure.samples import GpuConditions, Pair
 from asv_bench.output.table import percentage
 from asv_bench.process.gpu_watch import throttling
-from asv_bench.process.samples import GpuConditions, Pair
 from asv_bench.stats.paired import hodges_lehmann, location_p, smallest_p
 
 LEAST = 0.005

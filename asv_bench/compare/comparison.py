@@ -12,7 +12,7 @@ from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import short
-from asv_bench.process.samples import Absence, CommitUnusable, Pair, PairSource, SampleFailed
+from asv_bench.measure.samples import Absence, CommitUnusable, Pair, PairSource, SampleFailed
 
 MOST_FAILURES = 3
 """Failed processes of a commit that can be measured, after which its benchmarks are given up."""

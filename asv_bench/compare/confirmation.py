@@ -12,7 +12,7 @@ from asv_bench.compare.comparison import CommitComparison, OnPair
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.process.samples import CommitUnusable, PairSource
+from asv_bench.measure.samples import CommitUnusable, PairSource
 
 
 class Standing(StrEnum):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
-from asv_bench.process.samples import Pair
+from asv_bench.measure.samples import Pair
 from asv_bench.stats.few_pairs import (
     POOL_SIZE,
     Floats,

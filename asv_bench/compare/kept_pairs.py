@@ -18,10 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.output.line_file import LineFile
-from asv_bench.output.record import WORKPLACE, Record
-from asv_bench.output.stored_json import count, positive, text
-from asv_bench.process.samples import (
+from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
     GpuConditions,
@@ -29,6 +26,9 @@ from asv_bench.process.samples import (
     PairSource,
     Reading,
 )
+from asv_bench.output.line_file import LineFile
+from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.stored_json import count, positive, text
 
 FOLDER = WORKPLACE / ".asv" / "pairs"
 RULER = Path(__file__).resolve().parents[1]

@@ -14,10 +14,10 @@ from typing import Any
 
 from asv_bench.compare.judging import within_commit
 from asv_bench.compare.kept_pairs import conditions, file_of
+from asv_bench.measure.samples import Pair
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.stored_json import UnreadableFile, read_stored
-from asv_bench.process.samples import Pair
 from asv_bench.stats.few_pairs import POOL_SIZE
 
 FOLDER = WORKPLACE / ".asv" / "noise"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from asv_bench.process.device_pool import DevicePool
-from asv_bench.process.samples import Absence, Pair, PairSource
+from asv_bench.measure.device_pool import DevicePool
+from asv_bench.measure.samples import Absence, Pair, PairSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.measure.samples import Pair
 from asv_bench.output.table import interval, percentage
-from asv_bench.process.samples import Pair
 from asv_bench.stats.share import Share, share_of
 
 

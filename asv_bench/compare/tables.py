@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.measure.samples import Pair
 from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.table import (
     Cell,
@@ -19,7 +20,6 @@ from asv_bench.output.table import (
     percent,
     percentage,
 )
-from asv_bench.process.samples import Pair
 
 STYLES = {
     Verdict.SLOWER: "bold red",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from asv_bench.subjects.software import Software, other_packages
+from asv_bench.measure.software import Software, other_packages
 
 
 class Source(StrEnum):

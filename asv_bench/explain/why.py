@@ -12,11 +12,11 @@ from asv_bench.explain.commit_files import files_between
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
 from asv_bench.explain.explanation import Explanation
 from asv_bench.git.repository import Commit
+from asv_bench.measure.software import Software
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import engine_of
-from asv_bench.subjects.software import Software
 
 _FILES, _COUNTED = 3, 2
 

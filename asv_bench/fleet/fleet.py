@@ -16,11 +16,11 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed
 from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.git.repository import short
+from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Pair, Reading
+from asv_bench.measure.software import Software, differences
 from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import throttling
 from asv_bench.process.machine import MachineFacts
-from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Pair, Reading
-from asv_bench.subjects.software import Software, differences
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""

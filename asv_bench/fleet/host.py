@@ -19,16 +19,16 @@ from typing import Any
 from asv_bench.compare.kept_pairs import RULER
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import GitError, Repository, git_environment
+from asv_bench.measure.lives import Lives, Place
+from asv_bench.measure.processes import Processes
+from asv_bench.measure.software import Software
+from asv_bench.measure.trees import Trees
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.surroundings import look_around
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.lives import Lives, Place
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.processes import Processes
-from asv_bench.subjects.software import Software
-from asv_bench.subjects.trees import Trees
 from asv_bench.subjects.where import Work
 
 Look = Callable[[Place, Callable[[], bool]], Sequence[str]]

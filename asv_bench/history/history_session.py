@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,16 @@ from asv_bench.errors import Interrupted, MeasurementFailed, Refused
 from asv_bench.fleet.fleet_records import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commits import WORKING_TREE
+from asv_bench.git.repository import short
+from asv_bench.history.asv_results import Figure
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
 from asv_bench.history.kept_lives import KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
-from asv_bench.history.measured import Measured, process_contradictions
+from asv_bench.measure.imports import same_code
 from asv_bench.output.console import print_remarks, print_sentences
+from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, Record
@@ -28,10 +31,25 @@ from asv_bench.packages import require_packages
 from asv_bench.process.doing import command_line
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.imports import same_code
 
 KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
 """Folders of histories that a session may write to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures that a session gave, and why benchmarks gave none, by their names."""
+
+    figures: tuple[Figure, ...]
+    failed: Mapping[str, str]
+
+    def require_all(self) -> None:
+        """Raise MeasurementFailed where a benchmark gave no figure at some commit."""
+        if self.failed:
+            reasons = "; ".join(f"{name} ({why})" for name, why in self.failed.items())
+            raise MeasurementFailed(
+                f"{len(self.failed)} benchmarks failed and gave no figure: {reasons}"
+            )
 
 
 class HistorySession:
@@ -174,3 +192,14 @@ class HistorySession:
             if kept.lives:
                 console.print(f"{len(kept.lives)} lives are kept; the same command goes on")
             raise
+
+
+def process_contradictions(figures: Sequence[Figure]) -> list[str]:
+    """What to know where processes of one figure and commit gave values far apart."""
+    unit = "s" if all(figure.unit == "seconds" for figure in figures) else ""
+    samples: list[tuple[str, float]] = []
+    for figure in figures:
+        params = ", ".join(repr(value) for _, value in figure.series.params)
+        name = figure.series.benchmark + (f"({params})" if params else "")
+        samples += [(f"{name} of {short(figure.commit)}", sample) for sample in figure.samples]
+    return processes_apart(samples, unit)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from asv_bench.compare.kept_pairs import file_of, reading_from_json, ruler
+from asv_bench.measure.samples import Reading
 from asv_bench.output.line_file import LineFile
 from asv_bench.output.record import WORKPLACE
 from asv_bench.output.stored_json import text
-from asv_bench.process.samples import Reading
 
 FOLDER = WORKPLACE / ".asv" / "lives"
 

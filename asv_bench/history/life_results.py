@@ -18,10 +18,10 @@ from asv_bench.history.asv_results import Results
 from asv_bench.history.filing import file_results
 from asv_bench.history.histories import Histories, filed_under
 from asv_bench.history.kept_lives import Due, Lived
+from asv_bench.measure.samples import Reading
 from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.machine import MachineFacts
-from asv_bench.process.samples import Reading
 from asv_bench.stats.offsets import device_factors
 from asv_bench.subjects.declared import DeclaredSubject
 

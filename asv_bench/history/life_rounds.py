@@ -15,8 +15,8 @@ from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.repository import short
 from asv_bench.history.estimate import Estimate, counted
 from asv_bench.history.kept_lives import Due, KeptLives, Lived
-from asv_bench.process.device_pool import DevicePool
-from asv_bench.process.samples import CommitUnusable, LifeSource, SampleFailed
+from asv_bench.measure.device_pool import DevicePool
+from asv_bench.measure.samples import CommitUnusable, LifeSource, SampleFailed
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ import numpy as np
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.history.kept_lives import Lived
+from asv_bench.measure.samples import Reading
 from asv_bench.peers.catalog import KVTRAIL
 from asv_bench.peers.checkpoint import Checkpoint, checkpoint_in
-from asv_bench.process.samples import Reading
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
 from asv_bench.workloads.named import Workload
 

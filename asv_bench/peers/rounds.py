@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.history.kept_lives import Due, KeptLives, Lived
+from asv_bench.measure.samples import CommitUnusable, LifeSource, SampleFailed
 from asv_bench.output.record import REPOSITORY
 from asv_bench.peers.catalog import KINDS
 from asv_bench.peers.contest import STARTUP, Contest
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.process.samples import CommitUnusable, LifeSource, SampleFailed
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject_file import AxisTable, MetricTable, SubjectTable, SubjectText
 

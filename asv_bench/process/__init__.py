@@ -1,1 +1,1 @@
-"""Processes that measure a commit: how they start, where they run, what watches them."""
+"""This machine, and what its processes are told: facts, load, threads, a checkout's lock."""

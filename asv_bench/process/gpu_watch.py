@@ -6,8 +6,8 @@ import statistics
 import threading
 import time
 
+from asv_bench.measure.samples import GpuConditions
 from asv_bench.process.gpu import GpuState, gpu_reader
-from asv_bench.process.samples import GpuConditions
 
 POLL_SECONDS = 0.05
 THROTTLING = frozenset(

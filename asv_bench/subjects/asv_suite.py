@@ -26,18 +26,18 @@ from asv_bench.compare.catalog import Entry, entries_of
 from asv_bench.errors import MeasurementFailed, NothingSelected
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.history.asv_selection import Selection, names_with_parameters
+from asv_bench.measure import trees
+from asv_bench.measure.figures import Figures
+from asv_bench.measure.life import CommandLife, Life
+from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.samples import Absence, CommitUnusable
+from asv_bench.measure.trees import SUBJECT, Laid
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
-from asv_bench.process.samples import Absence, CommitUnusable
-from asv_bench.subjects import trees
 from asv_bench.subjects.asv_conf import AsvConf, refusing
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.figures import Figures
-from asv_bench.subjects.life import CommandLife, Life
 from asv_bench.subjects.pinned import digest_of
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
-from asv_bench.subjects.trees import SUBJECT, Laid
 from asv_bench.words import first_of
 
 _SCRIPT = Path(__file__).with_name("asv_life.py")

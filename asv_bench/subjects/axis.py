@@ -17,7 +17,7 @@ from asv_bench.git.commits import (
 )
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.git.working_tree import snapshot
-from asv_bench.subjects.delay import Delay
+from asv_bench.measure.delay import Delay
 
 
 @dataclass(frozen=True, slots=True)

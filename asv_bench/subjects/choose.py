@@ -9,13 +9,13 @@ from pathlib import Path
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_selection import require_patterns
+from asv_bench.measure.lives import HOST
+from asv_bench.measure.places import CPU
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
-from asv_bench.subjects.lives import HOST
 from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.subjects.places import CPU
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
 
 SUITE_NAME = "asv.conf.json"

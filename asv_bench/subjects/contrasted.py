@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from asv_bench.git.repository import Commit
+from asv_bench.measure.rounds import named
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.rounds import named
 
 
 class Contrasted:

@@ -17,17 +17,18 @@ import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, Repository
+from asv_bench.measure.ends import Ends
+from asv_bench.measure.life import CommandLife, Life, ServerLife
+from asv_bench.measure.lives import HOST, WALL, Lives, Place
+from asv_bench.measure.places import places
+from asv_bench.measure.processes import Processes
+from asv_bench.measure.rounds import RoundSource
+from asv_bench.measure.software import Software
+from asv_bench.measure.trees import SUBJECT, Trees
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, place_of, require_repository
-from asv_bench.subjects.ends import Ends
-from asv_bench.subjects.life import CommandLife, Life, ServerLife
-from asv_bench.subjects.lives import HOST, WALL, Lives, Place
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.places import places
 from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.processes import Processes
-from asv_bench.subjects.rounds import RoundSource
-from asv_bench.subjects.software import Software
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import (
     ClientTable,
@@ -36,7 +37,6 @@ from asv_bench.subjects.subject_file import (
     SubjectTable,
     SubjectText,
 )
-from asv_bench.subjects.trees import SUBJECT, Trees
 from asv_bench.subjects.where import LivesElsewhere, Work
 
 BUILT_IN = (

@@ -20,6 +20,15 @@ from asv_bench.errors import Refused
 from asv_bench.git.commit_tree import REMARKS, lay_out, packages_of
 from asv_bench.git.repository import Commit, GitError
 from asv_bench.git.working_tree import WorkingTree, working_tree
+from asv_bench.measure.figures import Figures
+from asv_bench.measure.life import Life
+from asv_bench.measure.lives import Lives, repeats_for
+from asv_bench.measure.places import CPU, shared_out
+from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.rounds import RoundSource
+from asv_bench.measure.samples import Absence, CommitUnusable
+from asv_bench.measure.trees import Laid
+from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
@@ -27,25 +36,16 @@ from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.contract import ENVIRONMENT_TYPE, MEASURED_PACKAGES, TRIAL_VARIABLE
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.process.samples import Absence, CommitUnusable
 from asv_bench.process.threads import (
     THREADS_VARIABLE,
     measured_environment,
     measured_threads,
     threads_text,
 )
-from asv_bench.process.turns import TURNS_VARIABLE
 from asv_bench.subjects.axis import Axis, Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.figures import Figures
-from asv_bench.subjects.life import Life
-from asv_bench.subjects.lives import Lives, repeats_for
-from asv_bench.subjects.places import CPU, shared_out
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.rounds import RoundSource
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import SubjectTable, SubjectText
-from asv_bench.subjects.trees import Laid
 from asv_bench.subjects.where import Work
 from asv_bench.words import first_of
 

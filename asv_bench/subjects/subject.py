@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from asv_bench.git.repository import Commit
-from asv_bench.process.samples import PairSource
+from asv_bench.measure.samples import PairSource
 
 if TYPE_CHECKING:
     from asv_bench.subjects.declared import DeclaredSubject

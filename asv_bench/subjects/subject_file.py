@@ -12,9 +12,9 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from asv_bench.errors import Refused
-from asv_bench.subjects.command_line import PythonCommand
+from asv_bench.measure.command_line import PythonCommand
+from asv_bench.measure.readiness import check_address
 from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.readiness import check_address
 
 FILE_NAME = "kvtrail.toml"
 

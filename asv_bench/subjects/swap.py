@@ -13,9 +13,9 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.measure.rounds import Layout, Rounds, named
 from asv_bench.subjects.contrasted import Contrasted
 from asv_bench.subjects.declared import DeclaredSubject, under_label
-from asv_bench.subjects.rounds import Layout, Rounds, named
 
 BY_COMMITS, BY_LABELS, BY_BOTH = "by commits", "by labels", "by both together"
 CONTRASTS = (BY_COMMITS, BY_LABELS, BY_BOTH)

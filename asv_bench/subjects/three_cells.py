@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from asv_bench.git.repository import Commit
+from asv_bench.measure.rounds import Layout, Rounds, RoundSource
 from asv_bench.subjects.contrasted import Contrasted
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.rounds import Layout, Rounds, RoundSource
 from asv_bench.subjects.subject import Metric
 
 

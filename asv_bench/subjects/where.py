@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from asv_bench.process.samples import LifeSource, PairSource
-from asv_bench.subjects.life import Life
-from asv_bench.subjects.software import Software
+from asv_bench.measure.life import Life
+from asv_bench.measure.samples import LifeSource, PairSource
+from asv_bench.measure.software import Software
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import SubjectTable
 

@@ -10,7 +10,7 @@ import pytest
 from documents import ROOT, blocks, command_lines, documents, name_of
 
 import command_reference
-from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.session.exit_codes import ExitCode
 
 COMMANDS = dict(command_reference.commands())
 PAGES = pytest.mark.parametrize("page", documents(), ids=name_of)

@@ -14,8 +14,8 @@ from simulated_pairs import BASE, HEAD, pair_of
 import record_schema
 from asv_bench.compare.comparison import summarize_pairs
 from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.measure.software import Software
 from asv_bench.output.record import Record
-from asv_bench.subjects.software import Software
 
 
 def test_a_record_of_today_has_the_documented_fields_and_no_others() -> None:

@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 
-from asv_bench.cli.exit_codes import ExitCode
+from asv_bench.session.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}

@@ -18,13 +18,13 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.cli.grouped import grouped
-from asv_bench.cli.options import Outputs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
+from asv_bench.session.grouped import grouped
+from asv_bench.session.options import Outputs
 
 from . import bisect as of_bisect
 from . import changes as of_changes

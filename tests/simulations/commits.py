@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from asv_bench.process.samples import Absence, CommitUnusable, Pair, Reading
+from asv_bench.measure.samples import Absence, CommitUnusable, Pair, Reading
 
 from .noise import Noise
 

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from asv_bench.lab.calibration.planting import ScratchClone
-from asv_bench.process.samples import PairSource
+from asv_bench.measure.delay import VARIABLE, Delay
+from asv_bench.measure.lives import WALL
+from asv_bench.measure.rounds import RoundSource
+from asv_bench.measure.samples import PairSource
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.delay import VARIABLE, Delay
-from asv_bench.subjects.lives import WALL
-from asv_bench.subjects.rounds import RoundSource
 from asv_bench.subjects.subject import Metric
 
 SECONDS_OF = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}

@@ -18,10 +18,10 @@ import numpy as np
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Repository
+from asv_bench.measure.lives import Place
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.contract import MEASURED_PACKAGES
 from asv_bench.process.threads import measured_environment
-from asv_bench.subjects.lives import Place
 
 PLANTED_IN = Path("engine") / "running" / "runner.py"
 """`ModelRunner.decode` is called for every step without a GPU, and for every captured one with."""

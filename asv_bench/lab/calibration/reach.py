@@ -16,8 +16,8 @@ import numpy as np
 from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many
+from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
-from asv_bench.process.samples import Pair
 from asv_bench.stats.few_pairs import POOL_SIZE, Floats
 
 FOUND = 0.9

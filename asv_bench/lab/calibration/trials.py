@@ -16,10 +16,10 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.lab.calibration.grounds import Ground, PlantedEnds
+from asv_bench.measure.samples import Pair, PairSource
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
-from asv_bench.process.samples import Pair, PairSource
 from asv_bench.subjects.subject import Metric
 
 SEEN_FROM = 1.5

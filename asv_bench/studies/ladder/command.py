@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import Devices, Margin, RequireGpu, insist_on_gpu
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
+from asv_bench.measure.places import CPU, shared_out
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
@@ -21,6 +20,8 @@ from asv_bench.packages import require_packages
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.process.threads import threads_text
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import Devices, Margin, RequireGpu, insist_on_gpu
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
 from asv_bench.studies.ladder.findings import (
@@ -40,7 +41,6 @@ from asv_bench.studies.ladder.rung_process import RungAnswer, RungProcesses, Run
 from asv_bench.studies.ladder.rung_run import WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import RUNGS, Rung, rungs_between
 from asv_bench.subjects.own_suite import devices_named
-from asv_bench.subjects.places import CPU, shared_out
 from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"

@@ -10,7 +10,7 @@ from typing import Any
 from asv_bench.compare.comparison import summarize_pairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison
-from asv_bench.process.samples import Pair
+from asv_bench.measure.samples import Pair
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Reported, Trial
 
 QUICK_PAIRS = 8

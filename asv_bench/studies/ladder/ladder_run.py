@@ -11,14 +11,14 @@ from typing import Any, Protocol
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.samples import Pair
+from asv_bench.measure.lives import Place
+from asv_bench.measure.samples import Pair
 from asv_bench.studies.ladder.claims import Trial
 from asv_bench.studies.ladder.findings import FoundClaim, find
 from asv_bench.studies.ladder.rung_pairs import Processes, RungPairs
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME, WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.subjects.lives import Place
 
 
 class CountingProcesses(Processes, Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asv_bench.process.paired_windows import undisturbed
+from asv_bench.stats.paired import undisturbed
 from asv_bench.studies.ladder.engine_in_turns import TURNS_OF_BLOCK
 
 

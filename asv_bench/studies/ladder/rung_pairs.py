@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from asv_bench.measure.lives import Place
+from asv_bench.measure.processes import LifeFailed
+from asv_bench.measure.samples import Absence, Pair, Reading, SampleFailed
+from asv_bench.measure.turns import in_turns
 from asv_bench.process.gpu_watch import why_discarded
-from asv_bench.process.samples import Absence, Pair, Reading, SampleFailed
-from asv_bench.process.turns import in_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Trial
 from asv_bench.studies.ladder.paired_turns import paired_seconds
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.subjects.lives import Place
-from asv_bench.subjects.processes import LifeFailed
 
 OnAnswer = Callable[[Rung, RungAnswer], None]
 

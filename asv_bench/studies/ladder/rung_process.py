@@ -14,16 +14,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from asv_bench.git.commits import WORKING_TREE
+from asv_bench.measure.lives import Place
+from asv_bench.measure.places import CPU
+from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.samples import GpuConditions
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.gpu_watch import GpuWatch
-from asv_bench.process.samples import GpuConditions
 from asv_bench.process.threads import measured_environment
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.subjects.lives import Place
 from asv_bench.subjects.own_suite import PRELOAD, TIMEOUT_SECONDS, OwnSuite
-from asv_bench.subjects.places import CPU
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
 
 _RULER = "asv_bench"
 _SCRIPT = Path(_RULER, "studies", "ladder", "child.py")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from asv_bench.process.turns import own_turns
+from asv_bench.measure.turns import own_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN
 from asv_bench.studies.ladder.engine_in_turns import EngineInTurns
 from asv_bench.studies.ladder.rungs import Rung

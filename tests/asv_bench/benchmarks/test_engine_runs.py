@@ -15,7 +15,7 @@ from toy_project import ROOT
 from asv_bench.benchmarks import engine_runs
 from asv_bench.benchmarks.engine_runs import engine_part, steady_step_s
 from asv_bench.benchmarks.sharing import one_sample
-from asv_bench.process.turns import in_turns
+from asv_bench.measure.turns import in_turns
 from asv_bench.workloads import drive
 from asv_bench.workloads.named import WORKLOADS
 from asv_bench.workloads.run_sample import RequestTrace, RunSample

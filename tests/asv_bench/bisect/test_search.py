@@ -17,7 +17,7 @@ from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import EARLY_LOOKS
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
-from asv_bench.process.samples import CommitUnusable, Pair
+from asv_bench.measure.samples import CommitUnusable, Pair
 from tests.simulations.bisect import Scenario, bisect_often
 from tests.simulations.commits import SimulatedCommits
 from tests.simulations.noise import Noise

@@ -13,7 +13,7 @@ from asv_bench.bisect.finding import Outcome
 from asv_bench.compare.comparison import MOST_FAILURES
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.samples import DeviceLost, Pair, SampleFailed
+from asv_bench.measure.samples import DeviceLost, Pair, SampleFailed
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 
 

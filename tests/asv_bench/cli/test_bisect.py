@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
-from asv_bench.cli import session
-from asv_bench.cli.exit_codes import ExitCode
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
-from asv_bench.process.samples import CommitUnusable, Pair, SampleFailed
+from asv_bench.measure.samples import CommitUnusable, Pair, SampleFailed
+from asv_bench.session import session
+from asv_bench.session.exit_codes import ExitCode
 from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Metric

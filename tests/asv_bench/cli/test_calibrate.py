@@ -30,9 +30,9 @@ from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration import planting
 from asv_bench.lab.calibration.planting import ScratchClone, SpinTimes
 from asv_bench.lab.calibration.trials import PlantedTrial, Trials, trial_table
+from asv_bench.measure.lives import Place
 from asv_bench.output.record import Record
 from asv_bench.output.table_files import TableFiles
-from asv_bench.subjects.lives import Place
 from asv_bench.subjects.own_suite import OwnSuite
 
 PLAN = ComparisonPlan()

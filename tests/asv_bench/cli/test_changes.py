@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.cli import changes as command
-from asv_bench.cli import session
 from asv_bench.compare import kept_pairs, noise_pools
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.machine import machine_facts
-from asv_bench.process.samples import CommitUnusable
+from asv_bench.session import session
 from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
 

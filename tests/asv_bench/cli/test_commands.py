@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 from asv_bench import __main__ as entry
 from asv_bench import __version__
 from asv_bench.cli.commands import COMMANDS, LAB_COMMANDS, build_app
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import Outputs
 from asv_bench.errors import Refused
 from asv_bench.output.console import Verbosity, set_verbosity, verbosity
 from asv_bench.output.progress import Progress
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import Outputs
 
 ROOT = Path(__file__).resolve().parents[3]
 

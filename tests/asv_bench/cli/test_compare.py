@@ -21,10 +21,10 @@ from toy_project import ToyProject, git, make_project
 from typer.testing import CliRunner, Result
 
 from asv_bench.__main__ import build_app
-from asv_bench.cli import session
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
+from asv_bench.session import session
 from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Metric

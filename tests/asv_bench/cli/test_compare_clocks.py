@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs
 
-from asv_bench.cli.comparing import Comparing
-from asv_bench.cli.options import MeasuringOptions
 from asv_bench.compare import kept_pairs, noise_pools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.git.repository import Commit
+from asv_bench.measure.samples import GpuConditions, Pair, Reading
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import GpuConditions, Pair, Reading
+from asv_bench.session.comparing import Comparing
+from asv_bench.session.options import MeasuringOptions
 from asv_bench.subjects.subject import Metric
 
 

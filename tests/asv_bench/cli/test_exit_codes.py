@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asv_bench.cli.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.compare.verdict import Verdict
+from asv_bench.session.exit_codes import ExitCode, exit_code, parse_gate
 
 S, F, E, I, X, N = (  # noqa: E741
     Verdict.SLOWER,

@@ -10,7 +10,7 @@ import pytest
 from simulated_pairs import pair_of
 
 from asv_bench.compare.clock_findings import clock_findings
-from asv_bench.process.samples import GpuConditions, Pair
+from asv_bench.measure.samples import GpuConditions, Pair
 
 
 def conditions(clock: float, *events: str) -> GpuConditions:

@@ -17,7 +17,7 @@ from asv_bench.compare.kept_pairs import pair_from_json
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.samples import Absence, CommitUnusable, Pair, SampleFailed
+from asv_bench.measure.samples import Absence, CommitUnusable, Pair, SampleFailed
 
 NOISE = np.random.default_rng(1).normal(0, 0.001, 1000)
 NOISE[:24] -= np.median(NOISE[:24])

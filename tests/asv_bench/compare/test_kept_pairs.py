@@ -17,8 +17,8 @@ from asv_bench.bisect.finding import Outcome
 from asv_bench.bisect.search import Search
 from asv_bench.compare import kept_pairs
 from asv_bench.compare.kept_pairs import KeptFile, KeptPairs, pair_from_json
+from asv_bench.measure.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
 from asv_bench.output.record import Record
-from asv_bench.process.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.noise import Noise
 

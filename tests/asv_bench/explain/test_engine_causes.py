@@ -19,9 +19,9 @@ from asv_bench.explain.looking import Looking
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration.planting import ScratchClone
+from asv_bench.measure.lives import Place
 from asv_bench.output.progress import Progress
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
-from asv_bench.subjects.lives import Place
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python
 

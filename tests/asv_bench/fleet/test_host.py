@@ -17,11 +17,11 @@ from declared_repository import DeclaredRepository
 from asv_bench.compare.kept_pairs import RULER
 from asv_bench.fleet import host
 from asv_bench.fleet.host import Host, Order, bare_environment, disturbances
+from asv_bench.measure.lives import Place
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.gpu import GpuUse
-from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.surroundings import Surroundings
 from asv_bench.subjects.choose import declared_by
-from asv_bench.subjects.lives import Place
 
 TABLES = """
 [subject]
@@ -55,7 +55,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeclaredRepository:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")
+    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
     monkeypatch.setenv("LOG", str(tmp_path / "log"))
     monkeypatch.setenv("RAY_JOB_ID", "1")
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, "5\n", "6\n", "sleepy\n", "exit")

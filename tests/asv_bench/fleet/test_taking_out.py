@@ -14,9 +14,9 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet.fleet import MOST_THROTTLED, Fleet, FleetHost, HostGone
 from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.fleet.opening import FleetOptions, of_kind
+from asv_bench.measure.samples import CommitUnusable, DeviceLost, GpuConditions, Reading
+from asv_bench.measure.software import Software
 from asv_bench.process.machine import MachineFacts
-from asv_bench.process.samples import CommitUnusable, DeviceLost, GpuConditions, Reading
-from asv_bench.subjects.software import Software
 
 Says = Callable[..., Told]
 GOOD, BAD = "a" * 40, "b" * 40

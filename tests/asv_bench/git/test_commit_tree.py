@@ -13,7 +13,7 @@ import pytest
 from toy_project import git
 
 from asv_bench.errors import Refused
-from asv_bench.process.samples import CommitUnusable
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite
 

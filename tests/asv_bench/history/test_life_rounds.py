@@ -15,7 +15,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.history.kept_lives import Due, KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
-from asv_bench.process.samples import Absence, CommitUnusable, DeviceLost, Reading, SampleFailed
+from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Reading, SampleFailed
 from asv_bench.subjects.subject import Metric
 
 COMMITS = [f"{number:040x}" for number in range(12)]

@@ -17,7 +17,7 @@ from asv_bench.compare.judging import within_commit
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many, own_differences
-from asv_bench.process.samples import Pair
+from asv_bench.measure.samples import Pair
 from tests.simulations.noise import SITUATIONS, places
 from tests.simulations.replayed_noise import BLOCK, ReplayedNoise, replayed
 

@@ -10,7 +10,7 @@ from simulated_pairs import BASE
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.lab.calibration.reach import LEAST_PAIRS, MetricNoise, noise_of
-from asv_bench.process.samples import Pair
+from asv_bench.measure.samples import Pair
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.compare import simulate
 from tests.simulations.noise import Noise as Made

@@ -13,7 +13,7 @@ from asv_bench.explain.profile_tables import contradictions as in_profile
 from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTime
 from asv_bench.explain.traced import Traced
 from asv_bench.history.asv_results import Figure, Series
-from asv_bench.history.measured import process_contradictions as in_asv
+from asv_bench.history.history_session import process_contradictions as in_asv
 from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
 from asv_bench.run.measure import ModeResult
 from asv_bench.run.session import contradictions as in_runs

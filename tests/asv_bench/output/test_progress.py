@@ -13,10 +13,10 @@ from rich.console import Console
 
 from asv_bench.bisect.account import ProbeLines
 from asv_bench.bisect.finding import Probe, Stage
+from asv_bench.measure.samples import Pair, Reading
 from asv_bench.output import progress as module
 from asv_bench.output.progress import Progress, clock
 from asv_bench.process.doing import doing
-from asv_bench.process.samples import Pair, Reading
 
 
 class Clock:

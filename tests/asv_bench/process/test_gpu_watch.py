@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from asv_bench.measure.samples import GpuConditions
 from asv_bench.process import gpu_watch
 from asv_bench.process.gpu import GpuState
 from asv_bench.process.gpu_watch import conditions_of, why_discarded
-from asv_bench.process.samples import GpuConditions
 
 
 def conditions(clock: float, *events: str) -> GpuConditions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asv_bench.process.paired_windows import undisturbed
+from asv_bench.stats.paired import undisturbed
 
 
 def test_windows_in_which_either_was_disturbed_are_left_out():

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 from toy_project import ROOT
 
-from asv_bench.process.turns import SharedTurns, Turns, shared_turns
+from asv_bench.measure.turns import SharedTurns, Turns, shared_turns
 
 SCRIPT = """
 import sys, time
-from asv_bench.process.turns import own_turns
+from asv_bench.measure.turns import own_turns
 
 name, windows, ending = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 turns = own_turns()

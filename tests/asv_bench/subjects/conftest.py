@@ -14,10 +14,10 @@ from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
-from asv_bench.subjects import software
-from asv_bench.subjects.figures import Figures
-from asv_bench.subjects.life import CommandLife
-from asv_bench.subjects.processes import LifeFailed
+from asv_bench.measure import software
+from asv_bench.measure.figures import Figures
+from asv_bench.measure.life import CommandLife
+from asv_bench.measure.processes import LifeFailed
 
 
 class Said(NamedTuple):
@@ -72,14 +72,14 @@ def kvtrail(
     if "asks_for_packages" not in request.fixturenames:
         monkeypatch.setattr(software, "_packages", lambda *_: {})
     work, scratch = tmp_path / "work", tmp_path / "scratch"
-    for place in ("cli.session", "cli.history", "history.histories"):
+    for place in ("session.session", "cli.history", "history.histories"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
     for place in ("cli.explain", "output.record"):
         monkeypatch.setattr(f"asv_bench.{place}.RUNS", tmp_path / "runs")
     monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", work)
     monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", work / "lives")
     monkeypatch.setattr("asv_bench.compare.noise_pools.FOLDER", work / "noise")
-    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")
+    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
 

@@ -272,7 +272,7 @@ def test_a_commit_is_installed_as_asv_does(
         (tmp_path / f"python{name}").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
-    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "with a blank")
+    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "with a blank")
     made = suite_of(
         tmp_path / "toy",
         pythons=["9.7", "9.8", "9.9"],

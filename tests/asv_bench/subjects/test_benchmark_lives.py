@@ -15,18 +15,18 @@ import pytest
 from toy_project import ToyProject, make_project
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.measure import lives as lives_module
+from asv_bench.measure.lives import Lives, Place, repeats_for
+from asv_bench.measure.places import shared_out
+from asv_bench.measure.processes import Ended, Job, LifeFailed, Processes
+from asv_bench.measure.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
+from asv_bench.measure.trees import Laid
+from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.process.contract import TRIAL_VARIABLE
-from asv_bench.process.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
-from asv_bench.process.turns import TURNS_VARIABLE
-from asv_bench.subjects import lives as lives_module
 from asv_bench.subjects import own_suite
-from asv_bench.subjects.lives import Lives, Place, repeats_for
 from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
-from asv_bench.subjects.places import shared_out
-from asv_bench.subjects.processes import Ended, Job, LifeFailed, Processes
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import SubjectTable
-from asv_bench.subjects.trees import Laid
 from asv_bench.subjects.where import Work
 
 BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}

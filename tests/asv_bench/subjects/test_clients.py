@@ -15,10 +15,10 @@ from declared_repository import DeclaredRepository
 from mutated_files import mutants_of
 
 from asv_bench.errors import BenchError
-from asv_bench.process.samples import CommitUnusable, Reading, SampleFailed
+from asv_bench.measure.processes import Ended, Processes
+from asv_bench.measure.samples import CommitUnusable, Reading, SampleFailed
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.processes import Ended, Processes
 from asv_bench.subjects.subject_file import SubjectFile
 
 WINDOWS = 3

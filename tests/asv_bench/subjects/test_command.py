@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
-from asv_bench.process.samples import CommitUnusable, SampleFailed
+from asv_bench.measure.samples import CommitUnusable, SampleFailed
 from asv_bench.subjects.choose import repository_around
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -26,7 +26,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyRepository:
     """The repository as the current folder; the ruler's own files go beside it."""
     made = ToyRepository.make(tmp_path / "toy")
     monkeypatch.chdir(made.root)
-    monkeypatch.setattr("asv_bench.cli.session.WORKPLACE", tmp_path / "work")
+    monkeypatch.setattr("asv_bench.session.session.WORKPLACE", tmp_path / "work")
     monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", tmp_path / "work")
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
@@ -75,7 +75,7 @@ def test_the_verdict_is_told_before_what_differs_is_looked_for(
         told.append(sys.stdout.buffer.getvalue().decode())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("asv_bench.cli.comparing.why", look)
+    monkeypatch.setattr("asv_bench.session.comparing.why", look)
     code, _, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
     (before,) = told
     assert "wall_s: slower" in before

@@ -8,7 +8,7 @@ import pytest
 from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
-from asv_bench.subjects.life import CommandLife
+from asv_bench.measure.life import CommandLife
 
 TABLES = """
     [subject]

@@ -9,7 +9,7 @@ import pytest
 from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
-from asv_bench.subjects.lives import Lives
+from asv_bench.measure.lives import Lives
 
 TABLES = """
     [subject]

@@ -20,11 +20,11 @@ import torch
 from declared_repository import DeclaredRepository
 from toy_project import ROOT
 
+from asv_bench.measure.command_line import PythonCommand
+from asv_bench.measure.processes import Ended, Job, LifeFailed, Processes
 from asv_bench.process.borrowed_paths import borrowed_paths, search_path
 from asv_bench.process.threads import measured_environment
-from asv_bench.subjects.command_line import PythonCommand
 from asv_bench.subjects.own_suite import PRELOAD
-from asv_bench.subjects.processes import Ended, Job, LifeFailed, Processes
 
 FACTS = """
 import gc, json, os, signal, sys
@@ -287,7 +287,7 @@ COMMAND = """
 import sys
 from pathlib import Path
 from asv_bench.process.threads import measured_environment
-from asv_bench.subjects.processes import Job, Processes
+from asv_bench.measure.processes import Job, Processes
 
 folder = Path(sys.argv[1])
 words = (sys.executable, str(folder / "script.py"), str(folder / "pids-8"), "long")

@@ -19,7 +19,7 @@ from asv_bench.cli import report
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.history.asv_results import Figure, read_results
-from asv_bench.subjects.lives import Lives
+from asv_bench.measure.lives import Lives
 
 TABLES = """
 [subject]
@@ -280,7 +280,7 @@ def test_a_second_session_stands_beside_the_first(
 def test_more_commits_are_measured_than_setups_are_kept(
     kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asv_bench.subjects.trees._KEPT_SETUPS", 1)
+    monkeypatch.setattr("asv_bench.measure.trees._KEPT_SETUPS", 1)
     setup = 'measure = "sh $KVTRAIL_OUT/bench.sh"\nsetup = "cp bench.sh $KVTRAIL_OUT"'
     (toy.root / "kvtrail.toml").write_text(TABLES.replace('measure = "sh bench.sh"', setup))
     said = kvtrail(

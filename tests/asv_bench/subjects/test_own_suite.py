@@ -16,7 +16,7 @@ from toy_project import ToyProject, git, make_project
 
 from asv_bench.errors import Refused
 from asv_bench.git import commit_tree
-from asv_bench.process.samples import CommitUnusable
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.subjects import own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 

@@ -11,7 +11,7 @@ from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
 from asv_bench.fleet.host import Host, Order
-from asv_bench.process.samples import CommitUnusable
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.subjects.choose import declared_by
 from asv_bench.subjects.declared import DeclaredSubject
 

@@ -13,7 +13,7 @@ import pytest
 from declared_repository import DeclaredRepository, alive, own_seconds
 
 from asv_bench.errors import Refused
-from asv_bench.process.samples import CommitUnusable, Reading
+from asv_bench.measure.samples import CommitUnusable, Reading
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject_file import SubjectFile
 

@@ -14,11 +14,11 @@ import pytest
 from declared_repository import DeclaredRepository, noisy, seen
 from toy_repository import ToyRepository
 
+from asv_bench.measure.interpreter import Watched
+from asv_bench.measure.processes import Processes
+from asv_bench.measure.software import Software
 from asv_bench.subjects.choose import declared_by
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.interpreter import Watched
-from asv_bench.subjects.processes import Processes
-from asv_bench.subjects.software import Software
 
 BENCH = "import time\ntime.sleep(0.05)\n"
 
@@ -187,7 +187,7 @@ def tinytext(folder: Path, own: str, files: dict[str, str]) -> DeclaredRepositor
 def test_what_is_made_of_the_commit_is_no_package_that_it_ran_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")
+    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
     made = tinytext(tmp_path, own, files)
     subject = declared_by(made.root / "kvtrail.toml")
     with subject.pairs() as source:

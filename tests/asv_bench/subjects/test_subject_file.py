@@ -199,7 +199,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made.toy.git("add", "--all")
     made.commit("pass", "more")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("asv_bench.subjects.trees.CACHE", tmp_path / "cache")
+    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     return Place(made, tmp_path)
 

@@ -8,11 +8,11 @@ from fake_rungs import FakeProcesses, Silent
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.measure.lives import Place
+from asv_bench.measure.processes import LifeFailed
 from asv_bench.studies.ladder.claims import CLAIMS, SECONDS_PER_TOKEN, claims_named, trials_here
 from asv_bench.studies.ladder.ladder_run import measure_waterfall, processes_expected, try_claims
 from asv_bench.studies.ladder.rungs import RUNGS
-from asv_bench.subjects.lives import Place
-from asv_bench.subjects.processes import LifeFailed
 
 ON_CPU = [rung for rung in RUNGS if rung.needs == "any"]
 

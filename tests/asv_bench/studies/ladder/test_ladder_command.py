@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.measure.lives import Place
+from asv_bench.measure.places import CPU
+from asv_bench.measure.processes import LifeFailed
 from asv_bench.studies.ladder import command, ladder_page, rung_process
 from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
 from asv_bench.studies.ladder.ladder_page import read_records, write_page
@@ -21,9 +24,6 @@ from asv_bench.studies.ladder.ladder_tables import agreement
 from asv_bench.studies.ladder.rung_counters import COUNTERS
 from asv_bench.studies.ladder.rung_process import RungProcesses, RungSettings
 from asv_bench.studies.ladder.rungs import RUNGS
-from asv_bench.subjects.lives import Place
-from asv_bench.subjects.places import CPU
-from asv_bench.subjects.processes import LifeFailed
 
 SECONDS = {0: 4e-3, 1: 3e-3, 2: 1e-3, 5: 1e-3, 6: 1.2e-3, 7: 0.5e-3}
 

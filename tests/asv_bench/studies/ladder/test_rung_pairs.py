@@ -7,12 +7,12 @@ import os
 import pytest
 from fake_rungs import FakeProcesses
 
-from asv_bench.process.samples import SampleFailed
-from asv_bench.process.turns import TURNS_VARIABLE, Turns
+from asv_bench.measure.lives import Place
+from asv_bench.measure.samples import SampleFailed
+from asv_bench.measure.turns import TURNS_VARIABLE, Turns
 from asv_bench.studies.ladder.claims import CLAIMS, SECONDS_PER_TOKEN, trials_here
 from asv_bench.studies.ladder.rung_pairs import RungPairs
 from asv_bench.studies.ladder.rungs import RUNGS
-from asv_bench.subjects.lives import Place
 
 ON_GPU = trials_here(CLAIMS, RUNGS, "cuda")
 SECONDS = {number: 1e-3 * (number + 1) for number in range(7)}

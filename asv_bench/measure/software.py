@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from asv_bench.measure.interpreter import Python
+from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.output.redaction import is_secret
-from asv_bench.subjects.interpreter import Python
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.words import first_of
 
 _LISTING = """

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from asv_bench.measure.figures import Figures, Left, NoFigure
+from asv_bench.measure.launcher import descendants
+from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
+from asv_bench.measure.readiness import address_at, code_of, listens, stranger
+from asv_bench.measure.trees import Laid
 from asv_bench.process.run_apart import last_words
-from asv_bench.subjects.figures import Figures, Left, NoFigure
-from asv_bench.subjects.launcher import descendants
 from asv_bench.subjects.presets import REQUESTS
-from asv_bench.subjects.processes import Job, LifeFailed, Processes, Started
-from asv_bench.subjects.readiness import address_at, code_of, listens, stranger
 from asv_bench.subjects.subject_file import ClientTable, MetricTable, ReadyTable, ServerTable
-from asv_bench.subjects.trees import Laid
 
 _POLL_SECONDS = 0.02
 _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."

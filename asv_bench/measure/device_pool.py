@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.process.samples import DeviceLost
+from asv_bench.measure.samples import DeviceLost
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.git.repository import GitError, kind_of, short
+from asv_bench.measure.command_line import filled
+from asv_bench.measure.delay import Delay
+from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.doing import doing
-from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.threads import users_environment
 from asv_bench.subjects.axis import Variant
-from asv_bench.subjects.command_line import filled
-from asv_bench.subjects.delay import Delay
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
 from asv_bench.subjects.subject_file import SubjectTable
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrail" / "setups"

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.subjects.launcher import stat_of
-from asv_bench.subjects.processes import Job, Processes, Started
+from asv_bench.measure.launcher import stat_of
+from asv_bench.measure.processes import Job, Processes, Started
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*[a-z]*")
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.001, 0.05

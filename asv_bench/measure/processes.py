@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import IO
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.measure.command_line import PythonCommand
+from asv_bench.measure.forks import ForkServer
+from asv_bench.measure.launcher import END, KILL, descendants
 from asv_bench.process.run_apart import last_words, start_group
-from asv_bench.subjects.command_line import PythonCommand
-from asv_bench.subjects.forks import ForkServer
-from asv_bench.subjects.launcher import END, KILL, descendants
 
 _LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
 

@@ -15,6 +15,7 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit, kind_of
+from asv_bench.measure.places import CPU
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
@@ -22,7 +23,6 @@ from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineWorkload
 from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.subjects.places import CPU
 from asv_bench.subjects.subject import Subject
 
 MOST = 10_000

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.measure.samples import Absence
 from asv_bench.output.stored_json import count, decoded, figure, shown
-from asv_bench.process.samples import Absence
 from asv_bench.subjects.presets import Requests
 from asv_bench.subjects.subject_file import MetricTable
 

@@ -14,14 +14,13 @@ from asv_bench.bisect.file_finding import FileFinding, FileTry
 from asv_bench.bisect.file_search import ROLES, FileSearch
 from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
-from asv_bench.cli.options import MeasuringOptions
-from asv_bench.cli.searching import Searching
 from asv_bench.compare.comparison import Progress
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.errors import Refused
 from asv_bench.git.file_changes import FileChange, PartCommits, changes_between
 from asv_bench.git.repository import Commit, kind_of, short
+from asv_bench.measure.rounds import RoundSource
+from asv_bench.measure.samples import Pair
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import (
     IssueText,
@@ -31,9 +30,10 @@ from asv_bench.output.issue_text import (
 )
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import Pair
+from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.searching import Searching
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.rounds import RoundSource
 from asv_bench.subjects.three_cells import three_cells
 
 

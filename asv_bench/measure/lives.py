@@ -12,11 +12,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from asv_bench.git.repository import short
-from asv_bench.process.contract import TRIAL_VARIABLE
-from asv_bench.process.doing import doing
-from asv_bench.process.gpu_watch import GpuWatch, why_discarded
-from asv_bench.process.paired_windows import undisturbed
-from asv_bench.process.samples import (
+from asv_bench.measure.command_line import filled
+from asv_bench.measure.figures import Figures
+from asv_bench.measure.imports import imported_elsewhere
+from asv_bench.measure.interpreter import Watched
+from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
     GpuConditions,
@@ -24,15 +25,14 @@ from asv_bench.process.samples import (
     Reading,
     SampleFailed,
 )
+from asv_bench.measure.software import Software, software_of
+from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
+from asv_bench.measure.turns import in_turns
+from asv_bench.process.contract import TRIAL_VARIABLE
+from asv_bench.process.doing import doing
+from asv_bench.process.gpu_watch import GpuWatch, why_discarded
 from asv_bench.process.threads import measured_threads
-from asv_bench.process.turns import in_turns
-from asv_bench.subjects.command_line import filled
-from asv_bench.subjects.figures import Figures
-from asv_bench.subjects.imports import imported_elsewhere
-from asv_bench.subjects.interpreter import Watched
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.software import Software, software_of
-from asv_bench.subjects.trees import CANNOT_BE_MEASURED, Laid
+from asv_bench.stats.paired import undisturbed
 from asv_bench.subjects.where import Work
 
 HOST = "host"

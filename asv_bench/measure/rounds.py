@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from asv_bench.process.gpu_watch import why_discarded
-from asv_bench.process.samples import (
+from asv_bench.measure.samples import (
     Absence,
     Pair,
     PairSource,
     Reading,
     SampleFailed,
 )
+from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.subjects.subject import Metric
 
 

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asv_bench.measure.command_line import PythonCommand
 from asv_bench.process.run_apart import last_words
-from asv_bench.subjects.command_line import PythonCommand
 
 if TYPE_CHECKING:
-    from asv_bench.subjects.processes import Job, Processes
+    from asv_bench.measure.processes import Job, Processes
 
 _SCRIPT = Path(__file__).with_name("forkserver.py")
 _OF_ONE_LIFE = ("KVTRAIL_TREE", "KVTRAIL_OUT")
@@ -30,7 +30,7 @@ class ForkServer:
     """
 
     def __init__(self, program: str, job: Job, processes: Processes) -> None:
-        from asv_bench.subjects.processes import Job
+        from asv_bench.measure.processes import Job
 
         folders = [job.variables[name] for name in _OF_ONE_LIFE if job.variables.get(name)]
 

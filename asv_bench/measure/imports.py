@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asv_bench.git.repository import short
-from asv_bench.subjects.command_line import filled
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.software import Software, project_names
-from asv_bench.subjects.trees import Laid
+from asv_bench.measure.command_line import filled
+from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.software import Software, project_names
+from asv_bench.measure.trees import Laid
 
 _PROBE = """
 import importlib.util, json, os, sys

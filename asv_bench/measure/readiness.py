@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from asv_bench.subjects.launcher import stat_of
+from asv_bench.measure.launcher import stat_of
 
 _ANSWER_SECONDS = 5.0
 _PORT = re.compile(r"\$(?:\{KVTRAIL_PORT\}|KVTRAIL_PORT\b)")

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from asv_bench.errors import Refused
+from asv_bench.measure.lives import Place
 from asv_bench.process.gpu import chosen_gpus
-from asv_bench.subjects.lives import Place
 from asv_bench.subjects.subject_file import SubjectTable
 
 CPU = "cpu"

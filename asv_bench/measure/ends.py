@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.subjects.interpreter import Watched
-from asv_bench.subjects.life import Life
-from asv_bench.subjects.lives import Place
-from asv_bench.subjects.processes import Job, LifeFailed, Processes
-from asv_bench.subjects.software import Software, software_of
+from asv_bench.measure.interpreter import Watched
+from asv_bench.measure.life import Life
+from asv_bench.measure.lives import Place
+from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.software import Software, software_of
+from asv_bench.measure.trees import Laid, Trees
 from asv_bench.subjects.subject_file import SubjectTable
-from asv_bench.subjects.trees import Laid, Trees
 
 _GLANCE_S, _POLL_S = 5.0, 0.02
 """For a life to come to the Python that does its work."""

@@ -8,9 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from asv_bench.cli.exit_codes import ExitCode, exit_code, gate_text
-from asv_bench.cli.options import MeasuringOptions
-from asv_bench.cli.session import Session
 from asv_bench.compare.clock_findings import clock_findings
 from asv_bench.compare.comparison import CommitComparison, Progress
 from asv_bench.compare.kept_pairs import KeptPairs
@@ -27,6 +24,8 @@ from asv_bench.explain.why import why
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import last_change
 from asv_bench.git.repository import Commit, kind_of
+from asv_bench.measure.samples import CommitUnusable, Pair, PairSource
+from asv_bench.measure.software import Software, differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import (
@@ -38,8 +37,9 @@ from asv_bench.output.issue_text import (
 )
 from asv_bench.output.progress import Progress as Bar
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import CommitUnusable, Pair, PairSource
-from asv_bench.subjects.software import Software, differences
+from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.session import Session
 from asv_bench.subjects.subject import Subject
 
 

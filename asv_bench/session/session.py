@@ -11,8 +11,6 @@ from typing import Any, Generic, TypeVar
 
 import typer
 
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import MeasuringOptions
 from asv_bench.compare import kept_pairs
 from asv_bench.compare.kept_pairs import KeptFile
 from asv_bench.compare.noise_pools import NoisePools
@@ -20,6 +18,8 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
+from asv_bench.measure.imports import same_code
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import environment_of
@@ -27,9 +27,9 @@ from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.doing import command_line
-from asv_bench.process.samples import CommitUnusable
 from asv_bench.process.termination import termination_as_interrupt
-from asv_bench.subjects.imports import same_code
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import MeasuringOptions
 from asv_bench.subjects.subject import Subject
 
 S = TypeVar("S", bound=Subject)

@@ -11,22 +11,22 @@ from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.cli.exit_codes import BY_OUTCOME, ExitCode
-from asv_bench.cli.files import into_merge, next_question
-from asv_bench.cli.options import MeasuringOptions
-from asv_bench.cli.searching import Searching
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import Commit, kind_of, short
+from asv_bench.measure.samples import Pair, PairSource
 from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import IssueText, described, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.samples import Pair, PairSource
+from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.session.files import into_merge, next_question
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.searching import Searching
 from asv_bench.subjects.declared import DeclaredSubject
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.cli.exit_codes import ExitCode
-from asv_bench.cli.options import MeasuringOptions
-from asv_bench.cli.session import Session
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.output.table_files import TableFiles
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 
 

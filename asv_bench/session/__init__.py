@@ -1,0 +1,1 @@
+"""What every verb that judges does: its options, its session, its exit code."""
