@@ -17,18 +17,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
-    GpuConditions,
     Pair,
     PairSource,
-    Reading,
 )
 from asv_bench.output.line_file import LineFile
 from asv_bench.output.record import WORKPLACE, Record
-from asv_bench.output.stored_json import count, positive, text
+from asv_bench.output.stored_json import text
 
 FOLDER = WORKPLACE / ".asv" / "pairs"
 RULER = Path(__file__).resolve().parents[1]
@@ -104,12 +104,10 @@ class KeptFile:
             error = CommitUnusable(commit, text(entry["reason"]), is_lacking=is_lacking)
             self._unusable[commit] = error
         elif "prepared" in entry:
-            self._absences[text(entry["prepared"])] = {
-                name: Absence(text(absence["reason"]), absence["has_failed"] is True)
-                for name, absence in entry["absences"].items()
-            }
+            absences = msgspec.convert(entry["absences"], dict[str, Absence])
+            self._absences[text(entry["prepared"])] = absences
         else:
-            pairs = {name: pair_from_json(pair) for name, pair in entry["pairs"].items()}
+            pairs = msgspec.convert(entry["pairs"], dict[str, Pair])
             part, base, head = (text(entry[name]) for name in ("part", "base", "head"))
             self._waiting[part, base, head].append(pairs)
             self.restored += 1
@@ -219,41 +217,6 @@ class KeptPairs:
     def stop(self) -> None:
         """Stop the source."""
         self._source.stop()
-
-
-def pair_from_json(content: Mapping[str, Any]) -> Pair:
-    """The pair that `Pair.to_json` wrote.
-
-    Raises KeyError, TypeError or ValueError if it is of something else, or has no ratio.
-    """
-    discarded = content["discarded"]
-    pair = Pair(
-        base=reading_from_json(content["base"]),
-        head=reading_from_json(content["head"]),
-        head_first=content["head_first"] is True,
-        discarded=None if discarded is None else text(discarded),
-        higher_is_better=content["higher_is_better"] is True,
-    )
-    positive(pair.head.value / pair.base.value)
-    return pair
-
-
-def reading_from_json(content: Mapping[str, Any]) -> Reading:
-    """The reading that `Reading.to_json` wrote; errors as those of `pair_from_json`."""
-    gpu = content["gpu"]
-    if gpu is not None:
-        events = tuple(map(text, gpu["clock_events"]))
-        numbers: dict[str, Any] = {
-            name: None if value is None else count(value)
-            for name, value in gpu.items()
-            if name != "clock_events"
-        }
-        gpu = GpuConditions(**numbers, clock_events=events)
-    for name in ("commit", "benchmark", "device"):
-        text(content[name])
-    figures = {name: count(content[name]) for name in ("value", "started_at", "process_s")}
-    samples = tuple(map(count, content["samples"]))  # a window may be 0, not what it is part of
-    return Reading(**{**content, **figures, "samples": samples, "gpu": gpu})
 
 
 def file_of(settings: Mapping[str, Any], folder: Path, name: str) -> Path:

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from asv_bench.compare.kept_pairs import file_of, reading_from_json, ruler
+import msgspec
+
+from asv_bench.compare.kept_pairs import file_of, ruler
 from asv_bench.measure.samples import Reading
 from asv_bench.output.line_file import LineFile
 from asv_bench.output.record import WORKPLACE
@@ -72,7 +74,7 @@ class KeptLives:
     def _take(self, entry: Mapping[str, Any]) -> None:
         due = Due(text(entry["kind"]), text(entry["commit"]), int(entry["round"]))
         self.lives[due] = Lived(
-            {name: reading_from_json(one) for name, one in entry["readings"].items()},
+            msgspec.convert(entry["readings"], dict[str, Reading]),
             {name: text(why) for name, why in entry["failed"].items()},
             entry.get("facts", {}),
         )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import short
+from asv_bench.output.stored_json import Count
 
 
 class CommitUnusable(MeasurementFailed):
@@ -69,9 +70,9 @@ class GpuConditions:
     `clock_events` (of `gpu.CLOCK_EVENTS`) are those of any reading.
     """
 
-    sm_clock_mhz: float
-    sm_clock_lowest_mhz: float
-    sm_clock_highest_mhz: float
+    sm_clock_mhz: Count
+    sm_clock_lowest_mhz: Count
+    sm_clock_highest_mhz: Count
     clock_events: tuple[str, ...]
     temperature_c: int | None
     readings: int
@@ -88,12 +89,12 @@ class Reading:
     benchmark: str
     """The metric, or asv's name with parameters, such as
     "scheduler.Scheduler.track_step_time('gpt2')"."""
-    value: float
+    value: Count
     """The process's figure, its least disturbed sample: seconds, or another positive number."""
-    samples: tuple[float, ...]  # the raw values
+    samples: tuple[Count, ...]  # the raw values
     device: str  # GPUs by UUID, "cpu" or "host", or a slot of a fleet
-    started_at: float  # in seconds since 1970
-    process_s: float  # how many seconds the process ran
+    started_at: Count  # in seconds since 1970
+    process_s: Count  # how many seconds the process ran
     gpu: GpuConditions | None = None  # the GPU meanwhile; None on a CPU
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ Parsed = TypeVar("Parsed")
 
 # Beyond these, ratios and sums of figures might be no numbers any more.
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-100, le=1e100)]
+Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e100)]
 Finite: TypeAlias = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799_999)]

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, pair_of
 
 from asv_bench.compare.comparison import CommitComparison, Progress, summarize_pairs
-from asv_bench.compare.kept_pairs import pair_from_json
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -64,7 +64,7 @@ def test_a_fall_of_what_should_be_high_is_slower_and_shown_as_a_fall() -> None:
     assert answer.effect == pytest.approx(-0.05, abs=0.001)
     assert answer.interval is not None
     assert answer.interval[0] < answer.effect < answer.interval[1]
-    assert pair_from_json(pairs[0].to_json()) == pairs[0]
+    assert msgspec.convert(pairs[0].to_json(), Pair) == pairs[0]
 
 
 def test_a_benchmark_can_have_a_margin_of_its_own() -> None:

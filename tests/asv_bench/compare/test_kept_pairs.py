@@ -10,13 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from simulated_pairs import FIRST_LOOK, ScriptedPairs
 
 from asv_bench.bisect.finding import Outcome
 from asv_bench.bisect.search import Search
 from asv_bench.compare import kept_pairs
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs, pair_from_json
+from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.measure.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
 from asv_bench.output.record import Record
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
@@ -34,7 +35,7 @@ def test_a_pair_is_the_same_after_it_was_written() -> None:
     base = Reading("a" * 40, "x", 0.5, (0.4, 0.5, 0.6), "GPU-1", 12.5, 3.25, gpu)
     head = Reading("b" * 40, "x", 0.75, (0.75,), "cpu", 13.5, 3.0)
     pair = Pair(base, head, head_first=True, discarded="the clock moved")
-    assert pair_from_json(json.loads(json.dumps(pair.to_json()))) == pair
+    assert msgspec.convert(json.loads(json.dumps(pair.to_json())), Pair) == pair
 
 
 def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(tmp_path: Path) -> None:
