@@ -23,12 +23,13 @@ class DeclaredRepository:
         """A commit for each text of bench.py; the file with the tables is not committed."""
         root.mkdir(parents=True)
         toy = ToyRepository(root)
-        toy.git("init", "-q", "-b", "main")
-        made = cls(toy)
-        for number, bench in enumerate(benches):
-            made.commit(bench, f"change {number}")
+        if benches:
+            texts = map(textwrap.dedent, benches)
+            toy.begin(BENCH, *((text, f"change {number}") for number, text in enumerate(texts)))
+        else:
+            toy.git("init", "-q", "-b", "main", "--template=")
         (root / "kvtrail.toml").write_text(textwrap.dedent(tables), encoding="utf-8")
-        return made
+        return cls(toy)
 
     @property
     def root(self) -> Path:

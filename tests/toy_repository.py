@@ -26,9 +26,8 @@ class ToyRepository:
         """HEAD~1 sleeps 5 ms, HEAD 20 ms."""
         root.mkdir()
         toy = cls(root)
-        toy.git("init", "-q", "-b", "main")
-        for seconds in ("0.005", "0.020"):
-            toy.commit(f"sleep {seconds}", f"sleep {seconds}")
+        scripts = [f"sleep {seconds}" for seconds in ("0.005", "0.020")]
+        toy.begin(SCRIPT, *((f"{script}\n", script) for script in scripts))
         (root / "notes.txt").write_text("not committed")
         return toy
 
@@ -39,9 +38,24 @@ class ToyRepository:
         self.git("commit", "-q", "--allow-empty", "-m", message)
         return self.git("rev-parse", "HEAD")
 
-    def git(self, *arguments: str) -> str:
+    def begin(self, file: str, *changes: tuple[str, str]) -> list[str]:
+        """Make it a repository whose commits give a file these texts, each with its message.
+
+        Their hashes. A few processes do it, however many the commits.
+        """
+        stream = []
+        for text, message in changes:
+            stream += ["commit refs/heads/main", "committer Test <test@example.invalid> now"]
+            stream += [_data(message), f"M 100644 inline {file}", _data(text)]
+        self.git("init", "-q", "-b", "main", "--template=")
+        self.git("fast-import", "--quiet", "--date-format=now", given="\n".join(stream))
+        self.git("reset", "-q", "--hard")
+        return self.git("rev-list", "--reverse", "HEAD").split()
+
+    def git(self, *arguments: str, given: str | None = None) -> str:
         command = ["git", *SETTINGS, "-C", str(self.root), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(command, check=True, capture_output=True, text=True, input=given)
+        return done.stdout.strip()
 
     def state(self) -> list[str]:
         """All that a measurement must leave as it is: files, and with git's own the references,
@@ -51,3 +65,7 @@ class ToyRepository:
             for path in self.root.rglob("*")
             if path.is_file()
         )
+
+
+def _data(text: str) -> str:
+    return f"data {len(text.encode())}\n{text}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import build_app
@@ -24,14 +24,6 @@ from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.noise import Noise
 
 QUIET = Noise(process=0.002, drift=0.002, outliers=0.0)
-
-
-def git(directory: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
-    done = subprocess.run(
-        ["git", *identity, *arguments], cwd=directory, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
 
 
 class Interrupted(SimulatedCommits):
@@ -81,11 +73,9 @@ class Bench:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
-        git(root, "init", "--quiet", "--initial-branch=main")
-        self.hashes = []
-        for number in range(21):
-            git(root, "commit", "--quiet", "--allow-empty", "-m", f"Change number {number}")
-            self.hashes.append(git(root, "rev-parse", "HEAD"))
+        changes = [(str(number), f"Change number {number}") for number in range(21)]
+        self.repository = ToyRepository(root)
+        self.hashes = self.repository.begin("number", *changes)
         self.benchmarks = [SIMULATED_BENCHMARK]
         self.machine = self.with_step(None)
         monkeypatch.setattr(session, "WORKPLACE", root)
@@ -129,13 +119,13 @@ class Bench:
 def with_packages(bench: Bench, engines: str) -> None:
     """Make the history anew: an engine for each letter, the same for the same letter."""
     bench.hashes = []
-    git(bench.root, "checkout", "--quiet", "--orphan", "with-packages")
+    bench.repository.git("checkout", "--quiet", "--orphan", "with-packages")
     (bench.root / "engine").mkdir()
     for number, engine in enumerate(engines):
         (bench.root / "engine" / "__init__.py").write_text(engine)
-        git(bench.root, "add", "engine")
-        git(bench.root, "commit", "--quiet", "--allow-empty", "-m", f"Change number {number}")
-        bench.hashes.append(git(bench.root, "rev-parse", "HEAD"))
+        bench.repository.git("add", "engine")
+        bench.repository.git("commit", "--quiet", "--allow-empty", "-m", f"Change number {number}")
+        bench.hashes.append(bench.repository.git("rev-parse", "HEAD"))
 
 
 @pytest.fixture
@@ -147,7 +137,7 @@ def test_the_culprit_is_named_with_subject_and_author(bench: Bench) -> None:
     bench.with_step(8)
     code, said, record = bench.run()
     assert code == ExitCode.REGRESSION
-    assert f"first slower commit: {bench.hashes[8][:8]} Change number 8 (Ada)" in said
+    assert f"first slower commit: {bench.hashes[8][:8]} Change number 8 (Test)" in said
     assert f"{bench.hashes[8][:8]} against {bench.hashes[7][:8]}" in said
     results = record["results"]
     assert results["finding"]["suspects"] == [bench.hashes[8]]

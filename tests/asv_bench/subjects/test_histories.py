@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from toy_repository import ToyRepository
+from toy_repository import SCRIPT, ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli import report
@@ -60,17 +60,9 @@ def toy(tmp_path: Path) -> ToyRepository:
     root = tmp_path / "toy"
     root.mkdir()
     made = ToyRepository(root)
-    made.git("init", "-q", "-b", "main")
-    for number, figures in enumerate(
-        [
-            (5.00, 100.0),
-            (5.50, 100.0),
-            (5.50, 120.0),
-            (5.50, 120.0),
-            (5.50, 105.0),
-        ]
-    ):
-        made.commit(f"{bench(*figures)}\n# {number}", f"change {number}")
+    figures = [(5.00, 100.0), (5.50, 100.0), (5.50, 120.0), (5.50, 120.0), (5.50, 105.0)]
+    scripts = [f"{bench(*ends)}\n# {number}\n" for number, ends in enumerate(figures)]
+    made.begin(SCRIPT, *((script, f"change {number}") for number, script in enumerate(scripts)))
     (root / "kvtrail.toml").write_text(TABLES)
     return made
 
