@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Triton's interpreter multiplies with numpy. OpenBLAS's kernels for AVX2 round a row of a product
 # by where it lies, and kernels promise that a row does not depend on its neighbours.
 if platform.machine() == "x86_64":
-    os.environ.setdefault("OPENBLAS_CORETYPE", "Sandybridge")
+    os.environ["OPENBLAS_CORETYPE"] = "Sandybridge"
 
 # Sessions of other tests, and of a user, are on another machine, as far as a test can see.
 _state = tempfile.TemporaryDirectory(prefix="kvtrail-tests-")
