@@ -327,3 +327,26 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     rows = said.record["results"]["rows"]
     assert [row["lives"] for row in rows] == [12] * 4
     assert [row["times"] and row["times"]["estimate"] for row in rows] == [None, 2, None, 2]
+
+
+def test_rounds_of_three_commits_and_of_four_cells_run_on_hosts(
+    kvtrail, cluster: Cluster, tmp_path: Path
+) -> None:
+    labelled = f'{TABLES}\n[axis]\nlabels = ["old", "new"]\n'
+    by_label = 'if [ "$KVTRAIL_LABEL" = new ]; then step=6; else step=$step; fi'
+    benches = [
+        f"""
+        step={step}; {by_label}  # commit {number}
+        printf '{{"step": %s.00%d}}' $step $(($$ % 10)) > "$KVTRAIL_RESULT"
+        """
+        for number, step in enumerate((5, 6, 5))
+    ]
+    toy = DeclaredRepository.make(tmp_path / "toy", labelled, *benches).toy
+    fleet = ("--fleet", cluster.address, "--kind", KIND)
+    commits = ("HEAD~2", "HEAD~1", "HEAD", "--axis", "commits", "--margin", "5")
+    said = kvtrail(toy, "fixed", *commits, *fleet)
+    assert said.record["results"]["fixed"][0]["state"] == "wholly fixed", said.text
+    assert said.record["results"]["hosts"]
+    said = kvtrail(toy, "swap", "HEAD~2", "HEAD", "old", "new", "--margin", "5", *fleet)
+    assert "step_ms: the change belongs to the labels" in said.text
+    assert len(said.record["results"]["cells"]) == 4
