@@ -104,15 +104,7 @@ def bisect(
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Bisect a range of commits and print the answer.
-
-    Raises
-    ------
-    Refused
-        If the commits or the metric do not exist or do not fit together.
-    typer.Exit
-        With the code of the answer.
-    """
+    """Bisect a range of commits and print the answer."""
     files = outputs.files()
     patterns = [benchmark] if benchmark else ()
     choice = asked.choice(command, patterns, how, hosts, near=(good, bad))

@@ -94,17 +94,7 @@ def calibrate(
     margin: Margin = 100 * DEFAULT_MARGIN,
     outputs: Outputs,
 ) -> None:
-    """Compare a commit with itself and with known slowdowns, and check the verdicts.
-
-    Raises
-    ------
-    Refused
-        If the options do not fit together, or there is no such commit or metric.
-    MeasurementFailed
-        If verdicts contradict what was planted.
-    typer.Exit
-        If it was interrupted.
-    """
+    """Compare a commit with itself and with known slowdowns, and check the verdicts."""
     effects = effects_named(planted)
     limits = minutes_named(minutes)
     if not effects and not null:
@@ -178,10 +168,7 @@ def _numbers(text: str) -> list[float]:
 def commit_of(subject: DeclaredSubject, name: str | None) -> Commit:
     """The commit or label to measure; `name` None: HEAD, or the first label.
 
-    Raises
-    ------
-    Refused
-        If there is none, or nothing can be planted in what is measured.
+    Raises Refused if there is none, or nothing can be planted in what is measured.
     """
     if not isinstance(subject, OwnSuite):
         return subject.resolve(name or (*subject.labels, "HEAD")[0])
@@ -243,10 +230,7 @@ def report(
 ) -> None:
     """Print and write the trials, and judge them unless an interruption left some out.
 
-    Raises
-    ------
-    MeasurementFailed
-        If verdicts contradict what was planted.
+    Raises MeasurementFailed if verdicts contradict what was planted.
     """
     is_sound = are_sound(trials)
     record.results |= {

@@ -101,18 +101,7 @@ def changes(
     hosts: FleetOptions,
     outputs: Outputs,
 ) -> None:
-    """Find changes in stored results, confirm them, and build the page.
-
-    Raises
-    ------
-    NothingMeasured
-        If nothing is stored.
-    Refused
-        If the machine that was asked for has no results, or the branch does not exist.
-    typer.Exit
-        With 3 where a regression was confirmed, 1 where a comparison failed and none was, 130
-        after an interruption.
-    """
+    """Find changes in stored results, confirm them, and build the page."""
     files = outputs.files()
     choice = asked.choice(how=how, hosts=hosts)
     declared = choice.declared("changes")

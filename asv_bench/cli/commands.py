@@ -117,9 +117,7 @@ class Command:
         if isinstance(self.body, typer.Typer):
             app.add_typer(self.body, name=self.name, rich_help_panel=self.panel)
             return
-        # What a docstring raises is for those who read the code.
-        said = (self.help or inspect.getdoc(self.body) or "").partition("\n\nRaises\n")[0]
-        paragraphs = said.split("\n\n")
+        paragraphs = (self.help or inspect.getdoc(self.body) or "").split("\n\n")
         # A terminal breaks the lines anew.
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         shown: dict[str, Any] = {"rich_help_panel": self.panel, "hidden": hidden}

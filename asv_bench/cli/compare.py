@@ -83,15 +83,7 @@ def compare(
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Compare two commits and say what came of it.
-
-    Raises
-    ------
-    Refused
-        If the options, the commits or the benchmarks do not exist or do not fit together.
-    typer.Exit
-        With the code that the verdicts call for.
-    """
+    """Compare two commits and say what came of it."""
     closing = parse_gate(gate)
     plan = plan_of(pairs, quick).with_margin(how.margin / 100)
     files = outputs.files()
@@ -110,12 +102,8 @@ def plan_of(
 ) -> ComparisonPlan:
     """The plan with so many pairs at most, as the option of this name and --quick say.
 
-    `benchmarks` is how many are compared at least.
-
-    Raises
-    ------
-    Refused
-        If both are given, or they are too few.
+    `benchmarks` is how many are compared at least. Raises Refused if both options are given, or the
+    pairs are too few.
     """
     if pairs is not None and quick:
         raise Refused(f"--quick and {flag} exclude each other: either is the most to measure.")

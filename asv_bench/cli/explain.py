@@ -86,15 +86,7 @@ def explain(
     ] = False,
     outputs: Outputs,
 ) -> None:
-    """Look at both ends and say what explains the change.
-
-    Raises
-    ------
-    Refused
-        If the commits, the record or the metric do not exist or do not fit together.
-    typer.Exit
-        With the code of what came of it.
-    """
+    """Look at both ends and say what explains the change."""
     if compare and record is not None:
         raise Refused("--compare makes a record, and --record names one; give one of them.")
     files = outputs.files()

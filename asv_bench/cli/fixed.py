@@ -80,15 +80,7 @@ def fixed(
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Measure three commits in rounds, and say what became of the regression.
-
-    Raises
-    ------
-    Refused
-        If the commits or metrics do not exist, or do not fit together.
-    typer.Exit
-        With the code that the answers call for.
-    """
+    """Measure three commits in rounds, and say what became of the regression."""
     plan = plan_of(rounds, quick, "--rounds", NAMES).with_margin(how.margin / 100)
     files = outputs.files()
     is_alone = len(commits) == 1

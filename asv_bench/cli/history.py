@@ -142,10 +142,7 @@ def history(
 def every_nth(commits: list[str], steps: int | None) -> list[str]:
     """At most `steps` of `commits`, evenly spaced, the first and the last among them.
 
-    Raises
-    ------
-    Refused
-        If fewer than 2 are asked for.
+    Raises Refused if fewer than 2 are asked for.
     """
     if steps is None or len(commits) <= steps:
         return commits

@@ -21,11 +21,6 @@ def init() -> None:
 
     What it measures is guessed from the files that lie there; read it, and edit the command if the
     guess is wrong. No other file is touched.
-
-    Raises
-    ------
-    Refused
-        If there is no repository, or it has such a file already.
     """
     root = repository_around(Path.cwd())
     if root is None:

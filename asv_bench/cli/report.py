@@ -41,14 +41,9 @@ def report(
 
 
 def build_all_pages(histories: Histories, console: Console) -> Path:
-    """Build the self-contained page and, where there are results of commits, asv's own.
+    """Build the self-contained page, which is returned, and of results of commits asv's own, too.
 
     What had to be left out of them is printed.
-
-    Returns
-    -------
-    Path
-        The self-contained page.
     """
     # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page

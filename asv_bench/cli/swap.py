@@ -52,13 +52,6 @@ def swap(
 
     The four cells run next to each other in every round. The subject's file gives setup and measure
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
-
-    Raises
-    ------
-    Refused
-        If the commits or labels do not exist, or the subject has no labels.
-    typer.Exit
-        With the code that the verdicts call for.
     """
     plan = plan_of(pairs, benchmarks=len(CONTRASTS)).with_margin(how.margin / 100)
     files = outputs.files()

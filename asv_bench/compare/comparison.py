@@ -20,25 +20,13 @@ MOST_FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a comparison is.
+    """How far a comparison is; pairs are counted."""
 
-    Attributes
-    ----------
-    measured
-        Pairs, discarded ones included.
-    kept
-        Pairs of the open benchmark with the fewest.
-    next_look, cap
-        Numbers of kept pairs at which the evidence is judged next, and for the last time.
-    open_benchmarks
-        Those without an answer yet.
-    """
-
-    measured: int
-    kept: int
-    next_look: int
-    cap: int
-    open_benchmarks: tuple[str, ...]
+    measured: int  # with those that were discarded
+    kept: int  # of the open benchmark with the fewest
+    next_look: int  # kept pairs at which the evidence is judged next
+    cap: int  # and for the last time
+    open_benchmarks: tuple[str, ...]  # those without an answer yet
 
 
 OnPair = Callable[[Progress, Mapping[str, Pair]], None]
@@ -138,18 +126,9 @@ class CommitComparison:
     def run(self, source: PairSource, on_pair: OnPair | None = None) -> list[Comparison]:
         """Measure until every benchmark has a clear answer or the plan's cap is reached.
 
-        Pairs that the source discards are replaced. A benchmark with a clear answer is measured no
-        further. `on_pair` is told of every pair.
-
-        Returns
-        -------
-        list of Comparison
-            One for each benchmark, in their order.
-
-        Raises
-        ------
-        CommitUnusable
-            If one of the commits cannot be measured.
+        The answers are in the order of the benchmarks. Pairs that the source discards are replaced.
+        A benchmark with a clear answer is measured no further. `on_pair` is told of every pair.
+        Raises CommitUnusable if one of the commits cannot be measured.
         """
         self._on_pair = on_pair
         pool = PairPool(source)

@@ -30,32 +30,17 @@ from asv_bench.stats.sequential import holm
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What some pairs say, of one comparison or of many alike; arrays are [...].
+    """What some pairs say, of one comparison or of many alike; arrays are [...]."""
 
-    Attributes
-    ----------
-    pairs
-        How many they are.
-    test
-        What gave the p-values.
-    effect
-        As a fraction: 0.02 is 2 % slower.
-    interval, confidence
-        Of the effect.
-    slower_p, faster_p
-        One-sided, of no effect.
-    equivalence_p
-        The larger of the p-values of two one-sided tests, of an effect of the margin in either
-        direction (Schuirmann 1987).
-    """
-
-    pairs: int
-    test: Criterion
-    effect: Floats
-    interval: tuple[Floats, Floats]
-    confidence: float
-    slower_p: Floats
+    pairs: int  # how many they are
+    test: Criterion  # what gave the p-values
+    effect: Floats  # as a fraction: 0.02 is 2 % slower
+    interval: tuple[Floats, Floats]  # of the effect
+    confidence: float  # of the interval
+    slower_p: Floats  # one-sided, of no effect
     faster_p: Floats
+    # The larger of the p-values of two one-sided tests, of an effect of the margin in either
+    # direction (Schuirmann 1987).
     equivalence_p: Floats
 
     @property
@@ -70,18 +55,9 @@ def weigh(
     test: Criterion = Criterion.LOCATION,
     pool: Sequence[float] = (),
 ) -> Evidence:
-    """Effect, interval and p-values of at least one pair.
+    """Effect, interval and p-values of at least one pair, all of which may be judged by.
 
-    Parameters
-    ----------
-    pairs
-        Those that may be judged by.
-    plan
-        Says what matters.
-    test
-        What gives the p-values.
-    pool
-        Differences within one commit that this machine showed before (`within_commit`).
+    `pool` holds differences within one commit that this machine showed before (`within_commit`).
     """
     base, head = np.array([pair.costs for pair in pairs]).T
     own = np.asarray(within_commit(pairs), np.float64)
@@ -89,26 +65,14 @@ def weigh(
 
 
 def weigh_costs(
-    base: Floats,
-    head: Floats,
+    base: Floats,  # [..., pairs]
+    head: Floats,  # [..., pairs]
     plan: ComparisonPlan,
     test: Criterion,
-    pool: Floats,
-    own: Floats,
+    pool: Floats,  # [..., size] differences within one commit, known before
+    own: Floats,  # [..., count] those that the pairs themselves show
 ) -> Evidence:
-    """The same from logarithms of costs, of many comparisons at once.
-
-    Parameters
-    ----------
-    base, head
-        [..., pairs].
-    plan, test
-        As for `weigh`.
-    pool
-        [..., size] differences within one commit, known before.
-    own
-        [..., count] those that the pairs themselves show.
-    """
+    """The same from logarithms of costs, of many comparisons at once."""
     margin = math.log1p(plan.margin)
     low, high, confidence = shift_interval(head - base, plan.confidence)
     return Evidence(
@@ -147,19 +111,10 @@ def judge(
     plan: ComparisonPlan,
     margins: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Verdict]:
-    """The verdict on each benchmark at look `number`.
+    """The verdict on each open benchmark, of which this is the evidence, at look `number`.
 
-    Parameters
-    ----------
-    evidence
-        Of the benchmarks that are still open.
-    number
-        Index into the plan's looks.
-    hypotheses
-        Benchmarks of the comparison that have not been called slower or faster, those called
-        equivalent included.
-    margins
-        Of the benchmarks whose margin is not the plan's, as fractions.
+    `hypotheses` counts the benchmarks of the comparison that have not been called slower or faster,
+    those called equivalent included. `margins` are those that are not the plan's, as fractions.
     """
     if not evidence:
         return {}
@@ -175,20 +130,12 @@ def judge(
 
 
 def significant_among(
-    p_values: Floats,
+    p_values: Floats,  # [..., benchmarks] the smaller one-sided ones; NaN where one is not open
     number: int,
-    hypotheses: npt.NDArray[np.int64] | int,
+    hypotheses: npt.NDArray[np.int64] | int,  # [...] as for `judge`
     plan: ComparisonPlan,
 ) -> npt.NDArray[np.bool_]:
-    """Which benchmarks of a comparison differ significantly at look `number`.
-
-    Parameters
-    ----------
-    p_values
-        [..., benchmarks] the smaller one-sided ones; NaN for benchmarks that are not open.
-    hypotheses
-        [...] as for `judge`.
-    """
+    """Which benchmarks of a comparison differ significantly at look `number`."""
     return holm(p_values, lambda share: plan.difference_level(number, share), hypotheses)
 
 

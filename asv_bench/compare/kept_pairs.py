@@ -37,20 +37,12 @@ _Key = tuple[str, str, str]
 
 
 class KeptFile:
-    """What one command measured, in the order in which it was measured.
-
-    Attributes
-    ----------
-    restored
-        How many pairs were read.
-    finished
-        Whether the command had its answer.
-    """
+    """What one command measured, in the order in which it was measured."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.restored = 0
-        self.finished = False
+        self.restored = 0  # pairs that were read
+        self.finished = False  # whether the command had its answer
         self._lock = threading.Lock()
         self._waiting: dict[_Key, deque[dict[str, Pair]]] = defaultdict(deque)
         self._absences: dict[str, dict[str, Absence]] = {}

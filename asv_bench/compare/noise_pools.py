@@ -26,19 +26,8 @@ FOLDER = WORKPLACE / ".asv" / "noise"
 class NoisePools:
     """The pools under which a record is measured.
 
-    Parameters
-    ----------
-    record
-        Says what is measured, on which machine and with how many threads.
-    folder
-        Where files are.
-    subject
-        What lives measure, as its `to_json` says; None: the record's own subject.
-
-    Attributes
-    ----------
-    complaints
-        A sentence where the file is none of ours; the pools are empty then.
+    `subject` is what lives measure, as its `to_json` says; None: the record's own subject.
+    `complaints` has a sentence where the file is none of ours; the pools are empty then.
     """
 
     def __init__(

@@ -75,34 +75,18 @@ def looks_at(*location: int) -> tuple[Look, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """What is settled before the first pair.
+    """What is settled before the first pair."""
 
-    Attributes
-    ----------
-    alpha
-        Chance that a comparison, all its benchmarks and looks together, calls any benchmark slower
-        or faster that is neither.
-    equivalence_alpha
-        Chance that a benchmark whose effect is the margin is called equivalent.
-    minimum_effect
-        The smallest difference, as a fraction, that is called slower or faster.
-    margin
-        Equivalent means within it, as a fraction.
-    looks
-        When the evidence is judged; the pairs of the last are the cap.
-    max_discarded
-        Pairs that may be discarded and replaced before the comparison gives up.
-    confidence
-        Of the interval that is shown.
-    """
-
+    # Chance that a comparison, all its benchmarks and looks together, calls any benchmark slower
+    # or faster that is neither.
     alpha: float = 0.002
+    # Chance that a benchmark whose effect is the margin is called equivalent.
     equivalence_alpha: float = 0.01
-    minimum_effect: float = DEFAULT_MARGIN
-    margin: float = DEFAULT_MARGIN
-    looks: tuple[Look, ...] = looks_at(*LOCATION_LOOKS)
-    max_discarded: int = 12
-    confidence: float = 0.95
+    minimum_effect: float = DEFAULT_MARGIN  # the least, as a fraction, to be slower or faster
+    margin: float = DEFAULT_MARGIN  # equivalent means within it, as a fraction
+    looks: tuple[Look, ...] = looks_at(*LOCATION_LOOKS)  # the pairs of the last are the cap
+    max_discarded: int = 12  # pairs that may be replaced before the comparison gives up
+    confidence: float = 0.95  # of the interval that is shown
 
     @classmethod
     def with_cap(cls, pairs: int, benchmarks: int = 1) -> ComparisonPlan:

@@ -48,21 +48,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The answer for one metric.
-
-    Attributes
-    ----------
-    regression, remainder, repair
-        The culprit against the parent, the head against the parent, the head against the culprit.
-    back
-        The part of the regression that the head takes back, as logarithms; None unless the culprit
-        is slower and the head faster than it.
-    """
+    """The answer for one metric."""
 
     metric: str
-    regression: Comparison
-    remainder: Comparison
-    repair: Comparison
+    regression: Comparison  # the culprit against the parent
+    remainder: Comparison  # the head against the parent
+    repair: Comparison  # the head against the culprit
+    # The part of the regression that the head takes back, as logarithms; None unless the culprit
+    # is slower and the head faster than it.
     back: Share | None = None
 
     @property
@@ -164,14 +157,8 @@ def repair_of(
 ) -> Repair:
     """The answer for a metric.
 
-    Parameters
-    ----------
-    comparisons
-        Culprit against parent, head against parent, head against culprit.
-    pairs
-        By the benchmark of a comparison, the pairs that may be judged by.
-    confidence
-        Of the interval of the share.
+    `comparisons` are in the order of the fields of `Repair`. `pairs` are those that may be judged
+    by, by the benchmark of a comparison. `confidence` is of the interval of the share.
     """
     regression, remainder, repair = comparisons
     answer = Repair(metric, regression, remainder, repair)

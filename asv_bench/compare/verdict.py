@@ -39,12 +39,7 @@ def word_of(verdict: Verdict, unit: str, effect: float | None) -> str:
     """What people call a verdict on figures of this unit.
 
     Times and rates are slower or faster, and so is what has no unit; sizes, such as memory, are
-    larger or smaller; all else is worse or better.
-
-    Parameters
-    ----------
-    effect
-        head / base - 1; None where it is not known.
+    larger or smaller; all else is worse or better. `effect` is head / base - 1, where it is known.
     """
     parts = re.split(r" ?/ ?| per ", unit.strip().lower())
     is_time = parts == [""] or any(re.fullmatch(_TIME, part) for part in parts)
@@ -66,49 +61,25 @@ NOTHING_TO_MEASURE = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One benchmark of two commits, compared.
+    """One benchmark of two commits, compared."""
 
-    Attributes
-    ----------
-    benchmark
-        Name with parameters.
-    base, head
-        Full hashes.
-    effect, interval
-        head / base - 1, from the Hodges-Lehmann shift of the log-ratios, and its interval of
-        `confidence`; None without pairs.
-    test
-        What gave the p-values: a name in `plan.Criterion`.
-    p
-        Exact and two-sided; not adjusted for other benchmarks.
-    equivalence_p
-        The larger p-value of the two one-sided tests against the margin.
-    pairs_used, pairs_discarded
-        Pairs that the verdict rests on, and pairs that were discarded or failed.
-    base_value, head_value
-        Medians over the processes used.
-    reason
-        A sentence where the verdict needs one, else "".
-    unit
-        Of the figures; "" where it is not known.
-    """
-
-    benchmark: str
-    base: str
+    benchmark: str  # with its parameters
+    base: str  # a full hash
     head: str
     verdict: Verdict
+    # head / base - 1, from the Hodges-Lehmann shift of the log-ratios; None without pairs.
     effect: float | None = None
-    interval: tuple[float, float] | None = None
-    confidence: float | None = None
-    test: str = ""
-    p: float | None = None
-    equivalence_p: float | None = None
-    pairs_used: int = 0
-    pairs_discarded: int = 0
-    base_value: float | None = None
+    interval: tuple[float, float] | None = None  # of the effect
+    confidence: float | None = None  # of the interval
+    test: str = ""  # what gave the p-values: a name in `plan.Criterion`
+    p: float | None = None  # exact and two-sided; not adjusted for other benchmarks
+    equivalence_p: float | None = None  # the larger of two one-sided tests against the margin
+    pairs_used: int = 0  # those that the verdict rests on
+    pairs_discarded: int = 0  # or that failed
+    base_value: float | None = None  # the median over the processes used
     head_value: float | None = None
-    reason: str = ""
-    unit: str = ""
+    reason: str = ""  # a sentence where the verdict needs one
+    unit: str = ""  # of the figures; "" where it is not known
 
     @property
     def word(self) -> str:

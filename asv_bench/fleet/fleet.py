@@ -59,14 +59,8 @@ class FleetHost:
 class Fleet:
     """Hosts that measure one subject (`LivesElsewhere`).
 
-    Parameters
-    ----------
-    hosts
-        All of which are asked for.
-    tell
-        Told, in sentences, which hosts are taken out and why.
-    spares_last
-        Whether the last host is used with a warning though it is disturbed.
+    `tell` is told, in sentences, which hosts are taken out and why. `spares_last`: the last host is
+    used with a warning though it is disturbed.
     """
 
     prepares_together = False

@@ -66,27 +66,15 @@ class FleetOptions:
 def opened_fleet(
     options: FleetOptions,
     subject: Subject,
-    names: Sequence[str],
+    names: Sequence[str],  # the commits, by full hashes, or labels that may be measured
     console: Console,
     *,
-    is_for_one_kind: bool = True,
-    require_quiet: bool = False,
+    is_for_one_kind: bool = True,  # since figures of all hosts are taken together
+    require_quiet: bool = False,  # also the last host is taken out when it is disturbed
 ) -> Iterator[Fleet | None]:
     """The fleet that runs the lives of a subject; None where this machine does.
 
-    Parameters
-    ----------
-    names
-        The commits, by full hashes, or labels that may be measured.
-    is_for_one_kind
-        Whether all hosts must be of one kind, since their figures are taken together.
-    require_quiet
-        Whether also the last host is taken out when it is disturbed.
-
-    Raises
-    ------
-    Refused
-        If there is no such fleet, or none of its hosts can measure.
+    Raises Refused if there is no such fleet, or none of its hosts can measure.
     """
     if options.address is None:
         yield None

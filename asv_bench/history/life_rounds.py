@@ -49,40 +49,18 @@ class LivesTaken(Protocol):
 
 @dataclass(slots=True)
 class LifeRounds:
-    """A session of measuring, in which each kind of machine measures all commits in all rounds.
+    """A session of measuring, in which each kind of machine measures all commits in all rounds."""
 
-    Parameters
-    ----------
-    source
-        Gives lives, on each of its devices at the same time; the first of a commit is not measured.
-    commits
-        Full hashes, labels or contests, in their order.
-    rounds
-        So many lives of each are measured.
-    results
-        Where figures go, by the kind of machine.
-    kind_of
-        The kind of the machine that a device belongs to.
-    kept
-        The lives of an interrupted session, which are not measured again; None: nothing is kept.
-    live
-        Measures one on a device; None: a life of the source.
-
-    Attributes
-    ----------
-    unusable
-        Why some commits cannot be measured.
-    pace
-        How long preparing a commit takes, and a life.
-    """
-
+    # Its devices give lives at the same time; the first of a commit is not measured.
     source: LifeSource
-    commits: Sequence[str]
-    rounds: int
-    results: Mapping[str, LivesTaken]
-    kind_of: Callable[[str], str]
+    commits: Sequence[str]  # full hashes, labels or contests, in their order
+    rounds: int  # so many lives of each are measured
+    results: Mapping[str, LivesTaken]  # where figures go, by the kind of machine
+    kind_of: Callable[[str], str]  # the kind of the machine that a device belongs to
+    # Lives of an interrupted session are not measured again; None: nothing is kept.
     kept: KeptLives | None = None
-    live: Callable[[Due, str], Lived] | None = None
+    live: Callable[[Due, str], Lived] | None = None  # measures on a device; None: by the source
+    # Why some commits cannot be measured.
     unusable: dict[str, CommitUnusable] = field(init=False, default_factory=dict)
     pace: Pace = field(init=False, default_factory=Pace)
     _left: dict[str, deque[Due]] = field(init=False)
@@ -97,10 +75,7 @@ class LifeRounds:
     def first_lives(self) -> None:
         """Measure a life on each device, from which `pace` tells how long the rest takes.
 
-        Raises
-        ------
-        NothingMeasured, MeasurementFailed
-            If no commit can be measured; the latter where one should.
+        If no commit can be measured it raises NothingMeasured, or MeasurementFailed if one should.
         """
         begun: set[str] = set()
 
@@ -147,12 +122,8 @@ class LifeRounds:
         A device is given commits that it has not measured before, as long as a round has any: from
         commits that several devices have measured, a device that always reads more is told from a
         commit that takes more. `on_life` is told before each life how many are over, what
-        follows, and how many seconds the rest takes.
-
-        Raises
-        ------
-        MeasurementFailed
-            If the last device of a kind is lost before the end.
+        follows, and how many seconds the rest takes. Raises MeasurementFailed if the last device of
+        a kind is lost before the end.
         """
         total = len(self.results) * self.rounds * len(self.commits)
 

@@ -52,13 +52,7 @@ def exit_codes_text() -> str:
 
 
 def parse_gate(text: str) -> frozenset[Verdict]:
-    """The verdicts that a comma-separated `--gate` names; "none" names none.
-
-    Raises
-    ------
-    Refused
-        If it names anything else.
-    """
+    """The verdicts that a comma-separated `--gate` names; Refused if it names anything else."""
     names = [name.strip() for name in text.split(",")]
     if names == [NO_GATE]:
         return frozenset()

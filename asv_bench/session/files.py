@@ -38,17 +38,12 @@ from asv_bench.subjects.three_cells import three_cells
 
 
 class SearchingFiles(Searching):
-    """One search among the files of a change, from its first process to its record.
-
-    Parameters
-    ----------
-    ends
-        What the user calls the two commits, and what they are: without the change, and with it.
-    """
+    """One search among the files of a change, from its first process to its record."""
 
     def __init__(
         self,
         subject: DeclaredSubject,
+        # What the user calls the two commits, without the change and with it, and what they are.
         ends: Sequence[tuple[str, Commit]],
         direction: Direction,
         plan: SearchPlan,
@@ -196,10 +191,7 @@ class SearchingFiles(Searching):
 def next_question(subject: DeclaredSubject, commit: Commit, ends: tuple[str, str]) -> list[str]:
     """A sentence with the command that searches the files of a commit, where there are several.
 
-    Parameters
-    ----------
-    ends
-        What the user called the commits in whose range the commit was found.
+    `ends` is what the user called the commits in whose range the commit was found.
     """
     if kind_of(commit.hash) != "commit" or not commit.parents:
         return []

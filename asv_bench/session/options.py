@@ -207,13 +207,7 @@ class EngineOptions(SubjectOptions):
     new_tokens: Annotated[int | None, _of_workload("Its new tokens.", least=1)] = None
 
     def engine_workload(self) -> EngineWorkload | None:
-        """See `SubjectOptions`.
-
-        Raises
-        ------
-        Refused
-            If its parameters are given without it.
-        """
+        """See `SubjectOptions`; Refused if its parameters are given without it."""
         shape = (self.model, self.batch, self.prompt_len, self.new_tokens)
         if self.workload is not None:
             return EngineWorkload(self.workload, *shape)
@@ -282,10 +276,7 @@ def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> 
 def parent_of(subject: Subject, name: str) -> str:
     """How to call the commit before another, which is named alone.
 
-    Raises
-    ------
-    Refused
-        If there is none: before the first commit, a label, or the working tree.
+    Raises Refused if there is none: before the first commit, a label, or the working tree.
     """
     if name == WORKING_TREE or not subject.resolve(name).parents:
         raise Refused(f"{name} has no commit before it that could be meant; name all of them.")
