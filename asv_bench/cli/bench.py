@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,7 @@ from asv_bench.process.threads import measured_threads, threads_text
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import MOST, Full, ListBenchmarks, Outputs, Patterns, Yes
 from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.words import first_of
 
 
 @grouped
@@ -103,7 +103,7 @@ def tree_to_measure(suite: OwnSuite, histories: Histories) -> tuple[str, Path, s
     else:
         line = (
             f"measuring the working tree as it stands; it differs from HEAD ({tree.commit[:8]}) in "
-            f"{_listed(changes)}"
+            f"{first_of(changes, 3)}"
         )
     place = f"filed as {commit[:8]} under reports/asv-worktree"
     return commit, histories.of_worktree, f"{line} ({place})"
@@ -123,8 +123,3 @@ def title_of(facts: MachineFacts, commit: str) -> str:
     model = "gpt2, float16" if facts.gpu else "gpt2-tiny, float32"
     threads = threads_text(measured_threads())
     return f"{commit[:8]} on {device} (random:{model}; {threads}; torch {facts.torch})"
-
-
-def _listed(paths: Sequence[str], shown: int = 3) -> str:
-    more = f" and {len(paths) - shown} more" if len(paths) > shown else ""
-    return ", ".join(paths[:shown]) + more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -108,9 +108,3 @@ def number(value: float) -> str:
     if abs(value - round(value)) < 1e-9 or abs(value) >= 1000:
         return f"{round(value):,}"
     return f"{value:.3g}"
-
-
-def first_of(names: Sequence[str], most: int) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - most} more" if names[most:] else ""
-    return ", ".join(names[:most]) + more

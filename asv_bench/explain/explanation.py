@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from asv_bench.explain.clue import Clue, Source, first_of, number
+from asv_bench.explain.clue import Clue, Source, number
 from asv_bench.explain.commit_files import CommitFiles
 from asv_bench.explain.effect import Effect
 from asv_bench.explain.profile_tables import short_kernel_name
@@ -16,6 +16,7 @@ from asv_bench.git.repository import Commit
 from asv_bench.output.issue_text import IssueText, described
 from asv_bench.output.markdown import inline
 from asv_bench.output.table import Cell, Column, Table, percent, percentage
+from asv_bench.words import first_of
 
 MOST = 3
 """Causes that are named."""

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.explain.clue import Clue, Source, first_of, more_or_less
+from asv_bench.explain.clue import Clue, Source, more_or_less
 from asv_bench.explain.trace import TraceSummary
+from asv_bench.words import first_of
 
 BEYOND_NOISE = 5.0
 """Standard errors of a difference from which a time is told from noise, where every trace of one

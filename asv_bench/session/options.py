@@ -24,6 +24,7 @@ from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineWorkload
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Subject
+from asv_bench.words import first_of
 
 MOST = 10_000
 """Pairs, rounds or processes of a figure that may be asked for."""
@@ -266,9 +267,8 @@ def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> 
     status = ("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")
     changed = [entry[3:] for entry in repository.names(*status, "--", *subject.pathspecs)]
     if changed:
-        more = f" and {len(changed) - 1} more" if changed[1:] else ""
         console.print(
-            f"uncommitted changes in {changed[0]}{more} are not measured; . in place of "
+            f"uncommitted changes in {first_of(changed, 1)} are not measured; . in place of "
             f"{head.short} measures the working tree"
         )
 
