@@ -20,7 +20,15 @@ from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu
 from asv_bench.process.threads import measured_threads, threads_text
 from asv_bench.session.grouped import grouped
-from asv_bench.session.options import MOST, Full, ListBenchmarks, Outputs, Patterns, Yes
+from asv_bench.session.options import (
+    FigureProcesses,
+    Full,
+    ListBenchmarks,
+    Outputs,
+    Patterns,
+    RequireGpu,
+    Yes,
+)
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.words import first_of
 
@@ -32,17 +40,8 @@ def bench(
     ] = False,
     full: Full = False,
     benchmark: Patterns = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds",
-            max=MOST,
-            help="Processes per figure (default: 3, with --quick 1, with --full 12).",
-        ),
-    ] = None,
-    require_gpu: Annotated[
-        bool, typer.Option("--require-gpu", help="Fail unless a benchmark ran on a GPU.")
-    ] = False,
+    rounds: FigureProcesses = None,
+    require_gpu: RequireGpu = False,
     yes: Yes = False,
     *,
     outputs: Outputs,

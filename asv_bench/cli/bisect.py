@@ -20,6 +20,7 @@ from asv_bench.session.options import (
     MOST,
     EngineOptions,
     ListBenchmarks,
+    MeasuredCommand,
     MeasuringOptions,
     Outputs,
     parent_of,
@@ -54,14 +55,7 @@ def bisect(
         str | None,
         typer.Argument(help="A later one, with the change; --files needs the one commit only."),
     ] = None,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND...]",
-            help="A command whose wall time is searched, as in compare (default: what kvtrail.toml "
-            "says).",
-        ),
-    ] = None,
+    command: MeasuredCommand = None,
     benchmark: Annotated[
         str | None,
         typer.Option(

@@ -28,7 +28,15 @@ from asv_bench.output.table_files import TableFiles
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped
-from asv_bench.session.options import MOST, Margin, Outputs, SubjectOptions
+from asv_bench.session.options import (
+    MOST,
+    ComparedMetrics,
+    Margin,
+    MeasuredCommand,
+    MostPairs,
+    Outputs,
+    SubjectOptions,
+)
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite
@@ -48,24 +56,8 @@ INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is 
 
 @grouped
 def calibrate(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND...]",
-            help="A command whose wall time is measured, in any repository (default: what "
-            "kvtrail.toml says). One word with spaces is for the shell.",
-        ),
-    ] = None,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            "--benchmark",
-            "-b",
-            help="Regular expression, looked for in names of metrics; may be given several times "
-            "(default: as for compare).",
-        ),
-    ] = None,
+    command: MeasuredCommand = None,
+    benchmark: ComparedMetrics = None,
     *,
     asked: SubjectOptions,
     commit: Annotated[
@@ -88,9 +80,7 @@ def calibrate(
             "said that it finds."
         ),
     ] = "1,5,15",
-    pairs: Annotated[
-        int | None, typer.Option(max=MOST, help="Pairs of a comparison at most (default: 30).")
-    ] = None,
+    pairs: MostPairs = None,
     margin: Margin = 100 * DEFAULT_MARGIN,
     outputs: Outputs,
 ) -> None:

@@ -14,10 +14,14 @@ from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
-    MOST,
+    BASE,
+    HEAD,
+    ComparedMetrics,
     EngineOptions,
     ListBenchmarks,
+    MeasuredCommand,
     MeasuringOptions,
+    MostPairs,
     Outputs,
     ends_of,
     say_unmeasured,
@@ -34,42 +38,15 @@ HELP = (
 
 @grouped
 def compare(
-    base: Annotated[
-        str | None,
-        typer.Argument(
-            help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree; or a label."
-        ),
-    ] = None,
-    head: Annotated[
-        str | None, typer.Argument(help="The newer one; . is the working tree as it stands.")
-    ] = None,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND...]",
-            help="A command whose wall time is compared, in the files of each commit and in any "
-            "repository (default: what kvtrail.toml says). One word with spaces is for the shell.",
-        ),
-    ] = None,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            "--benchmark",
-            "-b",
-            help="Regular expression, looked for in names of metrics, or of benchmarks with "
-            "parameters; may be given several times (default: the metrics of kvtrail.toml, wall_s "
-            "of a command, step time of the workload scheduler).",
-        ),
-    ] = None,
+    base: Annotated[str | None, BASE] = None,
+    head: Annotated[str | None, HEAD] = None,
+    command: MeasuredCommand = None,
+    benchmark: ComparedMetrics = None,
     *,
     asked: EngineOptions,
     named_base: Annotated[str | None, typer.Option("--base", help="BASE, as an option.")] = None,
     named_head: Annotated[str | None, typer.Option("--head", help="HEAD, as an option.")] = None,
-    pairs: Annotated[
-        int | None,
-        typer.Option("--pairs", max=MOST, help="Pairs of processes at most (default: 30)."),
-    ] = None,
+    pairs: MostPairs = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs at most.")] = False,
     gate: Annotated[
         str,

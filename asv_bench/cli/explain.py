@@ -29,9 +29,13 @@ from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
+    BASE,
+    HEAD,
+    Anyway,
+    ComparedMetrics,
     EngineOptions,
+    MeasuredCommand,
     MeasuringOptions,
-    Metrics,
     Outputs,
     ends_of,
     say_unmeasured,
@@ -52,18 +56,10 @@ HELP = (
 
 @grouped
 def explain(
-    base: Annotated[
-        str,
-        typer.Argument(
-            help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree; or a label."
-        ),
-    ],
-    head: Annotated[str, typer.Argument(help="The newer one; . is the working tree as it stands.")],
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="The command that was compared."),
-    ] = None,
-    metric: Metrics = None,
+    base: Annotated[str, BASE],
+    head: Annotated[str, HEAD],
+    command: MeasuredCommand = None,
+    metric: ComparedMetrics = None,
     *,
     asked: EngineOptions,
     traces: Annotated[
@@ -81,9 +77,7 @@ def explain(
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the two first, as `compare` does.")
     ] = False,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Look even where both ends hold the same files.")
-    ] = False,
+    anyway: Anyway = False,
     outputs: Outputs,
 ) -> None:
     """Look at both ends and say what explains the change."""

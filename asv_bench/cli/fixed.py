@@ -22,10 +22,11 @@ from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
-    MOST,
+    ComparedMetrics,
     EngineOptions,
     ListBenchmarks,
     MeasuringOptions,
+    MostRounds,
     Outputs,
     ends_of,
     parent_of,
@@ -58,22 +59,10 @@ def fixed(
             "measured, as in compare, needs all three.",
         ),
     ],
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            "--benchmark",
-            "-b",
-            help="Regular expression, looked for in names of metrics, or of benchmarks with "
-            "parameters; may be given several times (default: as in compare).",
-        ),
-    ] = None,
+    benchmark: ComparedMetrics = None,
     *,
     asked: EngineOptions,
-    rounds: Annotated[
-        int | None,
-        typer.Option("--rounds", max=MOST, help="Rounds of three lives at most (default: 30)."),
-    ] = None,
+    rounds: MostRounds = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
     how: MeasuringOptions,
     hosts: FleetOptions,

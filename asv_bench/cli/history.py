@@ -21,9 +21,9 @@ from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.threads import measured_threads, threads_text
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
-    MOST,
     Anyway,
     AxisKind,
+    FigureProcesses,
     Full,
     ListBenchmarks,
     Metrics,
@@ -61,14 +61,7 @@ def history(
     subject: SubjectPath = None,
     axis: AxisKind = None,
     results: ResultsFolder = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds",
-            max=MOST,
-            help="Processes per figure and commit (default: 3, with --full 12).",
-        ),
-    ] = None,
+    rounds: FigureProcesses = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="At most this many commits, evenly spaced.")
     ] = None,

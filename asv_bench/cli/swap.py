@@ -15,9 +15,10 @@ from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import GATES
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
-    MOST,
+    HEAD,
     Devices,
     MeasuringOptions,
+    MostRounds,
     Outputs,
     SubjectOptions,
     SubjectPath,
@@ -30,7 +31,7 @@ from asv_bench.subjects.swap import CONTRASTS, SwapSubject, belonging
 @grouped
 def swap(
     base: Annotated[str, typer.Argument(help="The older commit.")],
-    head: Annotated[str, typer.Argument(help="The newer one; . is the working tree as it stands.")],
+    head: Annotated[str, HEAD],
     old: Annotated[str, typer.Argument(help="A label, such as the old version of a dependency.")],
     new: Annotated[str, typer.Argument(help="The new one.")],
     metric: Annotated[
@@ -38,10 +39,7 @@ def swap(
         typer.Option("--metric", "-b", help="Regular expression, looked for in names of metrics."),
     ] = None,
     subject: SubjectPath = None,
-    pairs: Annotated[
-        int | None,
-        typer.Option("--rounds", max=MOST, help="Rounds of four lives at most (default: 30)."),
-    ] = None,
+    rounds: MostRounds = None,
     devices: Devices = None,
     *,
     how: MeasuringOptions,
@@ -53,7 +51,7 @@ def swap(
     The four cells run next to each other in every round. The subject's file gives setup and measure
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
     """
-    plan = plan_of(pairs, benchmarks=len(CONTRASTS)).with_margin(how.margin / 100)
+    plan = plan_of(rounds, benchmarks=len(CONTRASTS)).with_margin(how.margin / 100)
     files = outputs.files()
     asked = SubjectOptions(subject, "commits", devices)
     chosen = asked.choice((), metric, how, hosts).subject("swap")

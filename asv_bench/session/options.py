@@ -32,14 +32,47 @@ Patterns: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
 ]
-Metrics: TypeAlias = Annotated[
+MeasuredCommand: TypeAlias = Annotated[
     list[str] | None,
+    typer.Argument(
+        metavar="[-- COMMAND...]",
+        help="A command whose wall time is measured, in the files of each commit and in any "
+        "repository (default: what kvtrail.toml says). One word with spaces is for the shell.",
+    ),
+]
+BASE: Any = typer.Argument(
+    help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree; or a label."
+)
+HEAD: Any = typer.Argument(help="The newer one; . is the working tree as it stands.")
+
+
+def _metrics(default: str = "") -> Any:
+    """An option that chooses metrics or benchmarks."""
+    words = "Regular expression, looked for in names of metrics, or of benchmarks with parameters"
+    more = f"{words}; may be given several times{default}."
+    return typer.Option("--metric", "--benchmark", "-b", help=more)
+
+
+Metrics: TypeAlias = Annotated[list[str] | None, _metrics()]
+ComparedMetrics: TypeAlias = Annotated[
+    list[str] | None,
+    _metrics(
+        " (default: the metrics of kvtrail.toml, wall_s of a command, step time of the workload "
+        "scheduler)"
+    ),
+]
+MostPairs: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--pairs", max=MOST, help="Pairs of processes at most (default: 30)."),
+]
+MostRounds: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--rounds", max=MOST, help="Rounds of a life of each at most (default: 30)."),
+]
+FigureProcesses: TypeAlias = Annotated[
+    int | None,
     typer.Option(
-        "--metric",
-        "--benchmark",
-        "-b",
-        help="Regular expression, looked for in names of metrics, or of benchmarks with "
-        "parameters; may be given several times.",
+        "--rounds", max=MOST, help="Processes per figure and commit (default: 3, with --full 12)."
     ),
 ]
 ResultsFolder: TypeAlias = Annotated[
