@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure
-from asv_bench.output.figure_rows import Reading, Row, columns_of, figure_rows
+from asv_bench.output.figure_rows import FigureRow, ShownFigure, columns_of, figure_rows
 from asv_bench.output.table import Cell, Column, Table, percentage
 
 MAIN = "scheduler"
@@ -41,19 +41,19 @@ def history_tables(figures: Sequence[Figure], commits: Sequence[Commit]) -> list
     ]
 
 
-def _title(row: Row) -> str:
+def _title(row: FigureRow) -> str:
     return row.title if row.batch is None else f"{row.title}, batch {row.batch}"
 
 
-def _table(title: str, rows: Sequence[tuple[Commit, Row | None]]) -> Table:
+def _table(title: str, rows: Sequence[tuple[Commit, FigureRow | None]]) -> Table:
     used = columns_of(row for _, row in rows if row is not None)
     cells = []
-    above: Mapping[str, Reading] = {}
+    above: Mapping[str, ShownFigure] = {}
     for commit, row in rows:
-        readings = {} if row is None else row.readings
+        figures = {} if row is None else row.figures
         name = Cell(commit.hash, note=commit.subject, text=commit.short)
-        cells.append((name, *(_cell(column, readings, above) for column in used), commit.subject))
-        above = readings
+        cells.append((name, *(_cell(column, figures, above) for column in used), commit.subject))
+        above = figures
     columns = (
         Column("commit", "commit and subject", kind="text"),
         *used,
@@ -62,9 +62,11 @@ def _table(title: str, rows: Sequence[tuple[Commit, Row | None]]) -> Table:
     return Table(columns, cells, title, NO_VERDICT)
 
 
-def _cell(column: Column, readings: Mapping[str, Reading], above: Mapping[str, Reading]) -> Cell:
-    if column.key not in readings:
+def _cell(
+    column: Column, figures: Mapping[str, ShownFigure], above: Mapping[str, ShownFigure]
+) -> Cell:
+    if column.key not in figures:
         return Cell(None)
-    value, before = readings[column.key].value, above.get(column.key)
+    value, before = figures[column.key].value, above.get(column.key)
     note = percentage(value / before.value - 1, 1, signed=True) if before and before.value else ""
     return Cell(value, note=note)

@@ -79,7 +79,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ShownFigure:
     """A figure as it is shown: seconds, tokens per second, a fraction or a count, and its spread.
 
     `spread` is half the interquartile range over the median, NaN where too few processes ran.
@@ -93,13 +93,13 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """One workload or call: its group, its name, its batch, and what was measured of it."""
 
     group: str
     name: str
     batch: int | None
-    readings: dict[str, Reading]
+    figures: dict[str, ShownFigure]
 
     @property
     def title(self) -> str:
@@ -107,23 +107,23 @@ class Row:
         return f"decode, {self.name}" if self.group == "decode step" else self.name
 
 
-def figure_rows(figures: Sequence[Figure]) -> list[Row]:
+def figure_rows(figures: Sequence[Figure]) -> list[FigureRow]:
     """Rows of one commit's figures, grouped as `GROUPS` and otherwise in their own order."""
-    rows: dict[tuple[str, str, int | None], Row] = {}
+    rows: dict[tuple[str, str, int | None], FigureRow] = {}
     for figure in figures:
         key, column = _place(figure)
-        row = rows.setdefault(key, Row(*key, readings={}))
+        row = rows.setdefault(key, FigureRow(*key, figures={}))
         if not figure.failed:
             value = figure.median
             if column in ("tokens_per_s", "of_floor"):
                 value = 1 / value if value else math.nan
             unit = figure.unit if figure.is_metric else ""
-            row.readings[column] = Reading(value, figure.spread, len(figure.samples), unit)
+            row.figures[column] = ShownFigure(value, figure.spread, len(figure.samples), unit)
     for key, row in rows.items():
-        step = row.readings.get("call")
+        step = row.figures.get("call")
         # A decode benchmark has no throughput of its own: each step gives one token a sequence.
         if key[0] == "decode step" and step is not None and row.batch:
-            row.readings["tokens_per_s"] = replace(step, value=row.batch / step.value)
+            row.figures["tokens_per_s"] = replace(step, value=row.batch / step.value)
     return sorted(rows.values(), key=lambda row: GROUPS.index(row.group))
 
 
@@ -137,29 +137,29 @@ def _place(figure: Figure) -> tuple[tuple[str, str, int | None], str]:
     return (group, _name(series), _batch(series)), column
 
 
-def columns_of(rows: Iterable[Row]) -> list[Column]:
+def columns_of(rows: Iterable[FigureRow]) -> list[Column]:
     """The columns that some row fills."""
     filled: set[str] = set()
     metrics: dict[str, str] = {}
     for row in rows:
         if row.group == METRICS:
-            metrics |= {name: reading.unit for name, reading in row.readings.items()}
+            metrics |= {name: shown.unit for name, shown in row.figures.items()}
         else:
-            filled |= row.readings.keys()
+            filled |= row.figures.keys()
     of_metrics = [
         Column(name, name, show=partial(figure_text, unit=unit)) for name, unit in metrics.items()
     ]
     return [*(column for column in COLUMNS if column.key in filled), *of_metrics]
 
 
-def figure_table(rows: Sequence[Row], title: str) -> Table:
+def figure_table(rows: Sequence[FigureRow], title: str) -> Table:
     """Rows as a table, a section a group; columns that no row fills are left out."""
     used = columns_of(rows)
     cells: list[Sequence[Any]] = []
     for _, group in groupby(rows, key=lambda row: row.group):
         cells += [()] if cells else []
         cells += (
-            (row.title, row.batch, *(_cell(row.readings.get(one.key), one) for one in used))
+            (row.title, row.batch, *(_cell(row.figures.get(one.key), one) for one in used))
             for row in group
         )
     columns = (
@@ -170,8 +170,8 @@ def figure_table(rows: Sequence[Row], title: str) -> Table:
     return Table(columns, cells, title, _caption(rows), notes="beside")
 
 
-def _caption(rows: Sequence[Row]) -> str:
-    processes = [reading.processes for row in rows for reading in row.readings.values()]
+def _caption(rows: Sequence[FigureRow]) -> str:
+    processes = [shown.processes for row in rows for shown in row.figures.values()]
     if not processes:
         return ""
     least, most = min(processes), max(processes)
@@ -181,11 +181,11 @@ def _caption(rows: Sequence[Row]) -> str:
     )
 
 
-def _cell(reading: Reading | None, column: Column) -> Cell:
-    if reading is None:
+def _cell(shown: ShownFigure | None, column: Column) -> Cell:
+    if shown is None:
         return Cell(None)
-    values = reading.value, reading.spread
-    return Cell(values, note=spread_text(reading.spread), text=column.show(reading.value))
+    values = shown.value, shown.spread
+    return Cell(values, note=spread_text(shown.spread), text=column.show(shown.value))
 
 
 def _workload_of(series: Series) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from asv_bench.history.asv_results import Figure, Series, differing, read_results
 from asv_bench.output.console import print_table
 from asv_bench.output.figure_rows import COLUMNS as FIGURE_COLUMNS
-from asv_bench.output.figure_rows import Reading, Row, duration, figure_rows, figure_table
+from asv_bench.output.figure_rows import FigureRow, ShownFigure, duration, figure_rows, figure_table
 
 COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "samples"]
 
@@ -184,9 +184,9 @@ def test_figures_of_other_environments_are_apart(tmp_path: Path) -> None:
     assert {differing(one, environments) for one in environments} == {"python 3.11", "python 3.12"}
 
 
-def text_of(row: Row, key: str) -> str:
+def text_of(row: FigureRow, key: str) -> str:
     [column] = [column for column in FIGURE_COLUMNS if column.key == key]
-    return column.show(row.readings[key].value)
+    return column.show(row.figures[key].value)
 
 
 def figure_of(benchmark: str, params: dict[str, str], *samples: float) -> Figure:
@@ -208,17 +208,17 @@ def test_figures_of_one_workload_share_a_row() -> None:
     )
     scheduler, full, startup = rows
     assert (scheduler.name, scheduler.batch, scheduler.group) == ("scheduler", 16, "workloads")
-    assert set(scheduler.readings) == {"call", "tokens_per_s"}
-    assert scheduler.readings["call"] == Reading(0.002, 0.0, 3)
-    assert scheduler.readings["tokens_per_s"].value == pytest.approx(2000)
-    assert (full.batch, full.readings["of_floor"].value) == (64, 0.25)
+    assert set(scheduler.figures) == {"call", "tokens_per_s"}
+    assert scheduler.figures["call"] == ShownFigure(0.002, 0.0, 3)
+    assert scheduler.figures["tokens_per_s"].value == pytest.approx(2000)
+    assert (full.batch, full.figures["of_floor"].value) == (64, 0.25)
     assert (startup.name, startup.batch) == ("startup, import", None)
 
 
 def test_decode_throughput_follows_from_batch_and_step() -> None:
     params = {"model": "gpt2", "batch": "64", "context": "512"}
     (row,) = figure_rows([figure_of("decode.Decode.track_step_time", params, 0.004)])
-    assert row.readings["tokens_per_s"].value == pytest.approx(16000)
+    assert row.figures["tokens_per_s"].value == pytest.approx(16000)
     assert text_of(row, "tokens_per_s") == "16,000"
 
 
@@ -251,8 +251,8 @@ def test_percentiles_have_rows_of_their_own() -> None:
         ]
     )
     assert [(row.name, row.batch) for row in rows] == [("streaming", 128), ("streaming, p99", 128)]
-    assert rows[0].readings["ttft"].value == 0.01
-    assert rows[1].readings["itl"].value == 0.003
+    assert rows[0].figures["ttft"].value == 0.01
+    assert rows[1].figures["itl"].value == 0.003
 
 
 @pytest.mark.parametrize("width", [80, 120])
