@@ -25,7 +25,7 @@ import numpy as np
 from asv_bench.bisect.file_finding import FileFinding, FileTry, Guilty
 from asv_bench.bisect.finding import Direction, Outcome
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.compare.comparison import CommitComparison, Progress
+from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import GitError
@@ -35,7 +35,7 @@ from asv_bench.stats.share import Share, share_of
 from asv_bench.subjects.three_cells import Roles
 
 ROLES = Roles("base", "whole", "files")
-OnPair = Callable[[str, Progress, Mapping[str, Pair]], None]
+OnPair = Callable[[str, Headway, Mapping[str, Pair]], None]
 """Told of every pair, and of what it was measured for."""
 Changes = tuple[int, ...]
 
@@ -199,7 +199,7 @@ class FileSearch:
         return FileTry(before, changes, commit, compared)
 
     def _compare(self, part: str, base: str, head: str, alpha: float) -> Comparison:
-        def on_pair(now: Progress, pairs: Mapping[str, Pair]) -> None:
+        def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
             self._pairs += part == "parts"
             self._on_pair(part, now, pairs)
 

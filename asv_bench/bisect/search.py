@@ -10,7 +10,7 @@ from dataclasses import replace
 from asv_bench.bisect.answer import SUSPECT, Searched, answer, most_suspect
 from asv_bench.bisect.finding import ComparedGap, Direction, Finding, Guess, Probe, Stage
 from asv_bench.bisect.plan import MOST_CONFIRMATIONS, SearchPlan
-from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Progress
+from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -136,7 +136,7 @@ class Search:
         """Compare two commits, taking their pairs into the curve as well."""
         base, head = self._hash(before), self._hash(after)
 
-        def on_pair(progress: Progress, pairs: Mapping[str, Pair]) -> None:
+        def on_pair(progress: Headway, pairs: Mapping[str, Pair]) -> None:
             pair = pairs.get(self._benchmark)
             if pair is not None:
                 self._observe(before, after, pair)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from asv_bench.cli.report import branch_to_show
-from asv_bench.compare.comparison import Progress
+from asv_bench.compare.comparison import Headway
 from asv_bench.compare.confirmation import Standing, Suspicion, confirm
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.plan import ComparisonPlan
@@ -33,7 +33,7 @@ from asv_bench.measure.samples import Pair, PairSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import IssueText, repeating
 from asv_bench.output.markdown import inline
-from asv_bench.output.progress import Progress as Bar
+from asv_bench.output.progress import Progress
 from asv_bench.output.record import require_places
 from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
@@ -214,7 +214,7 @@ class Confirming(Session[DeclaredSubject]):
     def measure(self, source: SourceOf) -> ExitCode:
         """See `Session`: also after Ctrl-C, with what is known."""
 
-        def on_pair(_: Progress, measured: Mapping[str, Pair]) -> None:
+        def on_pair(_: Headway, measured: Mapping[str, Pair]) -> None:
             self._record.samples.extend(pair.to_json() for pair in measured.values())
             bar.show(len(self._record.samples))
 
@@ -224,7 +224,7 @@ class Confirming(Session[DeclaredSubject]):
                 yield KeptPairs(pairs, self._kept, "changes")
 
         plan = ComparisonPlan().with_margin(self._how.margin / 100)
-        with Bar(self._console, "comparing", unit="pairs") as bar:
+        with Progress(self._console, "comparing", unit="pairs") as bar:
             answers = confirm(
                 self._left(), kept_or_new, on_pair, plan, margins_of(self._subject), self._noise
             )

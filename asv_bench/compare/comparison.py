@@ -19,7 +19,7 @@ MOST_FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Headway:
     """How far a comparison is; pairs are counted."""
 
     measured: int  # with those that were discarded
@@ -29,7 +29,7 @@ class Progress:
     open_benchmarks: tuple[str, ...]  # those without an answer yet
 
 
-OnPair = Callable[[Progress, Mapping[str, Pair]], None]
+OnPair = Callable[[Headway, Mapping[str, Pair]], None]
 """Called in the caller's thread after each pair, with what it measured."""
 
 
@@ -202,7 +202,7 @@ class CommitComparison:
         if self._on_pair is not None:
             open_benchmarks = tuple(self._open())
             kept = min((len(self._cases[name].kept) for name in open_benchmarks), default=0)
-            progress = Progress(
+            progress = Headway(
                 self._measured, kept, self._next_look, self._plan.cap, open_benchmarks
             )
             self._on_pair(progress, pairs)

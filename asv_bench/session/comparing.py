@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from asv_bench.compare.clock_findings import clock_findings
-from asv_bench.compare.comparison import CommitComparison, Progress
+from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
@@ -35,7 +35,7 @@ from asv_bench.output.issue_text import (
     place_of,
     repeating,
 )
-from asv_bench.output.progress import Progress as Bar
+from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
 from asv_bench.session.options import MeasuringOptions
@@ -130,14 +130,14 @@ class Comparing(Session[Subject]):
 
     def measure(self, source: PairSource) -> ExitCode:
         """See `Session`: also after Ctrl-C, or where a commit is unusable, with what is known."""
-        bar = Bar(
+        bar = Progress(
             self._console,
             "warming up (each commit once), then measuring",
             self._plan.cap,
             "pairs at most",
         )
 
-        def on_pair(now: Progress, measured: Mapping[str, Pair]) -> None:
+        def on_pair(now: Headway, measured: Mapping[str, Pair]) -> None:
             if verbosity() is Verbosity.VERBOSE:
                 lines = (pair_line(now.measured, pair) for pair in measured.values())
                 print_sentences(self._console, lines)
@@ -196,7 +196,7 @@ class Comparing(Session[Subject]):
         if self._options is None or not is_slower or self.is_interrupted:
             return
         # The answer stands already, and Ctrl-C leaves it.
-        looking = Bar(self._console, "looking at what differs besides time")
+        looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
             self._why = why(
                 self._subject.measured, self._base, self._head, self._options, self._cells()

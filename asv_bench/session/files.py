@@ -14,7 +14,7 @@ from asv_bench.bisect.file_finding import FileFinding, FileTry
 from asv_bench.bisect.file_search import ROLES, FileSearch
 from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import SearchPlan
-from asv_bench.compare.comparison import Progress
+from asv_bench.compare.comparison import Headway
 from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.errors import Refused
 from asv_bench.git.file_changes import FileChange, PartCommits, changes_between
@@ -28,7 +28,7 @@ from asv_bench.output.issue_text import (
     lasting_names,
     repeating,
 )
-from asv_bench.output.progress import Progress as Bar
+from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
 from asv_bench.session.options import MeasuringOptions
@@ -119,9 +119,9 @@ class SearchingFiles(Searching):
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`."""
         kept, rounds = self._kept, three_cells(source, self._subject.metrics, self._bad.hash, ROLES)
-        bar = Bar(self._console, "warming up (each end once), then measuring", None, "pairs")
+        bar = Progress(self._console, "warming up (each end once), then measuring", None, "pairs")
 
-        def on_pair(part: str, now: Progress, pairs: Mapping[str, Pair]) -> None:
+        def on_pair(part: str, now: Headway, pairs: Mapping[str, Pair]) -> None:
             measured = [{"stage": part, **pair.to_json()} for pair in pairs.values()]
             self._record.samples.extend(measured)
             bar.show(now.kept, f"comparing ({part})")

@@ -9,8 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.compare.comparison import CommitComparison
-from asv_bench.compare.comparison import Progress as Compared
+from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
@@ -126,7 +125,7 @@ class Trials:
         begun = time.monotonic()
         with Progress(self.console, name, self.plan.cap, "pairs at most") as progress:
 
-            def on_pair(now: Compared, pairs: Mapping[str, Pair]) -> None:
+            def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
                 self.record.samples += [{"trial": name, **one.to_json()} for one in pairs.values()]
                 progress.show(now.kept)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, pair_of
 
-from asv_bench.compare.comparison import CommitComparison, Progress, summarize_pairs
+from asv_bench.compare.comparison import CommitComparison, Headway, summarize_pairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -254,7 +254,7 @@ def test_nothing_is_measured_where_nothing_is_left() -> None:
 
 
 def test_progress_is_told_after_each_pair() -> None:
-    heard: list[tuple[Progress, Mapping[str, Pair]]] = []
+    heard: list[tuple[Headway, Mapping[str, Pair]]] = []
     source = ScriptedPairs(
         lambda name, number: 1.0098 + (0.004 if number % 2 else -0.004),
         discard=lambda name, number: "hot" if number == 2 else None,
@@ -302,7 +302,7 @@ def test_a_commit_that_is_unusable_is_every_benchmarks_answer(
 def test_an_interruption_stops_what_is_running_at_once() -> None:
     source = ScriptedPairs(ratio_of({"b": 0.0}), devices=("gpu0", "gpu1"), seconds=0.05)
 
-    def interrupt(progress: Progress, pairs: Mapping[str, Pair]) -> None:
+    def interrupt(progress: Headway, pairs: Mapping[str, Pair]) -> None:
         if progress.measured == 3:
             source.seconds = 600
         if progress.measured == 4:
