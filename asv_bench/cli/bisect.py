@@ -28,20 +28,6 @@ from asv_bench.session.options import (
 )
 from asv_bench.subjects.subject import Metric, Subject
 
-HELP = (
-    "Find the commits after GOOD, up to BAD, that made a benchmark slower.\n\n"
-    "The two ends are compared first; without a regression between them nothing is searched, "
-    "unless with --inside. Several steps are all named, and a slope is told from a step. "
-    "Commits that hold the same files in what is measured as the one before are stepped over. "
-    "The search runs along first parents: a merge counts as one commit, and the answer has the "
-    "command that goes into it. "
-    "Along an axis of labels the first label is found. bisect COMMIT --files finds the files of a "
-    "commit that did it. Exit code 3: the "
-    "commit was found and confirmed; 0: no regression, or the same at both ends; 4: inconclusive; "
-    "5: the benchmark does not exist at one of the ends; 1: a failure; 2: refused; 130: "
-    "interrupted, and the same command goes on where it stopped."
-)
-
 
 @grouped
 def bisect(
@@ -98,7 +84,17 @@ def bisect(
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Bisect a range of commits and print the answer."""
+    """Find the commits after GOOD, up to BAD, that made a benchmark slower.
+
+    The two ends are compared first; without a regression between them nothing is searched, unless
+    with --inside. Several steps are all named, and a slope is told from a step. Commits that hold
+    the same files in what is measured as the one before are stepped over. The search runs along
+    first parents: a merge counts as one commit, and the answer has the command that goes into it.
+    Along an axis of labels the first label is found. bisect COMMIT --files finds the files of a
+    commit that did it. Exit code 3: the commit was found and confirmed; 0: no regression, or the
+    same at both ends; 4: inconclusive; 5: the benchmark does not exist at one of the ends; 1: a
+    failure; 2: refused; 130: interrupted, and the same command goes on where it stopped.
+    """
     files = outputs.files()
     patterns = [benchmark] if benchmark else ()
     choice = asked.choice(command, patterns, how, hosts, near=(good, bad))

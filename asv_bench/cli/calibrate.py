@@ -41,16 +41,6 @@ from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite
 
-HELP = (
-    "Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine, "
-    "and which change is found?\n\n"
-    "To plant a slowdown kvtrail sleeps after the command. For any other metric your benchmark "
-    "must sleep $KVTRAIL_DELAY_S seconds inside the timed part. The noise is kept for comparisons "
-    "to come.\n\n"
-    "Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; 5: nothing "
-    "could be measured; 130: interrupted, with what was measured written down and no word on "
-    "whether they hold."
-)
 INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
 
 
@@ -84,7 +74,16 @@ def calibrate(
     margin: Margin = 100 * DEFAULT_MARGIN,
     outputs: Outputs,
 ) -> None:
-    """Compare a commit with itself and with known slowdowns, and check the verdicts."""
+    """Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine,
+    and which change is found?
+
+    To plant a slowdown kvtrail sleeps after the command. For any other metric your benchmark must
+    sleep $KVTRAIL_DELAY_S seconds inside the timed part. The noise is kept for comparisons to come.
+
+    Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; 5: nothing
+    could be measured; 130: interrupted, with what was measured written down and no word on whether
+    they hold.
+    """
     effects = effects_named(planted)
     limits = minutes_named(minutes)
     if not effects and not null:

@@ -54,14 +54,6 @@ from asv_bench.subjects.declared import DeclaredSubject
 
 SourceOf: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[PairSource]]
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
-HELP = """Find where the stored histories moved, and compare the commits around each change.
-
-A series is of one machine in one environment, along one line of first parents. Without --confirm,
-or where results are of another machine, Python, torch or Triton than those here, a change is
-not confirmed yet. What acknowledged.toml beside the results names is not compared.
-Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2: refused;
-130: interrupted, with what was measured written down; the same command goes on where it stopped.
-"""
 
 
 @grouped
@@ -101,7 +93,15 @@ def changes(
     hosts: FleetOptions,
     outputs: Outputs,
 ) -> None:
-    """Find changes in stored results, confirm them, and build the page."""
+    """Find where the stored histories moved, and compare the commits around each change.
+
+    A series is of one machine in one environment, along one line of first parents. Without
+    --confirm, or where results are of another machine, Python, torch or Triton than those here, a
+    change is not confirmed yet. What acknowledged.toml beside the results names is not compared.
+    Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2:
+    refused; 130: interrupted, with what was measured written down; the same command goes on where
+    it stopped.
+    """
     files = outputs.files()
     choice = asked.choice(how=how, hosts=hosts)
     declared = choice.declared("changes")

@@ -92,18 +92,13 @@ def _saying_more_or_less(body: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, or a group of them.
-
-    `help` is its body's docstring unless it is given. `is_for_any` tells whether it works outside a
-    checkout of kvtrail.
-    """
+    """One command, whose help is its body's docstring, or a group of them."""
 
     name: str
     body: Callable[..., None] | typer.Typer
     panel: str
     sessions: Sessions = Sessions.OWN
-    is_for_any: bool = False
-    help: str | None = None
+    is_for_any: bool = False  # whether it works outside a checkout of kvtrail
 
     def __post_init__(self) -> None:
         for own in self.body.registered_commands if isinstance(self.body, typer.Typer) else ():
@@ -117,7 +112,7 @@ class Command:
         if isinstance(self.body, typer.Typer):
             app.add_typer(self.body, name=self.name, rich_help_panel=self.panel)
             return
-        paragraphs = (self.help or inspect.getdoc(self.body) or "").split("\n\n")
+        paragraphs = (inspect.getdoc(self.body) or "").split("\n\n")
         # A terminal breaks the lines anew.
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         shown: dict[str, Any] = {"rich_help_panel": self.panel, "hidden": hidden}
@@ -125,24 +120,17 @@ class Command:
         app.command(self.name, help=text, **shown)(_saying_more_or_less(self.body))
 
 
-CALIBRATE = Command(
-    "calibrate",
-    calibrate.calibrate,
-    COMMITS,
-    Sessions.LOCK,
-    is_for_any=True,
-    help=calibrate.HELP,
-)
+CALIBRATE = Command("calibrate", calibrate.calibrate, COMMITS, Sessions.LOCK, is_for_any=True)
 COMMANDS = (
-    Command("compare", compare.compare, COMMITS, is_for_any=True, help=compare.HELP),
-    Command("bisect", bisect.bisect, COMMITS, is_for_any=True, help=bisect.HELP),
-    Command("explain", explain.explain, COMMITS, is_for_any=True, help=explain.HELP),
-    Command("fixed", fixed.fixed, COMMITS, is_for_any=True, help=fixed.HELP),
+    Command("compare", compare.compare, COMMITS, is_for_any=True),
+    Command("bisect", bisect.bisect, COMMITS, is_for_any=True),
+    Command("explain", explain.explain, COMMITS, is_for_any=True),
+    Command("fixed", fixed.fixed, COMMITS, is_for_any=True),
     Command("swap", swap.swap, COMMITS, is_for_any=True),
     CALIBRATE,
     Command("init", init.init, COMMITS, is_for_any=True),
     Command("history", history.history, RESULTS, is_for_any=True),
-    Command("changes", changes.changes, RESULTS, is_for_any=True, help=changes.HELP),
+    Command("changes", changes.changes, RESULTS, is_for_any=True),
     Command("bench", bench.bench, RESULTS),
     Command("report", report.report, RESULTS, is_for_any=True),
     Command("run", run.workloads(), ENGINE, Sessions.WARN, is_for_any=True),
@@ -157,7 +145,7 @@ LAB_COMMANDS = (
     Command("counters", counters.counters, LAB),
     Command("tune", tune.run, LAB, Sessions.LOCK),
     Command("roofline", roofline.run, LAB, Sessions.LOCK),
-    Command("ladder", ladder.run, LAB, Sessions.LOCK, help=ladder.HELP),
+    Command("ladder", ladder.run, LAB, Sessions.LOCK),
 )
 """`lab VERB`; VERB alone is a hidden alias."""
 

@@ -27,14 +27,6 @@ from asv_bench.session.options import (
     say_unmeasured,
 )
 
-HELP = (
-    "Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.\n\n"
-    "Commits that hold the same files in what is measured are not measured.\n\n"
-    "Exit code 0: nothing the gate is for, or the same; 3: a regression; 4: inconclusive; 5: "
-    "nothing could be measured; 1: a failure; 2: refused; 130: interrupted, and the same command "
-    "goes on where it stopped."
-)
-
 
 @grouped
 def compare(
@@ -60,7 +52,14 @@ def compare(
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Compare two commits and say what came of it."""
+    """Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.
+
+    Commits that hold the same files in what is measured are not measured.
+
+    Exit code 0: nothing the gate is for, or the same; 3: a regression; 4: inconclusive; 5: nothing
+    could be measured; 1: a failure; 2: refused; 130: interrupted, and the same command goes on
+    where it stopped.
+    """
     closing = parse_gate(gate)
     plan = plan_of(pairs, quick).with_margin(how.margin / 100)
     files = outputs.files()

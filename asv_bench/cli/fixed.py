@@ -35,15 +35,6 @@ from asv_bench.session.options import (
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.three_cells import Roles, ThreeCells
 
-HELP = (
-    "Say whether the regression of a commit is fixed now, and wholly: not fixed, partly fixed (how "
-    "much of the effect is back), wholly fixed, no regression to fix, or inconclusive.\n\n"
-    "The commit before it, the commit and HEAD are all measured in every round. fixed CULPRIT "
-    "alone asks about its first parent, it, and HEAD.\n\n"
-    "Exit code 0: wholly fixed, or there was no regression; 3: not or only partly fixed, or HEAD "
-    "is slower than PARENT; 4: inconclusive; 5: nothing could be measured; 1: a failure; 2: "
-    "refused; 130: interrupted, and the same command goes on where it stopped."
-)
 ROLES = Roles("parent", "culprit", "head")
 NAMES = 3
 
@@ -69,7 +60,16 @@ def fixed(
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Measure three commits in rounds, and say what became of the regression."""
+    """Say whether the regression of a commit is fixed now, and wholly: not fixed, partly fixed (how
+    much of the effect is back), wholly fixed, no regression to fix, or inconclusive.
+
+    The commit before it, the commit and HEAD are all measured in every round. fixed CULPRIT alone
+    asks about its first parent, it, and HEAD.
+
+    Exit code 0: wholly fixed, or there was no regression; 3: not or only partly fixed, or HEAD is
+    slower than PARENT; 4: inconclusive; 5: nothing could be measured; 1: a failure; 2: refused;
+    130: interrupted, and the same command goes on where it stopped.
+    """
     plan = plan_of(rounds, quick, "--rounds", NAMES).with_margin(how.margin / 100)
     files = outputs.files()
     is_alone = len(commits) == 1

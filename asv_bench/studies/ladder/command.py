@@ -44,12 +44,6 @@ from asv_bench.subjects.own_suite import devices_named
 from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"
-HELP = """Measure every step from the first write-up to today's engine, and try their claims.
-
-The working tree is measured as it stands at the start. Exit code 0: every claim was tried; 1: the
-processes of a claim failed, or rungs' tokens differ; 5: a claim that --claims names does not run
-here, or a claim had no pair that counts; 2: refused; 130: interrupted.
-"""
 
 
 def run(
@@ -92,17 +86,11 @@ def run(
         typer.Option("--render", help="Write page and pictures again; measure nothing."),
     ] = False,
 ) -> None:
-    """Climb the ladder, or write its page again.
+    """Measure every step from the first write-up to today's engine, and try their claims.
 
-    Raises
-    ------
-    Refused
-        If what was asked for does not exist or does not run here.
-    MeasurementFailed
-        If the rungs' tokens differ.
-    typer.Exit
-        With 1 where a claim's processes failed, 5 where one could not be tried, 130 after an
-        interruption; what was measured is written down.
+    The working tree is measured as it stands at the start. Exit code 0: every claim was tried; 1:
+    the processes of a claim failed, or rungs' tokens differ; 5: a claim that --claims names does
+    not run here, or a claim had no pair that counts; 2: refused; 130: interrupted.
     """
     console = make_console()
     if render:
