@@ -24,7 +24,6 @@ from asv_bench.session.options import (
     MostPairs,
     Outputs,
     ends_of,
-    say_unmeasured,
 )
 
 
@@ -67,8 +66,7 @@ def compare(
     choice = asked.choice(words, benchmark, how, hosts, near=names)
     chosen = choice.subject("compare")
     refuse_hopeless(plan, len(chosen.metrics))
-    given = ends_of(chosen, names)
-    say_unmeasured(chosen, given[-1][1], files.console)
+    given = ends_of(chosen, names, files.console)
     options = choice.words()
     Comparing(chosen, given, plan, files, how, hosts, options=options, gate=closing).answer()
 

@@ -38,7 +38,6 @@ from asv_bench.session.options import (
     MeasuringOptions,
     Outputs,
     ends_of,
-    say_unmeasured,
 )
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
@@ -84,8 +83,7 @@ def explain(
     files = outputs.files()
     choice = asked.choice(command, metric, near=(base, head))
     chosen = choice.subject("explain")
-    ends = ends_of(chosen, (base, head))
-    say_unmeasured(chosen, ends[-1][1], files.console)
+    ends = ends_of(chosen, (base, head), files.console)
     how = MeasuringOptions(anyway=anyway)
     if compare:
         record = _compared(chosen, ends, files)

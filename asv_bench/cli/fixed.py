@@ -30,7 +30,6 @@ from asv_bench.session.options import (
     Outputs,
     ends_of,
     parent_of,
-    say_unmeasured,
 )
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.three_cells import Roles, ThreeCells
@@ -85,8 +84,7 @@ def fixed(
     if is_alone:
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
     refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
-    ends = ends_of(chosen, names)
-    say_unmeasured(chosen, ends[-1][1], files.console)
+    ends = ends_of(chosen, names, files.console)
     Fixing(chosen, ends, plan, files, how, hosts, is_alone=is_alone).answer()
 
 

@@ -23,7 +23,6 @@ from asv_bench.session.options import (
     SubjectOptions,
     SubjectPath,
     ends_of,
-    say_unmeasured,
 )
 from asv_bench.subjects.swap import CONTRASTS, SwapSubject, belonging
 
@@ -61,8 +60,7 @@ def swap(
         raise Refused(f"{old} is both the old and the new label; give two of them.")
     swapped = SwapSubject(chosen, (old, new))
     refuse_hopeless(plan, len(swapped.metrics))
-    ends = ends_of(swapped, (base, head))
-    say_unmeasured(chosen, ends[-1][1], files.console)
+    ends = ends_of(swapped, (base, head), files.console)
     Swapping(swapped, ends, plan, files, how, hosts, command="swap", gate=GATES).answer()
 
 

@@ -283,10 +283,11 @@ class Outputs:
         return TableFiles.beside_record(self.json, markdown=self.markdown, csv=self.csv)
 
 
-def ends_of(subject: Subject, names: Sequence[str]) -> list[tuple[str, Commit]]:
-    """Commits or labels beside what the user calls them."""
+def ends_of(subject: Subject, names: Sequence[str], console: Console) -> list[tuple[str, Commit]]:
+    """Commits or labels beside what the user calls them; `say_unmeasured` of the last."""
     # The working tree's snapshot is a file of the checkout, too: it comes last.
     known = {name: subject.resolve(name) for name in sorted(names, key=WORKING_TREE.__eq__)}
+    say_unmeasured(subject.measured, known[names[-1]], console)
     return [(name, known[name]) for name in names]
 
 
