@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from asv_bench.cli.report import build_own_page
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.working_tree import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import HistorySession, Measured
-from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
@@ -71,15 +71,10 @@ def bench(
         measured = session.measure([commit], console, yes=yes)
     if require_gpu:
         require_gpu_figure(measured)
-    # Not at the top: every command would wait for jinja2.
-    from asv_bench.pages.site import build_page
-
     facts = session.record.machine
     files.show(figure_table(figure_rows(measured.figures), title_of(facts, commit)))
     path = session.write_record(files.record)
-    complaints: list[str] = []
-    page = build_page(histories, complaints)
-    print_sentences(console, complaints)
+    page = build_own_page(histories, console)
     console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
     console.print(f"record: {path}")
     console.print(f"page:   {page}")

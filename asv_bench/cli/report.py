@@ -41,19 +41,21 @@ def report(
 
 
 def build_all_pages(histories: Histories, console: Console) -> Path:
-    """Build the self-contained page, which is returned, and of results of commits asv's own, too.
-
-    What had to be left out of them is printed.
-    """
-    # Not at the top: every command would wait for jinja2.
-    from asv_bench.pages.site import build_page
-
+    """Build the self-contained page, which is returned, and asv's own of results of commits."""
     # asv knows commits only.
     if any(histories.results.glob("*/machine.json")) and not histories.labels:
         try:
             publish(histories, branch_to_show(histories.repository))
         except AsvError as error:
             print_sentences(console, [f"asv's own pages stay as they are: {error}"])
+    return build_own_page(histories, console)
+
+
+def build_own_page(histories: Histories, console: Console) -> Path:
+    """Build the self-contained page, and print what had to be left out of it."""
+    # Not at the top: every command would wait for jinja2.
+    from asv_bench.pages.site import build_page
+
     complaints: list[str] = []
     page = build_page(histories, complaints)
     print_sentences(console, complaints)
