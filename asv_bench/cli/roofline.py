@@ -17,9 +17,8 @@ from asv_bench.lab.roofline.roofline import Roofline, roofline, roofline_table
 from asv_bench.lab.roofline.step_timeline import timed_steps
 from asv_bench.memory.bandwidth import Bandwidth, require_bandwidth
 from asv_bench.memory.floor import ModelConfig, Role, step_traffic
-from asv_bench.output.console import make_console, print_table
-from asv_bench.output.destinations import write_text
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.session.options import place_of_figures
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
@@ -60,7 +59,8 @@ def run(
     facts = machine_facts()
     path = place_of_figures(RECORD, output and output / RECORD.name, facts)
     page = path.with_suffix(".md")
-    require_places(path, page)
+    files = TableFiles.beside_record(path, markdown=page)
+    console = files.console
     windows = [
         _window(
             workload,
@@ -79,7 +79,6 @@ def run(
         {"workloads": [one.name for one in named], "steps": steps, "models": models},
         machine=facts,
     )
-    console = make_console()
     results: list[Roofline] = []
     record.look_around(console, [place])
     bandwidth = require_bandwidth(place)
@@ -88,16 +87,13 @@ def run(
         results.append(trace_roofline(window, bandwidth))
         record.samples.append({"window": asdict(window), "result": asdict(results[-1])})
     tables = [roofline_table(result) for result in results]
-    for table in tables:
-        print_table(console, table)
     record.results = {
         "read_bandwidth": asdict(bandwidth),
         "rooflines": [asdict(result) for result in results],
     }
-    path = record.write(path)
-    title = record.title(models)
+    record.write(path)
     text = "\n".join(table.to_markdown() for table in tables)
-    write_text(page, f"# Roofline: {title}\n\n{text}")
+    files.show(*tables, page=f"# Roofline: {record.title(models)}\n\n{text}")
     console.print(f"record: {path}, beside it {page.name}")
 
 
