@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_tree import packages_of
 from asv_bench.git.repository import Commit, GitError, NoRepository, Repository
 
 WORKING_TREE = "."
@@ -129,21 +128,6 @@ def commits_on_line(
         return list(measured.values()), 0
     on_line = [measured[commit] for commit in line if commit in measured]
     return on_line, len(measured) - len(on_line)
-
-
-def first_of_each_run(commits: Sequence[str], repository: Repository) -> list[str]:
-    """The commits of a row whose engine and kernels differ from the commit before.
-
-    The first commit is one of them, and so is every commit without engine and kernels.
-    """
-    kept: list[str] = []
-    before = b""
-    for commit in commits:
-        packages = packages_of(commit, repository)
-        if not packages or packages != before:
-            kept.append(commit)
-        before = packages
-    return kept
 
 
 def _known_in_order(dates: Mapping[str, int], repository: Repository) -> dict[str, Commit]:
