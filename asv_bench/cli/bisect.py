@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import THOROUGH, SearchPlan
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import WORKING_TREE
-from asv_bench.git.repository import Commit
 from asv_bench.session.bisecting import Bisecting
 from asv_bench.session.files import SearchingFiles
 from asv_bench.session.grouped import grouped
@@ -23,6 +21,7 @@ from asv_bench.session.options import (
     MeasuredCommand,
     MeasuringOptions,
     Outputs,
+    differing,
     parent_of,
     say_unmeasured,
 )
@@ -128,8 +127,9 @@ def bisect(
         )
     is_same = not (how.anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
     if not (how.anyway or is_same):
-        different = _without_the_same(chosen, good_hash, commits, files.console)
-        is_same, commits = not different, different or commits
+        hashes = [commit.hash for commit in commits]
+        found = differing(chosen, good_hash, hashes, files.console)
+        is_same, commits = not found, [one for one in commits if one.hash in found] or commits
     Bisecting(
         *(chosen, (good, bad), good_hash, commits, direction, plan, files, how, hosts),
         options=choice.words(),
@@ -146,21 +146,3 @@ def _one_metric(subject: Subject, pattern: str | None) -> Metric:
             f"{shown}."
         )
     return subject.metrics[0]
-
-
-def _without_the_same(
-    subject: Subject, good: str, commits: list[Commit], console: Console
-) -> list[Commit]:
-    """The commits that differ in what is measured from the one before them, the good one first."""
-    before = [good, *(commit.hash for commit in commits)]
-    found = [
-        commit
-        for earlier, commit in zip(before, commits, strict=False)
-        if not subject.are_same(earlier, commit.hash)
-    ]
-    if len(found) < len(commits):
-        console.print(
-            f"{len(commits) - len(found)} of {len(commits)} commits are stepped over, as what is "
-            f"measured is the same as in the commit before; --anyway measures them",
-        )
-    return found

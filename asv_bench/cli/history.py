@@ -31,6 +31,7 @@ from asv_bench.session.options import (
     ResultsFolder,
     SubjectPath,
     Yes,
+    differing,
 )
 from asv_bench.subjects.choose import Choice
 
@@ -93,19 +94,15 @@ def history(
     if not commit_ranges and not histories.labels:
         raise Refused("name the commits to measure by a range such as HEAD~5..HEAD.")
     found = session.in_ranges(commit_ranges or ())
-    runs = session.first_of_each_run(found)
-    commits = every_nth(found if anyway else runs, steps)
+    console = files.console
+    if not anyway:
+        found = differing(declared, None, found[::-1], console)[::-1]
+    commits = every_nth(found, steps)
     pinned = None if reference is None else session.resolve(reference)
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
     declared.near = commits[:1]
     choice.choose(declared, benchmark or (selection.any_of() if declared.is_own else ()))
-    console = files.console
-    if len(runs) < len(found) and not anyway:
-        console.print(
-            f"{len(found) - len(runs)} of {len(found)} commits are not measured, as what is "
-            f"measured is the same as in the commit before; --anyway measures them",
-        )
     with checkout_lock(WORKPLACE):
         console.print(
             f"measuring {len(commits)} {session.noun}, {short(commits[0])} to "

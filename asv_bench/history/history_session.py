@@ -87,14 +87,6 @@ class HistorySession:
         found = [commit.hash for text in texts for commit in self._subject.in_range(text)[::-1]]
         return list(dict.fromkeys(found)) if texts else list(self.histories.labels[::-1])
 
-    def first_of_each_run(self, commits: list[str]) -> list[str]:
-        """Those that differ in what is measured from the one before, and the oldest."""
-        return [
-            commit
-            for commit, before in zip(commits, [*commits[1:], None], strict=True)
-            if before is None or not self._subject.are_same(before, commit)
-        ]
-
     def resolve(self, revision: str) -> str:
         """The full hash of a revision, or a label."""
         if revision == WORKING_TREE:

@@ -307,6 +307,28 @@ def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> 
         )
 
 
+def differing(
+    subject: Subject, before: str | None, commits: Sequence[str], console: Console
+) -> list[str]:
+    """The commits, oldest first, in which what is measured differs from the commit before.
+
+    `before` is the one before the first; None: the first is one of them. How many are left out is
+    said.
+    """
+    neighbours = zip([before, *commits], commits, strict=False)
+    found = [
+        commit
+        for earlier, commit in neighbours
+        if earlier is None or not subject.are_same(earlier, commit)
+    ]
+    if len(found) < len(commits):
+        console.print(
+            f"{len(commits) - len(found)} of {len(commits)} commits are not measured, as what is "
+            f"measured is the same as in the commit before; --anyway measures them",
+        )
+    return found
+
+
 def parent_of(subject: Subject, name: str) -> str:
     """How to call the commit before another, which is named alone.
 

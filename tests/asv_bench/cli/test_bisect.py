@@ -295,13 +295,13 @@ def test_commits_with_the_engine_of_the_one_before_are_stepped_over(bench: Bench
     _, said, record = bench.run("HEAD~21")
     kept = [entry["hash"] for entry in record["settings"]["commits"]]
     assert kept == [bench.hashes[number] for number in (3, 6, 7, 11, 12, 16, 17)]
-    assert "14 of 21 commits are stepped over" in said
+    assert "14 of 21 commits are not measured" in said
     assert "--anyway measures them" in said
     assert record["results"]["finding"]["suspects"] == [bench.hashes[11]]
     assert {probe["commit"] for probe in record["samples"]} <= set(kept)
     _, said, record = bench.run("HEAD~21", "--anyway")
     assert len(record["settings"]["commits"]) == 21
-    assert "stepped over" not in said
+    assert "are not measured" not in said
 
 
 def test_the_same_engine_at_both_ends_is_not_measured(bench: Bench) -> None:
