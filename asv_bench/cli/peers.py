@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +35,7 @@ from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import Outputs, RequireQuiet
-from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named
+from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 ROUNDS = 3
 WINDOWS = 3
@@ -100,7 +100,7 @@ def peers(
     device = chosen_device("auto")
     works = [
         (
-            _shaped(one.quick() if quick else one, batch, prompt_len, new_tokens),
+            (one.quick() if quick else one).shaped(batch, batch, prompt_len, new_tokens),
             model or one.default_model(device, is_quick=quick),
             dtype if model or dtype != "auto" else one.default_dtype(device),
         )
@@ -186,19 +186,6 @@ def peers(
     files.console.print(f"record: {path}")
     if not any(row["engine"] != KVTRAIL for row in rows):
         raise MeasurementFailed("no peer gave a figure: see the sentences above.")
-
-
-def _shaped(
-    workload: Workload, batch: int | None, prompt_len: int | None, new_tokens: int | None
-) -> Workload:
-    return replace(
-        workload,
-        num_requests=batch or workload.num_requests,
-        batch_size=batch or workload.batch_size,
-        prompt_lengths=(prompt_len,) if prompt_len else workload.prompt_lengths,
-        new_tokens=new_tokens or workload.new_tokens,
-        new_lengths=() if new_tokens else workload.new_lengths,
-    )
 
 
 def _require_this_kind(fleet: Fleet | None) -> None:

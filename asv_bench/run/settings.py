@@ -103,14 +103,9 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
         tokenizer = load_tokenizer(named or model, is_required=bool(named))
     if flags.quick:
         base = base.quick()
-    base = replace(
-        base,
-        num_requests=flags.num_requests or flags.batch or base.num_requests,
-        batch_size=flags.max_batch_size or flags.batch or base.batch_size,
-        prompt_lengths=(flags.prompt_len,) if flags.prompt_len else base.prompt_lengths,
-        new_tokens=flags.max_new_tokens or base.new_tokens,
-        new_lengths=() if flags.max_new_tokens else base.new_lengths,
-    )
+    requests = flags.num_requests or flags.batch
+    batch = flags.max_batch_size or flags.batch
+    base = base.shaped(requests, batch, flags.prompt_len, flags.max_new_tokens)
     plan = _plan(flags, base, tokenizer)
     workload = _shaped(base, plan)
     return Settings(

@@ -177,6 +177,23 @@ class Workload:
             ),
         )
 
+    def shaped(
+        self,
+        requests: int | None,
+        batch: int | None,
+        prompt_len: int | None,
+        new_tokens: int | None,
+    ) -> Workload:
+        """The same with other sizes; None: its own."""
+        return replace(
+            self,
+            num_requests=requests or self.num_requests,
+            batch_size=batch or self.batch_size,
+            prompt_lengths=(prompt_len,) if prompt_len else self.prompt_lengths,
+            new_tokens=new_tokens or self.new_tokens,
+            new_lengths=() if new_tokens else self.new_lengths,
+        )
+
     def default_model(self, device: str, *, is_quick: bool = False) -> str:
         """The built-in model that it is measured with on `device`."""
         own = self.model if device.startswith("cuda") and not is_quick else self.small_model
