@@ -70,23 +70,19 @@ def changes(
     *,
     asked: SubjectOptions,
     results: ResultsFolder = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine", help="Only this machine's results.")
-    ] = None,
+    machine: Annotated[str | None, typer.Option(help="Only this machine's results.")] = None,
     confirm_them: Annotated[
         bool,
         typer.Option("--confirm/--no-confirm", help="Compare the commits around each change."),
     ] = True,
     most: Annotated[
-        int,
-        typer.Option("--most", min=1, max=MOST, help="Compare at most so many, the largest first."),
+        int, typer.Option(min=1, max=MOST, help="Compare at most so many, the largest first.")
     ] = 12,
     branch: Annotated[
         str | None,
         typer.Option(
-            "--branch",
             help="Judge the commits on this one's line of first parents (default: main, or HEAD "
-            "where there is no such branch).",
+            "where there is no such branch)."
         ),
     ] = None,
     how: MeasuringOptions,

@@ -45,8 +45,7 @@ DIFFERENCE_COLUMNS = (
 
 def counters(
     accept: Annotated[
-        str | None,
-        typer.Option("--accept", metavar="WHY", help="Record the counters as right, and why."),
+        str | None, typer.Option(metavar="WHY", help="Record the counters as right, and why.")
     ] = None,
     steps_only: Annotated[
         bool, typer.Option("--steps-only", help="Leave out the kernels, which take the longest.")

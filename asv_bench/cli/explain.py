@@ -51,13 +51,10 @@ def explain(
     metric: ComparedMetrics = None,
     *,
     asked: EngineOptions,
-    traces: Annotated[
-        int, typer.Option("--traces", min=0, max=20, help="Traces of each end; 0: none.")
-    ] = 3,
+    traces: Annotated[int, typer.Option(min=0, max=20, help="Traces of each end; 0: none.")] = 3,
     record: Annotated[
         Path | None,
         typer.Option(
-            "--record",
             dir_okay=False,
             help="The record of the comparison to explain (default: the newest stored one of the "
             "same two).",

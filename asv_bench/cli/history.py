@@ -64,14 +64,13 @@ def history(
     results: ResultsFolder = None,
     rounds: FigureProcesses = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="At most this many commits, evenly spaced.")
+        int | None, typer.Option(help="At most this many commits, evenly spaced.")
     ] = None,
     reference: Annotated[
         str | None,
         typer.Option(
-            "--reference",
             help="A commit measured in the same rounds; `changes` judges ratios to it, which the "
-            "machine's drift between sessions does not move.",
+            "machine's drift between sessions does not move."
         ),
     ] = None,
     anyway: Anyway = False,

@@ -82,8 +82,7 @@ def peers(
     ] = None,
     outputs: Outputs,
     svg: Annotated[
-        Path | None,
-        typer.Option("--svg", dir_okay=False, writable=True, help="Where the drawing goes."),
+        Path | None, typer.Option(dir_okay=False, writable=True, help="Where the drawing goes.")
     ] = None,
 ) -> None:
     """Measure other engines beside kvtrail's: vLLM, SGLang, transformers and more.
