@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -31,7 +30,6 @@ from asv_bench.history.stored_changes import StoredChanges, is_of, stored_change
 from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
 from asv_bench.measure.samples import Pair, PairSource
 from asv_bench.output.console import print_sentences
-from asv_bench.output.issue_text import IssueText, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import require_places
@@ -281,14 +279,13 @@ class Confirming(Session[DeclaredSubject]):
     def _page(self, triaged: Sequence[Triaged]) -> str:
         """What was compared as text for an issue."""
         counts = Counter(str(entry.standing) for entry in triaged)
-        return IssueText(
+        return self._issue(
             heading=", ".join(f"{count} {standing}" for standing, count in counts.items()),
             commits=f"Changes in the stored histories of {inline(self._subject.name)}",
             tables=[change_table(triaged)],
             remarks=[*self._stored.notes, *self._record.warnings],
-            environment=self._environment(),
-            command=repeating(sys.argv[1:], {}),
-        ).render()
+            names={},
+        )
 
     def results(self) -> dict[str, Any]:
         """See `Session`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,7 +18,7 @@ from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.measure.samples import Pair, PairSource
 from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.contradictions import processes_apart
-from asv_bench.output.issue_text import IssueText, described, repeating
+from asv_bench.output.issue_text import described
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
@@ -184,16 +183,14 @@ class Bisecting(Searching):
         """The answer as text for an issue."""
         assert self.finding is not None
         good, bad = self._words
-        names = {good: (short(self._good),), bad: (short(self._commits[-1].hash),)}
-        return IssueText(
+        return self._issue(
             heading=f"{self._benchmark}: {answer}",
             commits=f"{len(self._commits)} {kind_of(self._good)}s after "
             f"**{inline(short(self._good))}**, up to {described(self._commits[-1])}",
             tables=[commit_table(self.finding, self._commits)],
             remarks=remarks,
-            environment=self._environment(),
-            command=repeating(sys.argv[1:], names),
-        ).render()
+            names={good: (short(self._good),), bad: (short(self._commits[-1].hash),)},
+        )
 
     def results(self) -> dict[str, Any]:
         """See `Session`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -28,13 +27,7 @@ from asv_bench.measure.samples import CommitUnusable, Pair, PairSource
 from asv_bench.measure.software import Software, differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.contradictions import processes_apart
-from asv_bench.output.issue_text import (
-    IssueText,
-    described,
-    lasting_names,
-    place_of,
-    repeating,
-)
+from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
@@ -215,7 +208,7 @@ class Comparing(Session[Subject]):
         shown = worst_first(self.comparisons)
         reasons = [f"{one.benchmark}: {one.reason}" for one in shown if one.reason]
         interruption = ["Interrupted before its end."] if self.is_interrupted else []
-        return IssueText(
+        return self._issue(
             heading=self.heading(),
             commits=self._versus(described),
             tables=[comparison_table(shown, self._units, "", self._plan, self._margins)],
@@ -226,9 +219,8 @@ class Comparing(Session[Subject]):
                 *interruption,
                 *self._why,
             ],
-            environment=self._environment(),
-            command=repeating(sys.argv[1:], self._lasting_names()),
-        ).render()
+            names=self._lasting_names(),
+        )
 
     def results(self) -> dict[str, Any]:
         """See `Session`."""

@@ -22,12 +22,7 @@ from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.measure.rounds import RoundSource
 from asv_bench.measure.samples import Pair
 from asv_bench.output.console import print_sentences
-from asv_bench.output.issue_text import (
-    IssueText,
-    described,
-    lasting_names,
-    repeating,
-)
+from asv_bench.output.issue_text import described, lasting_names, repeating
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
@@ -174,14 +169,13 @@ class SearchingFiles(Searching):
     def _page(self, answers: Sequence[str]) -> str:
         """The answer as text for an issue."""
         assert self.finding is not None
-        return IssueText(
+        return self._issue(
             heading=f"{self._benchmark}: {answers[0]}",
             commits=f"{described(self._bad)} against {described(self._good)}",
             tables=[self._words.table(self.finding)],
             remarks=[*answers[1:], *self._apart(), *self._record.warnings],
-            environment=self._environment(),
-            command=repeating(sys.argv[1:], lasting_names(self._ends)),
-        ).render()
+            names=lasting_names(self._ends),
+        )
 
     def results(self) -> dict[str, Any]:
         """See `Session`."""

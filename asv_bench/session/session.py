@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,8 +23,9 @@ from asv_bench.measure.imports import same_code
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.issue_text import environment_of
+from asv_bench.output.issue_text import IssueText, environment_of, repeating
 from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.doing import command_line
@@ -207,6 +209,18 @@ class Session(ABC, Generic[S]):
 
     def _outcome(self, code: ExitCode) -> str:
         return code.name.lower()
+
+    def _issue(
+        self,
+        heading: str,
+        commits: str,
+        tables: Sequence[Table],
+        remarks: Sequence[str],
+        names: Mapping[str, tuple[str, ...]],  # words in place of names that move, see `repeating`
+    ) -> str:
+        """The answer as text for an issue or a pull request, see `IssueText`."""
+        command = repeating(sys.argv[1:], names)
+        return IssueText(heading, commits, tables, remarks, self._environment(), command).render()
 
     def _environment(self) -> dict[str, str]:
         """The facts that the figures depend on."""
