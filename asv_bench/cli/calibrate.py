@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from asv_bench.cli.compare import plan_of
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
@@ -89,10 +90,9 @@ def calibrate(
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
     files = outputs.files()
-    plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
+    plan = plan_of(pairs).with_margin(margin / 100)
     measured = asked.choice(command, benchmark, near=(commit,)).subject("calibrate")
     chosen = commit_of(measured, commit)
-    plan = plan.with_margin(margin / 100)
     record = Record(
         "calibrate",
         {
