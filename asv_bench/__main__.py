@@ -16,7 +16,7 @@ try:
     try:
         from rich.text import Text
 
-        from asv_bench.cli.commands import Sessions, build_app, command_of
+        from asv_bench.cli.commands import Sessions, app_for, command_of
         from asv_bench.errors import BenchError, Interrupted, NothingMeasured, Refused
         from asv_bench.output.console import make_console
         from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
@@ -42,7 +42,10 @@ def main() -> None:
     os.environ.update(measured_environment())
     try:
         with session_of(sys.argv[1:]):
-            build_app()()
+            app_for(sys.argv[1:])()
+    except KeyboardInterrupt:
+        print("interrupted: nothing was measured.", file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED)
     except Interrupted as error:
         make_console(stderr=True).print(f"interrupted: {error}")
         sys.exit(ExitCode.INTERRUPTED)

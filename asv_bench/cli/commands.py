@@ -7,39 +7,19 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from asv_bench import __version__
-from asv_bench.cli import (
-    bench,
-    bisect,
-    calibrate,
-    changes,
-    compare,
-    counters,
-    explain,
-    fixed,
-    history,
-    init,
-    peers,
-    profile,
-    report,
-    roofline,
-    run,
-    swap,
-    tune,
-)
 from asv_bench.cli.examples import EXAMPLES, examples_text
-from asv_bench.cli.headline import headline
 from asv_bench.errors import Interrupted
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import REPOSITORY
 from asv_bench.session.exit_codes import exit_codes_text
-from asv_bench.studies.ladder import command as ladder
 
 HELP = "Tells, with evidence, which commit made a program slower or faster."
 LAB_HELP = "What the developers of kvtrail run: its kernels, its counters, its verdicts."
@@ -64,6 +44,9 @@ _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")
 _Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show each pair as it is measured.")
 ]
+
+
+_MORE_OR_LESS = ("--quiet", "-q", "--verbose", "-v")
 
 
 def _say(quiet: bool, verbose: bool) -> None:
@@ -92,60 +75,65 @@ def _saying_more_or_less(body: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, whose help is its body's docstring, or a group of them."""
+    """One command, whose help is its function's docstring.
+
+    Of a group the function gives the application with its commands. A module is imported where its
+    command is asked for, so that one command does not wait for what others need.
+    """
 
     name: str
-    body: Callable[..., None] | typer.Typer
+    place: str  # the module below asv_bench, and the function behind a colon
     panel: str
     sessions: Sessions = Sessions.OWN
     is_for_any: bool = False  # whether it works outside a checkout of kvtrail
-
-    def __post_init__(self) -> None:
-        for own in self.body.registered_commands if isinstance(self.body, typer.Typer) else ():
-            assert own.callback is not None
-            own.callback = _saying_more_or_less(own.callback)
-            full = f"{self.name} {own.name}"
-            own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
+    is_group: bool = False
 
     def add_to(self, app: typer.Typer, *, hidden: bool = False) -> None:
         """Make it a command of an application."""
-        if isinstance(self.body, typer.Typer):
-            app.add_typer(self.body, name=self.name, rich_help_panel=self.panel)
+        module, _, function = self.place.partition(":")
+        body = getattr(import_module(f"asv_bench.{module}"), function)
+        if self.is_group:
+            group = body()
+            for own in group.registered_commands:
+                own.callback = _saying_more_or_less(own.callback)
+                full = f"{self.name} {own.name}"
+                own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
+            app.add_typer(group, name=self.name, rich_help_panel=self.panel)
             return
-        paragraphs = (inspect.getdoc(self.body) or "").split("\n\n")
+        paragraphs = (inspect.getdoc(body) or "").split("\n\n")
         # A terminal breaks the lines anew.
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         shown: dict[str, Any] = {"rich_help_panel": self.panel, "hidden": hidden}
         shown["epilog"] = examples_text(self.name)
-        app.command(self.name, help=text, **shown)(_saying_more_or_less(self.body))
+        app.command(self.name, help=text, **shown)(_saying_more_or_less(body))
 
 
-CALIBRATE = Command("calibrate", calibrate.calibrate, COMMITS, Sessions.LOCK, is_for_any=True)
+CALIBRATE = Command("calibrate", "cli.calibrate:calibrate", COMMITS, Sessions.LOCK, is_for_any=True)
 COMMANDS = (
-    Command("compare", compare.compare, COMMITS, is_for_any=True),
-    Command("bisect", bisect.bisect, COMMITS, is_for_any=True),
-    Command("explain", explain.explain, COMMITS, is_for_any=True),
-    Command("fixed", fixed.fixed, COMMITS, is_for_any=True),
-    Command("swap", swap.swap, COMMITS, is_for_any=True),
+    Command("compare", "cli.compare:compare", COMMITS, is_for_any=True),
+    Command("bisect", "cli.bisect:bisect", COMMITS, is_for_any=True),
+    Command("explain", "cli.explain:explain", COMMITS, is_for_any=True),
+    Command("fixed", "cli.fixed:fixed", COMMITS, is_for_any=True),
+    Command("swap", "cli.swap:swap", COMMITS, is_for_any=True),
     CALIBRATE,
-    Command("init", init.init, COMMITS, is_for_any=True),
-    Command("history", history.history, RESULTS, is_for_any=True),
-    Command("changes", changes.changes, RESULTS, is_for_any=True),
-    Command("bench", bench.bench, RESULTS),
-    Command("report", report.report, RESULTS, is_for_any=True),
-    Command("run", run.workloads(), ENGINE, Sessions.WARN, is_for_any=True),
-    Command("scheduler", run.scheduler, ENGINE, Sessions.WARN, is_for_any=True),
-    Command("streaming", run.streaming, ENGINE, Sessions.WARN, is_for_any=True),
-    Command("headline", headline, ENGINE, Sessions.LOCK),
-    Command("peers", peers.peers, ENGINE, Sessions.WARN),
-    Command("profile", profile.run, ENGINE, Sessions.WARN),
+    Command("init", "cli.init:init", COMMITS, is_for_any=True),
+    Command("history", "cli.history:history", RESULTS, is_for_any=True),
+    Command("changes", "cli.changes:changes", RESULTS, is_for_any=True),
+    Command("bench", "cli.bench:bench", RESULTS),
+    Command("report", "cli.report:report", RESULTS, is_for_any=True),
+    Command("run", "cli.run:workloads", ENGINE, Sessions.WARN, is_for_any=True, is_group=True),
+    Command("scheduler", "cli.run:scheduler", ENGINE, Sessions.WARN, is_for_any=True),
+    Command("streaming", "cli.run:streaming", ENGINE, Sessions.WARN, is_for_any=True),
+    Command("headline", "cli.headline:headline", ENGINE, Sessions.LOCK),
+    Command("peers", "cli.peers:peers", ENGINE, Sessions.WARN),
+    Command("profile", "cli.profile:run", ENGINE, Sessions.WARN),
 )
 """In the order of the help: users' commands first."""
 LAB_COMMANDS = (
-    Command("counters", counters.counters, LAB),
-    Command("tune", tune.run, LAB, Sessions.LOCK),
-    Command("roofline", roofline.run, LAB, Sessions.LOCK),
-    Command("ladder", ladder.run, LAB, Sessions.LOCK),
+    Command("counters", "cli.counters:counters", LAB),
+    Command("tune", "cli.tune:run", LAB, Sessions.LOCK),
+    Command("roofline", "cli.roofline:run", LAB, Sessions.LOCK),
+    Command("ladder", "studies.ladder.command:run", LAB, Sessions.LOCK),
 )
 """`lab VERB`; VERB alone is a hidden alias."""
 
@@ -161,8 +149,8 @@ class _Program(TyperGroup):
 
 
 @functools.cache
-def build_app() -> typer.Typer:
-    """The application with every command registered."""
+def build_app(name: str = "") -> typer.Typer:
+    """The application with the command of a name; "": with every command."""
     app = typer.Typer(
         name="kvtrail",
         cls=_Program,
@@ -174,15 +162,26 @@ def build_app() -> typer.Typer:
     app.callback()(_global_options)
     lab = typer.Typer(name="lab", help=LAB_HELP, no_args_is_help=True)
     for command in COMMANDS:
-        command.add_to(app)
+        if name in ("", command.name):
+            command.add_to(app)
     for command in LAB_COMMANDS:
-        command.add_to(lab)
-        # The short name of earlier versions.
-        command.add_to(app, hidden=True)
-    # Its name of earlier versions.
-    CALIBRATE.add_to(lab, hidden=True)
+        if name in ("", command.name):
+            command.add_to(lab)
+            # The short name of earlier versions.
+            command.add_to(app, hidden=True)
+    if name in ("", CALIBRATE.name):
+        # Its name of earlier versions.
+        CALIBRATE.add_to(lab, hidden=True)
     app.add_typer(lab, rich_help_panel=LAB)
     return app
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The application with the one command that a command line names, or with all."""
+    words = [word for word in arguments if word not in _MORE_OR_LESS]
+    name = words[1] if words[:1] == ["lab"] and words[1:] else "".join(words[:1])
+    known = {command.name for command in (*COMMANDS, *LAB_COMMANDS)}
+    return build_app(name) if name in known else build_app()
 
 
 def command_of(arguments: Sequence[str]) -> Command | None:

@@ -9,8 +9,6 @@ from contextlib import suppress
 from asv_bench.errors import BenchError
 from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.explain.commit_files import files_between
-from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
-from asv_bench.explain.explanation import Explanation
 from asv_bench.git.repository import Commit
 from asv_bench.measure.software import Software
 from asv_bench.output.redaction import words_without_secrets
@@ -57,6 +55,10 @@ def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) ->
     """Exact counts of kvtrail's engine that lean the way the time does."""
     if not subject.has_engine:
         return
+    # Not at the top: whoever measures something else has no need of them.
+    from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
+    from asv_bench.explain.explanation import Explanation
+
     is_gpu = not set(subject.devices) & set(NO_GPU)
     counted = count_ends(
         *(engine_of(subject, end.hash) for end in (base, head)),

@@ -11,7 +11,7 @@ import pytest
 from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import CommitUnusable, Pair, SampleFailed

@@ -19,9 +19,9 @@ from simulated_pairs import BASE, HEAD
 from toy_project import ToyProject, make_project
 from typer.testing import CliRunner
 
-from asv_bench.__main__ import build_app
 from asv_bench.cli import calibrate as command
 from asv_bench.cli.calibrate import effects_named, minutes_named, report
+from asv_bench.cli.commands import build_app
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict

@@ -20,8 +20,8 @@ from stored_figures import SERIES, figures, hash_of, steps
 from toy_project import git
 from typer.testing import CliRunner
 
-from asv_bench.__main__ import build_app
 from asv_bench.cli import changes as command
+from asv_bench.cli.commands import build_app
 from asv_bench.compare import kept_pairs, noise_pools
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.errors import Refused

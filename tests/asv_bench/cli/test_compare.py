@@ -20,7 +20,7 @@ from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs
 from toy_project import ToyProject, git, make_project
 from typer.testing import CliRunner, Result
 
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.compare import kept_pairs
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit

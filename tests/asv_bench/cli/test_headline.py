@@ -14,7 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import asv_bench.cli.headline as headline
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.cli.headline import HEADLINE, child_figures, headline_row, measured_or_kept
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import WorkingTree

@@ -10,7 +10,7 @@ from declared_repository import DeclaredRepository
 from toy_project import ToyProject, make_project
 from typer.testing import CliRunner
 
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.subjects import own_suite
 from asv_bench.subjects.own_suite import OwnSuite

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.profile_child import Decoded, Window, decode_window
 from asv_bench.explain.profile_tables import window_tables

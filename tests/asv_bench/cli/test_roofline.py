@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import asv_bench.cli.roofline as command
 import asv_bench.explain.profile_child as profile_child
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.cli.roofline import trace_roofline, window_context
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.profile_child import Decoded, Window, decode_window

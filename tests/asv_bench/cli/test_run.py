@@ -15,7 +15,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from asv_bench.__main__ import build_app, main
+from asv_bench.__main__ import main
+from asv_bench.cli.commands import build_app
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import read_trace
 from asv_bench.output.record import REPOSITORY

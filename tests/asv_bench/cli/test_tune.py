@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import asv_bench.cli.tune as command
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.cli.tune import decision_json
 from asv_bench.errors import Refused
 from asv_bench.lab.tune.search import Decision, Tried

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asv_bench import __main__ as command_line
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.output import destinations
 from asv_bench.output.destinations import WrittenElsewhere, require_writable, write_text
@@ -143,7 +143,7 @@ def test_a_full_disk_loses_no_record_and_the_command_fails(
     record = Record("scheduler", {})
     record.results["step_ms"] = 1.5
     require_places(Path("/dev/full"))
-    monkeypatch.setattr(command_line, "build_app", lambda: lambda: record.write(Path("/dev/full")))
+    monkeypatch.setattr(command_line, "app_for", lambda _: lambda: record.write(Path("/dev/full")))
     with pytest.raises(SystemExit) as ended:
         command_line.main()
     assert ended.value.code == 1
@@ -207,7 +207,7 @@ def test_a_full_disk_in_the_middle_is_a_sentence_and_other_errors_are_none(
     def run() -> None:
         raise error
 
-    monkeypatch.setattr(command_line, "build_app", lambda: run)
+    monkeypatch.setattr(command_line, "app_for", lambda _: run)
     error = OSError(errno.ENOSPC, "No space left on device", ".asv/last-run.log")
     with pytest.raises(SystemExit) as ended:
         command_line.main()

@@ -12,7 +12,7 @@ import pytest
 from fake_rungs import FakeProcesses
 from typer.testing import CliRunner
 
-from asv_bench.__main__ import build_app
+from asv_bench.cli.commands import build_app
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.measure.lives import Place
 from asv_bench.measure.places import CPU
