@@ -42,7 +42,7 @@ class CacheShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RungStep:
     """What was settled before a decode step's forward pass: slots and block table of each layer."""
 
     slots: list[Any]
@@ -108,7 +108,7 @@ class HostPath:
             for layer, block_ids in enumerate(sequence.block_ids)
         ]
 
-    def begin_step(self, sequences: Sequence[LadderSequence]) -> Step:
+    def begin_step(self, sequences: Sequence[LadderSequence]) -> RungStep:
         """Make room for one more token of each sequence, and bring the tables to the device."""
         slots = [
             self._append.reserve(
@@ -118,9 +118,9 @@ class HostPath:
         ]
         for sequence in sequences:
             sequence.length += 1
-        return Step(slots, self._tables.build(sequences))
+        return RungStep(slots, self._tables.build(sequences))
 
-    def append(self, step: Step, layer: int, key: Tensor, value: Tensor) -> None:
+    def append(self, step: RungStep, layer: int, key: Tensor, value: Tensor) -> None:
         """Write a layer's new keys and values, [B, H, D] each."""
         keys, values = self._layers[layer]
         self._append.write(keys, values, step.slots[layer], key, value)

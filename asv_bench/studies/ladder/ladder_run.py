@@ -15,13 +15,13 @@ from asv_bench.measure.lives import Place
 from asv_bench.measure.samples import Pair
 from asv_bench.studies.ladder.claims import Trial
 from asv_bench.studies.ladder.findings import FoundClaim, find
-from asv_bench.studies.ladder.rung_pairs import Processes, RungPairs
+from asv_bench.studies.ladder.rung_pairs import MeasuresRungs, RungPairs
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME, WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import Rung
 
 
-class CountingProcesses(Processes, Protocol):
+class CountingProcesses(MeasuresRungs, Protocol):
     """What measures and counts rungs: `rung_process.RungProcesses`, or a test's stand-in."""
 
     def count(self, rungs: Sequence[Rung]) -> dict[str, dict[str, int]]: ...
@@ -171,7 +171,7 @@ def require_equal_tokens(
 
 
 def try_claims(
-    processes: Processes,
+    processes: MeasuresRungs,
     trials: Sequence[Trial],
     places: Sequence[Place],
     plan: ComparisonPlan,

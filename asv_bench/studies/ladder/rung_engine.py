@@ -22,7 +22,7 @@ from kernels import kv_append, paged_attention_decode, paged_attention_prefill
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class RungSession:
     """One request, from its submission on."""
 
     request_id: int
@@ -74,8 +74,8 @@ class RungEngine:
         self._scale = sizes.head_dim**-0.5
         self._staged = torch.empty(0, dtype=torch.int32)
         self._prefixes = Prefixes(self.path) if config.prefix_cache else None
-        self._waiting: deque[Session] = deque()
-        self._running: list[Session] = []
+        self._waiting: deque[RungSession] = deque()
+        self._running: list[RungSession] = []
         self._next_id = 0
 
     @property
@@ -102,7 +102,7 @@ class RungEngine:
                 f"{wanted} blocks; this rung runs requests with a prompt, of up to "
                 f"{self.config.max_model_len} tokens and {there} blocks."
             )
-        session = Session(
+        session = RungSession(
             self._next_id, list(prompt), params.max_new_tokens, self.path.new_sequence()
         )
         self._next_id += 1
@@ -137,9 +137,9 @@ class RungEngine:
         """Blocks of each layer that a sequence may take, the copy of a shared one included."""
         return self._blocks_of(tokens) + (self._prefixes is not None)
 
-    def _admit(self) -> list[Session]:
+    def _admit(self) -> list[RungSession]:
         """Move sessions from the queue to the batch, as many as surely fit to their ends."""
-        admitted: list[Session] = []
+        admitted: list[RungSession] = []
         limit = self.config.prefill_max_batch_size or self.config.max_batch_size
         while self._waiting and len(admitted) < limit and self._has_room(self._waiting[0]):
             session = self._waiting.popleft()
@@ -147,7 +147,7 @@ class RungEngine:
             self._running.append(session)
         return admitted
 
-    def _has_room(self, session: Session) -> bool:
+    def _has_room(self, session: RungSession) -> bool:
         if len(self._running) == self.config.max_batch_size:
             return False
         # As if nothing were shared: what prefixes hold is on top, and is given up first.
@@ -160,7 +160,7 @@ class RungEngine:
             self._prefixes.clear()
         return wanted <= self.path.blocks.max_blocks
 
-    def _prefill(self, admitted: list[Session]) -> list[TokenEvent]:
+    def _prefill(self, admitted: list[RungSession]) -> list[TokenEvent]:
         """Compute the prompts of the admitted, all in one forward pass, and their first tokens."""
         if self._prefixes is not None:
             for session in admitted:
@@ -203,7 +203,7 @@ class RungEngine:
                 self._prefixes.keep(session.prompt, session.sequence)
         return events
 
-    def _decode(self, sessions: list[Session]) -> list[TokenEvent]:
+    def _decode(self, sessions: list[RungSession]) -> list[TokenEvent]:
         """One more token of each session."""
         sequences = [session.sequence for session in sessions]
         step = self.path.begin_step(sequences)
@@ -223,7 +223,7 @@ class RungEngine:
 
         return self._take(sessions, self.model.forward(tokens, positions, attend))
 
-    def _take(self, sessions: list[Session], hidden: Tensor) -> list[TokenEvent]:
+    def _take(self, sessions: list[RungSession], hidden: Tensor) -> list[TokenEvent]:
         """Choose the likeliest tokens, wait for them, and note them; hidden is [B, E]."""
         tokens = self.model.logits(hidden).argmax(dim=-1).tolist()
         now = time.perf_counter()

@@ -19,7 +19,7 @@ from asv_bench.studies.ladder.rungs import Rung
 OnAnswer = Callable[[Rung, RungAnswer], None]
 
 
-class Processes(Protocol):
+class MeasuresRungs(Protocol):
     """What measures rungs: `RungProcesses`, or a test's stand-in."""
 
     def measure(
@@ -60,7 +60,7 @@ class RungPairs:
 
     def __init__(
         self,
-        processes: Processes,
+        processes: MeasuresRungs,
         trials: Sequence[Trial],
         places: Sequence[Place],
         on_answer: OnAnswer | None = None,

@@ -26,7 +26,7 @@ from ladder_faults import BROKEN, parts_of
 
 from asv_bench.studies.ladder.block_managers import BatchSlots, Slot
 from asv_bench.studies.ladder.block_tables import LadderSequence
-from asv_bench.studies.ladder.host_path import CacheShape, HostPath, Step
+from asv_bench.studies.ladder.host_path import CacheShape, HostPath, RungStep
 from asv_bench.studies.ladder.integrity import check_blocks
 from engine import KVBlockManager
 from engine.errors import IntegrityError
@@ -108,7 +108,7 @@ class SharedTablePath:
         slots = [Slot(sequence.block_ids[0][p // size], p % size) for p in positions]
         return [slots] * LAYERS
 
-    def begin_step(self, sequences: list[LadderSequence]) -> Step:
+    def begin_step(self, sequences: list[LadderSequence]) -> RungStep:
         appended = self.manager.append_token_batch([one.block_ids[0] for one in sequences])
         self.cache.copy_blocks(appended.copies, self.staging)
         table = torch.zeros((len(sequences), self.shape.width), dtype=torch.int32)
@@ -116,9 +116,9 @@ class SharedTablePath:
             sequence.length += 1
             table[row, : len(sequence.block_ids[0])] = torch.tensor(sequence.block_ids[0])
         pairs = zip(appended.block_index.tolist(), appended.position.tolist(), strict=True)
-        return Step([[Slot(*pair) for pair in pairs]] * LAYERS, [table] * LAYERS)
+        return RungStep([[Slot(*pair) for pair in pairs]] * LAYERS, [table] * LAYERS)
 
-    def append(self, step: Step, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    def append(self, step: RungStep, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         for row, slot in enumerate(step.slots[layer]):
             self.cache.keys[layer][slot.block, :, slot.position] = key[row]
             self.cache.values[layer][slot.block, :, slot.position] = value[row]
